@@ -1,4 +1,4 @@
-# Two commands for users: `make serve` and `make test`. CI runs `make check test test-families`.
+# Two commands for users: `make serve` and `make test`. CI runs `.ci/run`.
 PYTHON ?= python3
 PORT ?= 8000
 HOST ?= 127.0.0.1
@@ -11,9 +11,10 @@ RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 PEERS := .venv-bench
 CLIENTS := .venv-clients
+RAY := $(VENV)/.ray
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-families test-clients clients check format reference demo page-screenshots bench bench-quick bench-cuda clean
+.PHONY: help serve test test-families test-ray test-page test-clients test-heavy-clients clients check format reference demo page-screenshots bench bench-quick bench-cuda chaos soak clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,11 +51,26 @@ $(DEV): $(RUNTIME)
 serve: $(RUNTIME)  ## Install if needed, then serve the demo models (PORT=8000, ARGS="name=/path ...")
 	@$(BIN)/triptych serve --host $(HOST) --port $(PORT) $(ARGS)
 
-test: $(DEV)  ## Run the tests, except those of rare model families
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not rare_family" $(ARGS)
+test: $(DEV)  ## Run the tests, except those of rare model families, of the page and of the client packages
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not rare_family and not ray" --ignore=tests/page --ignore=tests/clients $(ARGS)
 
 test-families: $(DEV)  ## Run the tests of rare model families
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m rare_family tests/parity $(ARGS)
+
+test-page: $(DEV)  ## Run the tests of the playground page (needs Chromium)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/page $(ARGS)
+
+test-clients: $(DEV)  ## Run the tests with the client packages
+	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/clients --ignore=tests/clients/heavy $(ARGS)
+
+$(RAY): $(DEV)
+	@echo "installing Ray Serve"
+	@$(PIP) -q install -c constraints.txt "$$($(BIN)/python -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["ray"])')"
+	@touch $@
+
+test-ray: $(RAY)  ## Run the tests on a Ray cluster of two nodes on this machine (three minutes on two cores)
+	@$(BIN)/python -m pytest tests/ray $(ARGS)
 
 # These clients ask for other versions of our own dependencies, so they have an environment of their own.
 $(CLIENTS)/.installed: tests/clients/heavy/requirements.txt
@@ -63,13 +79,19 @@ $(CLIENTS)/.installed: tests/clients/heavy/requirements.txt
 	@$(CLIENTS)/bin/pip --disable-pip-version-check -q install -r tests/clients/heavy/requirements.txt
 	@touch $@
 
-test-clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests with the clients that need an environment of their own
+test-heavy-clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests with the clients that need an environment of their own
 	@$(BIN)/python -m pytest tests/clients/heavy $(ARGS)
 
 clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests of all clients and write docs/clients.md from their results
 	@mkdir -p build
 	@$(BIN)/python -m pytest tests/clients --junitxml=build/clients.xml $(ARGS)
 	@$(BIN)/python docs/clients_page.py build/clients.xml
+
+chaos: $(DEV)  ## Check the promises of reliability, write docs/reliability-report.md (under 30 minutes)
+	@$(BIN)/python -m tests.chaos --report docs/reliability-report.md $(ARGS)
+
+soak: $(DEV)  ## Send 100,000 mixed requests and watch the memory; a stopped run goes on
+	@$(BIN)/python -m tests.chaos.soak $(ARGS)
 
 check: $(DEV)  ## Lint, types, import contracts
 	@$(BIN)/ruff check .

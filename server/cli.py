@@ -8,6 +8,7 @@ for any other error. A command imports what it needs when it is used, so that he
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     from server.settings import Settings
 
-NOT_FLAGS = frozenset({"models", "api_keys"})
-"""Models are positional arguments. Keys on a command line would be visible in process lists."""
+NOT_FLAGS = frozenset({"models", "api_keys", "tls_key_password"})
+"""Models are positional arguments. Keys and passwords on a command line would be visible in process lists."""
 REPEATED = frozenset({"adapter"})
 """Flags that may be given more than once."""
 METAVARS = {
@@ -78,16 +79,18 @@ def main(argv: Sequence[str] | None = None, worker: Sequence[str] | None = None)
         arguments.run(arguments, worker)
     except CommandError as error:
         _fail(str(error), error.exit_code)
-    except CheckpointError as error:
-        _fail(str(error), 1)
     except StartError as error:
-        _fail(str(error), 2)
+        _fail(str(error), _exit_status(error))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except BrokenPipeError:
         # The reader of our output has ended, as in `triptych translate | head`. Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
+
+
+def _exit_status(error: StartError) -> int:
+    return 1 if isinstance(error, CheckpointError) else 2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -267,20 +270,23 @@ def _server_starter(
 
 
 def _serve(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
-    from server.api.serve import listen
+    from server.api.serve import Endpoints
     from server.compose import Server
     from server.log_format import ENVIRONMENT, start_logging
 
     settings = _load_settings(arguments)
     os.environ[ENVIRONMENT] = settings.log_format
     start_logging(settings.log_level, settings.log_format)
-    settings.check_exposure()
-    listener = listen(settings.host, settings.port)
     try:
-        server = Server(settings, _worker(worker))
-        _run(lambda: server.serve_until_signal(listener))
-    finally:
-        listener.close()
+        settings.check_exposure()
+        with Endpoints.open(settings) as endpoints:
+            server = Server(settings, _worker(worker))
+            _run(lambda: server.serve_until_signal(endpoints))
+    except StartError as error:
+        if settings.log_format == "json":
+            logging.getLogger("triptych").critical("%s", error)
+            raise SystemExit(_exit_status(error)) from None
+        raise
 
 
 # --------------------------------------------------------------------------------------------------------------- check

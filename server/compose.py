@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 
 from server import settings as configuration
-from server.api.app import create_api
+from server.api.app import create_api, create_monitoring
 from server.api.lifecycle import Lifecycle
-from server.api.serve import serve, stop_on_signals
+from server.api.serve import Endpoints, serve, stop_on_signals
 from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.errors import CheckpointError, StartError
@@ -45,6 +44,9 @@ from server.text import checkpoint_text
 from server.text.checkpoint_text import CheckpointText
 from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, ResolveError, resolve
 
+if TYPE_CHECKING:
+    from server.api.tracing import Tracing
+
 log = logging.getLogger("triptych")
 
 COALESCE_SECONDS = 0.02
@@ -69,7 +71,7 @@ class Server:
         metrics = Metrics()
         sequences, tokens = default_limits(usable_memory_bytes())
         client = EngineClient(
-            Telemetry(metrics, _LoadReport()),
+            Telemetry(metrics, _LoadReport(bars=settings.log_format == "text")),
             settings.max_queue_requests or sequences,
             settings.max_queue_tokens or tokens,
             COALESCE_SECONDS,
@@ -84,23 +86,23 @@ class Server:
             failed=lambda: self.lifecycle.failed,
             workers=lambda: (self.pool.num_ready, self.pool.num_workers),
             keys=settings.keys(),
+            tracing=_tracing(settings),
         )
         self.lifecycle = Lifecycle(self.state, self.pool, self._load_texts)
 
-    async def serve_until_signal(self, listener: socket.socket) -> None:
-        """Serve on a socket until a signal stops the process. Prints when it is ready, and when it has stopped."""
+    async def serve_until_signal(self, endpoints: Endpoints) -> None:
+        """Serve until a signal stops the process. Prints when the server is ready, and when it has stopped."""
         stop = asyncio.Event()
         stop_on_signals(stop, self.lifecycle)
-        await self.serve(listener, stop, self._greet)
-        print("Triptych has stopped", flush=True)
+        await self.serve(endpoints, stop, lambda url: self._greet(url, endpoints.metrics_url))
+        self._say("Triptych has stopped")
 
-    async def serve(self, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
-        """Serve on a socket until `stop` is set. on_ready: called with the URL when the models are loaded."""
+    async def serve(self, endpoints: Endpoints, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
+        """Serve until `stop` is set. on_ready: called with the URL when the models are loaded."""
         log.info("loading %s", ", ".join(self.directories))
-        host, port = listener.getsockname()[:2]
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         app = create_api(self.state, self.lifecycle.lifespan)
-        await serve(app, self.lifecycle, listener, stop, lambda: on_ready(url))
+        monitoring = create_monitoring(self.state)
+        await serve(app, monitoring, self.lifecycle, endpoints, stop, lambda: on_ready(endpoints.url))
 
     async def _load_texts(self) -> None:
         for name, directory in self.directories.items():
@@ -114,12 +116,20 @@ class Server:
                 draft = await asyncio.to_thread(checkpoint_text.load, f"{name} draft", directory)
                 checkpoint_text.check_same_tokens(name, self.texts[name], draft)
 
-    def _greet(self, url: str) -> None:
+    def _greet(self, url: str, metrics_url: str) -> None:
         for model in self.state.runtime.loaded():
             for problem in (shortage(model.info), model.language_problem):
                 if problem is not None:
                     log.warning("%s", problem)
-        print(greeting(url, self.state.runtime, bool(self.state.keys)), flush=True)
+        lines = greeting(url, self.state.runtime, bool(self.state.keys), metrics_url)
+        self._say(lines.partition("\n")[0] if self.settings.log_format == "json" else lines)
+
+    def _say(self, text: str) -> None:
+        """Tell the operator: on stdout, or with JSON logs as a line of the log."""
+        if self.settings.log_format == "json":
+            log.info("%s", text)
+        else:
+            print(text, flush=True)
 
 
 def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_COMMAND) -> ASGIApp:
@@ -128,21 +138,27 @@ def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_
     settings: by default read from the environment (`TRIPTYCH_MODELS` and so on).
     worker: command that starts the worker process.
     The ASGI server binds the address, so `host` and `port` have no effect; without API keys, bind a loopback address.
-    Raises StartError or CheckpointError for models that cannot be found.
+    Raises StartError for settings that only `triptych serve` has. Raises StartError or CheckpointError for models that
+    cannot be found.
     """
-    server = Server(configuration.load({}) if settings is None else settings, worker)
+    settings = configuration.load({}) if settings is None else settings
+    if settings.tls_certificate is not None or settings.metrics_port is not None:
+        name = "metrics_port" if settings.tls_certificate is None else "tls_certificate"
+        raise StartError(f"{name}: only `triptych serve` has this setting; another ASGI server has its own")
+    server = Server(settings, worker)
     return create_api(server.state, server.lifecycle.unattended_lifespan)
 
 
 class _LoadReport:
-    """Shows the progress of loading: a bar per model on a terminal, else log lines."""
+    """Shows the progress of loading: a bar per model on a terminal, else log lines. bars: whether bars are allowed."""
 
-    def __init__(self) -> None:
+    def __init__(self, bars: bool = True) -> None:
+        self._bars_allowed = bars
         self._bars: dict[str, Any] = {}
         self._logged: set[tuple[str, bool]] = set()
 
     def __call__(self, progress: Progress) -> None:
-        if sys.stderr.isatty():
+        if self._bars_allowed and sys.stderr.isatty():
             self._draw(progress)
         else:
             self._log(progress)
@@ -296,6 +312,17 @@ def _quantized_models(entries: Sequence[str], names: Sequence[str]) -> set[str]:
             raise StartError(f"quantize: no model is named {name!r}, only {', '.join(names)}")
         quantized.update([name] if "=" in entry else names)
     return quantized
+
+
+def _tracing(settings: Settings) -> Tracing | None:
+    """The traces of requests, if they are on. Raises StartError if their packages or settings are missing."""
+    if not settings.traces:
+        return None
+    try:
+        from server.api.tracing import start_tracing
+    except ImportError:
+        raise StartError("traces: install the packages for it: pip install 'triptych[otel]'") from None
+    return start_tracing()
 
 
 def _stated_languages(entries: Sequence[str], names: Sequence[str]) -> dict[str, str]:

@@ -17,12 +17,13 @@ _BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-def greeting(url: str, runtime: Runtime, needs_key: bool) -> str:
-    """All lines. needs_key: clients must send an API key."""
+def greeting(url: str, runtime: Runtime, needs_key: bool, metrics_url: str = "") -> str:
+    """All lines. needs_key: clients must send an API key. metrics_url: of the second port, if there is one."""
     models = runtime.loaded()
     width = max(len(model.name) for model in models)
     lines = [f"Triptych is ready on {url} ({runtime.client.device})"]
     lines += [f"  {model.name:<{width}}  {', '.join(model.tasks)}" for model in models]
+    lines += [f"Metrics and probes are on {metrics_url}"] * bool(metrics_url)
     return "\n".join([*lines, "", "Try it:", f"  {_example(url, runtime, needs_key)}", ""])
 
 

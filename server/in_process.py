@@ -13,8 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 
 from server import settings as configuration
-from server.api.serve import listen
+from server.api.serve import Endpoints
 from server.compose import Server
+
+_PRIVATE = {
+    "host": "127.0.0.1",
+    "port": 0,
+    "metrics_port": None,
+    "tls_certificate": None,
+    "tls_key": None,
+    "access_log": False,
+    "traces": False,
+}
+"""Settings of a server for one command. They take precedence over the environment."""
 
 
 @contextlib.contextmanager
@@ -29,16 +40,16 @@ def serve_in_process(model: str, flags: Mapping[str, str], worker: Sequence[str]
     Raises StartError, or CheckpointError for a bad checkpoint.
     """
     key = secrets.token_urlsafe(24)
-    settings = configuration.load({**flags, "models": [model], "api_keys": [key], "access_log": False})
+    settings = configuration.load({**flags, **_PRIVATE, "models": [model], "api_keys": [key]})
     server = Server(settings, worker)
     ready: Future[str] = Future()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
-    with contextlib.closing(listen("127.0.0.1", 0)) as listener:
+    with Endpoints.open(settings) as endpoints:
 
         def run() -> None:
             try:
-                loop.run_until_complete(server.serve(listener, stop, ready.set_result))
+                loop.run_until_complete(server.serve(endpoints, stop, ready.set_result))
             except BaseException as error:  # a fault belongs to the thread that waits
                 if not ready.done():
                     ready.set_exception(error)

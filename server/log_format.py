@@ -1,17 +1,28 @@
-"""Log lines on stderr, as text or as one JSON object per line. Both processes use it. Logs never contain prompts."""
+"""Log lines on stderr, as text or as one JSON object per line. Both processes use it. Logs never contain prompts.
+
+Only our own loggers (`triptych.*`) write below level WARNING: libraries may log what passes through them. Exceptions of
+requests are logged without their messages, because the message of a `KeyError`, for example, is the key.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import sys
+import threading
+import traceback
+from contextvars import ContextVar
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any
 
 ENVIRONMENT = "TRIPTYCH_LOG_FORMAT"
 """Environment variable through which a worker process learns the format."""
-_NOISY = ("uvicorn", "asyncio", "httpx", "huggingface_hub", "filelock")
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
+"""Id of the HTTP request that the current task answers, for JSON lines; empty outside of requests."""
 _TEXT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
+
+log = logging.getLogger("triptych")
 
 
 class JsonFormatter(logging.Formatter):
@@ -24,6 +35,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if request_id := REQUEST_ID.get():
+            value["request_id"] = request_id
         value |= getattr(record, "fields", {})
         if record.exc_info:
             value["exception"] = self.formatException(record.exc_info)
@@ -31,9 +44,41 @@ class JsonFormatter(logging.Formatter):
 
 
 def start_logging(level: str, log_format: str) -> None:
-    """Write log records of at least this level to stderr. log_format: "text" or "json"."""
+    """Write log records of at least this level to stderr. log_format: "text" or "json".
+
+    Warnings of Python and exceptions that end a thread or the process become log records too.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_TEXT))
-    logging.basicConfig(level=level.upper(), handlers=[handler])
-    for name in _NOISY:
-        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+    logging.basicConfig(level=max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]), handlers=[handler])
+    logging.getLogger("triptych").setLevel(level.upper())
+    if log_format == "json":
+        logging.captureWarnings(True)
+        sys.excepthook = _log_uncaught
+        threading.excepthook = _log_uncaught_in_thread
+
+
+def fault_place(error: BaseException) -> str:
+    """The types of an exception and its causes, each with its stack, without their messages."""
+    lines = []
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        seen.append(cause)
+        lines += [*traceback.format_tb(cause.__traceback__), type(cause).__name__]
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+    else:
+        log.critical("an uncaught exception ends the process", exc_info=(kind, error, trace))
+
+
+def _log_uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
+    error = arguments.exc_value
+    if error is not None:
+        name = arguments.thread.name if arguments.thread else "a thread"
+        log.critical("an uncaught exception ends the thread %s:\n%s", name, fault_place(error))

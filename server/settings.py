@@ -6,8 +6,6 @@ The command line is built from these fields (`server.cli`). Imports no torch and
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import os
 import re
@@ -19,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from server.api_keys import ApiKeys, load_keys
 from server.client.environment import VARIABLES as CLIENT_VARIABLES
 from server.errors import StartError
 
@@ -156,7 +155,26 @@ class Settings(BaseSettings):
         default=[], description="API keys that clients must send, separated by commas. Not available as a flag."
     )
     api_key_file: Path | None = Field(
-        default=None, description="File with one API key per line. Lines that begin with # are comments."
+        default=None,
+        description="File with one API key per line, where lines that begin with # are comments, or a TOML file "
+        "(*.toml) with a table [keys.NAME] per key. It is read again when it changes.",
+    )
+    tls_certificate: Path | None = Field(
+        default=None,
+        description="Certificate chain in PEM form, for HTTPS. Needs --tls-key.",
+    )
+    tls_key: Path | None = Field(default=None, description="Private key of the certificate in PEM form.")
+    tls_key_password: SecretStr | None = Field(
+        default=None, description="Password of an encrypted private key. Not available as a flag."
+    )
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+        default=None,
+        description="Second TCP port, with /metrics, /health and /ready alone. The first port then has no /metrics.",
+    )
+    metrics_host: str = Field(
+        default="127.0.0.1",
+        description="Address of the second port. A loopback address needs no API key and has no TLS; any other address "
+        "needs the keys of the first port and has its TLS.",
     )
     cors_origins: Names = Field(
         default=[],
@@ -239,6 +257,11 @@ class Settings(BaseSettings):
         default="text", description="Format of the log: lines of text, or one JSON object per line."
     )
     access_log: bool = Field(default=True, description="Write one log line per request.")
+    traces: bool = Field(
+        default=False,
+        description="Send an OpenTelemetry trace of each request to the endpoint in OTEL_EXPORTER_OTLP_ENDPOINT. Needs "
+        "triptych[otel].",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Settings:
@@ -276,33 +299,29 @@ class Settings(BaseSettings):
         for name in speculative:
             if models and name not in models:
                 raise ValueError(f"speculative: no model is named {name!r}, only {', '.join(models)}")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key: set both of them, or neither")
         if self.hang_seconds <= self.stale_seconds:
             raise ValueError(
                 f"hang_seconds ({self.hang_seconds:g}) must be more than stale_seconds ({self.stale_seconds:g})"
             )
         return self
 
-    def keys(self) -> tuple[bytes, ...]:
-        """All API keys, from `api_keys` and the key file. Raises StartError for an unreadable or empty file."""
-        keys = [key.get_secret_value() for key in self.api_keys]
-        if self.api_key_file is not None:
-            try:
-                lines = self.api_key_file.read_text(encoding="utf-8").splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                raise StartError(f"api_key_file: cannot read {self.api_key_file}: {_reason(error)}") from None
-            found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-            if not found:
-                raise StartError(f"api_key_file: {self.api_key_file} contains no key")
-            keys += found
-        return tuple(key.encode() for key in keys)
+    def keys(self) -> ApiKeys:
+        """All API keys, from `api_keys` and the key file. Raises StartError for an unreadable or invalid file."""
+        return load_keys([key.get_secret_value() for key in self.api_keys], self.api_key_file)
 
     def check_exposure(self) -> None:
         """Raise StartError for a public address without an API key."""
-        if not self.keys() and not self.insecure_no_auth and not is_loopback(self.host):
-            raise StartError(
-                f"host {self.host} is reachable from other machines, but no API key is set: "
-                f"set {PREFIX}API_KEYS or --api-key-file, or allow access without a key with --insecure-no-auth"
-            )
+        if self.keys() or self.insecure_no_auth:
+            return
+        hosts = {"host": self.host} | ({} if self.metrics_port is None else {"metrics_host": self.metrics_host})
+        for name, host in hosts.items():
+            if not is_loopback(host):
+                raise StartError(
+                    f"{name} {host} is reachable from other machines, but no API key is set: "
+                    f"set {PREFIX}API_KEYS or --api-key-file, or allow access without a key with --insecure-no-auth"
+                )
 
 
 def _with_file(table: dict[str, Any]) -> type[Settings]:
@@ -342,7 +361,11 @@ def load(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
         text = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             raise StartError(f"{config}: {where} is not a setting of Triptych") from None
-        if where and isinstance(first["input"], str | int | float) and not where.startswith("api_key"):
+        if (
+            where
+            and isinstance(first["input"], str | int | float)
+            and not where.startswith(("api_key", "tls_key_password"))
+        ):
             text += f", not {str(first['input'])[:80]!r}"
         raise StartError(f"{where}: {text}" if where else text) from None
 
@@ -366,15 +389,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def key_matches(key: bytes, keys: tuple[bytes, ...]) -> bool:
-    """Whether `key` is one of `keys`. The time does not depend on the result or on the number of correct characters.
-
-    Digests are compared, so that the time does not depend on the lengths either.
-    """
-    digest = hashlib.sha256(key).digest()
-    found = False
-    for known in keys:
-        found |= hmac.compare_digest(digest, hashlib.sha256(known).digest())
-    return found

@@ -1,6 +1,9 @@
-"""Settings of all tests: a hypothesis profile without time limits, and a fixed random seed."""
+"""Settings of all tests: hypothesis without time limits, a fixed random seed, and certificates that are read once."""
 
 from __future__ import annotations
+
+import ssl
+from functools import cache
 
 import pytest
 import torch
@@ -9,6 +12,10 @@ from hypothesis import HealthCheck, settings
 # No time limits for examples, because a test machine may stall.
 settings.register_profile("triptych", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("triptych")
+
+
+# Each HTTP client reads the certificates of all authorities, which takes longer than a request: 24 ms.
+ssl.create_default_context = cache(ssl.create_default_context)
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,7 @@
-"""One log record per request: client, path, status, duration, model and tokens. Never a prompt, a key or a query."""
+"""One log record per request: client, name of its API key, path, status, duration, model and tokens.
+
+Never a prompt, a key or a query.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,17 @@ from urllib.parse import quote
 
 from starlette.types import Scope
 
+from server.api.state import KEY_LIMITS
 from server.ipc.call import Call
 
 log = logging.getLogger("triptych.access")
 
 CALL = "triptych.call"
 """Key of the scope for the engine work of a request. Absent if the request never reached an operation."""
+OPERATION = "triptych.operation"
+"""Key of the scope for the name of the operation of a request that has engine work."""
+TRACE = "triptych.trace"
+"""Key of the scope for the span of a request; absent unless it is traced."""
 _MAX_PATH_CHARACTERS = 256
 
 
@@ -36,6 +44,8 @@ def log_request(scope: Scope, level: int, status: int, seconds: float, request_i
         "status": status,
         "milliseconds": round(seconds * 1000, 1),
     }
+    if KEY_LIMITS in scope:
+        fields["key"] = scope[KEY_LIMITS].name
     call = scope.get(CALL)
     if isinstance(call, Call) and call.model:
         fields |= {
@@ -44,11 +54,15 @@ def log_request(scope: Scope, level: int, status: int, seconds: float, request_i
             "completion_tokens": call.completion_tokens,
         }
     fields["request_id"] = request_id
+    if TRACE in scope:
+        fields["trace_id"] = scope[TRACE].trace_id
     log.log(level, "%s", _text(fields), extra={"fields": fields})
 
 
 def _text(fields: dict[str, Any]) -> str:
     text = "{client} {method} {path} {status} {milliseconds}ms".format_map(fields | {"client": fields["client"] or "-"})
+    if "key" in fields:
+        text += " key={key}".format_map(fields)
     if "model" in fields:
         text += " model={model} tokens={prompt_tokens}+{completion_tokens}".format_map(fields)
     return f"{text} {fields['request_id']}"

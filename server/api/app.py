@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from server.api import docs_page, playground_page, status_routes
+from server.api.background import with_background
 from server.api.dialects.registry import GET_ROUTES, ROUTES, add_routes, error_shape, with_paths
 from server.api.documents import DESCRIPTION, document
 from server.api.head import HeadMiddleware
@@ -22,6 +23,8 @@ from server.api.middleware import RequestMiddleware, error_response
 from server.api.state import State
 from server.api.telemetry import version
 from server.errors import EngineFailure, MethodNotAllowed, NotFound, RequestError
+from server.log_format import fault_place
+from server.settings import is_loopback
 
 log = logging.getLogger("triptych.api")
 
@@ -47,15 +50,37 @@ def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
         title="Triptych",
         version=version(),
         description=DESCRIPTION,
-        lifespan=lambda app: lifespan(),
+        lifespan=lambda app: with_background(state, lifespan),
         docs_url=None,
         redoc_url=None,
     )
     app.state.triptych = state
     add_routes(app)
+    app.include_router(status_routes.probes)
     app.include_router(status_routes.router)
+    if state.settings.metrics_port is None:
+        app.include_router(status_routes.metrics_router)
     app.include_router(docs_page.router)
     app.include_router(playground_page.router)
+
+    add_error_handlers(app, state)
+    status_answers = (status_routes.Status, status_routes.InfoAnswer)
+    app.openapi = cache(lambda: document(app, ROUTES, GET_ROUTES, status_answers))  # type: ignore[method-assign]
+    return app
+
+
+def create_monitoring(state: State) -> ASGIApp:
+    """Create the application of the metrics port. It checks API keys unless the port is on a loopback address."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.triptych = state
+    app.include_router(status_routes.probes)
+    app.include_router(status_routes.metrics_router)
+    add_error_handlers(app, state)
+    return RequestMiddleware(HeadMiddleware(app), state, needs_key=not is_loopback(state.settings.metrics_host))
+
+
+def add_error_handlers(app: FastAPI, state: State) -> None:
+    """Answer every error in the shape of the request's dialect."""
 
     def answer(request: Request, error: RequestError) -> Response:
         named = with_paths(error, request.scope["path"])
@@ -76,12 +101,10 @@ def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
         return answer(request, NotFound("there is no such route"))
 
     async def on_fault(request: Request, error: Exception) -> Response:
-        log.error("fault in %s", getattr(request.scope.get("route"), "path", "no route"), exc_info=error)
+        place = getattr(request.scope.get("route"), "path", "no route")
+        log.error("fault in %s, request %s:\n%s", place, request.scope["triptych.request_id"], fault_place(error))
         return answer(request, EngineFailure("a fault in the server"))
 
     app.add_exception_handler(RequestError, on_request_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(Exception, on_fault)
-    status_answers = (status_routes.Status, status_routes.InfoAnswer)
-    app.openapi = cache(lambda: document(app, ROUTES, GET_ROUTES, status_answers))  # type: ignore[method-assign]
-    return app

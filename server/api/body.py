@@ -13,12 +13,16 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from server.api.json_size import check_size
 from server.api.schema_errors import describe_errors
+from server.api.state import of
 from server.errors import BodyTimeout, BodyTooLarge, ClientGone, InvalidRequest, UnsupportedMediaType
 
 MAX_DEPTH = 32
 THREAD_BYTES = 1 << 16
 """Bodies of at least this size are parsed in a thread, so that they do not block the event loop."""
+MAX_ERRORS = 1000
+"""With more invalid fields or items, the error gives their number only, because describing them takes long."""
 
 _BODY = "triptych.body"
 _BODY_BYTES = "triptych.body_bytes"
@@ -40,7 +44,7 @@ async def read(request: Request, schema: type[Schema], max_bytes: int, timeout_s
         value = value | request.path_params
     if request.scope[_BODY_BYTES] < THREAD_BYTES:
         return validate(value, schema)
-    return await asyncio.to_thread(lambda: validate(value, schema))
+    return await of(request).runtime.pools.parse.run(lambda: validate(value, schema))
 
 
 async def read_json(request: Request, max_bytes: int, timeout_seconds: float) -> Any:
@@ -54,7 +58,8 @@ async def read_json(request: Request, max_bytes: int, timeout_seconds: float) ->
             raise UnsupportedMediaType("send JSON with the header `Content-Type: application/json`", "content-type")
         raw = await receive(request, max_bytes, timeout_seconds)
         large = len(raw) >= THREAD_BYTES
-        keep(request, await asyncio.to_thread(parse, raw) if large else parse(raw), len(raw))
+        value = await of(request).runtime.pools.parse.run(lambda: parse(raw)) if large else parse(raw)
+        keep(request, value, len(raw))
     return request.scope[_BODY]
 
 
@@ -95,8 +100,10 @@ async def receive(request: Request, max_bytes: int, timeout_seconds: float) -> b
 def parse(raw: bytes) -> Any:
     """Parse JSON (RFC 8259).
 
-    Raises InvalidRequest for invalid JSON, NaN, infinities, lone surrogates and more than MAX_DEPTH levels.
+    Raises InvalidRequest for invalid JSON, NaN, infinities, lone surrogates and more than MAX_DEPTH levels,
+    and for more values than `json_size` allows.
     """
+    check_size(raw)
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -127,5 +134,7 @@ def validate(value: Any, schema: type[Schema]) -> Schema:
     try:
         return schema.model_validate(value)
     except ValidationError as error:
+        if error.error_count() > MAX_ERRORS:
+            raise InvalidRequest(f"the body has {error.error_count()} invalid fields or items") from None
         message, param = describe_errors(value, error.errors(include_url=False, include_input=False))
     raise InvalidRequest(message, param)

@@ -26,7 +26,7 @@ ModelName = Annotated[
 ]
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
-TokenIds = list[TokenId]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 ShortText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Language = Annotated[str, Field(min_length=2, max_length=32)]
 IdText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")]

@@ -7,9 +7,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from server.api.state import CACHE_SALT, State
+from server.api.state import CACHE_SALT, KEY_LIMITS, State
 from server.errors import InvalidRequest, Unauthorized
-from server.settings import key_matches
 
 _IN_HEADER = "as `Authorization: Bearer KEY` or `x-api-key: KEY`"
 KEY_DEFERRED = "triptych.key_deferred"
@@ -35,7 +34,9 @@ def authorize(request: Request, state: State, field: str, key: object) -> None:
     if not request.scope.pop(KEY_DEFERRED, False):
         return
     sent = key.encode("utf-8", "replace") if isinstance(key, str) and field else b""
-    if not key_matches(sent, state.keys):
+    limits = state.keys.find(sent)
+    if limits is None:
         place = f"in the field `{field}`" if field else _IN_HEADER
         raise Unauthorized(f"send a valid API key {place}")
+    request.scope[KEY_LIMITS] = limits
     request.scope[CACHE_SALT] = state.cache_salt(sent)

@@ -122,13 +122,12 @@ class Lifecycle:
             log.exception("cannot serve: a fault while loading")
 
     async def _stop(self) -> None:
-        """Stop the workers, the tokenizer threads and the process of chat templates. None outlives the application."""
+        """Stop the workers, the threads, and the processes of chat templates and grammars. None outlives the server."""
         assert self._loading is not None
         self._loading.cancel()
         await asyncio.gather(self._loading, return_exceptions=True)
         await self.pool.stop()
-        self._state.runtime.threads.shutdown(wait=False, cancel_futures=True)
-        self._state.runtime.chat_renderer.close()
+        self._state.runtime.close()
 
     async def _wait_idle(self, seconds: float) -> bool:
         """Wait until no request is running, for `seconds` at most. Returns whether none is running."""

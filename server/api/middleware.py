@@ -17,15 +17,16 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api import docs_page, playground_page
-from server.api.access_log import log_request
+from server.api.access_log import TRACE, log_request
 from server.api.dialects.registry import KEYS_IN_FIELDS, error_shape
 from server.api.error_shape import ErrorShape
 from server.api.keys import KEY_DEFERRED
 from server.api.route import ERROR_FORMAT
 from server.api.sse import dumps
-from server.api.state import CACHE_SALT, State
+from server.api.state import CACHE_SALT, KEY_LIMITS, State
 from server.errors import InvalidRequest, NotReady, RequestError, Unauthorized
-from server.settings import ErrorDialect, key_matches
+from server.log_format import REQUEST_ID
+from server.settings import ErrorDialect
 
 PUBLIC_PATHS = frozenset({"/health", "/ready", *docs_page.PAGE.files, *playground_page.FILES})
 """Paths that need no API key for `GET` and `HEAD`."""
@@ -40,13 +41,17 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 class RequestMiddleware:
     """Checks, counts and logs each HTTP request before and after the application handles it.
 
-    Adds to the scope: `triptych.arrival` (float, seconds of the monotonic clock), `triptych.request_id` (str) and
-    `triptych.cache_salt` (str, separates the prefix cache entries of different API keys).
+    Adds to the scope: `triptych.arrival` (float, seconds of the monotonic clock), `triptych.request_id` (str),
+    `triptych.key_limits` (KeyLimits, for a request with a key) and `triptych.cache_salt` (str, separates the prefix
+    cache entries of different API keys).
+
+    needs_key: whether API keys are checked, if there are any.
     """
 
-    def __init__(self, app: ASGIApp, state: State) -> None:
+    def __init__(self, app: ASGIApp, state: State, needs_key: bool = True) -> None:
         self.app = app
         self.state = state
+        self._needs_key = needs_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -59,7 +64,11 @@ class RequestMiddleware:
         request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
         scope["triptych.arrival"] = started
         scope["triptych.request_id"] = request_id
+        REQUEST_ID.set(request_id)
         status = 0
+        tracing = None if _reads(scope, OPERATIONS_PATHS) else self.state.tracing
+        if tracing is not None:
+            scope[TRACE] = tracing.begin(scope, headers, started, request_id)
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -84,10 +93,10 @@ class RequestMiddleware:
                 raise
         finally:
             self.state.answering -= delays_shutdown
-            self._record(scope, status, time.monotonic() - started, request_id)
+            self._record(scope, status or 499, time.monotonic() - started, request_id)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        """Check the API key and the drain state; store the cache salt of the key.
+        """Check the API key and the drain state; store the limits and the cache salt of the key.
 
         If the headers have no key and the path takes keys in a field, the route checks the key before anything else
         (`keys.authorize`).
@@ -98,13 +107,15 @@ class RequestMiddleware:
         if headers.get(ERROR_FORMAT, "native") not in get_args(ErrorDialect):
             raise InvalidRequest("the header X-Error-Format must be native or tei", ERROR_FORMAT)
         salt = ""
-        if self.state.keys and not _reads(scope, PUBLIC_PATHS):
+        if self._needs_key and self.state.keys and not _reads(scope, PUBLIC_PATHS):
             key = _sent_key(headers)
             if not key and (scope["method"], scope["path"]) in KEYS_IN_FIELDS:
                 scope[KEY_DEFERRED] = True
-            elif not key_matches(key, self.state.keys):
-                raise Unauthorized("send a valid API key as `Authorization: Bearer KEY` or `x-api-key: KEY`")
             else:
+                limits = self.state.keys.find(key)
+                if limits is None:
+                    raise Unauthorized("send a valid API key as `Authorization: Bearer KEY` or `x-api-key: KEY`")
+                scope[KEY_LIMITS] = limits
                 salt = self.state.cache_salt(key)
         if self.state.draining and not _reads(scope, OPERATIONS_PATHS):
             raise NotReady("the server is shutting down", retry_after=5)
@@ -112,15 +123,20 @@ class RequestMiddleware:
             scope[CACHE_SALT] = salt
 
     def _record(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
-        """Count the request and log it. Status 499 means that the client disconnected before a status was sent."""
+        """Count the request, log it and end its span.
+
+        Status 499 means that the client disconnected before a status was sent.
+        """
         path = scope["path"]
         route = getattr(scope.get("route"), "path", path if path in OPERATIONS_PATHS else "unmatched")
         metrics = self.state.runtime.metrics
-        metrics.requests.labels(route, str(status or 499)).inc()
+        metrics.requests.labels(route, str(status)).inc()
         metrics.request_seconds.labels(route).observe(seconds)
         if self.state.settings.access_log:
             level = logging.DEBUG if _reads(scope, OPERATIONS_PATHS) else logging.INFO
-            log_request(scope, level, status or 499, seconds, request_id, route != "unmatched")
+            log_request(scope, level, status, seconds, request_id, route != "unmatched")
+        if self.state.tracing is not None and TRACE in scope:
+            self.state.tracing.end(scope[TRACE], scope, status, None if route == "unmatched" else route)
 
 
 def _without_slash(path: str) -> str:

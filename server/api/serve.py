@@ -13,15 +13,20 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from server.api.lifecycle import Lifecycle
-from server.api.protocol import choose_protocol
+from server.api.protocol import HEADER_SECONDS, LimitedHttpProtocol, choose_protocol
+from server.api.tls import tls_context
 from server.errors import StartError
+from server.settings import Settings, is_loopback
 
 log = logging.getLogger("triptych.serve")
 
@@ -29,10 +34,13 @@ KEEP_ALIVE_SECONDS = 30
 STALLED_CLIENT_MILLISECONDS = 30_000
 """The kernel closes a connection whose client acknowledges no byte for this time."""
 BACKLOG_CONNECTIONS = 2048
+SWITCH_SECONDS = 0.001
+"""Time after which a thread that runs Python code lets the event loop run. Python's default is 5 ms, and the loop waits
+once for each thread that is busy."""
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket. Raises StartError if the address cannot be used."""
+def listen(host: str, port: int, setting: str = "port") -> socket.socket:
+    """Open a listening socket. setting: for messages. Raises StartError if the address cannot be used."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(address[:2], family=family, backlog=BACKLOG_CONNECTIONS)
@@ -40,54 +48,124 @@ def listen(host: str, port: int) -> socket.socket:
         raise StartError(f"host {host!r} is not an address of this machine") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise StartError(f"port {port} on {host} is already in use") from None
-        raise StartError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+            raise StartError(f"{setting} {port} on {host} is already in use") from None
+        raise StartError(f"cannot listen on {host} {setting} {port}: {error.strerror}") from None
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_CLIENT_MILLISECONDS)
     return listener
 
 
+@dataclass(frozen=True)
+class Endpoints:
+    """The listening sockets of a server.
+
+    api: for all routes.
+    metrics: for `/metrics` and the probes, if they have a port of their own.
+    tls: None for plain HTTP. metrics_tls: the same for the metrics port.
+    """
+
+    api: socket.socket
+    metrics: socket.socket | None = None
+    tls: ssl.SSLContext | None = None
+    metrics_tls: ssl.SSLContext | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, settings: Settings) -> Iterator[Endpoints]:
+        """Open the sockets that the settings name. Raises StartError for unusable addresses or TLS files."""
+        tls = tls_context(settings)
+        with contextlib.ExitStack() as stack:
+            api = stack.enter_context(listen(settings.host, settings.port))
+            metrics = None
+            if settings.metrics_port is not None:
+                metrics = stack.enter_context(listen(settings.metrics_host, settings.metrics_port, "metrics_port"))
+            yield cls(api, metrics, tls, None if is_loopback(settings.metrics_host) else tls)
+
+    @property
+    def url(self) -> str:
+        """Address of the API."""
+        return _url(self.api, self.tls)
+
+    @property
+    def metrics_url(self) -> str:
+        """Address of the metrics port; empty without one."""
+        return "" if self.metrics is None else _url(self.metrics, self.metrics_tls)
+
+
+def _url(listener: socket.socket, tls: ssl.SSLContext | None) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 class _UvicornServer(uvicorn.Server):
-    """uvicorn without its signal handlers, which would close the listener before running requests finish."""
+    """uvicorn on one socket that is open already, with a time limit for TLS handshakes.
+
+    It has none of uvicorn's signal handlers, which would close the listener before running requests finish.
+    """
+
+    def __init__(self, config: uvicorn.Config, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+        super().__init__(config)
+        self._listener = listener
+        self._tls = tls
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        if self.should_exit:  # the lifespan has failed
+            return
+
+        def create_protocol() -> asyncio.Protocol:
+            protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            return protocol
+
+        self.servers.append(
+            await asyncio.get_running_loop().create_server(
+                create_protocol,
+                sock=self._listener,
+                backlog=BACKLOG_CONNECTIONS,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else HEADER_SECONDS,
+            )
+        )
+
 
 async def serve(
-    app: ASGIApp, lifecycle: Lifecycle, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[], None]
+    app: ASGIApp,
+    monitoring: ASGIApp,
+    lifecycle: Lifecycle,
+    endpoints: Endpoints,
+    stop: asyncio.Event,
+    on_ready: Callable[[], None],
 ) -> None:
     """Serve until `stop` is set or no worker can be brought back, then drain and stop.
 
     app: the application, whose lifespan is that of `lifecycle`.
+    monitoring: the application of the metrics port.
     on_ready: called once, when everything is loaded.
     Raises StartError when loading or the workers fail, CheckpointError if a checkpoint is the reason.
     """
-    config = uvicorn.Config(
-        app,
-        http=await choose_protocol(),
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=2,
-    )
-    server = _UvicornServer(config)
-    serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+    sys.setswitchinterval(SWITCH_SECONDS)
+    servers = [_UvicornServer(_config(app, await choose_protocol(), "on"), endpoints.api, endpoints.tls)]
+    if endpoints.metrics is not None:
+        config = _config(monitoring, LimitedHttpProtocol, "off")
+        servers.append(_UvicornServer(config, endpoints.metrics, endpoints.metrics_tls))
+    serving = {asyncio.create_task(server.serve(), name="http") for server in servers}
     stopping = asyncio.create_task(stop.wait(), name="stop")
     loading = asyncio.create_task(lifecycle.wait_loaded(), name="wait for loading")
     failing = asyncio.create_task(lifecycle.wait_failed(), name="wait for a failure")
     try:
-        await asyncio.wait({serving, stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({*serving, stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             loading.result()
             on_ready()
-            await asyncio.wait({serving, stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
-        if serving.done():
-            serving.result()
+            await asyncio.wait({*serving, stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
+        for ended in filter(asyncio.Task.done, serving):
+            ended.result()
         # uvicorn closes the listener before it ends the lifespan. Draining first keeps /ready answering.
         await lifecycle.drain()
         if failing.done():
@@ -96,8 +174,23 @@ async def serve(
         loading.cancel()
         stopping.cancel()
         failing.cancel()
-        server.should_exit = True
-        await asyncio.gather(serving, loading, failing, return_exceptions=True)
+        for server in servers:
+            server.should_exit = True
+        await asyncio.gather(*serving, loading, failing, return_exceptions=True)
+
+
+def _config(app: ASGIApp, protocol: type[LimitedHttpProtocol], lifespan: Literal["on", "off"]) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        lifespan=lifespan,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=2,
+    )
 
 
 def stop_on_signals(stop: asyncio.Event, lifecycle: Lifecycle) -> None:

@@ -8,14 +8,21 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
+from server.api_keys import ApiKeys
 from server.errors import InvalidRequest
 from server.operations.runtime import Runtime
 from server.settings import Settings
 
+if TYPE_CHECKING:
+    from server.api.tracing import Tracing
+
 DEFAULT_TIMEOUT_MS = 60_000
+KEY_LIMITS = "triptych.key_limits"
+"""Key of the scope for the `KeyLimits` of the request's API key. Missing if no key is required."""
 CACHE_SALT = "triptych.cache_salt"
 """Key of the scope for the salt of the request's API key. Missing until the key was checked."""
 
@@ -29,6 +36,8 @@ class State:
     failed: whether the server has given up on its workers.
     workers: number of workers that are ready, and of all workers.
     started: all models have been loaded once. draining: new requests are refused.
+    keys: the accepted API keys; replaced when the key file changes.
+    tracing: None if traces are off.
     answering: number of requests in progress. recordings: number of requests with a recording in memory.
     start_time: when the server started, in seconds since 1970.
     secret: key of the hash that turns API keys into cache salts; different in every process.
@@ -39,9 +48,10 @@ class State:
     fresh: Callable[[], bool]
     failed: Callable[[], bool]
     workers: Callable[[], tuple[int, int]] = lambda: (1, 1)
-    keys: tuple[bytes, ...] = ()
+    keys: ApiKeys = field(default_factory=ApiKeys)
     started: bool = False
     draining: bool = False
+    tracing: Tracing | None = None
     answering: int = 0
     recordings: int = 0
     start_time: float = field(default_factory=time.time)

@@ -11,14 +11,18 @@ from server.api.dialects.registry import default_models, paths_of
 from server.api.documents import describe_status
 from server.api.error_shape import AnswerBody
 from server.api.fields import MAX_ITEMS
-from server.api.route import json_response
+from server.api.json_answer import json_response
 from server.api.state import of
 from server.api.telemetry import version
 from server.errors import NotReady, ServerFailed
 from server.metrics import CONTENT_TYPE
 from server.operations.runtime import ServedModel
 
+probes = APIRouter()
+"""`/health` and `/ready`."""
 router = APIRouter()
+metrics_router = APIRouter()
+"""`/metrics`."""
 
 
 class Status(AnswerBody):
@@ -87,7 +91,7 @@ class InfoAnswer(HubInfo):
     limits: ServerLimits
 
 
-@router.get("/health", **describe_status("health", Status, {"status": "ok"}))
+@probes.get("/health", **describe_status("health", Status, {"status": "ok"}))
 async def health(request: Request) -> Response:
     """200 while the server runs and has not given up on its workers."""
     if of(request).failed():
@@ -95,7 +99,7 @@ async def health(request: Request) -> Response:
     return json_response({"status": "ok"})
 
 
-@router.get("/ready", **describe_status("ready", Status, {"status": "ready"}))
+@probes.get("/ready", **describe_status("ready", Status, {"status": "ready"}))
 async def ready(request: Request) -> Response:
     """200 when every model is loaded, a worker is alive and the server is not draining."""
     state = of(request)
@@ -162,7 +166,7 @@ def _describe(model: ServedModel) -> dict[str, object]:
     }
 
 
-@router.get("/metrics", **describe_status("metrics"))
+@metrics_router.get("/metrics", **describe_status("metrics"))
 async def metrics(request: Request) -> Response:
     """Prometheus text."""
     return Response(of(request).runtime.metrics.render(), media_type=CONTENT_TYPE)

@@ -12,6 +12,7 @@ from typing import Any
 
 from server.client.connection import Connection, error_message
 from server.client.errors import CommandError, RequestFailed
+from server.client.interrupts import interruptible
 from server.client.options import CHAT, add_flags, add_format_flags, fields, json_object, response_format
 from server.client.records import read_records
 from server.client.target import StartServer, add_target_flags, target
@@ -150,9 +151,9 @@ def run(arguments: argparse.Namespace, start: StartServer) -> None:
                 await conversation.answer(connection, text, options)
 
         if interactive:
-            _converse(conversation, lambda text: runner.run(answer(text)))
+            _converse(conversation, lambda text: runner.run(interruptible(answer(text))))
         else:
-            runner.run(answer(message))
+            runner.run(interruptible(answer(message)))
 
 
 def _converse(conversation: Conversation, answer: Any) -> None:

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from server.client.batch import run_batch
 from server.client.connection import Connection, error_message
 from server.client.errors import CommandError, RequestFailed
+from server.client.interrupts import interruptible
 from server.client.options import add_flags, add_format_flags, fields, response_format
 from server.client.records import JSON_SUFFIXES, JsonLines, Outcome, Record, read_records, remaining
 from server.client.target import StartServer, add_target_flags, target
@@ -148,7 +149,7 @@ def run(arguments: argparse.Namespace, name: str, start: StartServer) -> None:
             async with Connection(where) as connection:
                 await (_stream(connection, this) if this.streams else _send_all(connection, this, file))
 
-        asyncio.run(work())
+        asyncio.run(interruptible(work()))
     if this.failed:
         again = "; --resume sends them again" if output is not None and this.as_json else ""
         raise RequestFailed(f"{this.failed:,} of {len(this.records):,} texts failed{again}", 200)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.engine.stop_texts import StopTexts
-from server.ipc.messages import TokenLogprob
+from server.ipc.logprobs import TokenLogprob
 
 Float32s = NDArray[np.float32]
 Ids = NDArray[np.int64]

@@ -24,6 +24,7 @@ from server.engine.scheduler import Schedule, Scheduler
 from server.engine.selection import Selection, select, step_logits_request
 from server.engine.sequence import SequenceGroup, SequenceStatus
 from server.engine.stop_texts import StopTexts
+from server.ipc.logprobs import pack
 from server.ipc.messages import (
     Failed,
     Finished,
@@ -207,7 +208,7 @@ class GenerationEngine:
         output, hidden = self.runner.run(schedule, request)
         scored_groups, failed = score_prompts(schedule.rows, hidden, model)
         self.scheduler.computed(schedule)
-        events.prompts += [PromptScored(group.request_id, group.prompt_logprobs) for group in scored_groups]
+        events.prompts += [PromptScored(group.request_id, group.prompt_logprobs.packed()) for group in scored_groups]
         for group in failed:
             self.finish(group, "engine_error", events, NOT_FINITE)
         mask_wait_seconds = None
@@ -266,7 +267,8 @@ class GenerationEngine:
         self.num_accepted_tokens += count - 1
         self.scheduler.append(group, tokens)
         group.logprobs += logprobs
-        events.tokens.append(Tokens(group.request_id, tokens, logprobs or None, group.cached_tokens or 0))
+        reported = pack(logprobs) if logprobs else None
+        events.tokens.append(Tokens(group.request_id, tokens, reported, group.cached_tokens or 0))
         if tokens[-1] in group.end_ids:
             self.finish(group, "stop", events)
         elif group.num_generated >= group.max_new_tokens:
@@ -281,8 +283,8 @@ class GenerationEngine:
             agreed = beams.agreed_prefix()
             fresh = agreed[group.num_reported_tokens :]
             if fresh:
-                logprobs = beams.agreed_logprobs()[group.num_reported_tokens :] if group.params.logprobs else None
-                events.tokens.append(Tokens(group.request_id, fresh, logprobs, group.cached_tokens or 0))
+                reported = pack(beams.agreed_logprobs()[group.num_reported_tokens :]) if group.params.logprobs else None
+                events.tokens.append(Tokens(group.request_id, fresh, reported, group.cached_tokens or 0))
                 group.num_reported_tokens = len(agreed)
             if not beams.done:
                 self._beam_lags.append(beams.length - len(agreed))
@@ -370,7 +372,7 @@ def _hypotheses(group: SequenceGroup, reason: FinishReason) -> list[Hypothesis]:
 
 
 def _hypothesis(group: SequenceGroup, beam: Beam, score: float | None, reason: FinishReason) -> Hypothesis:
-    logprobs = beam.logprobs if group.params.logprobs else None
+    logprobs = pack(beam.logprobs) if group.params.logprobs else None
     if beam.tokens and beam.tokens[-1] in group.end_ids:
         return Hypothesis(beam.tokens, "stop", beam.tokens[-1], score, logprobs)
     if beam.tokens and group.beams is not None and group.beams.ends(beam.tokens[:-1], beam.tokens[-1]):

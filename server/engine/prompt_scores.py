@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from models.logits import LogitsRequest
+from models.logits import LogitsRequest, LogitsTopK
 from server.engine.runner import TransformerProtocol
 from server.engine.scheduler import ScheduledRow
-from server.engine.selection import describe
 from server.engine.sequence import SequenceGroup
+from server.ipc.logprobs import PackedLogprobs
 
 
 def score_prompts(
@@ -45,8 +47,21 @@ def score_prompts(
             if not bool(top_k.is_finite.all()):
                 failed.append(group)
                 break
-            group.prompt_logprobs += describe(logits, top_k, tokens, [top] * len(tokens))
+            group.prompt_logprobs.extend(_packed(logits, top_k, tokens, top))
         if group not in failed and len(group.prompt_logprobs) == group.num_prompt_tokens - 1:
             group.prompt_reported = True
             complete.append(group)
     return complete, failed
+
+
+def _packed(logits: Tensor, top_k: LogitsTopK, tokens: Sequence[int], top: int) -> PackedLogprobs:
+    """Log-probabilities of tokens, each with its `top` likeliest ones.
+
+    logits: [rows, vocab], float32. top_k: their top-k with log-sum-exp. tokens: one for each row.
+    """
+    places = torch.tensor(tokens, device=logits.device)[:, None]
+    own = top_k.log_probs_of(logits.gather(1, places))
+    token_ids = torch.cat([places, top_k.ids[:, :top]], dim=1).to(torch.int32)
+    values = torch.cat([own, top_k.log_probs[:, :top]], dim=1).to(torch.float32)
+    data = [np.ascontiguousarray(tensor.cpu().numpy()) for tensor in (token_ids, values)]
+    return PackedLogprobs(token_ids.shape[1], data[0].astype("<i4").tobytes(), data[1].astype("<f4").tobytes())

@@ -22,7 +22,7 @@ from server.engine.logits_processors import ProcessorRow, is_needed, process, ta
 from server.engine.runner import TransformerProtocol
 from server.engine.sampler import SamplerRow, sample
 from server.engine.sequence import SequenceGroup
-from server.ipc.messages import TokenLogprob
+from server.ipc.logprobs import TokenLogprob
 
 
 @dataclass(slots=True)

@@ -13,7 +13,8 @@ from server.engine.beam_groups import make_search
 from server.engine.grammar_state import GrammarState
 from server.engine.prefix_keys import root_key
 from server.engine.token_tables import TokenTables
-from server.ipc.messages import Generate, GenerateRow, TokenLogprob
+from server.ipc.logprobs import Logprobs, TokenLogprob
+from server.ipc.messages import Generate, GenerateRow
 from server.ipc.params import GenerationParams
 
 
@@ -119,7 +120,7 @@ class SequenceGroup:
             forced = params.forced_bos_token_id is not None
             self.grammar_states = [GrammarState(params.sections, self.num_prompt_tokens + forced)]
         self.logprobs: list[TokenLogprob] = []
-        self.prompt_logprobs: list[TokenLogprob] = []
+        self.prompt_logprobs = Logprobs()
         self.prompt_reported = False
         self.num_reported_tokens = 0
         self.arrival = arrival

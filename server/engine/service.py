@@ -5,6 +5,7 @@ All of it runs in one thread, which also sends the heartbeat. A heartbeat theref
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import logging
 import time
@@ -14,11 +15,14 @@ import torch
 
 from models.backends import interface as ops
 from models.backends.cpu.missing import why_kernels_are_missing
+from models.tensor_memory import PRIVATE, TensorMemory
+from server.cores import usable_cores
 from server.engine.audio_encoder import warm_up_messages
 from server.engine.connection import Connection
 from server.engine.engine import Engine
-from server.engine.host import map_large_blocks, reuse_large_blocks, usable_cores
+from server.engine.host import map_large_blocks, reuse_large_blocks, use_all_processors
 from server.engine.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load
+from server.engine.shared_weights import fingerprint, map_weights
 from server.engine.speculation import find_drafts, kv_shares, make_drafter
 from server.ipc.descriptions import ModelInfo, ModelSpec
 from server.ipc.messages import (
@@ -81,17 +85,15 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     options = configure.options
     map_large_blocks()
     device = _device(configure.device, options.worker_index)
+    if device.type != "cpu":
+        use_all_processors()
     torch.set_num_threads(options.threads or usable_cores())
     torch.backends.cuda.matmul.allow_tf32 = False
     if device.type == "cpu" and not ops.kernels_are_built:
         reason = why_kernels_are_missing()
         log.warning("the compiled kernels are missing, so the CPU computes with torch alone, slower: %s", reason)
 
-    def read(spec: ModelSpec) -> LoadedCheckpoint:
-        return load(spec, device, _reporter(configure.epoch, spec.name, send))
-
-    loaded = [read(spec) for spec in configure.models]
-    drafts = find_drafts(loaded, read)
+    loaded, drafts = _load_models(configure, device, send)
     built = []
     for model, share in zip(loaded, kv_shares(loaded, drafts, options), strict=True):
         own_share, drafter = make_drafter(model, drafts.get(model.spec.name), options, share)
@@ -104,6 +106,37 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     reuse_large_blocks()
     adapters = [info for model, (_, base) in zip(loaded, built, strict=True) for info in adapter_infos(model, base)]
     return engine, [info for _, info in built] + adapters
+
+
+def _load_models(
+    configure: Configure, device: torch.device, send: Callable[[Progress], None]
+) -> tuple[list[LoadedCheckpoint], dict[str, LoadedCheckpoint]]:
+    """Load all models, and the draft models by the name of their target model. Raises LoadError.
+
+    On a CPU the tensors are those of the shared memory, if `Configure` has one.
+    """
+    seconds: dict[str, float] = {}
+
+    def load_into(memory: TensorMemory) -> tuple[list[LoadedCheckpoint], dict[str, LoadedCheckpoint]]:
+        def read(spec: ModelSpec) -> LoadedCheckpoint:
+            model = load(spec, device, _reporter(configure.epoch, spec.name, send), memory)
+            # The worker that writes the shared memory loads twice: to write, and to map.
+            seconds[spec.name] = seconds.get(spec.name, 0.0) + model.seconds
+            return dataclasses.replace(model, seconds=seconds[spec.name])
+
+        loaded = [read(spec) for spec in configure.models]
+        return loaded, find_drafts(loaded, read)
+
+    if configure.weights_descriptor is None or device.type != "cpu":
+        return load_into(PRIVATE)
+    try:
+        mapped = map_weights(configure.weights_descriptor, fingerprint(configure.models), load_into)
+    except OSError as error:
+        raise LoadError(f"cannot write the weights to shared memory: {error.strerror}") from error
+    if mapped is None:
+        log.warning("a checkpoint has changed on disk: this worker does not share its weights with the others")
+        return load_into(PRIVATE)
+    return load_into(mapped)
 
 
 def _device(choice: str, worker_index: int) -> torch.device:

@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from server.errors import (
     ClientGone,
@@ -33,6 +33,9 @@ from server.ipc.messages import (
     PromptScored,
     Tokens,
 )
+
+if TYPE_CHECKING:
+    from server.operations.key_limits import KeyLimits
 
 DEADLINE_SLACK_SECONDS = 1.0
 """The worker enforces deadlines. The call fails its sequences this long after the deadline if the worker did not."""
@@ -67,21 +70,37 @@ class Call:
     deadline: time of `time.monotonic()` at which sequences finish with reason `timeout`, or None.
     arrival: time of `time.monotonic()` at which the request arrived.
     cache_salt: separates the prefix cache entries of different API keys.
+    key: name and limits of the request's API key; None if the server requires no key.
     truncated_inputs: places, in the request, of the inputs that lost tokens. The operation sets them.
     model, prompt_tokens, completion_tokens: of all messages so far, for the log.
+    ended_at: time of `time.monotonic()` at which the last sequence ended; 0 before any has ended.
+    stage_seconds: time that this sequence spent in queue, prefill and decode; None unless it ended with `Finished`.
+    encoded: whether it ended with `Encoded`.
+    finish_reasons: of the sequences that ended with `Finished`. failure: code of the last failure, or empty.
     """
 
     def __init__(
-        self, client: SequenceClient, deadline: float | None = None, arrival: float = 0.0, cache_salt: str = ""
+        self,
+        client: SequenceClient,
+        deadline: float | None = None,
+        arrival: float = 0.0,
+        cache_salt: str = "",
+        key: KeyLimits | None = None,
     ) -> None:
         self.deadline = deadline
         self.arrival = arrival
         self.cache_salt = cache_salt
+        self.key = key
         self.submitted = 0.0
         self.model = ""
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.truncated_inputs: Sequence[int] = ()
+        self.ended_at = 0.0
+        self.stage_seconds: tuple[float, float, float] | None = None
+        self.encoded = False
+        self.finish_reasons: list[str] = []
+        self.failure = ""
         self._client = client
         self._ids: list[int] = []
         self._open: set[int] = set()
@@ -90,6 +109,7 @@ class Call:
         self._wake: asyncio.Future[bool] | None = None
         self._gone = False
         self._timer: asyncio.TimerHandle | None = None
+        self._close_callbacks: dict[Callable[[], None], None] = {}
 
     def __enter__(self) -> Call:
         return self
@@ -98,6 +118,19 @@ class Call:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client has disconnected."""
+        return self._gone
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Run a callback once, when the call closes."""
+        self._close_callbacks[callback] = None
+
+    def off_close(self, callback: Callable[[], None]) -> None:
+        """Forget a callback of `on_close`."""
+        self._close_callbacks.pop(callback, None)
 
     def next_id(self) -> int:
         """A new id for a sequence."""
@@ -181,11 +214,14 @@ class Call:
         self.deliver()
 
     def close(self) -> None:
-        """Abort all unfinished sequences. May be called more than once."""
+        """Abort all unfinished sequences and run the callbacks of `on_close`. May be called more than once."""
         self._stop_timer()
         self._client.withdraw(self)
         for request_id in list(self._open):
             self._abort(request_id)
+        callbacks, self._close_callbacks = self._close_callbacks, {}
+        for callback in callbacks:
+            callback()
 
     def fail(self, code: FailureCode, message: str) -> None:
         """End every open sequence with a failure that was detected in this process."""
@@ -193,6 +229,7 @@ class Call:
         for index, request_id in enumerate(self._ids):
             if request_id in self._open:
                 self._abort(request_id)
+                self.failure = code
                 self.put(index, Failed(request_id, code, message))
         self.deliver()
 
@@ -200,9 +237,17 @@ class Call:
         """Add an event of sequence `index`; `deliver` passes it on."""
         self._events.append((index, event))
 
-    def ended(self, request_id: int) -> None:
-        """The worker has finished this sequence."""
+    def ended(self, request_id: int, event: Finished | Encoded | Failed) -> None:
+        """The worker has finished this sequence with this event."""
         self._open.discard(request_id)
+        self.ended_at = time.monotonic()
+        self.encoded = isinstance(event, Encoded)
+        self.stage_seconds = None
+        if isinstance(event, Finished):
+            self.stage_seconds = event.queue_seconds, event.prefill_seconds, event.decode_seconds
+            self.finish_reasons += [hypothesis.finish_reason for hypothesis in event.hypotheses]
+        elif isinstance(event, Failed):
+            self.failure = event.code
 
     def _abort(self, request_id: int) -> None:
         if request_id in self._open:

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from server.ipc.descriptions import Device, DeviceChoice, EngineOptions, ModelInfo, ModelSpec, Pooling
+from server.ipc.logprobs import PackedLogprobs
 from server.ipc.params import GenerationParams
 
 EncodeTask = Literal[
@@ -43,12 +44,15 @@ class Configure(Message, frozen=True):
     """First message to a new worker.
 
     epoch: number of the worker process, which no other one of this server has. Every message of the worker carries it.
+    weights_descriptor: descriptor of the memory for weights that the workers share (`server.ipc.weight_memory`),
+        inherited by the worker; None for weights of its own. Workers on CUDA ignore it.
     """
 
     epoch: int
     device: DeviceChoice
     models: list[ModelSpec]
     options: EngineOptions
+    weights_descriptor: int | None = None
 
 
 class Vocabulary(Message, frozen=True):
@@ -224,14 +228,6 @@ class LoadFailed(Message, frozen=True):
     message: str
 
 
-class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
-    """Log-probability of one token under the raw distribution, before temperature, penalties and masks."""
-
-    token_id: int
-    logprob: float
-    top: list[tuple[int, float]] = []
-
-
 class Tokens(msgspec.Struct, frozen=True, array_like=True):
     """New tokens of a row, in order. With beams: tokens with which the best hypothesis is certain to begin.
 
@@ -240,7 +236,7 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True):
 
     request_id: int
     token_ids: list[int]
-    logprobs: list[TokenLogprob] | None = None
+    logprobs: PackedLogprobs | None = None
     cached_tokens: int = 0
 
 
@@ -248,7 +244,7 @@ class PromptScored(msgspec.Struct, frozen=True, array_like=True):
     """Log-probabilities of all prompt tokens but the first. Sent before the first new token of the row."""
 
     request_id: int
-    logprobs: list[TokenLogprob]
+    logprobs: PackedLogprobs
 
 
 class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
@@ -265,7 +261,7 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
     finish_reason: FinishReason
     stop_token_id: int | None = None
     score: float | None = None
-    logprobs: list[TokenLogprob] | None = None
+    logprobs: PackedLogprobs | None = None
     attention: bytes | None = None
 
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
-from server.ipc.messages import Hypothesis, TokenLogprob
+from server.ipc.logprobs import Logprobs, PackedLogprobs, TokenLogprob
+from server.ipc.messages import Hypothesis
 from server.ipc.params import GenerationParams
+from server.operations.computed import Computed
 from server.text.detokenizer import IncrementalDetokenizer
 from server.text.token_bytes import NoTokenBytes, TokenBytes
 from server.text.tokenizer import Tokenizer
@@ -67,7 +69,7 @@ class AttentionMatrix:
 
     source_tokens: list[str]
     target_tokens: list[str]
-    matrix: list[list[float]]
+    matrix: Sequence[list[float]]
 
 
 @dataclass(slots=True)
@@ -82,7 +84,7 @@ class TextDelta:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: Logprobs = field(default_factory=Logprobs)
     marks: list[tuple[int, int]] = field(default_factory=list)
 
     def extend(self, later: TextDelta) -> None:
@@ -91,7 +93,7 @@ class TextDelta:
         self.text += later.text
         self.token_ids += later.token_ids
         self.pieces += later.pieces
-        self.logprobs += later.logprobs
+        self.logprobs.extend(later.logprobs)
 
 
 def load_token_bytes(tokenizer: Tokenizer) -> None:
@@ -128,7 +130,7 @@ class GeneratedText:
         self.text = ""
         self.token_ids: list[int] = []
         self.pieces: list[str] = []
-        self.logprobs: list[TokenLogprob] = []
+        self.logprobs = Logprobs()
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
         self.score: float | None = None
@@ -156,7 +158,7 @@ class GeneratedText:
     def done(self) -> bool:
         return self.finish_reason is not None
 
-    def push(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> TextDelta:
+    def push(self, token_ids: Sequence[int], logprobs: PackedLogprobs | Logprobs | None) -> TextDelta:
         """Add new tokens. Tokens after a completed stop string are dropped, and the answer is done."""
         text, self._echo = self._echo, ""
         pieces: list[str] = []
@@ -176,18 +178,19 @@ class GeneratedText:
             elif token_id in self._marker_ids:
                 marks.append((len(text), token_id))
         count = len(pieces)
-        own = list(logprobs[:count]) if logprobs else []
+        own = Logprobs(logprobs)[:count] if logprobs else Logprobs()
         delta = TextDelta(self, text, list(token_ids[:count]), pieces, own, marks)
         self.text += delta.text
         self.token_ids += delta.token_ids
         self.pieces += pieces
-        self.logprobs += delta.logprobs
+        self.logprobs.extend(delta.logprobs)
         return delta
 
     def finish(self, hypothesis: Hypothesis) -> TextDelta:
         """Complete the answer. hypothesis: all tokens of the answer, also those that `push` has received."""
         seen = len(self.token_ids)
-        delta = self.push(hypothesis.token_ids[seen:], hypothesis.logprobs[seen:] if hypothesis.logprobs else None)
+        logprobs = Logprobs(hypothesis.logprobs)[seen:] if hypothesis.logprobs else None
+        delta = self.push(hypothesis.token_ids[seen:], logprobs)
         self.score, self._attention = hypothesis.score, hypothesis.attention
         if not self.done:
             rest = self._detokenizer.finish()
@@ -200,13 +203,18 @@ class GeneratedText:
                 self.stop_reason = hypothesis.stop_token_id
         return delta
 
+    @property
+    def size(self) -> int:
+        """Number of tokens, log-probabilities and attention weights."""
+        return len(self.token_ids) + self.logprobs.num_values + len(self._attention or b"") // 4
+
     def mean_logprob(self) -> float:
         """Mean log-probability per token under the raw distribution; minus infinity without tokens."""
-        return sum(entry.logprob for entry in self.logprobs) / len(self.logprobs) if self.logprobs else -math.inf
+        return sum(self.logprobs.own()) / len(self.logprobs) if self.logprobs else -math.inf
 
-    def scored_tokens(self) -> list[ScoredToken]:
+    def scored_tokens(self) -> Sequence[ScoredToken]:
         """All tokens with their log-probabilities, if the request asked for them."""
-        return [self.scored(entry) for entry in self.logprobs]
+        return Computed(len(self.logprobs), lambda index: self.scored(self.logprobs[index]))
 
     def scored(self, entry: TokenLogprob) -> ScoredToken:
         """A log-probability with the text of its tokens."""
@@ -241,9 +249,9 @@ class GeneratedText:
         if sys.byteorder == "big":
             numbers.byteswap()
         width = len(source_ids)
-        rows = range(len(self.token_ids) if self._attention else 0)
+        count = len(self.token_ids) if self._attention else 0
         return AttentionMatrix(
             [self.tokenizer.id_to_token(token_id) or "" for token_id in source_ids],
             [self.tokenizer.id_to_token(token_id) or "" for token_id in self.token_ids],
-            [numbers[row * width : (row + 1) * width].tolist() for row in rows],
+            Computed(count, lambda row: numbers[row * width : (row + 1) * width].tolist()),
         )

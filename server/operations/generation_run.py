@@ -12,7 +12,8 @@ from typing import Protocol, TypeVar
 
 from server.errors import DeadlineExceeded
 from server.ipc.call import Call, Event, request_error
-from server.ipc.messages import Encoded, Failed, Finished, PromptScored, TokenLogprob, Tokens
+from server.ipc.logprobs import Logprobs
+from server.ipc.messages import Encoded, Failed, Finished, PromptScored, Tokens
 from server.operations.generated_text import GeneratedText, TextDelta
 
 Delta = TypeVar("Delta")
@@ -25,6 +26,10 @@ class Run(Protocol[Delta, ResultOut]):
     @property
     def model_name(self) -> str:
         """Name of the model that answers."""
+
+    @property
+    def answer_size(self) -> int:
+        """About how many numbers and strings the result has."""
 
     async def begin(self) -> list[Delta]:
         """Wait for the first deltas. Raises the request's error if a sequence fails before."""
@@ -81,8 +86,13 @@ class TextRun:
     call: Call
     texts: list[list[GeneratedText]]
     finished: list[Finished] = field(default_factory=list)
-    prompt_logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict)
+    prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
     cached_tokens: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def answer_size(self) -> int:
+        prompts = sum(scored.num_values for scored in self.prompt_logprobs.values())
+        return prompts + sum(text.size for row in self.texts for text in row)
 
     async def begin(self) -> list[TextDelta]:
         return self._deltas(await self.call.events())
@@ -141,7 +151,7 @@ class TextRun:
         if isinstance(event, Failed):
             raise request_error(event)
         if isinstance(event, PromptScored):
-            self.prompt_logprobs[row] = event.logprobs
+            self.prompt_logprobs[row] = Logprobs(event.logprobs)
             return []
         if isinstance(event, Encoded):
             return []

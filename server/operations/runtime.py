@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -14,6 +13,9 @@ from server.ipc.client import EngineClient
 from server.ipc.descriptions import ModelInfo, Task
 from server.metrics import Metrics
 from server.operations.entailment import entailment
+from server.operations.grammar_compiler import GrammarCompiler
+from server.operations.pools import Pools
+from server.operations.stages import stage
 from server.text.chat import ChatError, ChatRenderer
 from server.text.checkpoint_text import CheckpointText
 from server.text.detect import LanguageDetector
@@ -21,7 +23,6 @@ from server.text.language_offers import PAIR_FAMILIES
 from server.text.tokenizer import Encoding, Tokenizer
 from server.text.tool_formats import TemplateTools
 
-TOKENIZER_THREADS = 2
 PLACEHOLDER_NAMES = frozenset({"dummy", "tgi"})
 """Names that Hugging Face clients send if the user names no model: the default model, unless a model has the name."""
 
@@ -128,8 +129,9 @@ class Runtime:
     max_text_characters: a longer text is refused before it is tokenized.
     chat_renderer: renders chat templates.
     template_tools: what each chat template does with tools, by its source; filled by `template_tools.template_tools`.
+    grammar_compiler: compiles the formats of answers.
     language_detector: detects the languages of texts.
-    threads: run tokenizers, at most `TOKENIZER_THREADS` at once.
+    pools: threads for text work.
     """
 
     client: EngineClient
@@ -138,10 +140,15 @@ class Runtime:
     max_text_characters: int
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
     template_tools: dict[str, TemplateTools] = field(default_factory=dict)
+    grammar_compiler: GrammarCompiler = field(default_factory=GrammarCompiler)
     language_detector: LanguageDetector = field(default_factory=LanguageDetector)
-    threads: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
-    )
+    pools: Pools = field(default_factory=Pools)
+
+    def close(self) -> None:
+        """Stop the threads, and the processes of chat templates and grammars."""
+        self.pools.close()
+        self.chat_renderer.close()
+        self.grammar_compiler.close()
 
     def loaded(self) -> list[ServedModel]:
         """All loaded models, in the order of the command line."""
@@ -191,7 +198,7 @@ class Runtime:
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
         """Run text work in a tokenizer thread, so that it does not block the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+        return await self.pools.tokenize.run(work)
 
     async def in_template_thread(self, work: Callable[[], Result], deadline: float | None = None) -> Result:
         """Run work with chat templates in the thread that all of them share.
@@ -200,8 +207,9 @@ class Runtime:
         """
         left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
         try:
-            async with asyncio.timeout(left):
-                return await asyncio.wrap_future(self.chat_renderer.submit(work))
+            with stage("render template"):
+                async with asyncio.timeout(left):
+                    return await asyncio.wrap_future(self.chat_renderer.submit(work))
         except (TimeoutError, ChatError):
             if deadline is not None and time.monotonic() >= deadline:
                 raise DeadlineExceeded("the deadline passed before the chat template was rendered") from None
@@ -231,7 +239,7 @@ class Runtime:
         """
         self.check_characters((*texts, *(pairs or ())), param)
         started = time.perf_counter()
-        with self.client.preparing():
+        with self.client.preparing(), stage("tokenize"):
             encodings = await self.in_thread(
                 lambda: tokenizer.encode(texts, pairs=pairs, add_special_tokens=add_special_tokens, offsets=offsets)
             )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from server.ipc.messages import TokenLogprob
+from server.ipc.logprobs import Logprobs
 from server.operations.generated_text import GeneratedText, TextDelta
 from server.text.language_codes import parse_language
 from server.text.sentences import Sentence, split_sentences
@@ -54,7 +54,7 @@ class SegmentDelta:
     segment: int
     text: str
     token_ids: list[int]
-    logprobs: list[TokenLogprob]
+    logprobs: Logprobs
 
 
 class SegmentedText:
@@ -86,7 +86,9 @@ class SegmentedText:
                 self._prefix_released = False
             ids = [token_id for delta in deltas for token_id in delta.token_ids]
             if text or ids:
-                logprobs = [entry for delta in deltas for entry in delta.logprobs]
+                logprobs = Logprobs()
+                for delta in deltas:
+                    logprobs.extend(delta.logprobs)
                 yield SegmentDelta(self.index, index, text, ids, logprobs)
             if not segment.done:
                 return

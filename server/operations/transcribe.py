@@ -18,6 +18,7 @@ from server.audio.resample import resample
 from server.audio.wav import MIN_RATE, AudioError, read_wav
 from server.errors import DeadlineExceeded, InvalidRequest
 from server.ipc.call import Call, request_error
+from server.ipc.logprobs import Logprobs
 from server.ipc.messages import Encode, EncodeItem, Failed, Finished, Generate, GenerateRow, Hypothesis
 from server.ipc.params import GenerationParams, TimestampRules
 from server.operations.cost import Cost
@@ -124,7 +125,7 @@ async def transcribe(runtime: Runtime, call: Call, spec: TranscribeSpec) -> Tran
     while start < total_frames:
         row = GenerateRow(call.next_id(), max_new_tokens, decoder_token_ids=prefix, seed=seed)
         best = await _generate(call, model, frames, start, row, params)
-        logprobs = [entry.logprob for entry in best.logprobs or ()]
+        logprobs = list(Logprobs(best.logprobs or ()).own())
         mean = float(np.mean(logprobs)) if logprobs else None
         text = best.token_ids[:-1] if best.stop_token_id is not None else best.token_ids
         found_parts, step = split_window(text, tokens.first_timestamp, start, min(window_frames, total_frames - start))

@@ -54,7 +54,7 @@ def guarded(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path, Settings(api_keys=["first-key", "second-key"]))
     made.become_ready()
     yield made
-    made.runtime.threads.shutdown()
+    made.runtime.pools.close()
 
 
 async def salt_of(bench: Bench, key: str = "") -> str:
@@ -77,7 +77,7 @@ async def test_the_salt_of_a_key_differs_between_servers(guarded: Bench, tmp_pat
     other = Bench(tmp_path, Settings(api_keys=["first-key"]))
     other.become_ready()
     assert await salt_of(other, "first-key") != await salt_of(guarded, "first-key")
-    other.runtime.threads.shutdown()
+    other.runtime.pools.close()
 
 
 async def test_without_keys_all_requests_share_one_salt(bench: Bench) -> None:

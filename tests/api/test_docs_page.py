@@ -36,7 +36,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(bench.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield client
-    bench.runtime.threads.shutdown()
+    bench.runtime.pools.close()
 
 
 async def test_the_page_and_all_its_files_come_from_this_server_without_a_key(guarded: httpx.AsyncClient) -> None:

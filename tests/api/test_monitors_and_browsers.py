@@ -23,7 +23,7 @@ async def application(root: Path, **settings: str) -> AsyncIterator[httpx.AsyncC
     bench.become_ready()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://test") as client:
         yield client
-    bench.runtime.threads.shutdown()
+    bench.runtime.pools.close()
 
 
 @pytest.mark.parametrize(

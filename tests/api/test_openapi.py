@@ -114,7 +114,8 @@ def test_no_route_is_missing_from_the_document(bench: Bench) -> None:
     app = create_routes(bench.state)
     documented = {path for route in registry.ROUTES for path in (route.path, *route.aliases)}
     documented |= {path for route in registry.GET_ROUTES for path in (route.path, *route.aliases)}
-    documented |= {route.path for route in status_routes.router.routes if isinstance(route, APIRoute)}
+    routers = (status_routes.router, status_routes.probes, status_routes.metrics_router)
+    documented |= {route.path for router in routers for route in router.routes if isinstance(route, APIRoute)}
     assert documented >= STATUS_ROUTES | {"/predict", "/ner"}
     other = {route.path for route in app.routes if isinstance(route, Route)}
     assert other <= documented | {"/openapi.json"} | set(docs_page.PAGE.files) | playground_page.FILES

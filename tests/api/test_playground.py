@@ -31,7 +31,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(bench.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield client
-    bench.runtime.threads.shutdown()
+    bench.runtime.pools.close()
 
 
 async def test_browsers_get_the_page_and_others_a_description(guarded: httpx.AsyncClient) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from server.cli import NOT_FLAGS, _parser, main
 from server.errors import StartError
-from server.settings import Settings, is_loopback, key_matches, load
+from server.settings import Settings, is_loopback, load
 
 
 @pytest.fixture(autouse=True)
@@ -91,20 +91,6 @@ def test_unknown_names_in_file_and_environment(tmp_path: Path, monkeypatch: pyte
         load({})
 
 
-def test_keys_from_environment_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRIPTYCH_API_KEYS", "first-key, second-key")
-    file = tmp_path / "keys"
-    file.write_text("# comment\nthree\n\n four \n")
-    settings = load({"api_key_file": str(file)})
-    assert settings.keys() == (b"first-key", b"second-key", b"three", b"four")
-    assert "first-key" not in repr(settings)
-    file.write_text("\n# nothing\n")
-    with pytest.raises(StartError, match="no key"):
-        settings.keys()
-    assert key_matches(b"two", (b"one", b"two")) and not key_matches(b"tw", (b"one", b"two"))
-    assert not key_matches(b"", (b"one",)) and not key_matches(b"x", ())
-
-
 def test_a_public_address_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
         load({"host": host}).check_exposure()
@@ -125,7 +111,7 @@ def test_every_setting_is_a_flag_with_its_help(capsys: pytest.CaptureFixture[str
         assert field.description
         assert (f"--{name.replace('_', '-')}" in text) is (name not in NOT_FLAGS), name
         # Without spaces, because argparse also divides lines at hyphens.
-        assert "".join(field.description.split()) in text.replace(" ", "") or name == "api_keys"
+        assert "".join(field.description.split()) in text.replace(" ", "") or name in NOT_FLAGS - {"models"}
     assert "such as 512M. (default: 1G)" in text and "after SIGTERM. (default: 30 s)" in text
 
 

@@ -48,9 +48,7 @@ class RunningServer:
         return total
 
     def worker(self) -> psutil.Process:
-        (child,) = (
-            c for c in psutil.Process(self.process.pid).children() if "server.engine.worker" in " ".join(c.cmdline())
-        )
+        (child,) = (child for child in psutil.Process(self.process.pid).children() if "--fd" in child.cmdline())
         return child
 
     def wait_ready(self) -> None:
@@ -74,15 +72,20 @@ class RunningServer:
                 raise
 
 
+COMMAND = (sys.executable, "-m", "server.cli")
+
+
 @contextmanager
-def serving(log: Path, *arguments: str) -> Iterator[RunningServer]:
+def serving(log: Path, *arguments: str, command: tuple[str, ...] = COMMAND) -> Iterator[RunningServer]:
     """Start a server, wait until it is ready, and stop it at the end of the block.
 
     `--port 0` lets the server choose a free port. A port chosen before could be taken by another process.
+
+    command: the command line of the product.
     """
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "server.cli", "serve", *arguments, "--port", "0"],
+            [*command, "serve", *arguments, "--port", "0"],
             cwd=REPOSITORY,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -25,6 +25,7 @@ from server.operations.grammar import (
     source_of,
 )
 from tests.engine.stored_logits import StoredLogits
+from tests.grammar_compiler import COMPILER
 from tests.ipc.one_row import one_row
 
 END = 1
@@ -110,7 +111,7 @@ CHOICES = [
 
 
 def grammar_of(text_format: TextFormat, opens_with_space: bool = False) -> str:
-    return assemble(answer_rule(opens_with_space), {"text": source_of(text_format)})
+    return assemble(answer_rule(opens_with_space), {"text": source_of(text_format, COMPILER)})
 
 
 def json_grammar(schema: dict) -> str:

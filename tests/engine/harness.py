@@ -12,12 +12,12 @@ import transformers
 from server.engine.engine import Engine, ModelEngine
 from server.engine.loading import LoadedCheckpoint, build
 from server.ipc.descriptions import EngineOptions, ModelInfo, ModelSpec
+from server.ipc.logprobs import Logprobs, TokenLogprob
 from server.ipc.messages import (
     Encode,
     Failed,
     Finished,
     Generate,
-    TokenLogprob,
     Tokens,
     Vocabulary,
 )
@@ -93,7 +93,7 @@ class Results:
             return
         for event in output.prompts:
             assert event.request_id not in self.prompts | self.tokens | self.finished, "late or repeated"
-            self.prompts[event.request_id] = event.logprobs
+            self.prompts[event.request_id] = list(Logprobs(event.logprobs))
         for event in output.tokens:
             assert event.request_id not in self.finished, "tokens after the end"
             self.tokens.setdefault(event.request_id, []).extend(event.token_ids)

@@ -81,7 +81,7 @@ def test_logprobs_are_those_of_the_raw_distribution(pairs):
             assert [token for token, _ in entry.top] == best.indices.tolist()
             assert [value for _, value in entry.top] == pytest.approx(best.values.tolist(), abs=1e-4)
         reported = [entry for event in results.token_events[number] for entry in event.logprobs]
-        assert reported == hypothesis.logprobs
+        assert reported == list(hypothesis.logprobs)
 
 
 @pytest.mark.parametrize(

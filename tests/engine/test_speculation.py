@@ -52,7 +52,7 @@ def test_logprobs_and_events_equal_those_of_plain_decoding(pairs):
         assert [[t for t, _ in e.top] for e in ours.logprobs] == [[t for t, _ in e.top] for e in theirs.logprobs]
         assert [e.logprob for e in guessed.prompts[i]] == pytest.approx([e.logprob for e in plain.prompts[i]], abs=1e-4)
         told = [entry for event in guessed.token_events[i] for entry in event.logprobs]
-        assert told == ours.logprobs and any(len(event.token_ids) > 1 for event in guessed.token_events[i])
+        assert told == list(ours.logprobs) and any(len(event.token_ids) > 1 for event in guessed.token_events[i])
 
 
 @pytest.mark.parametrize(

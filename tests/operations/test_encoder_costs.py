@@ -55,7 +55,7 @@ class Measurement:
         self.sent: list[Encode] = []
         self.client = bench.client
         self.client.on_ready(list(bench.infos.values()), "cpu", self._answer)
-        bench.runtime.threads.shutdown()
+        bench.runtime.pools.close()
 
     def _answer(self, *messages: Message) -> None:
         for message in messages:
@@ -103,7 +103,7 @@ def count_numbers(value: Any) -> int:
 def measurement(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measurement]:
     made = Measurement(tmp_path_factory.mktemp("checkpoints"))
     yield made
-    made.runtime.threads.shutdown()
+    made.runtime.pools.close()
 
 
 short_texts = st.text(st.sampled_from("aZ <é😀\ufdfa\n"), max_size=12)

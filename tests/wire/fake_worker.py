@@ -22,6 +22,7 @@ import sys
 import time
 
 from server.ipc.descriptions import GenerationInfo, ModelInfo, ModelSpec
+from server.ipc.logprobs import Logprobs, TokenLogprob, pack
 from server.ipc.messages import (
     FRAME_HEADER,
     Abort,
@@ -41,7 +42,6 @@ from server.ipc.messages import (
     Stats,
     StepOutput,
     StepTiming,
-    TokenLogprob,
     Tokens,
     decode_to_worker,
     encode_frame,
@@ -133,7 +133,7 @@ class FakeSequence:
             tokens = tokens[: stop + 1]
         ended = tokens[-1] == EOS or tokens[-1] in params.stop_token_ids
         logprob = -0.5 - rotation if params.do_sample else -0.5
-        logprobs = [self.logprob(token, logprob) for token in tokens] if params.logprobs else None
+        logprobs = pack(self.logprob(token, logprob) for token in tokens) if params.logprobs else None
         score = -float(rank) if params.num_beams > 1 else None
         reason = "stop" if ended or stop is not None else "length"
         return Hypothesis(tokens, reason, tokens[-1] if ended else None, score, logprobs)
@@ -280,11 +280,11 @@ class Worker:
                 continue
             if sequence.row.prompt_logprobs and sequence.num_generated == 0:
                 logprobs = [sequence.logprob(token, -0.25) for token in sequence.prompt[1:]]
-                prompts.append(PromptScored(request_id, logprobs))
+                prompts.append(PromptScored(request_id, pack(logprobs)))
             if params.num_beams == 1 or params.stream:
                 index = sequence.num_generated
                 if params.num_beams == 1 or index == 0:
-                    logprobs = whole.logprobs[index : index + 1] if whole.logprobs else None
+                    logprobs = Logprobs(whole.logprobs)[index : index + 1].packed() if whole.logprobs else None
                     tokens.append(Tokens(request_id, whole.token_ids[index : index + 1], logprobs))
             sequence.num_generated += 1
             if sequence.num_generated >= len(whole.token_ids):

@@ -21,6 +21,7 @@ from server.client.bench.load import Job, MonotonicClock, Sample, closed_loop, o
 from server.client.bench.summary import PERCENTILES, Level, percentile, table
 from server.client.connection import Connection, Target
 from server.client.errors import CommandError, RequestFailed
+from server.client.interrupts import interruptible
 from server.client.options import json_object
 from server.client.target import api_key, seconds
 
@@ -123,7 +124,7 @@ def run(arguments: argparse.Namespace) -> None:
         Load(concurrency=number) for number in arguments.concurrency or (1,)
     ]
     prompts = _read_prompts(arguments.prompts)
-    levels = asyncio.run(_measure_levels(arguments, route, loads, prompts))
+    levels = asyncio.run(interruptible(_measure_levels(arguments, route, loads, prompts)))
     if arguments.json is None or str(arguments.json) != "-":
         print(table(levels))
     if arguments.json is not None:

@@ -1,4 +1,4 @@
-"""Run a client script with the Python of an environment of its own, which `make test-clients` creates.
+"""Run a client script with the Python of an environment of its own, which `make test-heavy-clients` creates.
 
 The script gets the address and the key of the server from the environment variables `TRIPTYCH_URL` and
 `TRIPTYCH_API_KEY`.
@@ -18,7 +18,7 @@ from tests.e2e.conftest import REPOSITORY
 HERE = Path(__file__).parent
 EXAMPLES = REPOSITORY / "examples"
 PYTHON = REPOSITORY / ".venv-clients" / "bin" / "python"
-needs_environment = pytest.mark.skipif(not PYTHON.exists(), reason="make test-clients creates the environment")
+needs_environment = pytest.mark.skipif(not PYTHON.exists(), reason="make test-heavy-clients creates the environment")
 
 
 def run_script(script: Path, server: ClientServer, directory: Path, *arguments: str) -> str:

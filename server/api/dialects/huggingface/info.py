@@ -10,7 +10,8 @@ from server.api.fields import MAX_ITEMS, MAX_STOPS
 from server.api.route import GetRoute
 from server.api.state import State
 from server.api.telemetry import version
-from server.operations.runtime import TOKENIZER_THREADS, ServedModel
+from server.operations.pools import TOKENIZER_THREADS
+from server.operations.runtime import ServedModel
 
 MAX_BEST_OF = 16
 _PIPELINE_TAGS = {

@@ -8,7 +8,7 @@ from typing import Any
 from server.api.dialects.native.bodies import GenerateBody, TranslateBody, is_one
 from server.api.sse import frame
 from server.errors import RequestError
-from server.ipc.messages import TokenLogprob
+from server.ipc.logprobs import Logprobs
 from server.operations.generate import GeneratedChoice, GenerateResult
 from server.operations.generated_text import AttentionMatrix, ScoredToken, TextDelta
 from server.operations.generation_run import PhaseSeconds, TokenUsage
@@ -50,7 +50,7 @@ class GenerateRenderer:
         return {
             "id": self.id,
             "model": result.model,
-            "choices": [self._choice(index, choice) for index, choice in enumerate(result.choices)],
+            "choices": (self._choice(index, choice) for index, choice in enumerate(result.choices)),
             "usage": _usage(result.usage),
             "seed": result.seed,
             "timings": _timings(result.timings),
@@ -65,9 +65,9 @@ class GenerateRenderer:
         if choice.score is not None:
             rendered["score"] = choice.score
         if choice.logprobs is not None:
-            rendered["logprobs"] = [_scored(token) for token in choice.logprobs]
+            rendered["logprobs"] = (_scored(token) for token in choice.logprobs)
         if choice.prompt_logprobs is not None:
-            rendered["prompt_logprobs"] = [token and _scored(token) for token in choice.prompt_logprobs]
+            rendered["prompt_logprobs"] = (token and _scored(token) for token in choice.prompt_logprobs)
         if choice.attention is not None:
             rendered["attention"] = _alignment(choice.attention)
         if not is_one(self.body.prompt):
@@ -109,7 +109,7 @@ class TranslateRenderer:
         return {
             "id": self.id,
             "model": result.model,
-            "translations": [self._translation(one) for one in result.translations],
+            "translations": (self._translation(one) for one in result.translations),
             "usage": _usage(result.usage),
             "seed": result.seed,
             "timings": _timings(result.timings),
@@ -127,13 +127,13 @@ class TranslateRenderer:
         if self.body.return_token_ids:
             rendered["token_ids"] = translation.token_ids
         if translation.logprobs is not None:
-            rendered["logprobs"] = [_scored(token) for token in translation.logprobs]
+            rendered["logprobs"] = (_scored(token) for token in translation.logprobs)
         if translation.alignments is not None:
-            rendered["attention"] = [_alignment(alignment) for alignment in translation.alignments]
+            rendered["attention"] = (_alignment(alignment) for alignment in translation.alignments)
         return rendered
 
 
-def _tokens(token_ids: list[int], logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:
+def _tokens(token_ids: list[int], logprobs: Logprobs) -> list[dict[str, Any]]:
     """The tokens of a `token` event."""
     if not logprobs:
         return [{"id": token_id} for token_id in token_ids]
@@ -153,7 +153,7 @@ def _alignment(alignment: AttentionMatrix) -> dict[str, Any]:
     return {
         "source_tokens": alignment.source_tokens,
         "target_tokens": alignment.target_tokens,
-        "matrix": alignment.matrix,
+        "matrix": iter(alignment.matrix),
     }
 
 

@@ -1,0 +1,60 @@
+"""TLS from certificate and key files in PEM form. Each mistake in the files is one line for the operator."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from pathlib import Path
+
+from server.errors import StartError
+from server.settings import PREFIX, Settings
+
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----")
+_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """The TLS settings of the server's port, or None if it speaks plain HTTP. Versions below 1.2 are refused.
+
+    Raises StartError for a file that cannot be read or used.
+    """
+    certificate, key = settings.tls_certificate, settings.tls_key
+    if certificate is None or key is None:
+        return None
+    _check_form("tls_certificate", certificate, _CERTIFICATE, "certificate")
+    _check_form("tls_key", key, _KEY, "private key")
+    password = settings.tls_key_password.get_secret_value() if settings.tls_key_password else ""
+    asked = False
+
+    def give_password() -> str:
+        # Without this function, OpenSSL would ask on the terminal.
+        nonlocal asked
+        asked = True
+        return password
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, key, give_password)
+    except (ssl.SSLError, ValueError) as error:
+        raise StartError(_reason(error, certificate, key, asked, bool(password))) from None
+    return context
+
+
+def _check_form(setting: str, path: Path, form: re.Pattern[bytes], name: str) -> None:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StartError(f"{setting}: cannot read {path}: {error.strerror or type(error).__name__}") from None
+    if not form.search(data):
+        raise StartError(f"{setting}: {path} contains no {name} in PEM form")
+
+
+def _reason(error: Exception, certificate: Path, key: Path, encrypted: bool, has_password: bool) -> str:
+    if encrypted and not has_password:
+        return f"tls_key: {key} is encrypted: set {PREFIX}TLS_KEY_PASSWORD"
+    if encrypted and getattr(error, "reason", None) != "KEY_VALUES_MISMATCH":
+        return f"tls_key: {PREFIX}TLS_KEY_PASSWORD does not decrypt {key}"
+    if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+        return f"tls_key: {key} is not the key of the certificate {certificate}"
+    return f"tls_certificate: cannot use {certificate} with {key}: {getattr(error, 'reason', None) or 'invalid files'}"

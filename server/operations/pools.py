@@ -1,0 +1,198 @@
+"""Threads for text work, one pool per kind of work, so that a burst of one kind does not delay the others.
+
+A pool limits the work that waits for its threads. Waiting ends at the deadline of the request and when its client
+disconnects. A full pool refuses at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import Generic, TypeVar
+
+from server.errors import ClientGone, DeadlineExceeded, Overloaded
+from server.ipc.call import Call
+
+TOKENIZER_THREADS = 2
+MAX_RETRY_SECONDS = 60
+_MEAN_WEIGHT = 0.1
+"""Weight of the latest duration in the running mean of a pool's durations."""
+
+Result = TypeVar("Result")
+
+
+class Pool:
+    """Runs work in threads, in the order of its arrival.
+
+    name: what the work does, for the name of the threads and for errors.
+    threads: number of threads.
+    max_waiting: number of requests that may wait for a thread. One more is refused.
+    """
+
+    def __init__(self, name: str, threads: int, max_waiting: int) -> None:
+        self.name = name
+        self.threads = threads
+        self.max_waiting = max_waiting
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._lock = threading.Lock()
+        self._requests = 0
+        self._mean_seconds = 0.0
+
+    @property
+    def requests(self) -> int:
+        """Requests that run in the pool or wait for it."""
+        return self._requests
+
+    async def run(self, work: Callable[[], Result], call: Call | None = None) -> Result:
+        """Run `work` in a thread and return its result.
+
+        call: the request. Its deadline and its end apply to the work; None for work without either.
+
+        Raises:
+            Overloaded: the limit of waiting requests is reached.
+            DeadlineExceeded: the deadline of the call has passed.
+            ClientGone: the client has disconnected.
+        """
+        (result,) = await self.run_pieces([work], call)
+        return result
+
+    async def run_pieces(self, pieces: Iterable[Callable[[], Result]], call: Call | None = None) -> list[Result]:
+        """Run the pieces of one request, each as soon as a thread is free, and return their results.
+
+        The work of other requests runs between the pieces. Raises the errors of `run`; pieces that have not begun by
+        then do not run.
+        """
+        self._enter()
+        future: Future[Result] | None = None
+        started = time.monotonic()
+        try:
+            results = []
+            for piece in pieces:
+                future = self._executor.submit(piece)
+                results.append(await _Waiter(future, call, self.name).result())
+            return results
+        finally:
+            if future is None:
+                self._leave(started)
+            else:
+                future.cancel()
+                # A piece that is running cannot be stopped, and counts until it has ended.
+                future.add_done_callback(lambda _: self._leave(started))
+
+    async def iterate(self, items: Iterator[Result]) -> AsyncGenerator[Result, None]:
+        """The items of an iterator, each computed in a thread when the caller asks for it.
+
+        Counts as one request until the generator is closed. Raises Overloaded before the first item.
+        """
+        self._enter()
+        started = time.monotonic()
+        try:
+            while found := await asyncio.wrap_future(self._executor.submit(lambda: [*islice(items, 1)])):
+                yield found[0]
+        finally:
+            self._leave(started)
+
+    def close(self) -> None:
+        """Stop the threads as soon as their current work ends."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _enter(self) -> None:
+        with self._lock:
+            if self._requests >= self.threads + self.max_waiting:
+                seconds = self._seconds_until_room()
+                raise Overloaded(
+                    f"too many requests wait for a thread to {self.name} (limit {self.max_waiting}); "
+                    f"try again in {seconds} s",
+                    retry_after=seconds,
+                )
+            self._requests += 1
+
+    def _leave(self, started: float) -> None:
+        with self._lock:
+            self._requests -= 1
+            self._mean_seconds += _MEAN_WEIGHT * (time.monotonic() - started - self._mean_seconds)
+
+    def _seconds_until_room(self) -> int:
+        """Seconds until half of the waiting requests have been served, by the mean time that a request spends here."""
+        return min(max(math.ceil(self._mean_seconds / 2), 1), MAX_RETRY_SECONDS)
+
+
+class _Waiter(Generic[Result]):
+    """Waits for a piece of work. The deadline and the end of the call end the wait, even while the work runs."""
+
+    def __init__(self, future: Future[Result], call: Call | None, name: str) -> None:
+        self._future = future
+        self._call = call
+        self._name = name
+        self._waiting: asyncio.Future[Result] = asyncio.wrap_future(future)
+        self._ended = False
+
+    async def result(self) -> Result:
+        call = self._call
+        if call is None:
+            return await self._waiting
+        if call.gone:
+            raise ClientGone("the client closed the connection")
+        timer = None
+        if call.deadline is not None:
+            left = call.deadline - time.monotonic()
+            timer = asyncio.get_running_loop().call_later(max(left, 0.0), self._end)
+        call.on_close(self._end)
+        try:
+            return await self._waiting
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._ended or (task is not None and task.cancelling()):
+                raise
+            if call.gone:
+                raise ClientGone("the client closed the connection") from None
+            raise DeadlineExceeded(f"the deadline passed before a thread could {self._name}") from None
+        finally:
+            call.off_close(self._end)
+            if timer is not None:
+                timer.cancel()
+
+    def _end(self) -> None:
+        if not self._waiting.done():
+            self._ended = True
+            self._waiting.cancel()
+
+
+class Pools:
+    """The pools of the server.
+
+    tokenize: texts to token ids and back, and other work with the text of requests.
+    template: chat templates. One thread, because one process renders all of them.
+    grammar: compiles the formats of answers.
+    audio: decodes and resamples recordings.
+    detect: detects languages. One thread, because one process detects all of them.
+    parse: parses and validates large request bodies.
+    render: builds large answers.
+    """
+
+    def __init__(self) -> None:
+        self.tokenize = Pool("tokenize", TOKENIZER_THREADS, 512)
+        self.template = Pool("template", 1, 64)
+        self.grammar = Pool("grammar", 2, 64)
+        self.audio = Pool("audio", 2, 32)
+        self.detect = Pool("detect", 1, 64)
+        self.parse = Pool("parse", 1, 128)
+        self.render = Pool("render", 2, 128)
+
+    def close(self) -> None:
+        """Stop the threads of all pools."""
+        for pool in (
+            self.tokenize,
+            self.template,
+            self.grammar,
+            self.audio,
+            self.detect,
+            self.parse,
+            self.render,
+        ):
+            pool.close()

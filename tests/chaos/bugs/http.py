@@ -1,0 +1,243 @@
+"""Bugs in the HTTP process. Each docstring says what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from typing import Any
+
+from tests.chaos.bugs.registry import bug, replace
+
+
+def _replace_imported(name: str, new: Any) -> None:
+    """Replace a function in each module of the product that has imported it by name."""
+    for module_name, module in list(sys.modules.items()):
+        if module_name.split(".")[0] in ("server", "weights", "models") and name in vars(module):
+            replace(module, name, new)
+
+
+def _without_limits(*names: str) -> None:
+    """Replace limits of the supervisor by endless ones. Raises AttributeError for a limit that does not exist."""
+    from server.ipc.supervisor import SupervisorLimits
+
+    def initialize(self: Any, *rest: Any, **named: Any) -> None:
+        old(self, *rest, **named)
+        for name in names:
+            object.__setattr__(self, name, type(getattr(self, name))(10**9))
+
+    for name in names:
+        if name not in SupervisorLimits.__dataclass_fields__:
+            raise AttributeError(f"the supervisor has no limit {name}")
+    old = replace(SupervisorLimits, "__init__", initialize)
+
+
+@bug("http")
+def lost_worker_tells_nobody() -> None:
+    """Open streams are not ended when their worker dies."""
+    from server.ipc.client import EngineClient
+
+    replace(EngineClient, "fail_all", lambda self, code, message: None)
+
+
+@bug("http")
+def hang_is_never_seen() -> None:
+    """The time since the last message of a worker counts for nothing."""
+    _without_limits("hang_seconds")
+
+
+@bug("http")
+def clients_that_leave_are_not_seen() -> None:
+    """Nobody watches the connection, so the work of a client that has left goes on to its end."""
+    from server.api import route, sse
+
+    async def watch_nothing(receive: Any, leave: Any) -> None:
+        await asyncio.Event().wait()
+
+    for module in (route, sse):
+        replace(module, "watch_disconnect", watch_nothing)
+
+
+@bug("http")
+def stalled_readers_stay() -> None:
+    """Nothing ends a stream whose client reads no byte: neither the stream nor the kernel."""
+    from server.api import serve, sse
+
+    replace(sse, "STALL_SECONDS", 1e6)
+    replace(serve, "STALLED_CLIENT_MILLISECONDS", 0)
+
+
+@bug("http")
+def overload_is_queued() -> None:
+    """The queue takes any number of requests."""
+    from server.ipc.queue import Queue
+
+    replace(Queue, "has_room", lambda self, sequences, tokens: True)
+
+
+@bug("http")
+def answers_are_swapped() -> None:
+    """Of two results in one message of the worker, each goes to the other request."""
+    from server.ipc.client import EngineClient
+
+    def swapped(self: Any, output: Any) -> None:
+        for results in (output.finished, output.encoded):
+            if len(results) > 1 and results[0].request_id != results[1].request_id:
+                first, second = results[0].request_id, results[1].request_id
+                results[0].request_id, results[1].request_id = second, first
+        old(self, output)
+
+    old = replace(EngineClient, "on_output", swapped)
+
+
+@bug("http")
+def an_error_has_no_words() -> None:
+    """The message for one kind of refused value is missing."""
+    from server.api import schema_errors
+
+    def text(body: Any, errors: Any) -> str:
+        if errors[0]["type"] in ("less_than_equal", "greater_than_equal", "too_long"):
+            raise KeyError(errors[0]["type"])
+        return str(old(body, errors))
+
+    old = replace(schema_errors, "_text", text)
+
+
+@bug("http")
+def errors_quote_the_request() -> None:
+    """Refusals repeat the value, as pydantic's own messages do."""
+    from server.api import schema_errors
+
+    old = replace(
+        schema_errors, "_text", lambda body, errors: f"{old(body, errors)}, not {str(errors[0].get('input'))[:200]}"
+    )
+
+
+@bug("http")
+def slow_senders_have_no_deadline() -> None:
+    """Headers may take any time."""
+    from server.api.protocol import LimitedHttpProtocol
+
+    def start(self: Any) -> None:
+        self._in_headers = True
+        self._header_bytes = 0
+
+    replace(LimitedHttpProtocol, "_start_header_timer", start)
+
+
+@bug("http")
+def text_work_runs_in_the_event_loop() -> None:
+    """Texts are tokenized in the thread of the event loop."""
+    from server.operations.pools import Pool
+    from server.operations.runtime import Runtime
+
+    async def run(self: Any, work: Any, call: Any = None) -> Any:
+        return work()
+
+    async def run_pieces(self: Any, pieces: Any, call: Any = None) -> Any:
+        return [work() for work in pieces]
+
+    replace(Pool, "run", run)
+    replace(Pool, "run_pieces", run_pieces)
+    if hasattr(Runtime, "in_thread"):
+        replace(Runtime, "in_thread", run)
+
+
+@bug("http")
+def incomplete_characters_are_sent() -> None:
+    """Every token is decoded by itself."""
+    from server.text.detokenizer import IncrementalDetokenizer
+
+    def push_one(self: Any, token_id: int) -> str:
+        self._stream.push(token_id)
+        text, self._stream = self._stream.finish(), self._stream.fork()
+        return str(self._stop.push(text))
+
+    replace(IncrementalDetokenizer, "push_one", push_one)
+
+
+@bug("http")
+def frames_are_not_escaped() -> None:
+    """Characters beyond ASCII are sent as they are, also those that some clients take for the end of a line."""
+    import orjson
+
+    from server.api import sse
+
+    replace(sse, "dumps", orjson.dumps)
+
+
+@bug("http")
+def drain_cuts_streams() -> None:
+    """The server ends its connections at SIGTERM without waiting for them."""
+    from server.api.lifecycle import Lifecycle
+
+    async def drain(self: Any) -> None:
+        self._state.draining = True
+
+    replace(Lifecycle, "drain", drain)
+
+
+@bug("http", "worker")
+def the_manifest_is_not_read() -> None:
+    """A checkpoint whose files differ from its manifest is loaded."""
+    from weights import load, manifest  # noqa: F401 - imported before the name is replaced in it
+
+    replace(manifest, "check_manifest", lambda directory: 0)
+    _replace_imported("check_manifest", manifest.check_manifest)
+
+
+@bug("http", "worker")
+def links_leave_the_directory() -> None:
+    """A file of a checkpoint may be a link to any file of the machine."""
+    from pathlib import Path
+
+    from weights import load, manifest, read, resolve  # noqa: F401 - imported before the name is replaced in them
+
+    replace(resolve, "file_in", lambda directory, name: path if (path := Path(directory) / name).exists() else None)
+    _replace_imported("file_in", resolve.file_in)
+
+
+@bug("http")
+def no_key_is_a_key() -> None:
+    """A request without a key passes as if it had the first one."""
+    from server.api_keys import ApiKeys
+
+    def find(self: Any, sent: bytes) -> Any:
+        return old(self, sent) if sent else next(iter(self._keys.values())).limits
+
+    old = replace(ApiKeys, "find", find)
+
+
+@bug("http")
+def paths_become_labels() -> None:
+    """The metrics have a series for every path, and the log has every path."""
+    from server.api.access_log import log
+    from server.api.middleware import RequestMiddleware
+
+    def record(self: Any, scope: Any, status: int, seconds: float, request_id: str) -> None:
+        log.warning("%s", scope["path"])
+        self.state.runtime.metrics.requests.labels(scope["path"], str(status)).inc()
+        old(self, scope, status, seconds, request_id)
+
+    old = replace(RequestMiddleware, "_record", record)
+
+
+@bug("http")
+def every_request_leaves_a_kilobyte() -> None:
+    """A list keeps a part of every request."""
+    from server.api.middleware import RequestMiddleware
+
+    kept: list[bytes] = []
+    count = itertools.count()
+
+    def record(self: Any, *rest: Any) -> None:
+        kept.append(str(next(count)).encode() * 300)
+        old(self, *rest)
+
+    old = replace(RequestMiddleware, "_record", record)
+
+
+@bug("http")
+def loading_has_no_limit() -> None:
+    """A worker that never becomes ready is waited for, and one that ends soon after is started again without end."""
+    _without_limits("max_failures")

@@ -1,0 +1,91 @@
+"""Bugs in the worker. Each docstring says what goes wrong."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+from tests.chaos.bugs.registry import bug, replace
+
+
+@bug("worker")
+def worker_outlives_its_server() -> None:
+    """The worker neither dies with its parent nor notices the closed socket."""
+    from server.engine import worker
+
+    replace(worker, "die_with_parent", lambda: None)
+    old = replace(worker, "main", lambda arguments: (old(arguments), time.sleep(600)))
+
+
+@bug("worker")
+def released_blocks_are_lost() -> None:
+    """One release in twenty frees nothing."""
+    from server.engine.block_tables import BlockTables
+
+    count = itertools.count(1)
+
+    def release(self: Any, group: Any, *rest: Any, **named: Any) -> None:
+        if next(count) % 20:
+            old(self, group, *rest, **named)
+            return
+        for row in group.sequences:
+            row.block_table.clear()
+
+    old = replace(BlockTables, "release", release)
+
+
+@bug("worker")
+def preempted_sequences_lose_a_token() -> None:
+    """A preempted sequence begins again with another last token."""
+    from server.engine.scheduler import Scheduler
+
+    def preempt(self: Any, group: Any) -> None:
+        for row in group.sequences:
+            if group.num_generated:
+                row.tokens[-1] = 10
+        old(self, group)
+
+    old = replace(Scheduler, "_preempt", preempt)
+
+
+@bug("worker")
+def noise_depends_on_the_batch() -> None:
+    """The random numbers of a row depend on its place in the batch."""
+    from server.engine import sampler
+
+    old = replace(
+        sampler, "uniform", lambda seeds, positions: old([seed + i for i, seed in enumerate(seeds)], positions)
+    )
+
+
+@bug("worker")
+def blocks_are_not_cleared() -> None:
+    """Freed blocks keep values that are not finite."""
+    from server.engine.block_tables import BlockTables
+
+    replace(BlockTables, "take_blocks_to_clear", lambda self: ([], []))
+
+
+@bug("worker")
+def prompts_are_computed_at_once() -> None:
+    """A step computes any number of prompt tokens beside running streams."""
+    from server.engine.scheduler import Scheduler
+
+    replace(Scheduler, "_prefill_limit", lambda self, schedule: self.max_batch_tokens)
+
+
+@bug("http", "worker")
+def missing_kernels_are_silent() -> None:
+    """A worker without compiled kernels says nothing."""
+    from server.engine import service
+
+    replace(service.log, "warning", lambda *rest: None)
+
+
+@bug("worker")
+def grammars_compile_in_the_step() -> None:
+    """The step waits for every new grammar, and for a second more."""
+    from server.engine.grammar_masks import GrammarMasks
+
+    old = replace(GrammarMasks, "start", lambda self, *rest: (time.sleep(1), old(self, *rest))[1])

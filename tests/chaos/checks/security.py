@@ -1,0 +1,108 @@
+"""Promises 22 and 23: keys on every route, and nothing of a request in logs, errors or metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from pathlib import Path
+
+from server.api.dialects.registry import KEYS_IN_FIELDS
+from server.api.middleware import PUBLIC_PATHS
+from tests.chaos import facts, mix
+from tests.chaos.connection import Connection
+from tests.chaos.openapi import document
+from tests.chaos.record import Record
+from tests.chaos.server import server
+
+KEYS = ("a-first-key-0001", "a-second-key-0002")
+REFUSALS = (401, 403)
+"""Statuses of a refused key: some dialects use 403."""
+CANARY = "CaNaRy"
+
+
+def keys() -> Record:
+    """Promise 22: every route without a key and with wrong ones; each place for a key with each key."""
+    record = Record("request")
+    wrong = [
+        {},
+        *({"authorization": f"Bearer {text}"} for text in ("", "wrong", KEYS[0][:-1], KEYS[0] + "x", KEYS[0].upper())),
+    ]
+    wrong += [{"x-api-key": KEYS[1][:5]}, {"authorization": f"Basic {KEYS[0]}"}]
+    right = [
+        {place: text.format(key)}
+        for key in KEYS
+        for place, text in (("authorization", "Bearer {}"), ("x-api-key", "{}"))
+    ]
+
+    async def walk(url: str) -> None:
+        routes = [(method.upper(), path) for path, item in document(url, right[0])["paths"].items() for method in item]
+        routes += [("POST", path) for path in PUBLIC_PATHS] + [("GET", "/openapi.json"), ("GET", "/nowhere")]
+        async with Connection(url) as connection:
+            for method, path in routes:
+                if method == "GET" and path in PUBLIC_PATHS:
+                    continue
+                for headers in wrong:
+                    answer = await connection.request(method, path, None, headers)
+                    record.must(answer.status in REFUSALS, f"{method} {path} with {headers}: status {answer.status}")
+                    record.runs += 1
+                for headers in right:
+                    answer = await connection.request(method, path, None, headers)
+                    record.must(answer.status not in REFUSALS, f"{method} {path} with a key: status {answer.status}")
+                    record.runs += 1
+            for method, path in sorted(KEYS_IN_FIELDS):
+                for key, refused in ((KEYS[0], False), ("wrong", True)):
+                    for field in ("auth_key", "api_key"):
+                        answer = await connection.request(method, path, {field: key})
+                        if answer.status not in REFUSALS:
+                            record.must(not refused, f"{method} {path}: a wrong key in a field is accepted")
+                        record.runs += 1
+            for path in PUBLIC_PATHS:
+                record.must((await connection.request("GET", path)).status == 200, f"GET {path} needs a key")
+
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "keys"
+        file.write_text("\n".join(KEYS))
+        with server("--api-key-file", str(file)) as running:
+            asyncio.run(walk(running.url))
+            text = running.log.read_text()
+            record.must(not any(key in text for key in KEYS), "the log contains a key")
+    return record
+
+
+def leaks(paths: int, requests: int = 60) -> Record:
+    """Promise 23: canaries in prompts, keys, paths and headers at log level debug; then odd paths."""
+    record = Record("request")
+    rng = random.Random(23)
+
+    async def send(url: str) -> None:
+        async with Connection(url) as connection:
+            for i in range(requests):
+                request = mix.request(i)
+                text = f"{CANARY}{i}"
+                fields = {
+                    name: value for name, value in request.body.items() if name not in ("prompt", "inputs", "input")
+                }
+                changed = {name: text for name in request.body if name in ("prompt", "inputs", "input")}
+                path = request.path if "nowhere" not in request.path else f"/{text}?{text}={text}"
+                answer = await connection.request(
+                    "POST", path, fields | changed, {"authorization": f"Bearer {text}", "user-agent": text}
+                )
+                if answer.status >= 400:
+                    record.must(CANARY.encode() not in answer.body, f"{request.path}: the error repeats the request")
+                record.runs += 1
+            before = len(facts.metric_page(url).splitlines())
+            for i in range(paths):
+                odd = f"/{CANARY}{i}/" + "".join(rng.choices("abc%+-_.~é", k=rng.randint(0, 12)))
+                odd = odd.replace("%", "%2f").replace("é", "%c3%a9")
+                await connection.request(rng.choice(["GET", "POST", "PUT", "DELETE"]), odd)
+                record.runs += 1
+            added = len(facts.metric_page(url).splitlines()) - before
+            record.most(f"lines of /metrics added by {paths:,} odd paths", added, 60, "")
+
+    with server("--log-level", "debug", "--access-log") as running:
+        asyncio.run(send(running.url))
+        page = facts.metric_page(running.url)
+        record.must(CANARY not in running.log.read_text(), "the log contains a canary")
+        record.must(CANARY not in page, "/metrics contains a canary")
+    return record

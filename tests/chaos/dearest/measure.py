@@ -1,0 +1,142 @@
+"""What one body, or several at once, cost the HTTP process: longest stall of its event loop, and peak memory."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.chaos.dearest.monitor import Stalls
+from tests.waiting import HANG_SECONDS, eventually
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+LAUNCHER = "tests.chaos.dearest.monitor"
+_READ_BYTES = 1 << 16
+_KEPT_BYTES = 1000
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a request. status: 0 without one, because time was up or the connection ended. text: its begin."""
+
+    status: int
+    size: int
+    text: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What requests cost.
+
+    stall_seconds: longest stall of the event loop, without time that the machine was busy with other processes.
+    clock_stall_seconds: the same stall by the clock.
+    peak_bytes, grown_bytes: resident memory of the HTTP process at its peak, and what it grew.
+    answers: one per request.
+    """
+
+    stall_seconds: float
+    clock_stall_seconds: float
+    peak_bytes: int
+    grown_bytes: int
+    answers: Sequence[Answer]
+
+
+class MeasuredServer:
+    """A server process under the loop monitor."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, stalls: Stalls) -> None:
+        self.process = process
+        self.stalls = stalls
+        self.log = log
+        self.url = ""
+
+    def wait_ready(self) -> None:
+        eventually(self._is_ready)
+
+    def _is_ready(self) -> bool:
+        log = self.log.read_text()
+        assert self.process.poll() is None, f"the server exited with {self.process.returncode}: {log}"
+        if found := re.search(r"ready on (http://\S+) ", log):
+            self.url = found[1]
+        return bool(self.url)
+
+    def request(self, path: str, body: bytes | None = None, timeout: float = HANG_SECONDS) -> Answer:
+        """Send one request (`GET` without a body) and read the whole answer, of which only the begin is kept."""
+        parts = urlsplit(self.url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+        started = time.monotonic()
+        size, text, status = 0, b"", 0
+        try:
+            method = "GET" if body is None else "POST"
+            connection.request(method, path, body, {"content-type": "application/json"})
+            response = connection.getresponse()
+            while chunk := response.read1(_READ_BYTES):
+                size += len(chunk)
+                text = (text + chunk[:_KEPT_BYTES])[:_KEPT_BYTES]
+                if time.monotonic() - started > timeout:
+                    raise TimeoutError
+            status = response.status
+        except (OSError, http.client.HTTPException):
+            pass
+        finally:
+            connection.close()
+        return Answer(status, size, text.decode("utf-8", "replace"), time.monotonic() - started)
+
+    def measure(self, path: str, bodies: Sequence[bytes], timeout: float = HANG_SECONDS) -> Measurement:
+        """Send bodies to one route at the same time, and wait until all are answered or `timeout` seconds are over."""
+        process = Path(f"/proc/{self.process.pid}")
+        before = _memory(process, "VmRSS")
+        (process / "clear_refs").write_text("5")  # the peak is counted from now on
+        self.stalls.reset()
+        with ThreadPoolExecutor(len(bodies)) as threads:
+            answers = list(threads.map(lambda body: self.request(path, body, timeout), bodies))
+        self.request("/health")
+        seconds, own_seconds = self.stalls.longest()
+        peak = _memory(process, "VmHWM")
+        return Measurement(own_seconds, seconds, peak, peak - before, answers)
+
+
+def _memory(process: Path, name: str) -> int:
+    found = re.search(rf"{name}:\s+(\d+) kB", (process / "status").read_text())
+    assert found is not None
+    return int(found[1]) << 10
+
+
+@contextmanager
+def measured_server(
+    directory: Path, *arguments: str, launcher: Sequence[str] = (LAUNCHER,)
+) -> Iterator[MeasuredServer]:
+    """Start a server under the loop monitor, and stop it at the end of the block.
+
+    directory: for the log and the files of the monitor.
+    arguments: of `triptych serve`.
+    launcher: the module to run, and arguments before those of the monitor.
+    """
+    log, stalls = directory / "log", Stalls(directory / "stalls")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *launcher, str(directory / "stalls"), "serve", *arguments, "--port", "0"],
+            cwd=REPOSITORY,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    server = MeasuredServer(process, log, stalls)
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        process.terminate()
+        try:
+            process.wait(HANG_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,148 @@
+"""Changes of a request body that its OpenAPI schema allows: longer, more, larger, another alternative.
+
+The schema alone decides which fields exist and how far they can grow. Numbers that the server named in its last error
+(limits, most of all) are tried as sizes too, because many limits depend on the model.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.chaos.dearest.recipe import Recipe, pattern
+
+UNITS = ("a ", "a", " ", "\n", "one two. ", "<b>x</b> ", "\ufdfa", "\u4e2d", "7", ".", "\U0001f600", "{{", "[MASK] ")
+"""Patterns of long texts: words, one word, white space, sentences, markup, a character of many tokens, and others."""
+SIZES = (1, 16, 48, 64, 256, 512, 1024, 4096, 20_000, 60_000, 200_000, 400_000, 2_000_000)
+MAX_DEPTH = 6
+"""Levels of a body that are changed or created."""
+
+
+@dataclass
+class Mutator:
+    """Changes recipes at random.
+
+    components: schemas of the OpenAPI document, by name.
+    hints: numbers that error messages have named.
+    """
+
+    components: Mapping[str, Any]
+    random: random.Random
+    hints: list[int] = field(default_factory=list)
+
+    def mutate(self, schema: Mapping[str, Any], recipe: Recipe, depth: int = 0) -> Recipe:
+        """A recipe with one change."""
+        schema = self._resolve(schema)
+        options = schema.get("anyOf") or schema.get("oneOf")
+        if options:
+            return self._mutate_choice(options, recipe, depth)
+        is_object = isinstance(recipe, dict) and pattern(recipe) is None and schema.get("properties")
+        if is_object and depth < MAX_DEPTH:
+            return self._mutate_object(schema, recipe, depth)
+        items = schema.get("items")
+        if isinstance(recipe, list) and recipe and items and self.random.random() < 0.4:
+            place = self.random.randrange(len(recipe))
+            return [*recipe[:place], self.mutate(items, recipe[place], depth + 1), *recipe[place + 1 :]]
+        if (found := pattern(recipe)) and found[0] == "$list" and items and self.random.random() < 0.5:
+            return {"$list": [self.mutate(items, found[1][0], depth + 1), found[1][1]]}
+        return self.create(schema, depth)
+
+    def create(self, schema: Mapping[str, Any], depth: int = 0) -> Recipe:
+        """A new value of a schema, often a large one."""
+        schema = self._resolve(schema)
+        if options := schema.get("anyOf") or schema.get("oneOf"):
+            return self.create(self.random.choice(options), depth)
+        if "const" in schema:
+            return schema["const"]
+        if "enum" in schema:
+            return self.random.choice(schema["enum"])
+        kind = schema.get("type")
+        if kind == "string":
+            return {"$text": [self.random.choice(UNITS), self._size(schema.get("minLength"), schema.get("maxLength"))]}
+        if kind in ("integer", "number"):
+            return self._number(schema, kind)
+        if kind == "boolean":
+            return self.random.random() < 0.7
+        if kind == "array":
+            return self._array(schema, depth)
+        if kind == "object":
+            return self._object(schema, depth)
+        if kind == "null":
+            return None
+        return self.random.choice([{"$deep": 30}, {"$list": [1, self._size(None, None)]}, {"$text": ["a", 1000]}])
+
+    def _array(self, schema: Mapping[str, Any], depth: int) -> Recipe:
+        items = schema.get("items", {})
+        count = self._size(schema.get("minItems"), schema.get("maxItems"))
+        if depth >= MAX_DEPTH:
+            return []
+        if self._resolve(items).get("type") == "string" and self.random.random() < 0.3:
+            return {"$each": ["word ", count]}
+        return {"$list": [self.create(items, depth + 1), count]}
+
+    def _object(self, schema: Mapping[str, Any], depth: int) -> Recipe:
+        if not schema.get("properties"):
+            values = schema.get("additionalProperties")
+            if depth >= MAX_DEPTH or values is False:
+                return {}
+            return {"$keys": [self.create(values if isinstance(values, dict) else {}, depth + 1), self._size(0, None)]}
+        if depth >= MAX_DEPTH:
+            return {}
+        required = schema.get("required", ())
+        return {
+            name: self.create(one, depth + 1)
+            for name, one in schema["properties"].items()
+            if name in required or self.random.random() < 0.15
+        }
+
+    def _mutate_choice(self, options: Sequence[Mapping[str, Any]], recipe: Recipe, depth: int) -> Recipe:
+        fitting = [one for one in options if self._fits(self._resolve(one), recipe)]
+        if fitting and self.random.random() < 0.6:
+            return self.mutate(self.random.choice(fitting), recipe, depth)
+        return self.create(self.random.choice(options), depth)
+
+    def _mutate_object(self, schema: Mapping[str, Any], recipe: dict[str, Any], depth: int) -> Recipe:
+        properties, required = schema["properties"], schema.get("required", ())
+        present = [name for name in recipe if name in properties]
+        optional = [name for name in present if name not in required]
+        if optional and self.random.random() < 0.15:
+            gone = self.random.choice(optional)
+            return {name: one for name, one in recipe.items() if name != gone}
+        names = present if present and self.random.random() < 0.5 else list(properties)
+        name = self.random.choice(names)
+        if name == "model":
+            return recipe
+        changed = self.mutate(properties[name], recipe[name], depth + 1) if name in recipe else None
+        return recipe | {name: self.create(properties[name], depth + 1) if changed is None else changed}
+
+    def _number(self, schema: Mapping[str, Any], kind: str) -> int | float:
+        low = schema.get("minimum", schema.get("exclusiveMinimum", -(1 << 31)))
+        high = schema.get("maximum", schema.get("exclusiveMaximum", 1 << 31))
+        if kind == "number":
+            return self.random.choice([low, high, (low + high) / 2, max(low, min(high, 1.0))])
+        sizes = [low, high, *SIZES, *self._hinted()]
+        return self.random.choice([size for size in sizes if low <= size <= high])
+
+    def _size(self, low: int | None, high: int | None) -> int:
+        sizes = [size for size in (*SIZES, *self._hinted()) if (low or 0) <= size <= (high or SIZES[-1])]
+        return self.random.choice([*sizes, *([high, high] if high else [])] or [low or 0])
+
+    def _hinted(self) -> list[int]:
+        return [size for hint in self.hints[-12:] for size in (hint - 1, hint) if size >= 0]
+
+    def _resolve(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        while "$ref" in schema:
+            schema = self.components[schema["$ref"].rpartition("/")[2]]
+        if "allOf" in schema and len(schema["allOf"]) == 1:
+            return self._resolve(schema["allOf"][0])
+        return schema
+
+    def _fits(self, schema: Mapping[str, Any], recipe: Recipe) -> bool:
+        """Whether a value looks like one of this schema; used to keep an alternative rather than to validate."""
+        kinds = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+        patterns = {"$text": "string", "$list": "array", "$each": "array", "$keys": "object", "$deep": "array"}
+        found = pattern(recipe)
+        kind = patterns[found[0]] if found else kinds.get(type(recipe))
+        return schema.get("type") == kind or (schema.get("type") == "number" and kind == "integer")

@@ -1,0 +1,151 @@
+"""Search for the dearest bodies of every `POST` route, by changes that its schema allows (hill climbing)."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.chaos.dearest.measure import MeasuredServer, Measurement
+from tests.chaos.dearest.recipe import Recipe, body_bytes, shrink
+from tests.chaos.dearest.schema import Mutator
+
+STALL_LIMIT_SECONDS = 0.05
+MEMORY_LIMIT_BYTES = 1 << 30
+AT_ONCE = 16
+_KEPT = 3
+"""Bodies of a route that are changed further."""
+
+
+@dataclass(frozen=True)
+class Dear:
+    """A body with what it cost. grown_bytes, stall_seconds: as in `Measurement`."""
+
+    path: str
+    recipe: Recipe
+    status: int
+    stall_seconds: float
+    grown_bytes: int
+    peak_bytes: int
+    seconds: float
+
+    @property
+    def score(self) -> float:
+        """How near the body is to the limits; 1 is at one of them."""
+        return max(self.stall_seconds / STALL_LIMIT_SECONDS, self.grown_bytes / (MEMORY_LIMIT_BYTES / AT_ONCE))
+
+
+@dataclass(frozen=True)
+class PostRoute:
+    """A route of the OpenAPI document. schema: of its JSON body."""
+
+    path: str
+    schema: Mapping[str, Any]
+    examples: Sequence[Mapping[str, Any]]
+
+
+def post_routes(document: Mapping[str, Any]) -> list[PostRoute]:
+    """All routes that take a JSON body. Several dialects of one path give one route for each example."""
+    routes = []
+    for path, methods in document["paths"].items():
+        content = methods.get("post", {}).get("requestBody", {}).get("content", {})
+        if "application/json" in content:
+            media = content["application/json"]
+            found = media["examples"].values() if "examples" in media else [{"value": media.get("example", {})}]
+            routes.append(PostRoute(path, media["schema"], [one["value"] for one in found]))
+    return routes
+
+
+def search(
+    server: MeasuredServer,
+    tries: int,
+    seed: int = 0,
+    only: str = "",
+    timeout: float = 20.0,
+    max_bytes: int = 2 << 20,
+    report: Callable[[str], None] = print,
+) -> list[Dear]:
+    """The dearest bodies of each route, alone and then sixteen at once.
+
+    tries: bodies to send to each route.
+    only: regular expression; other paths are left out.
+    timeout: seconds after which the client leaves.
+    max_bytes: the body limit of the server.
+    """
+    document = json.loads(_whole(server, "/openapi.json"))
+    models = [model["name"] for model in json.loads(_whole(server, "/info"))["models"]]
+    found: list[Dear] = []
+    for route in post_routes(document):
+        if not re.search(only, route.path):
+            continue
+        mutator = Mutator(document["components"]["schemas"], random.Random(f"{seed}{route.path}"))
+        dearest = _climb(server, route, mutator, models, tries, timeout, max_bytes)
+        for one in dearest[:1]:
+            report(line(one, 1))
+            together = _dear(server, one.path, one.recipe, AT_ONCE, timeout)
+            report(line(together, AT_ONCE))
+            found += [one, together]
+    return found
+
+
+def line(dear: Dear, count: int) -> str:
+    """One line of the report."""
+    path = f"{dear.path} ({count} at once)" if count > 1 else dear.path
+    cost = f"{dear.stall_seconds * 1e3:7.0f} ms {dear.grown_bytes / 2**20:7.0f} MiB {dear.peak_bytes / 2**20:6.0f} MiB"
+    return f"{path:42} {dear.status} {cost} {dear.seconds:6.1f} s  {json.dumps(dear.recipe)[:300]}"
+
+
+def _whole(server: MeasuredServer, path: str) -> bytes:
+    import urllib.request
+
+    with urllib.request.urlopen(server.url + path) as response:
+        return bytes(response.read())
+
+
+def _climb(
+    server: MeasuredServer,
+    route: PostRoute,
+    mutator: Mutator,
+    models: Sequence[str],
+    tries: int,
+    timeout: float,
+    max_bytes: int,
+) -> list[Dear]:
+    """The dearest bodies of one route, dearest first. Each try changes one of the best so far up to three times."""
+    kept = [_first(server, route, example, models, timeout) for example in route.examples]
+    for _ in range(tries):
+        recipe = mutator.random.choice(kept).recipe
+        for _ in range(mutator.random.choice((1, 1, 2, 3))):
+            recipe = mutator.mutate(route.schema, recipe)
+        tried = _dear(server, route.path, shrink(recipe, max_bytes), 1, timeout, mutator)
+        # A refused body is a step towards others only if it was dear.
+        if tried.status < 400 or tried.score > kept[0].score:
+            kept = sorted([*kept, tried], key=lambda dear: -dear.score)[: max(_KEPT, len(route.examples))]
+    return sorted(kept, key=lambda dear: -dear.score)
+
+
+def _first(
+    server: MeasuredServer, route: PostRoute, example: Mapping[str, Any], models: Sequence[str], timeout: float
+) -> Dear:
+    """The example of a route, with a model that answers it."""
+    unnamed = {name: value for name, value in example.items() if name != "model"}
+    first = _dear(server, route.path, unnamed, 1, timeout)
+    for name in models:
+        if first.status < 400:
+            break
+        first = _dear(server, route.path, unnamed | {"model": name}, 1, timeout)
+    return first
+
+
+def _dear(
+    server: MeasuredServer, path: str, recipe: Recipe, count: int, timeout: float, mutator: Mutator | None = None
+) -> Dear:
+    measured: Measurement = server.measure(path, [body_bytes(recipe)] * count, timeout)
+    first = measured.answers[0]
+    if mutator is not None and first.status in (400, 413, 422):
+        mutator.hints += [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]{0,9}(?!\d)", first.text)[:4]]
+    slowest = max(answer.seconds for answer in measured.answers)
+    return Dear(path, recipe, first.status, measured.stall_seconds, measured.grown_bytes, measured.peak_bytes, slowest)

@@ -1,0 +1,55 @@
+"""Facts about a running server: memory, descriptors, children, metrics."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import psutil
+
+from tests.waiting import HANG_SECONDS
+
+
+def memory_bytes(process: psutil.Process) -> int:
+    """Anonymous resident memory: what the process itself allocated, without mapped files."""
+    with open(f"/proc/{process.pid}/status", encoding="ascii") as file:
+        found = re.search(r"RssAnon:\s+(\d+) kB", file.read())
+    assert found is not None
+    return int(found[1]) << 10
+
+
+def descriptors(process: psutil.Process) -> int:
+    """Number of open file descriptors."""
+    return process.num_fds()
+
+
+def zombies(process: psutil.Process) -> int:
+    """Number of ended children whose exit status nobody collected."""
+    return sum(child.status() == psutil.STATUS_ZOMBIE for child in process.children(recursive=True))
+
+
+def children(process: psutil.Process) -> list[psutil.Process]:
+    """All processes below this one."""
+    return process.children(recursive=True)
+
+
+def metric_page(url: str) -> str:
+    return httpx.get(url + "/metrics", timeout=HANG_SECONDS).text
+
+
+def metric(page: str, name: str, **labels: str) -> float:
+    """Sum of the samples of a metric with these labels. Raises AssertionError if the page declares no such metric."""
+    assert f"# TYPE {name} " in page, f"no metric {name}"
+    total = 0.0
+    for line in page.splitlines():
+        sample, _, value = line.rpartition(" ")
+        if (sample == name or sample.startswith(name + "{")) and all(f'{k}="{v}"' in sample for k, v in labels.items()):
+            total += float(value)
+    return total
+
+
+def is_idle(url: str) -> bool:
+    """Whether no sequence runs or waits, and no KV block is in use."""
+    page = metric_page(url)
+    names = ("triptych_requests_running", "triptych_requests_waiting", "triptych_kv_blocks_used")
+    return not any(metric(page, name) for name in names)

@@ -1,0 +1,54 @@
+"""Run the product with a bug planted in it: `python -m tests.chaos.planted BUG -- serve ...`.
+
+The bug replaces functions of the product in the HTTP process, in its worker, or in both; the product knows nothing of
+it. A check that passes with its bug planted does not check anything. `-- pytest ...` runs tests with the bug, and
+`--monitored FILE serve ...` adds the monitor of the event loop (`tests.chaos.dearest.monitor`).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.chaos.bugs import BUGS, install
+
+WORKER = "--in-worker"
+MONITORED = "--monitored"
+
+
+def worker_command(bug: str) -> tuple[str, ...]:
+    """The command that starts a worker with the bug."""
+    return sys.executable, "-P", "-m", "tests.chaos.planted", bug, WORKER
+
+
+def main(arguments: list[str]) -> None:
+    bug, kind, *rest = arguments
+    if bug not in BUGS:
+        raise SystemExit(f"no planted bug is named {bug}; there are {', '.join(BUGS)}")
+    if kind == WORKER:
+        install(bug, "worker")
+        from server.engine import worker
+
+        raise SystemExit(worker.main(rest))
+    if kind == MONITORED:
+        from server import cli
+        from tests.chaos.dearest import monitor
+
+        install(bug, "http")
+        monitor.install(Path(rest[0]))
+        cli.main(rest[1:], worker_command(bug))
+        return
+    if rest[0] == "pytest":
+        install(bug, "http", "worker")
+        import pytest
+
+        raise SystemExit(pytest.main(rest[1:]))
+    from server import cli
+
+    install(bug, "http")
+    cli.main(rest, worker_command(bug))
+
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
+    main(sys.argv[1:])

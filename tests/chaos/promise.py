@@ -1,0 +1,30 @@
+"""The record of one promise: its sentence, its tests, its check and its planted bug."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tests.chaos.record import Record
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One line of the list of promises.
+
+    number, title, figure: from the list.
+    tests: tests of `make test` with the same promise and small counts; the last ones are negative controls.
+    check: measures the promise on the product. It takes the counts as arguments.
+    bug: name of the planted bug (`tests.chaos.bugs`) with which `check` must fail.
+    full: counts of `make chaos`.
+    small: counts of the run with the planted bug, which must only fail.
+    """
+
+    number: int
+    title: str
+    figure: str
+    tests: tuple[str, ...]
+    check: Callable[..., Record]
+    bug: str
+    full: Mapping[str, float] = field(default_factory=dict)
+    small: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,72 @@
+"""What one check measured: number of runs, the worst case of each measure with its limit, and failures."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+MAX_FAILURES = 5
+"""Failures whose text is kept. All are counted."""
+
+
+@dataclass
+class Measure:
+    """The worst value of one quantity. at_least: the limit is a minimum and the worst value the smallest one."""
+
+    what: str
+    worst: float
+    limit: float
+    unit: str
+    at_least: bool = False
+
+    @property
+    def passed(self) -> bool:
+        return self.worst >= self.limit if self.at_least else self.worst <= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.worst:.3g} {self.unit} ({'≥' if self.at_least else '≤'} {self.limit:g})"
+
+
+@dataclass
+class Record:
+    """The result of one check. runs: how often the promise was tried; unit: what one run is."""
+
+    unit: str
+    runs: int = 0
+    measures: dict[str, Measure] = field(default_factory=dict)
+    num_failures: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def most(self, what: str, value: float, limit: float, unit: str) -> None:
+        """A value that must not exceed the limit."""
+        known = self.measures.setdefault(what, Measure(what, value, limit, unit))
+        known.worst = max(known.worst, value)
+
+    def least(self, what: str, value: float, limit: float, unit: str) -> None:
+        """A value that must reach the limit."""
+        known = self.measures.setdefault(what, Measure(what, value, limit, unit, at_least=True))
+        known.worst = min(known.worst, value)
+
+    def must(self, condition: bool, failure: str) -> bool:
+        """Count a failure if the condition is false. Returns the condition."""
+        if not condition:
+            self.num_failures += 1
+            if len(self.failures) < MAX_FAILURES:
+                self.failures.append(failure)
+        return condition
+
+    @property
+    def passed(self) -> bool:
+        return self.runs > 0 and not self.num_failures and all(one.passed for one in self.measures.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """For the file of results."""
+        measures = [asdict(one) | {"passed": one.passed} for one in self.measures.values()]
+        return {
+            "unit": self.unit,
+            "runs": self.runs,
+            "measures": measures,
+            "num_failures": self.num_failures,
+            "failures": self.failures,
+            "passed": self.passed,
+        }

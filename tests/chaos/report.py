@@ -1,0 +1,107 @@
+"""Write `docs/reliability-report.md` from the results of `python -m tests.chaos`."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from server.api.telemetry import version
+from tests.chaos.promises import PROMISES
+
+_HEAD = """# Reliability report
+
+Written by `make chaos`; do not edit. It measures the promises of Triptych under load, faults and bad input on real
+server processes with the demo models, over real sockets. *Runs* counts how often a promise was tried, *worst case* is
+the worst value of all runs with its limit. Each check ran a second time with a bug planted in the product, and has to
+fail with it.
+
+Measured with Triptych {version} on {date}: {machine}.
+
+{passed} of {total} promises hold; {caught} of {controls} planted bugs were caught.{small}
+
+| # | promise | asked | runs | worst case | holds | planted bug |
+|---|---|---|---|---|---|---|
+"""
+
+_SMALL = "\n\n**Some rows were measured with small counts**: run `make chaos` for the figures."
+
+
+def machine() -> str:
+    """The machine in words, without its name."""
+    model = platform.machine()
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    memory = psutil.virtual_memory().total / 2**30
+    return f"{os.cpu_count()} cores ({model}), {memory:.0f} GiB of memory, Python {platform.python_version()}"
+
+
+def write_report(path: Path, results: Mapping[str, Any]) -> None:
+    """Write the page. results: by number of the promise, as in the file of results."""
+    rows, notes = [], []
+    for promise in PROMISES:
+        result = results.get(str(promise.number))
+        if result is None:
+            rows.append(f"| {promise.number} | {promise.title} | {promise.figure} | 0 | not measured | | |")
+            continue
+        record, control = result["record"], result["control"]
+        runs = f"{record['runs']:,} {record.get('unit', 'run')}s"
+        rows.append(
+            f"| {promise.number} | {promise.title} | {promise.figure} | {runs} | {_worst(record)} "
+            f"| {'yes' if record['passed'] else '**no**'} | {_control(promise.bug, control)} |"
+        )
+        if record["failures"]:
+            notes.append(f"- {promise.number}: {_cell('; '.join(record['failures']))}")
+    controls = [one["control"] for one in results.values() if one["control"] is not None]
+    text = _HEAD.format(
+        version=version(),
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        machine=machine(),
+        passed=sum(one["record"]["passed"] for one in results.values()),
+        total=len(PROMISES),
+        caught=sum(map(is_caught, controls)),
+        controls=len(controls),
+        small=_SMALL if any(one["scale"] != "full" for one in results.values()) else "",
+    )
+    text += "\n".join(rows) + "\n"
+    if notes:
+        text += "\n## Failures\n\n" + "\n".join(notes) + "\n"
+    text += "\n## Planted bugs\n\nWhat each check saw when its bug was planted:\n\n"
+    for promise in PROMISES:
+        control = results.get(str(promise.number), {}).get("control")
+        if control is not None:
+            failed = [_measure(one) for one in control["measures"] if not one["passed"]]
+            seen = "; ".join([*failed, *control["failures"][:2]]) or "nothing"
+            text += f"- {promise.number}, `{promise.bug}`: {_cell(seen)}\n"
+    path.write_text(text, encoding="utf-8")
+
+
+def is_caught(control: Mapping[str, Any]) -> bool:
+    """Whether a run with a planted bug failed. A run that measured nothing shows nothing."""
+    return not control["passed"] and control["runs"] > 0
+
+
+def _worst(record: Mapping[str, Any]) -> str:
+    failures = [f"{record.get('num_failures', 1)} failures"] if record["failures"] else []
+    return "; ".join([*map(_measure, record["measures"]), *failures]) or "no failure"
+
+
+def _measure(one: Mapping[str, Any]) -> str:
+    return f"{one['what']} {one['worst']:.3g} {one['unit']} ({'≥' if one['at_least'] else '≤'} {one['limit']:g})"
+
+
+def _control(bug: str, control: Mapping[str, Any] | None) -> str:
+    if control is None:
+        return "not run"
+    return f"`{bug}`: {'caught' if is_caught(control) else '**missed**'}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")

@@ -1,0 +1,163 @@
+"""Promise 24: mixed requests for hours, 5% of them aborted, without growth of memory, descriptors or tasks.
+
+Run `python -m tests.chaos.soak` (`make soak`). Every round is written to a state file; a later run with the same file
+goes on with the count. Growth is the slope of a straight line through the memory after each round of one server
+process, without its warm-up: first requests fill caches that have a limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.chaos import facts, mix
+from tests.chaos.connection import Connection
+from tests.chaos.openapi import MODELS
+from tests.chaos.server import server
+from tests.waiting import eventually
+
+ABORTED_SHARE = 0.05
+MAX_BYTES_PER_REQUEST = 100.0
+WARM_UP_REQUESTS = 8000
+"""Requests of each server process that do not count, because the heap has not reached its size."""
+CACHED_WORDS = 12_000
+"""More words than the word cache of a BPE tokenizer holds (10,000, measured at 280 bytes each)."""
+CLIENTS = 16
+
+
+@dataclass
+class Round:
+    """Facts after a round, on an idle server. requests: sent to this server process so far."""
+
+    life: int
+    requests: int
+    http_bytes: int
+    worker_bytes: int
+    http_descriptors: int
+    worker_descriptors: int
+    http_threads: int
+
+
+async def _client(url: str, numbers: Iterator[int], rng: random.Random) -> None:
+    """Send requests from a shared counter; leave one in twenty after a random part of its answer, or before any."""
+    connection = Connection(url)
+    try:
+        for number in numbers:
+            request = mix.request(number)
+            if rng.random() >= ABORTED_SHARE:
+                answer = await connection.request("POST", request.path, request.body)
+                assert answer.status in (200, 404, 422), f"{request.path}: status {answer.status} {answer.body[:200]!r}"
+                continue
+            await connection.send("POST", request.path, request.body | {"max_new_tokens": 60})
+            if rng.random() < 0.5:
+                answer = await connection.head()
+                async for _ in connection.chunks(answer):
+                    break
+            elif rng.random() < 0.5:
+                await asyncio.sleep(rng.random() * 0.02)
+            connection.close()
+    finally:
+        connection.close()
+
+
+async def fill_word_caches(url: str) -> None:
+    """Tokenize many different words with each model; the mix would fill the caches slowly, like a leak."""
+    async with Connection(url) as connection:
+        for model in MODELS:
+            for first in range(0, CACHED_WORDS, 2000):
+                text = " ".join(_word(number) for number in range(first, first + 2000))
+                answer = await connection.request("POST", "/tokenize", {"model": model, "inputs": text})
+                assert answer.status == 200, f"status {answer.status} {answer.body[:200]!r}"
+
+
+def _word(number: int) -> str:
+    """A word of letters only: tokenizers split words at digits."""
+    return "q" + "".join(chr(ord("a") + number // 26**place % 26) for place in range(4))
+
+
+async def send(url: str, first: int, count: int, clients: int = CLIENTS) -> None:
+    """Send `count` requests of the mix, from number `first`."""
+    numbers = iter(range(first, first + count))
+    await asyncio.gather(*(_client(url, numbers, random.Random(first + i)) for i in range(clients)))
+
+
+def measure(url: str, pid: int, life: int, requests: int) -> Round:
+    """Wait until the server is idle and read the facts."""
+    eventually(lambda: facts.is_idle(url))
+    process = psutil.Process(pid)
+    (worker,) = (child for child in process.children() if "--fd" in child.cmdline())
+    return Round(
+        life,
+        requests,
+        facts.memory_bytes(process),
+        facts.memory_bytes(worker),
+        facts.descriptors(process),
+        facts.descriptors(worker),
+        process.num_threads(),
+    )
+
+
+def growth(rounds: list[Round], name: str, warm_up: int = WARM_UP_REQUESTS) -> float | None:
+    """Bytes per request: slope of a fact over the requests of the last server process, or None with too few rounds."""
+    last = [one for one in rounds if one.life == rounds[-1].life and one.requests >= warm_up] if rounds else []
+    if len(last) < 3:
+        return None
+    slope, _ = statistics.linear_regression([one.requests for one in last], [getattr(one, name) for one in last])
+    return slope
+
+
+def soak(count: int, every: int, path: Path | None = None) -> list[Round]:
+    """Send requests until `count` were sent in all, and return the facts after every `every` requests.
+
+    path: state file, read if it exists and written after each round.
+    """
+    state = json.loads(path.read_text()) if path is not None and path.exists() else {"sent": 0, "rounds": []}
+    rounds = [Round(**one) for one in state["rounds"]]
+    sent, life = state["sent"], max((one.life for one in rounds), default=0) + 1
+    with server() as running:
+        begun = sent
+        asyncio.run(fill_word_caches(running.url))
+        while sent < count:
+            asyncio.run(send(running.url, sent, every))
+            sent += every
+            rounds.append(measure(running.url, running.process.pid, life, sent - begun))
+            _report(rounds, sent, count)
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps({"sent": sent, "rounds": [asdict(one) for one in rounds]}))
+    return rounds
+
+
+def _report(rounds: list[Round], sent: int, count: int) -> None:
+    one = rounds[-1]
+    slope = growth(rounds, "http_bytes")
+    print(
+        f"{sent:,} of {count:,}: http {one.http_bytes / 2**20:.2f} MiB, worker {one.worker_bytes / 2**20:.2f} MiB, "
+        f"descriptors {one.http_descriptors}+{one.worker_descriptors}, "
+        f"{'warming up' if slope is None else f'{slope:.1f} bytes per request'}",
+        flush=True,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.soak", description=__doc__)
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--every", type=int, default=2000, help="requests per round")
+    parser.add_argument("--state", type=Path, default=Path("build/soak.json"), help="file to go on from")
+    arguments = parser.parse_args()
+    rounds = soak(arguments.requests, arguments.every, arguments.state)
+    slope = growth(rounds, "http_bytes")
+    return int(slope is None or slope > MAX_BYTES_PER_REQUEST)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

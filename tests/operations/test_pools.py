@@ -1,0 +1,162 @@
+"""Pools of threads: order, limits, and every way in which waiting ends early."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from server.errors import ClientGone, DeadlineExceeded, Overloaded
+from server.ipc.call import Call
+from server.operations.pools import Pool
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until the condition is true, which work in threads makes it."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+class NoClient:
+    """A client for calls that submit nothing."""
+
+    def withdraw(self, call: Call) -> None:
+        pass
+
+
+def new_call(deadline: float | None = None) -> Call:
+    return Call(NoClient(), deadline)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    made = Pool("test", threads=1, max_waiting=2)
+    yield made
+    made.close()
+
+
+class Blocker:
+    """Occupies the thread of a pool until `release`."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.started, self._end = threading.Event(), threading.Event()
+        self.task = asyncio.ensure_future(pool.run(self._work))
+
+    def _work(self) -> None:
+        self.started.set()
+        assert self._end.wait(30)
+
+    async def release(self) -> None:
+        self._end.set()
+        await self.task
+
+
+async def blocked(pool: Pool) -> Blocker:
+    blocker = Blocker(pool)
+    await until(blocker.started.is_set)
+    return blocker
+
+
+async def test_a_full_pool_refuses_at_once(pool: Pool) -> None:
+    blocker = await blocked(pool)
+    waiting = [asyncio.ensure_future(pool.run(lambda: 1)) for _ in range(2)]
+    await until(lambda: pool.requests == 3)
+    with pytest.raises(Overloaded) as refused:
+        await pool.run(lambda: 2)
+    assert refused.value.retry_after == 1 and not blocker.task.done()
+    await blocker.release()
+    assert await asyncio.gather(*waiting) == [1, 1]
+    assert pool.requests == 0
+    assert await pool.run(lambda: 3) == 3
+
+
+async def test_waiting_ends_when_the_client_leaves(pool: Pool) -> None:
+    blocker = await blocked(pool)
+    ran: list[int] = []
+    call = new_call()
+    waiting = asyncio.ensure_future(pool.run(lambda: ran.append(1), call))
+    await until(lambda: pool.requests == 2)
+    call.leave()
+    with pytest.raises(ClientGone):
+        await waiting
+    assert pool.requests == 1
+    await blocker.release()
+    await pool.run(lambda: None)
+    assert not ran and pool.requests == 0
+
+
+async def test_waiting_ends_at_the_deadline(pool: Pool) -> None:
+    blocker = await blocked(pool)
+    with pytest.raises(DeadlineExceeded):
+        await pool.run(lambda: None, new_call(time.monotonic() + 0.01))
+    assert pool.requests == 1
+    await blocker.release()
+
+
+async def test_running_work_counts_until_it_has_ended(pool: Pool) -> None:
+    started, end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        started.set()
+        assert end.wait(30)
+
+    call = new_call()
+    running = asyncio.ensure_future(pool.run(work, call))
+    await until(started.is_set)
+    call.leave()
+    with pytest.raises(ClientGone):
+        await running
+    assert pool.requests == 1
+    end.set()
+    await until(lambda: pool.requests == 0)
+
+
+async def test_a_cancelled_task_leaves_the_pool(pool: Pool) -> None:
+    blocker = await blocked(pool)
+    waiting = asyncio.ensure_future(pool.run(lambda: None, new_call(time.monotonic() + 60)))
+    await until(lambda: pool.requests == 2)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert pool.requests == 1
+    await blocker.release()
+
+
+async def test_other_requests_run_between_the_pieces_of_one(pool: Pool) -> None:
+    blocker = await blocked(pool)
+    ran: list[str] = []
+    large = asyncio.ensure_future(pool.run_pieces([lambda i=i: ran.append(f"large {i}") for i in range(3)]))
+    await until(lambda: pool.requests == 2)
+    small = asyncio.ensure_future(pool.run(lambda: ran.append("small")))
+    await until(lambda: pool.requests == 3)
+    await blocker.release()
+    await asyncio.gather(large, small)
+    assert ran == ["large 0", "small", "large 1", "large 2"]
+
+
+async def test_pieces_after_the_end_of_a_call_do_not_run(pool: Pool) -> None:
+    call = new_call()
+    loop = asyncio.get_running_loop()
+    ran: list[int] = []
+
+    def first() -> None:
+        ran.append(1)
+        loop.call_soon_threadsafe(call.leave)
+
+    with pytest.raises(ClientGone):
+        await pool.run_pieces([first, lambda: ran.append(2)], call)
+    assert ran == [1]
+    await until(lambda: pool.requests == 0)
+
+
+async def test_errors_of_the_work_are_raised(pool: Pool) -> None:
+    def fail() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        await pool.run(fail)
+    assert pool.requests == 0
