@@ -14,7 +14,7 @@ CLIENTS := .venv-clients
 RAY := $(VENV)/.ray
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-families test-ray test-page test-clients test-heavy-clients clients check format reference demo page-screenshots bench bench-quick bench-cuda clean
+.PHONY: help serve test test-families test-ray test-page test-clients test-heavy-clients clients check format reference demo page-screenshots bench bench-quick bench-cuda chaos soak clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,12 @@ clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests of all clients and write
 	@mkdir -p build
 	@$(BIN)/python -m pytest tests/clients --junitxml=build/clients.xml $(ARGS)
 	@$(BIN)/python docs/clients_page.py build/clients.xml
+
+chaos: $(DEV)  ## Check the promises of reliability, write docs/reliability-report.md (under 30 minutes)
+	@$(BIN)/python -m tests.chaos --report docs/reliability-report.md $(ARGS)
+
+soak: $(DEV)  ## Send 100,000 mixed requests and watch the memory; a stopped run goes on
+	@$(BIN)/python -m tests.chaos.soak $(ARGS)
 
 check: $(DEV)  ## Lint, types, import contracts
 	@$(BIN)/ruff check .

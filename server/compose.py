@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 
@@ -43,6 +43,9 @@ from server.settings import Settings
 from server.text import checkpoint_text
 from server.text.checkpoint_text import CheckpointText
 from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, ResolveError, resolve
+
+if TYPE_CHECKING:
+    from server.api.tracing import Tracing
 
 log = logging.getLogger("triptych")
 
@@ -83,6 +86,7 @@ class Server:
             failed=lambda: self.lifecycle.failed,
             workers=lambda: (self.pool.num_ready, self.pool.num_workers),
             keys=settings.keys(),
+            tracing=_tracing(settings),
         )
         self.lifecycle = Lifecycle(self.state, self.pool, self._load_texts)
 
@@ -308,6 +312,17 @@ def _quantized_models(entries: Sequence[str], names: Sequence[str]) -> set[str]:
             raise StartError(f"quantize: no model is named {name!r}, only {', '.join(names)}")
         quantized.update([name] if "=" in entry else names)
     return quantized
+
+
+def _tracing(settings: Settings) -> Tracing | None:
+    """The traces of requests, if they are on. Raises StartError if their packages or settings are missing."""
+    if not settings.traces:
+        return None
+    try:
+        from server.api.tracing import start_tracing
+    except ImportError:
+        raise StartError("traces: install the packages for it: pip install 'triptych[otel]'") from None
+    return start_tracing()
 
 
 def _stated_languages(entries: Sequence[str], names: Sequence[str]) -> dict[str, str]:

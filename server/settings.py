@@ -257,6 +257,11 @@ class Settings(BaseSettings):
         default="text", description="Format of the log: lines of text, or one JSON object per line."
     )
     access_log: bool = Field(default=True, description="Write one log line per request.")
+    traces: bool = Field(
+        default=False,
+        description="Send an OpenTelemetry trace of each request to the endpoint in OTEL_EXPORTER_OTLP_ENDPOINT. Needs "
+        "triptych[otel].",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Settings:

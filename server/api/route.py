@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.access_log import CALL
+from server.api.access_log import CALL, OPERATION
 from server.api.body import read, read_json
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.form import is_form, read_fields
@@ -108,6 +108,7 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         key = request.scope.get(KEY_LIMITS)
         call = Call(state.runtime.client, deadline, arrival(request), cache_salt(request), key)
         request.scope[CALL] = call
+        request.scope[OPERATION] = self.operation
         return call
 
 
@@ -196,8 +197,10 @@ class StreamingRoute(
                     run = await self.run(state.runtime, call, spec)
                     renderer = self.renderer(body, run)
                     if not spec.stream:
-                        await run.complete()
-                        return json_response(renderer.whole(run.result()))
+                        # The deadline's timer would keep the request in memory after its answer.
+                        with call:
+                            await run.complete()
+                            return json_response(renderer.whole(run.result()))
                     first = await run.begin()
         except BaseException:
             call.close()

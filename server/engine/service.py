@@ -20,7 +20,7 @@ from server.cores import usable_cores
 from server.engine.audio_encoder import warm_up_messages
 from server.engine.connection import Connection
 from server.engine.engine import Engine
-from server.engine.host import map_large_blocks, reuse_large_blocks
+from server.engine.host import map_large_blocks, reuse_large_blocks, use_all_processors
 from server.engine.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load
 from server.engine.shared_weights import fingerprint, map_weights
 from server.engine.speculation import find_drafts, kv_shares, make_drafter
@@ -85,6 +85,8 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     options = configure.options
     map_large_blocks()
     device = _device(configure.device, options.worker_index)
+    if device.type != "cpu":
+        use_all_processors()
     torch.set_num_threads(options.threads or usable_cores())
     torch.backends.cuda.matmul.allow_tf32 = False
     if device.type == "cpu" and not ops.kernels_are_built:
@@ -128,7 +130,7 @@ def _load_models(
     if configure.weights_descriptor is None or device.type != "cpu":
         return load_into(PRIVATE)
     try:
-        mapped = map_weights(configure.weights_descriptor, fingerprint(configure.models), load_into, lambda: None)
+        mapped = map_weights(configure.weights_descriptor, fingerprint(configure.models), load_into)
     except OSError as error:
         raise LoadError(f"cannot write the weights to shared memory: {error.strerror}") from error
     if mapped is None:

@@ -351,7 +351,7 @@ class EngineClient:
         self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
         del self._sequences[request_id]
         self._dispatcher.ended(sequence)
-        sequence.call.ended(request_id)
+        sequence.call.ended(request_id, event)
         self._observer.on_finished(sequence.model, event)
 
 
