@@ -152,7 +152,7 @@ def fake_replica(**state: Any) -> Any:
     one = replica.Replica.__new__(replica.Replica)
     server = SimpleNamespace(ready=True, failed=False) if not state else SimpleNamespace(**state)
     one._server = SimpleNamespace(state=server, lifecycle=server)  # type: ignore[assignment]
-    one._lifespan = None  # type: ignore[assignment]
+    one._lifespan = None
     one._last_ready_seconds = 0.0
     one._unready_limit_seconds = 30.0
     return one
