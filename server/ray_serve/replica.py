@@ -102,7 +102,8 @@ class Replica:
 
 
 def _with_assigned_threads(settings: Settings) -> Settings:
+    """The settings with the CPUs that Ray has assigned, divided among the workers, as the number of threads."""
     cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 0)
     if settings.threads or not cpus:
         return settings
-    return settings.model_copy(update={"threads": max(int(cpus), 1)})
+    return settings.model_copy(update={"threads": max(int(cpus) // max(settings.workers, 1), 1)})

@@ -193,6 +193,16 @@ async def test_a_request_waits_for_the_next_worker_and_a_probe_does_not(monkeypa
     assert (await anext(one.answer({"method": "POST"}, b"")))[0]["status"] == 503
 
 
+@pytest.mark.parametrize(
+    ("settings", "threads"),
+    [({}, 8), ({"workers": "2"}, 4), ({"workers": "16"}, 1), ({"threads": "3", "workers": "2"}, 3)],
+)
+def test_threads_are_the_assigned_cpus(settings: dict[str, str], threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(get_assigned_resources=lambda: {"CPU": 8.5})
+    monkeypatch.setattr(replica.ray, "get_runtime_context", lambda: context)
+    assert replica._with_assigned_threads(read(settings)).threads == threads
+
+
 def test_the_builder_checks_its_arguments_before_anything_starts() -> None:
     with pytest.raises(StartError, match="modles is not a setting of Triptych"):
         build({"modles": "x"})
