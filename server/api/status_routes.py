@@ -11,7 +11,7 @@ from server.api.dialects.registry import default_models, paths_of
 from server.api.documents import describe_status
 from server.api.error_shape import AnswerBody
 from server.api.fields import MAX_ITEMS
-from server.api.route import json_response
+from server.api.json_answer import json_response
 from server.api.state import of
 from server.api.telemetry import version
 from server.errors import NotReady

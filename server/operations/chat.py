@@ -66,7 +66,7 @@ class ChatChoice:
     finish_reason: FinishReason
     stop_reason: str | int | None
     token_ids: list[int]
-    logprobs: list[ScoredToken] | None
+    logprobs: Sequence[ScoredToken] | None
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,10 @@ class ChatRun:
     @property
     def model_name(self) -> str:
         return self.run.model.name
+
+    @property
+    def answer_size(self) -> int:
+        return self.run.answer_size
 
     def usage(self) -> TokenUsage:
         """Token counts so far. The cached tokens are known with the first deltas."""

@@ -15,6 +15,7 @@ from server.metrics import Metrics
 from server.operations.entailment import entailment
 from server.operations.grammar_compiler import GrammarCompiler
 from server.operations.pools import Pools
+from server.operations.stages import stage
 from server.text.chat import ChatError, ChatRenderer
 from server.text.checkpoint_text import CheckpointText
 from server.text.detect import LanguageDetector
@@ -206,8 +207,9 @@ class Runtime:
         """
         left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
         try:
-            async with asyncio.timeout(left):
-                return await asyncio.wrap_future(self.chat_renderer.submit(work))
+            with stage("render template"):
+                async with asyncio.timeout(left):
+                    return await asyncio.wrap_future(self.chat_renderer.submit(work))
         except (TimeoutError, ChatError):
             if deadline is not None and time.monotonic() >= deadline:
                 raise DeadlineExceeded("the deadline passed before the chat template was rendered") from None
@@ -237,7 +239,7 @@ class Runtime:
         """
         self.check_characters((*texts, *(pairs or ())), param)
         started = time.perf_counter()
-        with self.client.preparing():
+        with self.client.preparing(), stage("tokenize"):
             encodings = await self.in_thread(
                 lambda: tokenizer.encode(texts, pairs=pairs, add_special_tokens=add_special_tokens, offsets=offsets)
             )
