@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.config import (
@@ -25,10 +24,12 @@ from models.families import family_of
 from models.families.shared.family import Family, Task
 from models.generation_defaults import GenerationDefaults, generation_defaults
 from models.json_file import json_object
+from models.layers.linear import set_parameter
 from models.layers.sentence_head import SentenceHead
 from models.lora.read import adaptable, read_lora
 from models.pack_weights import pack_weights
 from models.sentence_files import sentence_config
+from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
 from weights.load import load_weights
 from weights.read import WeightsError, open_checkpoint
@@ -88,6 +89,7 @@ def load_model(
     progress: Callable[[int, int], None] | None = None,
     quantization: ops.Quantization | None = None,
     adapters: Mapping[str, Path] | None = None,
+    memory: TensorMemory = PRIVATE,
 ) -> LoadedModel:
     """Load a checkpoint.
 
@@ -95,6 +97,7 @@ def load_model(
     progress: called with (bytes read so far, total bytes).
     quantization: see `pack_weights`.
     adapters: directory of each low-rank adapter, as peft saves it, by name.
+    memory: keeps the tensors of the transformer and its adapters.
 
     Raises QuantizationUnavailable where the device has no int8 kernels, ConfigError for an unsupported configuration,
     and WeightsError or ResolveError for missing or invalid files. Each message is one line and names the setting,
@@ -121,11 +124,11 @@ def load_model(
         transformer = Transformer(config)
     transformer.eval()
     rules = family.rules(config, hf, architecture)
-    parameters = _load(transformer, directory, family, rules, dtype, device, progress)
+    parameters = _load(transformer, directory, family, rules, dtype, device, progress, memory.is_filled)
     linears = adaptable(transformer)
-    weight_bytes = pack_weights(transformer, quantization)
+    weight_bytes = pack_weights(transformer, quantization, device, memory)
     loaded_adapters = {
-        name: _load_adapter(transformer, name, path, directory, rules, linears, dtype, device)
+        name: _load_adapter(transformer, name, path, directory, rules, linears, dtype, device, memory)
         for name, path in (adapters or {}).items()
     }
     return LoadedModel(
@@ -154,8 +157,13 @@ def _load(
     dtype: torch.dtype,
     device: torch.device,
     progress: Callable[[int, int], None] | None,
+    shapes_only: bool,
 ) -> int:
-    """Load the weights of the transformer, with the family's defaults for absent tensors. Returns `parameters`."""
+    """Load the weights of the transformer, with the family's defaults for absent tensors.
+
+    shapes_only: leave the parameters on the meta device, with their shapes and dtype.
+    Returns the number of parameters; tied ones count once.
+    """
     shapes = {name: tuple(parameter.shape) for name, parameter in transformer.named_parameters()}
     with open_checkpoint(directory) as stored:
         matches = [first_match(rules, name) for name in stored]
@@ -164,19 +172,16 @@ def _load(
     tied = {name: family.tied_if_absent[name] for name in family.tied_if_absent.keys() & shapes.keys() - found}
     for name in tied:
         del shapes[name]
-    assign = partial(_assign, transformer)
+    if shapes_only:
+        transformer.to(dtype)
+        return sum(torch.Size(shape).numel() for shape in shapes.values())
+    assign = partial(set_parameter, transformer)
     report = load_weights(directory, rules, shapes, dtype, device, assign, progress)
     for name, shape in zero.items():
         assign(name, torch.zeros(shape, dtype=dtype, device=device))
     for name, source in tied.items():
         assign(name, transformer.get_parameter(source))
     return report.parameters
-
-
-def _assign(module: nn.Module, name: str, tensor: Tensor) -> None:
-    """Set the parameter with this dotted name."""
-    owner, _, attribute = name.rpartition(".")
-    setattr(module.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
 
 
 def _load_sentence_head(directory: Path, config: SentenceConfig, device: torch.device) -> SentenceHead:
@@ -186,7 +191,7 @@ def _load_sentence_head(directory: Path, config: SentenceConfig, device: torch.d
     rules = (Rename(r"linear\.(weight|bias)", r"linear.\1"),)
     for layer, module in zip(config.dense, head.dense, strict=True):
         shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-        assign = partial(_assign, module)
+        assign = partial(set_parameter, module)
         try:
             load_weights(directory, rules, shapes, torch.float32, device, assign, folder=layer.folder)
         except WeightsError as error:
@@ -203,6 +208,7 @@ def _load_adapter(
     linears: Mapping[str, tuple[int, int]],
     dtype: torch.dtype,
     device: torch.device,
+    memory: TensorMemory,
 ) -> LoadedAdapter:
     try:
         settings = json_object(directory, "adapter_config.json")
@@ -213,7 +219,7 @@ def _load_adapter(
     except (ConfigError, WeightsError, ResolveError) as error:
         raise ConfigError(f"adapter {name!r}: {error}") from error
     with torch.inference_mode():
-        weight_bytes = transformer.adapters.attach(transformer, name, updates, dtype)
+        weight_bytes = transformer.adapters.attach(transformer, name, updates, dtype, memory)
     downs = {id(update.down): update.down for update in updates.values()}.values()
     parameters = sum(down.numel() for down in downs) + sum(update.up.numel() for update in updates.values())
     return LoadedAdapter(parameters, weight_bytes)

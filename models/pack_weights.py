@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.layers.attention import Attention
-from models.layers.linear import Linear
+from models.layers.linear import Linear, set_parameter
+from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
 
 
@@ -25,18 +26,26 @@ class CountingPacker:
         return packed
 
 
-def pack_weights(model: Transformer, quantization: ops.Quantization | None = None) -> int:
+def pack_weights(
+    model: Transformer,
+    quantization: ops.Quantization | None = None,
+    device: torch.device | None = None,
+    memory: TensorMemory = PRIVATE,
+) -> int:
     """Pack all linears of a model in place. Projections with the same input are merged into one product.
 
     quantization: `int8` rounds all linears, the output head and the token table that is tied to it. Other embeddings,
         norms and biases keep their dtype, and so do hidden states. Attention then works in `ops.attention_dtype`,
         except sparse and disentangled attention.
+    device: device that runs the model; None for the device of its parameters. They differ if the parameters are on the
+        meta device, because `memory` has their contents.
+    memory: keeps the packed weights, and then the parameters that stay as they are.
     Returns the memory of all weights in bytes. Raises QuantizationUnavailable.
     """
     model.attention_dtype = ops.attention_dtype(model.dtype, quantization)
     packers = []
     for out_dtype in (model.dtype, model.attention_dtype, torch.float32):
-        pack = ops.packer(model.dtype, model.device, quantization, out_dtype)
+        pack = ops.packer(model.dtype, device or model.device, quantization, out_dtype, memory)
         if pack is not None:
             packers.append(CountingPacker(pack, out_dtype))
     if packers:
@@ -44,6 +53,10 @@ def pack_weights(model: Transformer, quantization: ops.Quantization | None = Non
         with torch.inference_mode():
             _pack(model, packer, projection_packer)
             model.pack_head(head_packer)
+    for name, parameter in list(model.named_parameters()):
+        kept = memory.keep(parameter)
+        if kept is not parameter:
+            set_parameter(model, name, kept)
     packed_bytes = sum(packer.packed_bytes for packer in packers)
     return packed_bytes + sum(parameter.nbytes for parameter in model.parameters())
 

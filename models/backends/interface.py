@@ -34,6 +34,7 @@ from models.backends.torch.sampling import Drawn, Filters
 from models.config import Activation
 from models.layers.activations import activate
 from models.logits import LogitsTopK
+from models.tensor_memory import PRIVATE, TensorMemory
 
 Quantization = Literal["int8"]
 
@@ -191,16 +192,20 @@ def packer(
     device: torch.device,
     quantization: Quantization | None = None,
     out_dtype: torch.dtype | None = None,
+    memory: TensorMemory = PRIVATE,
 ) -> Callable[[Tensor, Tensor | None], LinearWeight] | None:
     """The function that packs a weight and its bias for the backend's kernels; None where weights stay dense.
 
     out_dtype: dtype of the products; None for `dtype`. Float products give `dtype` or float32.
+    memory: keeps the packed tensors.
     Raises QuantizationUnavailable where the backend has no kernel for quantised weights.
     """
     check_quantization(dtype, device, quantization)
     if quantization == "int8":
-        return partial(cpu_linear.Int8Weight, out_dtype=out_dtype)
-    return partial(cpu_linear.FloatWeight, out_dtype=out_dtype) if _has_kernels(dtype, device) else None
+        return partial(cpu_linear.Int8Weight, out_dtype=out_dtype, memory=memory)
+    if not _has_kernels(dtype, device):
+        return None
+    return partial(cpu_linear.FloatWeight, out_dtype=out_dtype, memory=memory)
 
 
 def _has_kernels(dtype: torch.dtype, device: torch.device) -> bool:
@@ -223,6 +228,11 @@ def check_quantization(dtype: torch.dtype, device: torch.device, quantization: Q
     raise QuantizationUnavailable(
         f"--quantize {quantization} needs a CPU, float32 or bfloat16, and the compiled kernels: {reason}"
     )
+
+
+def kernels_version() -> str:
+    """Version of the compiled kernels, which determines the layouts of packed weights; empty without kernels."""
+    return library.interface_hash() if kernels_are_built else ""
 
 
 # ----------------------------------------------------------------------------------------------------------- operations

@@ -14,6 +14,12 @@ def parameter(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape), requires_grad=False)
 
 
+def set_parameter(module: nn.Module, name: str, tensor: Tensor) -> None:
+    """Set the parameter with this dotted name, without gradient."""
+    owner, _, attribute = name.rpartition(".")
+    setattr(module.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
+
+
 class Linear(nn.Module):
     """`x W^T + b`.
 
@@ -52,12 +58,20 @@ def concatenate(linears: list[Linear]) -> tuple[Tensor, Tensor | None]:
 
     Returns (weight, bias): [sum of out, in] and [sum of out], or None if no linear has a bias. A missing bias is zero.
     """
-    weight = torch.cat([linear.weight for linear in linears])
+    weight = _cat([linear.weight for linear in linears])
     if all(linear.bias is None for linear in linears):
         return weight, None
-    return weight, torch.cat(
+    return weight, _cat(
         [weight.new_zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias for linear in linears]
     )
+
+
+def _cat(tensors: list[Tensor]) -> Tensor:
+    """Concatenate along the first dimension. For the meta device `torch.cat` would import a compiler, in a second."""
+    first = tensors[0]
+    if first.is_meta:
+        return first.new_empty((sum(map(len, tensors)), *first.shape[1:]))
+    return torch.cat(tensors)
 
 
 class ConvolutionWeights(nn.Module):

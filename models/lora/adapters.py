@@ -20,6 +20,7 @@ from models.config import Activation
 from models.layers.activations import activate
 from models.layers.attention import Attention
 from models.layers.linear import Linear
+from models.tensor_memory import PRIVATE, TensorMemory
 
 _MERGED = ("query", "key", "value")
 """Projections that `Attention.merged` computes in one product, in this order."""
@@ -119,12 +120,20 @@ class AdapterSet:
         finally:
             self.rows = None
 
-    def attach(self, model: nn.Module, name: str, updates: Mapping[str, LowRankUpdate], dtype: torch.dtype) -> int:
+    def attach(
+        self,
+        model: nn.Module,
+        name: str,
+        updates: Mapping[str, LowRankUpdate],
+        dtype: torch.dtype,
+        memory: TensorMemory = PRIVATE,
+    ) -> int:
         """Add an adapter to the weights of a model, after they are packed.
 
         name: name of the adapter.
         updates: update of each linear, by the linear's path in the model.
         dtype: dtype in which the updates are computed.
+        memory: keeps the packed updates.
         Returns the memory of the adapter, in bytes.
         """
         merged: dict[str, dict[str, LowRankUpdate]] = {}
@@ -139,12 +148,12 @@ class AdapterSet:
             linear = owner.get_submodule(leaf)
             assert isinstance(linear, Linear)
             linear.packed = adapted = self._adapt(linear.linear_weight)
-            added_bytes += adapted.add(name, update, dtype)
+            added_bytes += adapted.add(name, update, dtype, memory)
         for path, parts in merged.items():
             attention = model.get_submodule(path)
             assert isinstance(attention, Attention) and attention.merged is not None
             attention.merged = adapted = self._adapt(attention.merged)
-            added_bytes += adapted.add(name, _merge(attention, parts), dtype)
+            added_bytes += adapted.add(name, _merge(attention, parts), dtype, memory)
         return added_bytes
 
     def _adapt(self, base: ops.LinearWeight) -> AdaptedWeight:
@@ -163,9 +172,9 @@ class AdaptedWeight:
         self._updates: dict[str, tuple[torch.dtype, ops.LinearWeight, ops.LinearWeight]] = {}
         self._names: frozenset[str] = frozenset()
 
-    def add(self, name: str, update: LowRankUpdate, dtype: torch.dtype) -> int:
-        """Add the update of an adapter, computed in `dtype`. Returns its memory in bytes."""
-        packer = ops.packer(dtype, update.down.device) or ops.DenseWeight
+    def add(self, name: str, update: LowRankUpdate, dtype: torch.dtype, memory: TensorMemory) -> int:
+        """Add the update of an adapter, computed in `dtype` and kept in `memory`. Returns its memory in bytes."""
+        packer = ops.packer(dtype, update.down.device, memory=memory) or ops.DenseWeight
         down, up = (packer(factor.to(dtype).contiguous(), None) for factor in (update.down, update.up))
         self._updates[name] = (dtype, down, up)
         self._names = frozenset(self._updates)

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
@@ -16,6 +17,9 @@ from server.api_keys import ApiKeys
 from server.errors import InvalidRequest
 from server.operations.runtime import Runtime
 from server.settings import Settings
+
+if TYPE_CHECKING:
+    from server.api.tracing import Tracing
 
 DEFAULT_TIMEOUT_MS = 60_000
 _BODY_SHARE = 3
@@ -31,11 +35,13 @@ class State:
     """Everything that lives as long as the server.
 
     runtime: models, engine client, metrics and threads, which operations share.
-    fresh: whether the worker is ready and has sent a heartbeat recently.
-    failed: whether the supervisor has given up on the worker.
+    fresh: whether a worker is ready and has sent a heartbeat recently.
+    failed: whether the server has given up on its workers.
+    workers: number of workers that are ready, and of all workers.
     started: all models have been loaded once. draining: new requests are refused.
     door: limits the requests in progress.
     keys: the accepted API keys; replaced when the key file changes.
+    tracing: None if traces are off.
     answering: number of requests in progress. recordings: number of requests with a recording in memory.
     start_time: when the server started, in seconds since 1970.
     secret: key of the hash that turns API keys into cache salts; different in every process.
@@ -45,10 +51,12 @@ class State:
     runtime: Runtime
     fresh: Callable[[], bool]
     failed: Callable[[], bool]
+    workers: Callable[[], tuple[int, int]] = lambda: (1, 1)
     door: Door = field(init=False)
     keys: ApiKeys = field(default_factory=ApiKeys)
     started: bool = False
     draining: bool = False
+    tracing: Tracing | None = None
     answering: int = 0
     recordings: int = 0
     start_time: float = field(default_factory=time.time)

@@ -1,4 +1,4 @@
-"""Operating system settings of the worker: signals, threads, memory allocation and the number of usable cores."""
+"""Operating system settings of the worker: signals, processors, threads and memory allocation."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 SPIN_COUNT = "20000"
@@ -15,6 +16,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _LOADING_BYTES, _SERVING_BYTES = 1 << 20, 4 << 20
 """Smallest block that malloc maps separately instead of taking it from the heap: while loading, and while serving."""
+
+_before_pinning: set[int] = set()
+"""Processors of this process before `pin_to_processors`; empty if it was not pinned."""
 
 _KEPT_BYTES = 8 << 20
 """Free bytes that the heap keeps at its end while steps run."""
@@ -28,9 +32,30 @@ def die_with_parent() -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Ignore SIGINT and SIGTERM, which reach the whole process group. The parent drains and then sends `Shutdown`."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Ignore signals that reach the whole process group. The parent drains and then sends `Shutdown`."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+
+
+def pin_to_processors(processors: Collection[int]) -> None:
+    """Run this process and its later threads on these logical processors only. Call before torch is imported.
+
+    A set that the system refuses changes nothing: the set of allowed processors may have shrunk since it was made.
+    """
+    global _before_pinning
+    if hasattr(os, "sched_setaffinity"):
+        before = os.sched_getaffinity(0)
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, processors)
+            _before_pinning = before
+
+
+def use_all_processors() -> None:
+    """Undo `pin_to_processors` for all threads: the worker computes on another device than the CPU."""
+    if _before_pinning:
+        for task in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(int(task.name), _before_pinning)
 
 
 def let_threads_sleep() -> None:
@@ -81,25 +106,3 @@ def _set_malloc(option: int, size: int) -> None:
     if sys.platform == "linux" and not chosen:
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).mallopt(option, size)
-
-
-def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Number of usable cores: the smaller of CPU affinity and the container's CPU quota (cgroup v2, else v1)."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _quota(root)
-    return allowed if quota is None else max(1, min(allowed, round(quota)))
-
-
-def _quota(root: Path) -> float | None:
-    try:
-        limit, period = (root / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            limit = (root / "cpu" / "cpu.cfs_quota_us").read_text().strip()
-            period = (root / "cpu" / "cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return None
-    try:
-        return int(limit) / int(period) if int(limit) > 0 and int(period) > 0 else None
-    except ValueError:
-        return None

@@ -14,6 +14,7 @@ from models.backends import interface as ops
 from models.config import ConfigError, ConvolutionalEmbeddingConfig
 from models.kv_cache import KVCache
 from models.loader import LoadedModel, load_model
+from models.tensor_memory import PRIVATE, TensorMemory
 from server.engine.audio_encoder import AudioRunner, LogMelEngine
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
@@ -127,8 +128,15 @@ class LoadedCheckpoint:
         }
 
 
-def load(spec: ModelSpec, device: torch.device, progress: ProgressCallback) -> LoadedCheckpoint:
-    """Load a checkpoint. progress: called with the bytes read so far and in total. Raises LoadError."""
+def load(
+    spec: ModelSpec, device: torch.device, progress: ProgressCallback, memory: TensorMemory = PRIVATE
+) -> LoadedCheckpoint:
+    """Load a checkpoint.
+
+    progress: called with the bytes read so far and in total.
+    memory: keeps the tensors of the model.
+    Raises LoadError.
+    """
     started = time.monotonic()
     name: str = spec.dtype
     if name == "auto":
@@ -136,7 +144,7 @@ def load(spec: ModelSpec, device: torch.device, progress: ProgressCallback) -> L
     dtype: torch.dtype = getattr(torch, name)
     try:
         adapters = {adapter: Path(directory) for adapter, directory in spec.adapters.items()}
-        model = load_model(Path(spec.directory), dtype, device, progress, spec.quantization, adapters)
+        model = load_model(Path(spec.directory), dtype, device, progress, spec.quantization, adapters, memory)
     except (ops.QuantizationUnavailable, ConfigError, WeightsError, ResolveError) as error:
         raise LoadError(f"model {spec.name!r}: {' '.join(str(error).split())}") from error
     except (torch.OutOfMemoryError, MemoryError) as error:

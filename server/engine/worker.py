@@ -1,7 +1,10 @@
 """The worker process: `python -m server.engine.worker --fd N`, one end of a socket pair inherited as descriptor N.
 
+With `--processors`, one of several workers on a CPU runs on a share of the processors (`server.cores`).
+
 Exits with 0 after `Shutdown` or when the socket is closed, and with 2 if a model cannot be loaded. The operating system
-settings are made before torch is imported, because the import takes seconds and reads the environment.
+settings are made before torch is imported, because the import takes seconds and reads the environment. Heartbeats
+start before it, too.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ import socket
 import sys
 
 from server.engine.connection import Connection, ConnectionClosed
-from server.engine.host import die_with_parent, leave_signals_to_parent, let_threads_sleep
+from server.engine.host import die_with_parent, leave_signals_to_parent, let_threads_sleep, pin_to_processors
+from server.engine.loading_beats import LoadingBeats
+from server.ipc.messages import Configure, Shutdown
 from server.log_format import ENVIRONMENT, start_logging
 
 
@@ -22,9 +27,13 @@ def main(arguments: list[str] | None = None) -> int:
         prog="server.engine.worker", description="A Triptych worker; the server starts it."
     )
     parser.add_argument("--fd", type=int, required=True, help="descriptor of the socket to the server")
-    descriptor: int = parser.parse_args(arguments).fd
+    parser.add_argument("--processors", default="", help="logical processors to run on, separated by commas")
+    options = parser.parse_args(arguments)
+    descriptor: int = options.fd
     die_with_parent()
     leave_signals_to_parent()
+    if options.processors:
+        pin_to_processors([int(number) for number in options.processors.split(",")])
     let_threads_sleep()
     start_logging("warning", os.environ.get(ENVIRONMENT, "text"))
     try:
@@ -32,10 +41,15 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError:
         print(f"error: descriptor {descriptor} is not a socket; workers are started by the server", file=sys.stderr)
         return 2
-    from server.engine.service import run_worker
-
     try:
-        return run_worker(connection)
+        first, *early = connection.receive_some()
+        if isinstance(first, Shutdown):
+            return 0
+        assert isinstance(first, Configure), f"the first message must be Configure, not {type(first).__name__}"
+        beats = LoadingBeats(connection, first.epoch)
+        from server.engine.service import run_worker
+
+        return run_worker(connection, first, early, beats.stop)
     except ConnectionClosed:
         return 0
 

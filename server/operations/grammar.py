@@ -1,8 +1,6 @@
 """Compile a text format into the grammar that the engine follows, and check it before the request is accepted.
 
 Also sends the bytes of a model's tokens to the worker, which needs them for grammars and for beams with stop strings.
-llguidance is imported with the first format that a client sends. Its reasons for refusing a format are shown to the
-client, without the text around them.
 """
 
 from __future__ import annotations
@@ -10,25 +8,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.ipc.messages import Vocabulary
 from server.ipc.sections import AnswerSection
+from server.operations.grammar_compiler import GrammarCompiler, GrammarRefused
 from server.operations.runtime import Runtime, ServedModel
 from server.text.token_bytes import NoTokenBytes, TokenBytes
 
-if TYPE_CHECKING:
-    from llguidance import LLTokenizer
-    from llguidance._lib import JsonCompileOptions
-
 MAX_FORMAT_BYTES = 1 << 16
-MAX_REASON_CHARACTERS = 200
 _PARAM = "response_format"
-_JSON_OPTIONS: JsonCompileOptions = {
+JSON_OPTIONS: Mapping[str, Any] = {
     "whitespace_flexible": True,
     # Compact, as `json.dumps` spaces it, or indented. Unlimited white space would allow an endless answer.
     "whitespace_pattern": r"( |\n {0,20})?",
@@ -75,7 +67,7 @@ async def prepare(
     """
     if text_format is None:
         return [], None
-    source = await runtime.pools.grammar.run(lambda: source_of(text_format), call)
+    source = await runtime.pools.grammar.run(lambda: source_of(text_format, runtime.grammar_compiler), call)
     problem = f"`{_PARAM}` is not supported for `{model.name}`"
     token_bytes = await send_token_bytes(runtime, call, model, problem, _PARAM)
     grammar = assemble(answer_rule(token_bytes.opens_with_space and not continues), {"text": source})
@@ -106,23 +98,21 @@ async def send_token_bytes(runtime: Runtime, call: Call, model: ServedModel, pro
     return token_bytes
 
 
-def source_of(text_format: TextFormat) -> str:
+def source_of(text_format: TextFormat, compiler: GrammarCompiler) -> str:
     """The grammar of the text itself, as JSON. Raises InvalidRequest for a format that cannot be followed."""
-    if isinstance(text_format, JsonFormat):
-        schema = json.dumps(text_format.schema)
-        if len(schema) > MAX_FORMAT_BYTES:
-            raise InvalidRequest(
-                f"`{_PARAM}` has a schema of {len(schema)} bytes; the limit is {MAX_FORMAT_BYTES}", _PARAM
-            )
-        source = json_source(schema)
-    elif isinstance(text_format, RegexFormat):
-        source = _regex_source(text_format.pattern)
-    else:
-        source = _regex_source("|".join(map(_literal, text_format.choices)))
-    reason = refusal(source)
-    if reason is not None:
-        raise InvalidRequest(f"`{_PARAM}` {reason}", _PARAM)
-    return source
+    try:
+        if isinstance(text_format, JsonFormat):
+            schema = json.dumps(text_format.schema)
+            if len(schema) > MAX_FORMAT_BYTES:
+                raise InvalidRequest(
+                    f"`{_PARAM}` has a schema of {len(schema)} bytes; the limit is {MAX_FORMAT_BYTES}", _PARAM
+                )
+            return compiler.json_sources([schema], JSON_OPTIONS)[0]
+        if isinstance(text_format, RegexFormat):
+            return compiler.pattern_source(text_format.pattern)
+        return compiler.pattern_source("|".join(map(_literal, text_format.choices)))
+    except GrammarRefused as refused:
+        raise InvalidRequest(f"`{_PARAM}` {refused}", _PARAM) from None
 
 
 def answer_rule(opens_with_space: bool) -> str:
@@ -141,61 +131,6 @@ def assemble(rules: str, sources: Mapping[str, str]) -> str:
     return json.dumps({"grammars": [start, *({"name": name, **json.loads(one)} for name, one in sources.items())]})
 
 
-def json_source(schema: str) -> str:
-    """The grammar of JSON that matches a schema. schema: as JSON text."""
-    from llguidance import LLMatcher
-
-    return _text_grammar(LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS))
-
-
-def _regex_source(pattern: str) -> str:
-    from llguidance import LLMatcher
-
-    return _text_grammar(LLMatcher.grammar_from_regex(pattern))
-
-
 def _literal(text: str) -> str:
     """A regular expression that matches exactly this text."""
     return "".join(one if one.isascii() and one.isalnum() else f"\\x{{{ord(one):x}}}" for one in text)
-
-
-def _text_grammar(grammar: str) -> str:
-    (rules,) = json.loads(grammar)["grammars"]
-    return json.dumps({name: value for name, value in rules.items() if name != "name" and value is not None})
-
-
-@lru_cache(maxsize=256)
-def refusal(source: str) -> str | None:
-    """The reason why a grammar cannot be used, or None. Compiles the grammar and computes the mask of a first byte.
-
-    source: the grammar of a text, as JSON.
-    """
-    from llguidance import LLMatcher, LLParserLimits
-
-    limits = LLParserLimits(verbose_errors=False)
-    matcher = LLMatcher(_byte_vocabulary(), assemble(answer_rule(False), {"text": source}), limits=limits, log_level=0)
-    if matcher.is_error():
-        return f"cannot be used: {_reason(matcher.get_error())}"
-    mask = matcher.compute_bitmask()
-    if matcher.is_error():
-        unfollowable = matcher.get_error().startswith("NoExtension")
-        return "matches no text" if unfollowable else f"cannot be used: {_reason(matcher.get_error())}"
-    assert any(mask), "a grammar without an error allows some token"
-    return None
-
-
-def _reason(error: str) -> str:
-    """The first line of the library's message that states the error."""
-    lines = [line.strip() for line in error.splitlines() if line.strip()]
-    line = next((one.removeprefix("error: ") for one in lines if one.startswith("error: ")), lines[0])
-    return line[:MAX_REASON_CHARACTERS]
-
-
-@cache
-def _byte_vocabulary() -> LLTokenizer:
-    """A vocabulary of all single bytes, so that every text can be spelled."""
-    import llguidance
-
-    tokens = [*(bytes([byte]) for byte in range(256)), b""]
-    vocabulary = SimpleNamespace(tokens=tokens, eos_token_id=256, bos_token_id=None, special_token_ids=[256])
-    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(vocabulary), n_vocab=257, eos_token=256)

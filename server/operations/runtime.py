@@ -22,7 +22,9 @@ from server.ipc.descriptions import ModelInfo, Task
 from server.metrics import Metrics
 from server.operations.admission import Admission
 from server.operations.entailment import entailment
+from server.operations.grammar_compiler import GrammarCompiler
 from server.operations.pools import Pools
+from server.operations.stages import stage
 from server.text.chat import ChatError, ChatRenderer
 from server.text.checkpoint_text import CheckpointText
 from server.text.detect import LanguageDetector
@@ -142,6 +144,7 @@ class Runtime:
     chat_renderer: renders chat templates.
     template_tools: what each chat template does with tools, by its source; filled by `template_tools.template_tools`.
     pair_templates: how each model's tokenizer joins pairs, by model name; filled by `pairs.pair_template`.
+    grammar_compiler: compiles the formats of answers.
     language_detector: detects the languages of texts.
     pools: threads for text work.
     admission: limits the cost of the requests in progress.
@@ -154,14 +157,16 @@ class Runtime:
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
     template_tools: dict[str, TemplateTools] = field(default_factory=dict)
     pair_templates: dict[str, PairTemplate] = field(default_factory=dict)
+    grammar_compiler: GrammarCompiler = field(default_factory=GrammarCompiler)
     language_detector: LanguageDetector = field(default_factory=LanguageDetector)
     pools: Pools = field(default_factory=Pools)
     admission: Admission = field(default_factory=Admission)
 
     def close(self) -> None:
-        """Stop the threads and the process of chat templates."""
+        """Stop the threads, and the processes of chat templates and grammars."""
         self.pools.close()
         self.chat_renderer.close()
+        self.grammar_compiler.close()
 
     def loaded(self) -> list[ServedModel]:
         """All loaded models, in the order of the command line."""
@@ -212,7 +217,8 @@ class Runtime:
     async def in_template_thread(self, work: Callable[[], Result], call: Call) -> Result:
         """Run work with chat templates. Raises the errors of `Pool.run`."""
         try:
-            return await self.pools.template.run(work, call)
+            with stage("render template"):
+                return await self.pools.template.run(work, call)
         except ChatError:
             if call.deadline is not None and time.monotonic() >= call.deadline:
                 raise DeadlineExceeded("the deadline passed before the chat template was rendered") from None
@@ -301,7 +307,7 @@ class Runtime:
             [sum(map(tokenizer.token_bound, one)) for one in zip(texts, pairs or [""] * len(texts), strict=True)]
         )
         started = time.perf_counter()
-        with self.client.preparing():
+        with self.client.preparing(), stage("tokenize"):
             if small:
                 await self.pools.tokenize.run_pieces([partial(encode, piece) for piece in small], call)
             if large:

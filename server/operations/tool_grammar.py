@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from server.errors import InvalidRequest
-from server.operations import grammar
+from server.operations.grammar import JSON_OPTIONS, MAX_FORMAT_BYTES
+from server.operations.grammar_compiler import GrammarCompiler, GrammarRefused
 from server.text.tokenizer import Tokenizer
 from server.text.tool_formats import ToolFormat
 
@@ -49,7 +50,9 @@ class Function:
     source: str
 
 
-def callable_functions(tools: Sequence[Mapping[str, Any]], choice: ToolChoice) -> list[Function]:
+def callable_functions(
+    tools: Sequence[Mapping[str, Any]], choice: ToolChoice, compiler: GrammarCompiler
+) -> list[Function]:
     """The functions that the answer may call; empty if it calls none. Compiles the schemas of their arguments.
 
     Raises InvalidRequest for a bad tool, a schema that cannot be followed, and a choice of a function that is missing.
@@ -67,7 +70,12 @@ def callable_functions(tools: Sequence[Mapping[str, Any]], choice: ToolChoice) -
         raise InvalidRequest(f"`tools[{repeated}].function.name` is also the name of an earlier function", "tools")
     if choice.name is not None and choice.name not in names:
         raise InvalidRequest("`tool_choice` names a function that is not in `tools`", "tool_choice")
-    functions = [Function(name, _arguments_source(tools[index], index)) for index, name in enumerate(names)]
+    schemas = [_arguments_schema(tool, index) for index, tool in enumerate(tools)]
+    try:
+        sources = compiler.json_sources(schemas, JSON_OPTIONS)
+    except GrammarRefused as refused:
+        raise InvalidRequest(f"{_place(refused.index)} {refused}", "tools") from None
+    functions = [Function(name, source) for name, source in zip(names, sources, strict=True)]
     if choice.mode == "none":
         return []
     return [one for one in functions if choice.name in (None, one.name)]
@@ -85,23 +93,22 @@ def _name(tool: Mapping[str, Any], index: int) -> str:
     return name
 
 
-def _arguments_source(tool: Mapping[str, Any], index: int) -> str:
-    """The grammar of a function's arguments. Members that the schema does not name are not generated."""
-    place = f"`tools[{index}].function.parameters`"
+def _arguments_schema(tool: Mapping[str, Any], index: int) -> str:
+    """The schema of a function's arguments, as JSON. Members that the schema does not name are not generated."""
     schema = tool["function"].get("parameters")
     if schema is None:
         schema = {"properties": {}}
     if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
-        raise InvalidRequest(f"{place} must be a JSON schema of type `object`", "tools")
+        raise InvalidRequest(f"{_place(index)} must be a JSON schema of type `object`", "tools")
     closed = {} if any(key in schema for key in _COMBINING) else {"additionalProperties": False}
     text = json.dumps({"type": "object", **closed, **schema})
-    if len(text) > grammar.MAX_FORMAT_BYTES:
-        raise InvalidRequest(f"{place} has {len(text)} bytes; the limit is {grammar.MAX_FORMAT_BYTES}", "tools")
-    source = grammar.json_source(text)
-    reason = grammar.refusal(source)
-    if reason is not None:
-        raise InvalidRequest(f"{place} {reason}", "tools")
-    return source
+    if len(text) > MAX_FORMAT_BYTES:
+        raise InvalidRequest(f"{_place(index)} has {len(text)} bytes; the limit is {MAX_FORMAT_BYTES}", "tools")
+    return text
+
+
+def _place(index: int) -> str:
+    return f"`tools[{index}].function.parameters`"
 
 
 # ---------------------------------------------------------------------------------------------------------- grammars

@@ -20,6 +20,7 @@ from server.metrics import Metrics
 from server.operations.runtime import Runtime
 from server.settings import Settings
 from server.text import checkpoint_text
+from tests.grammar_compiler import COMPILER
 from tests.wire.checkpoints import write_all
 from tests.wire.fake_worker import describe
 
@@ -40,7 +41,9 @@ class Bench:
         )
         directories = dict(entry.split("=", 1) for entry in write_all(root))
         texts = {name: checkpoint_text.load(name, Path(directory)) for name, directory in directories.items()}
-        self.runtime = Runtime(self.client, self.metrics, texts, settings.max_text_characters)
+        self.runtime = Runtime(
+            self.client, self.metrics, texts, settings.max_text_characters, grammar_compiler=COMPILER
+        )
         self.state = State(
             settings=settings,
             runtime=self.runtime,

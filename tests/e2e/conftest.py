@@ -48,9 +48,7 @@ class RunningServer:
         return total
 
     def worker(self) -> psutil.Process:
-        (child,) = (
-            c for c in psutil.Process(self.process.pid).children() if "server.engine.worker" in " ".join(c.cmdline())
-        )
+        (child,) = (child for child in psutil.Process(self.process.pid).children() if "--fd" in child.cmdline())
         return child
 
     def wait_ready(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from server.engine.connection import Connection, ConnectionClosed
-from server.engine.host import usable_cores
 from server.ipc.descriptions import EngineOptions, ModelSpec
 from server.ipc.messages import (
     FRAME_HEADER,
@@ -24,7 +22,6 @@ from server.ipc.messages import (
     Encode,
     EncodeItem,
     LoadFailed,
-    Message,
     Progress,
     Ready,
     Shutdown,
@@ -34,67 +31,15 @@ from server.ipc.messages import (
     encode_frame,
 )
 from tests.engine.harness import generate, reference
+from tests.engine.worker_process import ROOT, Worker
 from tests.waiting import HANG_SECONDS, eventually
-
-ROOT = Path(__file__).resolve().parents[2]
-DEVICE = os.environ.get("TRIPTYCH_TEST_DEVICE", "cpu")
-
-
-class Worker:
-    """A simple client that starts a worker and reads its messages one by one, with blocking reads."""
-
-    def __init__(self) -> None:
-        self.socket, theirs = socket.socketpair()
-        self.socket.settimeout(HANG_SECONDS)
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "server.engine.worker", "--fd", str(theirs.fileno())],
-            pass_fds=(theirs.fileno(),),
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            stderr=subprocess.PIPE,
-        )
-        theirs.close()
-        self._buffer = b""
-
-    def send(self, message: Message) -> None:
-        self.socket.sendall(encode_frame(message))
-
-    def receive(self) -> Message | None:
-        while True:
-            if len(self._buffer) >= FRAME_HEADER.size:
-                (length,) = FRAME_HEADER.unpack_from(self._buffer)
-                end = FRAME_HEADER.size + length
-                if len(self._buffer) >= end:
-                    message = decode_from_worker(self._buffer[FRAME_HEADER.size : end])
-                    self._buffer = self._buffer[end:]
-                    return message
-            data = self.socket.recv(1 << 16)
-            if not data:
-                return None
-            self._buffer += data
-
-    def until(self, kind: type, seen: list | None = None):
-        while True:
-            message = self.receive()
-            assert message is not None, f"the worker closed before {kind.__name__}"
-            if seen is not None:
-                seen.append(message)
-            if isinstance(message, kind):
-                return message
-
-    def configure(self, pairs, epoch: int = 7, **options) -> None:
-        specs = [ModelSpec(pair.name, pair.loaded.spec.directory, "float32") for pair in pairs]
-        settings = {"threads": 1, "block_size": 4, "kv_cache_bytes": 1 << 22, **options}
-        self.send(Configure(epoch, DEVICE.split(":")[0], specs, EngineOptions(**settings)))
 
 
 @pytest.fixture
 def worker():
     one = Worker()
     yield one
-    one.socket.close()
-    if one.process.poll() is None:
-        one.process.kill()
-    one.process.communicate()
+    one.end()
 
 
 def test_a_worker_from_configure_to_shutdown(pairs, worker):
@@ -258,24 +203,3 @@ def test_messages_that_arrive_byte_by_byte_are_received():
     assert received == expected
     assert connection.receive(0.0) == []
     ours.close(), theirs.close()
-
-
-@pytest.mark.parametrize(
-    "files, cores",
-    [
-        ({"cpu.max": "150000 100000"}, 2),
-        ({"cpu.max": "100000 100000"}, 1),
-        ({"cpu.max": "20000 100000"}, 1),
-        ({"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, 1),
-        ({"cpu.max": "max 100000"}, None),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
-        ({"cpu.max": "nonsense"}, None),
-        ({}, None),
-    ],
-)
-def test_usable_cores(tmp_path, monkeypatch, files, cores):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert usable_cores(tmp_path) == (8 if cores is None else cores)

@@ -28,6 +28,7 @@ from server.operations.chat import ChatDelta, ChatResult, ChatSpec, chat
 from server.operations.runtime import Runtime
 from server.text import checkpoint_text
 from tests.engine.stored_logits import StoredLogits
+from tests.grammar_compiler import COMPILER
 from tests.wire.checkpoints import byte_alphabet
 
 CONTEXT = 4096
@@ -100,7 +101,7 @@ class ChatBench:
         self.client = EngineClient(Telemetry(self.metrics), 256, 1 << 20)
         text = checkpoint_text.load("llm", directory)
         self.tokenizer = text.tokenizer
-        self.runtime = Runtime(self.client, self.metrics, {"llm": text}, 1 << 20)
+        self.runtime = Runtime(self.client, self.metrics, {"llm": text}, 1 << 20, grammar_compiler=COMPILER)
         self.vocab_size = text.tokenizer.vocab_size
         closing = [i for i, one in enumerate(text.tokenizer.token_bytes.by_id) if one in (b'"', b"}", b"]", b'"}')]
         self.runner = ScriptedRunner(self.vocab_size, [], [1, *closing], seed)

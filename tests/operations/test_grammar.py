@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from server.errors import InvalidRequest
 from server.ipc.messages import (
     Abort,
     Failed,
@@ -19,9 +21,13 @@ from server.ipc.messages import (
     Vocabulary,
 )
 from server.ipc.params import GenerationParams
-from server.operations import grammar
+from server.operations import grammar, grammar_compiler
 from server.operations.grammar import ChoiceFormat, JsonFormat, RegexFormat
+from server.operations.grammar_compiler import GrammarCompiler
+from server.operations.tool_grammar import ToolChoice, callable_functions
+from server.text.line_process import LineProcess
 from tests.api.conftest import Bench
+from tests.grammar_compiler import COMPILER
 from tests.operations.test_generation_params import sent_params, sent_request
 
 DIGITS = {"type": "regex", "pattern": "[0-9]+"}
@@ -79,32 +85,32 @@ async def test_the_grammar_allows_every_tokenization_of_the_text(bench: Bench, h
 
 
 def test_a_leading_space_comes_before_the_text() -> None:
-    sources = {"text": grammar.source_of(JsonFormat({"type": "object"}))}
+    sources = {"text": grammar.source_of(JsonFormat({"type": "object"}), COMPILER)}
     assert rules(grammar.assemble(grammar.answer_rule(True), sources))[0].endswith('start: " " @text')
     assert rules(grammar.assemble(grammar.answer_rule(False), sources))[0].endswith("start: @text")
 
 
 def test_a_schema_cannot_set_options_of_the_library() -> None:
     loose = {"x-guidance": {"lenient": True, "whitespace_flexible": False}, "type": "object"}
-    options = json.loads(grammar.source_of(JsonFormat(loose)))["json_schema"]["x-guidance"]
+    options = json.loads(grammar.source_of(JsonFormat(loose), COMPILER))["json_schema"]["x-guidance"]
     assert options["lenient"] is False and options["whitespace_flexible"] is True
 
 
 def test_members_stay_in_the_order_of_the_schema() -> None:
     schema = {"properties": {name: {} for name in "zyxabc"}}
-    source = grammar.source_of(JsonFormat(schema))
+    source = grammar.source_of(JsonFormat(schema), COMPILER)
     assert list(json.loads(source)["json_schema"]["properties"]) == list("zyxabc")
 
 
 def test_choices_are_matched_literally() -> None:
     """Characters with a meaning in regular expressions have none in a choice."""
-    source = grammar.source_of(ChoiceFormat(["a.*(b)|/\\[^$", "\n\"'", "é😀"]))
+    source = grammar.source_of(ChoiceFormat(["a.*(b)|/\\[^$", "\n\"'", "é😀"]), COMPILER)
     assert json.loads(source)["lark_grammar"].startswith("start: /a\\x{2e}\\x{2a}\\x{28}b")
 
 
 @pytest.mark.parametrize("pattern", ["a/b", "a\nb", "#", "//", "a\\/b", '"', "(?x) a b # c"])
 def test_patterns_do_not_break_the_surrounding_grammar(pattern: str) -> None:
-    assert grammar.source_of(RegexFormat(pattern))
+    assert grammar.source_of(RegexFormat(pattern), COMPILER)
 
 
 async def test_a_format_failure_during_generation_names_the_field(bench: Bench, http: httpx.AsyncClient) -> None:
@@ -128,11 +134,90 @@ async def test_beam_search_with_a_format_requires_an_end_token(bench: Bench, htt
     )
 
 
-def test_checking_a_grammar_imports_neither_torch_nor_the_engine() -> None:
+def test_compiling_a_grammar_imports_nothing_heavy() -> None:
     code = (
         "import sys; from server.operations import grammar; from server.operations.grammar import JsonFormat; "
-        "print('llguidance' in sys.modules); grammar.source_of(JsonFormat({'type': 'object'})); "
+        "from server.operations.grammar_compiler import GrammarCompiler; compiler = GrammarCompiler(); "
+        "grammar.source_of(JsonFormat({'type': 'object'}), compiler); compiler.close(); "
         "print(sorted({'torch', 'server.engine', 'transformers', 'llguidance'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n")[:2] == ["False", "['llguidance']"]
+    assert done.stdout == "[]\n"
+
+
+ENDLESS = {"type": "string", "allOf": [{"pattern": f"a{{{count},}}"} for count in range(1, 300)]}
+"""A schema of 7,000 bytes that the library compiles for hours."""
+
+
+def test_a_format_that_takes_too_long_is_refused_and_the_next_one_is_compiled() -> None:
+    hurried = GrammarCompiler(cpu_seconds=0.1)
+    try:
+        for _ in range(2):
+            with pytest.raises(InvalidRequest, match=r"`response_format` takes more than 0\.1 s") as refused:
+                grammar.source_of(JsonFormat(ENDLESS), hurried)
+            assert refused.value.param == "response_format"
+        assert grammar.source_of(JsonFormat({"type": "object"}), hurried)
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": ENDLESS}}}}
+        with pytest.raises(InvalidRequest, match="takes more than") as refused:
+            callable_functions([tool], ToolChoice(), hurried)
+        assert refused.value.param == "tools"
+    finally:
+        hurried.close()
+
+
+def test_a_refused_format_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = []
+    exchange = LineProcess.exchange
+    monkeypatch.setattr(LineProcess, "exchange", lambda *given: lines.append(given[1]) or exchange(*given))
+    compiler = GrammarCompiler(cpu_seconds=0.1)
+    try:
+        for schema in (ENDLESS, {"type": "object"}, {"type": "nothing"}) * 2:
+            with contextlib.suppress(InvalidRequest):
+                grammar.source_of(JsonFormat(schema), compiler)
+        assert len(lines) == 3
+        monkeypatch.setattr(grammar_compiler, "MAX_CACHED_BYTES", 0)
+        for _ in range(2):
+            grammar.source_of(JsonFormat({"type": "array"}), compiler)
+        assert len(lines) == 5
+    finally:
+        compiler.close()
+    with pytest.raises(InvalidRequest, match="the server is stopping"):
+        grammar.source_of(JsonFormat({"type": "array"}), compiler)
+
+
+def test_a_format_that_needs_too_much_memory_is_refused() -> None:
+    compiler = GrammarCompiler(cpu_seconds=100, memory_bytes=40 << 20)
+    try:
+        with pytest.raises(InvalidRequest, match="more than 40 MiB of memory"):
+            members: dict[str, Any] = {f"member {number}": {"type": "integer"} for number in range(1000)}
+            grammar.source_of(JsonFormat({"type": "object", "properties": members}), compiler)
+        assert grammar.source_of(JsonFormat({"type": "object"}), compiler)
+    finally:
+        compiler.close()
+
+
+def test_a_schema_nested_too_deeply_for_the_library_is_refused() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(300):
+        schema = {"type": "array", "items": schema}
+    with pytest.raises(InvalidRequest, match="recursion limit"):
+        grammar.source_of(JsonFormat(schema), COMPILER)
+
+
+async def test_a_format_that_takes_too_long_delays_no_other_request(
+    bench: Bench, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop answers while the format is compiled, and the client gets an error that names the field."""
+    bench.become_ready()
+    hurried = GrammarCompiler(cpu_seconds=0.15)
+    monkeypatch.setattr(bench.runtime, "grammar_compiler", hurried)
+    body = {"prompt": "a", "stream": True, "response_format": {"type": "json_schema", "schema": ENDLESS}}
+    posted = asyncio.create_task(http.post("/generate", json=body))
+    answered = 0
+    while not posted.done():
+        answered += (await http.get("/health")).status_code == 200
+        await asyncio.sleep(0.005)
+    answer = await posted
+    hurried.close()
+    assert answer.status_code == 422 and answer.json()["error"]["param"] == "response_format"
+    assert answered > 5

@@ -15,6 +15,7 @@ from typing import cast
 import torch
 
 from models.backends.cpu import header
+from models.backends.cpu.header import interface_hash
 from models.config import Activation
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "OPERATIONS",
     "StaleKernels",
     "choose_isa",
+    "interface_hash",
     "load",
     "loaded",
     "open_library",
@@ -84,7 +86,7 @@ def open_library(path: Path) -> ctypes.CDLL:
         found = library.triptych_interface_hash().decode()
     except AttributeError:
         found = "none"
-    if found != header.interface_hash():
+    if found != interface_hash():
         raise StaleKernels(
             "the compiled kernels are of another version of Triptych; install it again: pip install -e ."
         )

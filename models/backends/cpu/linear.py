@@ -19,6 +19,7 @@ from models.backends.cpu.trace import SymbolicTensor
 from models.backends.torch import operations as torch_operations
 from models.backends.torch.quantization import quantize_int8
 from models.config import Activation
+from models.tensor_memory import PRIVATE, TensorMemory
 
 _PANEL = 32
 """Output channels of one panel, `PANEL` of `kernels/kernels.h`."""
@@ -29,15 +30,18 @@ class CpuWeight(ABC):
 
     Implements `LinearWeight` of the interface.
 
-    weight: [out, in], the original weight. bias: [out] or None.
+    weight: [out, in], the original weight. bias: [out] or None. On the meta device if `memory` has the contents.
     padded: number of values that one output channel takes in memory, padding included.
     out_dtype: dtype of results, multipliers and residuals; None for the dtype of the weight.
+    memory: keeps the packed tensors.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, padded: int, out_dtype: torch.dtype | None) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, padded: int, out_dtype: torch.dtype | None, memory: TensorMemory
+    ) -> None:
         self._columns, self._width = weight.shape
         self._padded, self._dtype, self._out_dtype = padded, weight.dtype, out_dtype or weight.dtype
-        self._bias = None if bias is None else bias.float().contiguous()
+        self._bias = None if bias is None else memory.keep(bias.float().contiguous())
         self._weight = weight
 
     @property
@@ -136,24 +140,32 @@ class FloatWeight(CpuWeight):
 
     weight: [out, in], float32 or bfloat16. bias: [out] or None. is_packed: False keeps torch's layout.
     out_dtype: float32 for unrounded sums; None for the dtype of the weight. Both layouts give the same bits.
+    memory: keeps the packed weight and the bias.
     """
 
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, is_packed: bool = True, out_dtype: torch.dtype | None = None
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        is_packed: bool = True,
+        out_dtype: torch.dtype | None = None,
+        memory: TensorMemory = PRIVATE,
     ) -> None:
         assert out_dtype in (None, weight.dtype, torch.float32), f"a product of {weight.dtype} cannot give {out_dtype}"
         group = 4 // weight.element_size()
-        super().__init__(weight, bias, -(-weight.shape[1] // group) * group, out_dtype)
+        super().__init__(weight, bias, -(-weight.shape[1] // group) * group, out_dtype, memory)
         self._is_packed, self._weight = is_packed, weight.contiguous()
         if is_packed:
-            self._weight = torch.empty(-(-self._columns // _PANEL) * _PANEL * self._padded, dtype=weight.dtype)
-            library.loaded().triptych_pack_floats(
-                library.DTYPE_CODES[weight.dtype],
-                weight.contiguous().data_ptr(),
-                self._columns,
-                self._width,
-                self._weight.data_ptr(),
-            )
+            packed = weight.new_empty(-(-self._columns // _PANEL) * _PANEL * self._padded)
+            if not weight.is_meta:
+                library.loaded().triptych_pack_floats(
+                    library.DTYPE_CODES[weight.dtype],
+                    self._weight.data_ptr(),
+                    self._columns,
+                    self._width,
+                    packed.data_ptr(),
+                )
+            self._weight = memory.keep(packed)
 
     def rows(self, index: Tensor) -> Tensor:
         assert self._is_packed
@@ -176,17 +188,27 @@ class Int8Weight(CpuWeight):
 
     weight: [out, in], any float dtype. bias: [out] or None.
     out_dtype: float32 or bfloat16; None for the dtype of the weight.
+    memory: keeps the packed weight, the bias, the scales and the offsets.
     Source: Dettmers et al. 2022, arXiv:2208.07339, section 2 (vector-wise quantisation).
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None = None) -> None:
-        super().__init__(weight, bias, -(-weight.shape[1] // 4) * 4, out_dtype)
-        rounded, self._scales = quantize_int8(weight)
-        self._weight = torch.empty(-(-self._columns // _PANEL) * _PANEL * self._padded, dtype=torch.int8)
-        self._offsets = torch.empty(self._columns, dtype=torch.int32)
-        library.loaded().triptych_pack_int8(
-            rounded.data_ptr(), self._columns, self._width, self._weight.data_ptr(), self._offsets.data_ptr()
-        )
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        out_dtype: torch.dtype | None = None,
+        memory: TensorMemory = PRIVATE,
+    ) -> None:
+        super().__init__(weight, bias, -(-weight.shape[1] // 4) * 4, out_dtype, memory)
+        packed = weight.new_empty(-(-self._columns // _PANEL) * _PANEL * self._padded, dtype=torch.int8)
+        offsets = weight.new_empty(self._columns, dtype=torch.int32)
+        scales = weight.new_empty(self._columns, dtype=torch.float32)
+        if not weight.is_meta:
+            rounded, scales = quantize_int8(weight)
+            library.loaded().triptych_pack_int8(
+                rounded.data_ptr(), self._columns, self._width, packed.data_ptr(), offsets.data_ptr()
+            )
+        self._weight, self._offsets, self._scales = memory.keep(packed), memory.keep(offsets), memory.keep(scales)
 
     def slice(self, first: int, end: int) -> Self | None:
         found = super().slice(first, end)

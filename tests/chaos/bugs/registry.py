@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ class Bug:
 
 
 BUGS: dict[str, Bug] = {}
+_replaced: list[tuple[Any, str, Any]] = []
 
 
 def bug(*processes: Process) -> Callable[[Callable[[], None]], Callable[[], None]]:
@@ -36,6 +38,7 @@ def replace(owner: Any, name: str, new: Any) -> Any:
     A bug that changes nothing would let its check look blind.
     """
     old = getattr(owner, name)
+    _replaced.append((owner, name, old))
     setattr(owner, name, new)
     return old
 
@@ -44,3 +47,16 @@ def install(name: str, *processes: Process) -> None:
     """Plant a bug if it belongs to one of these processes."""
     if set(processes) & set(BUGS[name].processes):
         BUGS[name].plant()
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """A bug in this process, until the end of the block."""
+    first = len(_replaced)
+    install(name, "http", "worker")
+    try:
+        yield
+    finally:
+        while len(_replaced) > first:
+            owner, attribute, old = _replaced.pop()
+            setattr(owner, attribute, old)

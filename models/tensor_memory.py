@@ -1,0 +1,38 @@
+"""Memory for the tensors of a model that is being loaded: private memory, or memory that several processes share."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class TensorMemory(Protocol):
+    """Keeps each tensor that a loaded model computes with.
+
+    Loading passes every parameter and packed weight to `keep`, always in the same order.
+
+    is_filled: whether the memory already has the contents of all tensors. The checkpoint's tensors are then not read,
+        and those passed to `keep` may be on torch's meta device, which has shapes and dtypes only.
+    """
+
+    @property
+    def is_filled(self) -> bool: ...
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """The tensor in this memory: the same shape, dtype and contents. The model uses the result, and only reads it.
+
+        Memory that is filled for other processes returns a tensor on the meta device.
+        """
+
+
+class PrivateMemory:
+    """Leaves tensors where they are. Implements `TensorMemory`."""
+
+    is_filled = False
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+
+PRIVATE = PrivateMemory()

@@ -1,0 +1,87 @@
+"""Processor cores: how many this process may use, and how several workers divide them."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+_PROCESSORS = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True)
+class CoreShare:
+    """The cores of one worker.
+
+    processors: logical processors to which the worker is pinned; empty for all that the server may use.
+    threads: number of torch threads; 0 means as many as usable cores.
+    """
+
+    processors: tuple[int, ...]
+    threads: int
+
+
+def usable_cores(root: Path = _CGROUP) -> int:
+    """Number of usable cores: the smaller of CPU affinity and the container's CPU quota (cgroup v2, else v1)."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _quota(root)
+    return allowed if quota is None else max(1, min(allowed, round(quota)))
+
+
+def divide_cores(
+    workers: int, threads: int = 0, cgroup: Path = _CGROUP, processors: Path = _PROCESSORS
+) -> list[CoreShare]:
+    """The share of each CPU worker: disjoint sets of processors, and the number of threads.
+
+    workers: number of workers. A single worker is not pinned.
+    threads: threads of each worker, as the operator chose them; 0 for usable cores divided by workers, at least 1.
+    cgroup, processors: where Linux describes quota and processors.
+
+    The hardware threads of a core stay together, and so do the cores of a package, as far as the numbers allow. The
+    workers are not pinned if there are fewer processors than workers, or if a share has fewer processors than
+    `threads`: the system then places their threads.
+    """
+    if workers == 1:
+        return [CoreShare((), threads)]
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    each = threads or max(1, usable_cores(cgroup) // workers)
+    cores = _by_core(allowed, processors)
+    units = cores if len(cores) >= workers else [(number,) for core in cores for number in core]
+    ends = [len(units) * index // workers for index in range(workers + 1)]
+    shares = [tuple(number for unit in units[first:end] for number in unit) for first, end in pairwise(ends)]
+    if min(map(len, shares)) < each:
+        return [CoreShare((), each)] * workers
+    return [CoreShare(share, each) for share in shares]
+
+
+def _by_core(allowed: list[int], root: Path) -> list[tuple[int, ...]]:
+    """Group logical processors by core, in the order of packages and cores."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for number in allowed:
+        topology = root / f"cpu{number}" / "topology"
+        try:
+            package = int((topology / "physical_package_id").read_text())
+            siblings = (topology / "thread_siblings_list").read_text()
+            key = (package, int(re.split("[,-]", siblings)[0]))
+        except (OSError, ValueError):
+            key = (0, number)
+        groups.setdefault(key, []).append(number)
+    return [tuple(groups[key]) for key in sorted(groups)]
+
+
+def _quota(root: Path) -> float | None:
+    try:
+        limit, period = (root / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            limit = (root / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (root / "cpu" / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    try:
+        return int(limit) / int(period) if int(limit) > 0 and int(period) > 0 else None
+    except ValueError:
+        return None

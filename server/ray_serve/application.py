@@ -1,0 +1,38 @@
+"""The deployments of the Ray Serve application and their options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray import serve
+
+from server.ray_serve.arguments import read
+from server.ray_serve.ingress import Ingress
+from server.ray_serve.replica import Replica
+
+MAX_ONGOING_REQUESTS = 8192
+"""More than a replica admits: it refuses by itself what is too much, with `Retry-After`, instead of Ray's queue."""
+STOP_SECONDS = 10.0
+"""Time to stop the worker after the last request, besides `grace_seconds` for the requests."""
+
+
+def application(arguments: dict[str, Any]) -> serve.Application:
+    """The application for these arguments of the builder. Raises StartError for an invalid one."""
+    settings = read(arguments)
+    replicas = serve.deployment(
+        Replica,
+        name="triptych",
+        max_ongoing_requests=MAX_ONGOING_REQUESTS,
+        graceful_shutdown_timeout_s=settings.grace_seconds + STOP_SECONDS,
+        graceful_shutdown_wait_loop_s=0.5,
+        ray_actor_options={"num_cpus": 1},
+    )
+    ingress = serve.deployment(
+        serve.ingress()(Ingress),
+        name="ingress",
+        max_ongoing_requests=MAX_ONGOING_REQUESTS,
+        graceful_shutdown_timeout_s=settings.grace_seconds + STOP_SECONDS,
+        graceful_shutdown_wait_loop_s=0.5,
+        ray_actor_options={"num_cpus": 0.1},
+    )
+    return ingress.bind(replicas.bind(arguments), arguments)

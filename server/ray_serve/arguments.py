@@ -1,0 +1,43 @@
+"""The arguments of the builder: settings of Triptych, by name, and `config`, a TOML file on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from server.errors import StartError
+from server.settings import PREFIX, Settings, load
+
+ADDRESS_SETTINGS = frozenset({"host", "port"})
+"""Ignored in the environment, where container images set them, and refused as arguments."""
+LISTENER_SETTINGS = ("tls_certificate", "metrics_port")
+"""Settings of a listener that must not be ignored. A replica has no listener: Ray Serve has."""
+
+
+def read(arguments: Mapping[str, Any]) -> Settings:
+    """Settings from the arguments, then from the environment of this process, then from the file `config`.
+
+    Raises StartError, one line that names the setting, for an unknown setting or an invalid value.
+    """
+    values = dict(arguments)
+    config = values.pop("config", None)
+    for name in values:
+        if name in ADDRESS_SETTINGS:
+            raise StartError(f"{name}: Ray Serve binds the address; set http_options in its configuration")
+        if name not in Settings.model_fields:
+            raise StartError(f"{name} is not a setting of Triptych")
+    settings = load(values, None if config is None else Path(config))
+    for name in LISTENER_SETTINGS:
+        if getattr(settings, name) is not None:
+            raise StartError(f"{name}: only `triptych serve` has this setting; Ray Serve has a listener of its own")
+    return settings
+
+
+def check_exposure(settings: Settings) -> None:
+    """Raise StartError without an API key: the proxies of Ray Serve usually listen on a public address."""
+    if not settings.keys() and not settings.insecure_no_auth:
+        raise StartError(
+            f"other machines may reach the proxies of Ray Serve, but no API key is set: set {PREFIX}API_KEYS or "
+            "api_key_file, or allow access without a key with insecure_no_auth=true"
+        )

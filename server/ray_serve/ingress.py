@@ -1,0 +1,172 @@
+"""The ingress: reads each request, forwards it to a replica, and passes the answer on as it comes.
+
+A request whose replica is lost before the answer has begun is sent once more, to another replica: until then nobody
+has seen anything of it. An answer that has begun is cut, without its end, so that no client takes it for complete.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, WorkerCrashedError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from ray.serve.handle import DeploymentHandle
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.api.body import receive as receive_body
+from server.api.dialects.registry import error_shape
+from server.api.form import is_form
+from server.api.sse import dumps
+from server.errors import ClientGone, NotReady, Overloaded, RequestError
+from server.log_format import start_logging
+from server.metrics import CONTENT_TYPE
+from server.ray_serve.arguments import read
+from server.ray_serve.gathered_metrics import gather
+from server.ray_serve.messages import portable_scope
+from server.settings import Settings
+
+log = logging.getLogger("triptych.ray")
+
+_LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError)
+"""Errors of a call whose replica has died or cannot be reached."""
+ATTEMPTS = 2
+METRICS_SECONDS = 5.0
+"""Time limit for the metrics of all replicas."""
+
+
+class ReplicaLost(Exception):
+    """A replica was lost after its answer had begun. Ray Serve then closes the connection of the client."""
+
+
+class Ingress:
+    """The deployment. replicas: handle of the replicas. arguments: of the builder."""
+
+    def __init__(self, replicas: DeploymentHandle, arguments: Mapping[str, Any]) -> None:
+        settings = read(arguments)
+        start_logging(settings.log_level, settings.log_format)
+        self._app = Forwarder(replicas, settings)
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        """The ASGI application that Ray Serve runs."""
+        return self._app
+
+
+class Forwarder:
+    """An ASGI application that forwards each request to a replica. replicas: their handle."""
+
+    def __init__(self, replicas: DeploymentHandle, settings: Settings) -> None:
+        self._replicas = replicas
+        self._streaming = replicas.options(stream=True)
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _answer_lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._handle_http(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(portable_scope(scope), receive)
+        send = _without_second_request_id(request, send)
+        try:
+            body = await self._read_body(request)
+            if (request.method, request.scope["path"]) == ("GET", "/metrics"):
+                await self._send_metrics(request, send)
+            else:
+                await self._forward(request, body, send)
+        except ClientGone:
+            pass
+        except BackPressureError:
+            await self._send_error(request, send, Overloaded("all replicas are full", retry_after=1))
+        except DeploymentUnavailableError:
+            await self._send_error(request, send, NotReady("no replica could be started", retry_after=5))
+        except RequestError as error:
+            await self._send_error(request, send, error)
+
+    async def _read_body(self, request: Request) -> bytes:
+        """The whole body. The replica applies the exact limits of the route.
+
+        Raises BodyTooLarge, BodyTimeout, or ClientGone after a disconnect.
+        """
+        settings = self._settings
+        if is_form(request):
+            largest = max(settings.max_body_bytes, settings.max_audio_bytes)
+            return await receive_body(request, largest, settings.audio_timeout_seconds)
+        return await receive_body(request, settings.max_body_bytes, settings.body_timeout_seconds)
+
+    async def _forward(self, request: Request, body: bytes, send: Send) -> None:
+        """Send a request to a replica, and to another one if the first is lost before the answer has begun.
+
+        Raises NotReady if the second one is lost too, ReplicaLost if the answer had begun.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            begun = False
+            response = self._streaming.answer.remote(request.scope, body)
+            try:
+                async for messages in response:
+                    for message in messages:
+                        begun = True
+                        await send(message)
+                return
+            except _LOST as error:
+                log.warning("attempt %d: the replica was lost (%s)", attempt, type(error).__name__)
+                response.cancel()
+                if begun:
+                    raise ReplicaLost("the replica was lost after its answer had begun") from None
+            except BaseException:
+                response.cancel()
+                raise
+        raise NotReady(f"{ATTEMPTS} replicas were lost while they worked on this request", retry_after=5)
+
+    async def _send_metrics(self, request: Request, send: Send) -> None:
+        """Answer with the metrics of all replicas, if a replica answers with its own: it checks the key."""
+        messages: list[Message] = []
+
+        async def keep(message: Message) -> None:
+            messages.append(message)
+
+        await self._forward(request, b"", keep)
+        if messages[0]["status"] == 200:
+            pages = await self._replicas.broadcast("metrics_page").results_async(
+                timeout_s=METRICS_SECONDS, return_exceptions=True
+            )
+            page = gather(dict(found for found in pages if not isinstance(found, BaseException)))
+            await Response(page, media_type=CONTENT_TYPE)(request.scope, request.receive, send)
+        else:
+            for message in messages:
+                await send(message)
+
+    async def _send_error(self, request: Request, send: Send, error: RequestError) -> None:
+        shape = error_shape(request, self._settings.dialect_errors)
+        headers = {}
+        if error.status in (429, 503):
+            headers["retry-after"] = str(error.retry_after or 1)
+        if error.status == 408:
+            headers["connection"] = "close"
+        content = dumps(shape.render(error, request.headers.get("x-request-id", "")))
+        response = Response(content, shape.status(error), headers, "application/json")
+        await response(request.scope, request.receive, send)
+
+
+def _without_second_request_id(request: Request, send: Send) -> Send:
+    """`send` without the request id of the replica: Ray Serve adds the same header to every response."""
+    known = (b"x-request-id", request.headers.get("x-request-id", "").encode("latin-1"))
+
+    async def send_once(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [pair for pair in message["headers"] if tuple(pair) != known]}
+        await send(message)
+
+    return send_once
+
+
+async def _answer_lifespan(receive: Receive, send: Send) -> None:
+    """Answer the start and the stop of the ASGI lifespan, which need nothing."""
+    for _ in range(2):
+        await send({"type": (await receive())["type"] + ".complete"})

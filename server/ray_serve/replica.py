@@ -1,0 +1,109 @@
+"""A replica: a server without a listener, with the HTTP application in this process and its worker as a child."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import ray
+from ray import serve
+from starlette.types import Message, Scope
+from uvicorn import Config
+from uvicorn.lifespan.on import LifespanOn
+
+from server.api.app import create_api
+from server.compose import Server
+from server.errors import NotReady, StartError
+from server.ipc.worker_process import WORKER_COMMAND
+from server.log_format import ENVIRONMENT, start_logging
+from server.ray_serve.arguments import check_exposure, read
+from server.ray_serve.autoscaling import RUNNING, WAITING
+from server.ray_serve.messages import answer
+from server.settings import Settings
+
+WAIT_SECONDS = 30.0
+"""Longest time that a request waits for the next worker. Ray sends most requests to the replica with the fewest in
+progress, so one that refused all of them at once while its worker restarts would receive most of the traffic."""
+UNREADY_SECONDS = 30.0
+"""Time without a ready worker after which a replica is unhealthy, besides twice the time that loading took."""
+
+
+class Replica:
+    """One server. Ray Serve starts it, sends it requests when it is ready, and replaces it when it is unhealthy.
+
+    arguments: of the builder. The number of threads defaults to the CPUs that Ray has assigned.
+    """
+
+    async def __init__(self, arguments: Mapping[str, Any]) -> None:  # type: ignore[misc]  # Ray Serve awaits it
+        settings = _with_assigned_threads(read(arguments))
+        check_exposure(settings)
+        os.environ[ENVIRONMENT] = settings.log_format
+        start_logging(settings.log_level, settings.log_format)
+        started = time.monotonic()
+        self._server = Server(settings, WORKER_COMMAND)
+        self._app = create_api(self._server.state, self._server.lifecycle.unattended_lifespan)
+        self._lifespan: LifespanOn | None = LifespanOn(Config(self._app, lifespan="on", log_config=None))
+        await self._lifespan.startup()
+        if self._lifespan.should_exit:
+            raise StartError("the application did not start; its error is in the log")
+        try:
+            # Ray Serve sends no request before the constructor ends, so a replica that loads is not ready yet.
+            await self._server.lifecycle.wait_loaded()
+        except BaseException:
+            await self._lifespan.shutdown()
+            raise
+        self._last_ready_seconds = time.monotonic()
+        self._unready_limit_seconds = UNREADY_SECONDS + 2 * (self._last_ready_seconds - started)
+
+    async def answer(self, scope: Scope, body: bytes) -> AsyncGenerator[list[Message], None]:
+        """Answer one HTTP request: the ASGI messages of the response, in the batches in which they came."""
+        if scope["method"] == "POST":
+            await self._wait_ready()
+        async for messages in answer(self._app, scope, body):
+            yield messages
+
+    async def _wait_ready(self) -> None:
+        """Wait while the worker is being replaced. The application refuses the request if it is not ready by then."""
+        end = time.monotonic() + WAIT_SECONDS
+        while not (self._server.state.ready or self._server.lifecycle.failed) and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+
+    def metrics_page(self) -> tuple[str, bytes]:
+        """The name of this replica, and its metrics as Prometheus text."""
+        return serve.get_replica_context().replica_id.unique_id, self._server.state.runtime.metrics.render()
+
+    def check_health(self) -> None:
+        """Called by Ray Serve. Raises NotReady if the server has given up on its worker, or has no worker for long."""
+        now = time.monotonic()
+        if self._server.lifecycle.failed:
+            raise NotReady("the worker could not be brought back")
+        if self._server.state.ready:
+            self._last_ready_seconds = now
+        elif now - self._last_ready_seconds > self._unready_limit_seconds:
+            raise NotReady(f"no worker was ready for {now - self._last_ready_seconds:.0f} s")
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Called by Ray Serve: figures for the autoscaling policy."""
+        metrics = self._server.state.runtime.metrics
+        gauges = {RUNNING: metrics.running, WAITING: metrics.waiting}
+        return {
+            name: sum(sample.value for family in gauge.collect() for sample in family.samples)
+            for name, gauge in gauges.items()
+        }
+
+    async def __del__(self) -> None:
+        """Called by Ray Serve when the replica stops, after its last request: ends the worker."""
+        lifespan, self._lifespan = getattr(self, "_lifespan", None), None
+        if lifespan is not None:
+            await lifespan.shutdown()
+
+
+def _with_assigned_threads(settings: Settings) -> Settings:
+    """The settings with the CPUs that Ray has assigned, divided among the workers, as the number of threads."""
+    cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 0)
+    if settings.threads or not cpus:
+        return settings
+    return settings.model_copy(update={"threads": max(int(cpus) // max(settings.workers, 1), 1)})

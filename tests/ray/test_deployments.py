@@ -1,0 +1,213 @@
+"""The ingress and the replica with stand-ins for the handle and the server. They need the package, but no cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("ray")
+
+from ray.exceptions import ActorDiedError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+
+from server.errors import NotReady, StartError
+from server.ray_serve import build, ingress, replica
+from server.ray_serve.arguments import read
+from server.ray_serve.ingress import Forwarder, ReplicaLost
+
+START = {"type": "http.response.start", "status": 200, "headers": [(b"x-request-id", b"mine"), (b"a", b"b")]}
+END = {"type": "http.response.body", "body": b"done", "more_body": False}
+PART = {"type": "http.response.body", "body": b"part ", "more_body": True}
+
+Answer = Callable[[], AsyncGenerator[list[Any], None]]
+
+
+class FakeResponse:
+    """A response of the handle. cancelled: it was cancelled."""
+
+    def __init__(self, batches: AsyncGenerator[list[Any], None]) -> None:
+        self._batches = batches
+        self.cancelled = False
+
+    def __aiter__(self) -> AsyncIterator[list[Any]]:
+        return self._batches
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class FakeHandle:
+    """A handle whose replicas answer with `answers`, in this order. requests: what they received."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self._answers = list(answers)
+        self.requests: list[tuple[dict[str, Any], bytes]] = []
+        self.responses: list[FakeResponse] = []
+        self.answer = SimpleNamespace(remote=self._remote)
+
+    def options(self, stream: bool) -> FakeHandle:
+        assert stream
+        return self
+
+    def _remote(self, scope: dict[str, Any], body: bytes) -> FakeResponse:
+        self.requests.append((scope, body))
+        self.responses.append(FakeResponse(self._answers[len(self.requests) - 1]()))
+        return self.responses[-1]
+
+
+def answering(*batches: list[Any], error: Exception | None = None) -> Answer:
+    async def batches_and_error() -> AsyncGenerator[list[Any], None]:
+        for batch in batches:
+            yield batch
+        if error is not None:
+            raise error
+
+    return batches_and_error
+
+
+async def post(handle: FakeHandle, path: str = "/generate", **settings: Any) -> httpx.Response:
+    transport = httpx.ASGITransport(Forwarder(handle, read(settings)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        return await client.post(path, content=b"the body", headers={"x-request-id": "mine"})
+
+
+LOST = ActorDiedError()
+
+
+async def test_an_answer_passes_with_its_body_and_without_a_second_request_id() -> None:
+    handle = FakeHandle(answering([START], [PART, END]))
+    response = await post(handle)
+    assert (response.status_code, response.text) == (200, "part done")
+    assert response.headers.get_list("a") == ["b"]
+    assert "x-request-id" not in response.headers  # Ray Serve adds it
+    ((scope, body),) = handle.requests
+    assert (scope["path"], body) == ("/generate", b"the body")
+    assert not handle.responses[0].cancelled
+
+
+async def test_a_request_without_any_answer_is_sent_to_another_replica() -> None:
+    handle = FakeHandle(answering(error=LOST), answering([START, END]))
+    response = await post(handle)
+    assert (response.status_code, response.text) == (200, "done")
+    assert handle.requests[0] == handle.requests[1]
+    assert [one.cancelled for one in handle.responses] == [True, False]
+
+
+async def test_an_answer_that_has_begun_is_cut_and_not_sent_again() -> None:
+    handle = FakeHandle(answering([START, PART], error=LOST), answering([START, END]))
+    with pytest.raises(ReplicaLost):
+        await post(handle)
+    assert len(handle.requests) == 1
+
+
+async def test_a_request_that_loses_two_replicas_is_refused() -> None:
+    response = await post(FakeHandle(*[answering(error=LOST)] * ingress.ATTEMPTS))
+    assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+    assert response.json()["error"]["code"] == "not_ready"
+    assert response.json()["error"]["request_id"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(BackPressureError(num_queued_requests=1, max_queued_requests=1), 429), (DeploymentUnavailableError("x"), 503)],
+)
+async def test_refusals_of_ray_have_the_shape_of_the_dialect(error: Exception, status: int) -> None:
+    response = await post(FakeHandle(answering(error=error)), "/api/generate")
+    assert response.status_code == status
+    assert isinstance(response.json()["error"], str)  # the shape of Ollama
+    assert int(response.headers["retry-after"]) > 0
+
+
+async def test_a_large_body_is_refused_before_any_replica_sees_it() -> None:
+    handle = FakeHandle()
+    assert (await post(handle, max_body_bytes=3)).status_code == 413
+    assert handle.requests == []
+
+
+async def test_a_cancelled_request_cancels_the_call_of_the_replica() -> None:
+    called = asyncio.Event()
+
+    async def never() -> AsyncGenerator[list[Any], None]:
+        called.set()
+        await asyncio.Event().wait()
+        yield []
+
+    handle = FakeHandle(never)
+    request = asyncio.create_task(post(handle))
+    await called.wait()
+    request.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await request
+    assert handle.responses[0].cancelled
+
+
+def fake_replica(**state: Any) -> Any:
+    """A replica that has loaded its models. state: of the server, `ready` and `failed`."""
+    one = replica.Replica.__new__(replica.Replica)
+    server = SimpleNamespace(ready=True, failed=False) if not state else SimpleNamespace(**state)
+    one._server = SimpleNamespace(state=server, lifecycle=server)  # type: ignore[assignment]
+    one._lifespan = None
+    one._last_ready_seconds = 0.0
+    one._unready_limit_seconds = 30.0
+    return one
+
+
+def test_a_replica_is_unhealthy_when_its_worker_is_given_up_or_gone_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(replica.time, "monotonic", lambda: now)
+    one = fake_replica()
+    one.check_health()
+    one._server.state.ready = False
+    now = 125.0
+    one.check_health()  # the worker is being replaced
+    now = 131.0
+    with pytest.raises(NotReady, match="no worker was ready for 31 s"):
+        one.check_health()
+    one._server.state.ready = True
+    one.check_health()
+    one._server.state.failed = True
+    with pytest.raises(NotReady, match="could not be brought back"):
+        one.check_health()
+
+
+async def test_a_request_waits_for_the_next_worker_and_a_probe_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = fake_replica(ready=False, failed=False)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200 if one._server.state.ready else 503})
+
+    one._app = app
+    assert await anext(one.answer({"method": "GET"}, b"")) == [{"type": "http.response.start", "status": 503}]
+    request = asyncio.create_task(anext(one.answer({"method": "POST"}, b"")))
+    await asyncio.sleep(0)
+    one._server.state.ready = True
+    assert (await request)[0]["status"] == 200
+    one._server.state.ready = False
+    monkeypatch.setattr(replica, "WAIT_SECONDS", 0.0)
+    assert (await anext(one.answer({"method": "POST"}, b"")))[0]["status"] == 503
+
+
+@pytest.mark.parametrize(
+    ("settings", "threads"),
+    [({}, 8), ({"workers": "2"}, 4), ({"workers": "16"}, 1), ({"threads": "3", "workers": "2"}, 3)],
+)
+def test_threads_are_the_assigned_cpus(settings: dict[str, str], threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(get_assigned_resources=lambda: {"CPU": 8.5})
+    monkeypatch.setattr(replica.ray, "get_runtime_context", lambda: context)
+    assert replica._with_assigned_threads(read(settings)).threads == threads
+
+
+def test_the_builder_checks_its_arguments_before_anything_starts() -> None:
+    with pytest.raises(StartError, match="modles is not a setting of Triptych"):
+        build({"modles": "x"})
+    application = build({"models": "llm=/models/llm", "grace_seconds": "7"})
+    deployment = application._bound_deployment
+    assert deployment.name == "ingress"
+    assert deployment.init_args[0]._bound_deployment.name == "triptych"
+    assert deployment.init_args[0]._bound_deployment._deployment_config.graceful_shutdown_timeout_s == 17

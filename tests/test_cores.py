@@ -1,0 +1,84 @@
+"""Number of usable cores, and how several workers divide them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from server.cores import CoreShare, divide_cores, usable_cores
+
+
+@pytest.mark.parametrize(
+    "files, cores",
+    [
+        ({"cpu.max": "150000 100000"}, 2),
+        ({"cpu.max": "100000 100000"}, 1),
+        ({"cpu.max": "20000 100000"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, 1),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({"cpu.max": "nonsense"}, None),
+        ({}, None),
+    ],
+)
+def test_usable_cores(tmp_path, monkeypatch, files, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert usable_cores(tmp_path) == (8 if cores is None else cores)
+
+
+def describe(root, cores):
+    """Files of a machine's processors: `cores` has (package, hardware threads) for each core."""
+    for package, numbers in cores:
+        for number in numbers:
+            topology = root / f"cpu{number}" / "topology"
+            topology.mkdir(parents=True)
+            (topology / "physical_package_id").write_text(f"{package}\n")
+            (topology / "thread_siblings_list").write_text(",".join(map(str, numbers)) + "\n")
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Function that divides the processors of a described machine: `machine(cores, workers, threads, quota)`."""
+
+    def divide(cores, workers, threads=0, quota="max 100000"):
+        describe(tmp_path / "processors", cores)
+        allowed = {number for _, numbers in cores for number in numbers}
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: allowed, raising=False)
+        (tmp_path / "cpu.max").write_text(quota)
+        return divide_cores(workers, threads, tmp_path, tmp_path / "processors")
+
+    return divide
+
+
+SMT = [(0, (0, 4)), (0, (1, 5)), (1, (2, 6)), (1, (3, 7))]
+"""Two packages of two cores with two hardware threads each, numbered as Linux does."""
+
+
+@pytest.mark.parametrize(
+    "cores, workers, threads, quota, expected",
+    [
+        ([(0, (0,)), (0, (1,))], 2, 0, "max 100000", [((0,), 1), ((1,), 1)]),
+        ([(0, (0,)), (0, (1,))], 1, 0, "max 100000", [((), 0)]),
+        (SMT, 1, 3, "max 100000", [((), 3)]),
+        (SMT, 2, 0, "max 100000", [((0, 4, 1, 5), 4), ((2, 6, 3, 7), 4)]),
+        (SMT, 3, 0, "max 100000", [((0, 4), 2), ((1, 5), 2), ((2, 6, 3, 7), 2)]),
+        (SMT, 8, 0, "max 100000", [((number,), 1) for number in (0, 4, 1, 5, 2, 6, 3, 7)]),
+        (SMT, 2, 2, "max 100000", [((0, 4, 1, 5), 2), ((2, 6, 3, 7), 2)]),
+        (SMT, 2, 5, "max 100000", [((), 5), ((), 5)]),
+        (SMT, 9, 0, "max 100000", [((), 1)] * 9),
+        (SMT, 2, 0, "300000 100000", [((0, 4, 1, 5), 1), ((2, 6, 3, 7), 1)]),
+    ],
+    ids=["two cores", "one worker", "threads of one worker", "packages", "uneven", "hardware threads", "threads chosen",
+         "more threads than a share", "more workers than processors", "quota"],
+)  # fmt: skip
+def test_divided_cores(machine, cores, workers, threads, quota, expected):
+    assert machine(cores, workers, threads, quota) == [CoreShare(*share) for share in expected]
+
+
+def test_processors_without_a_description_are_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 1, 2, 0}, raising=False)
+    assert divide_cores(2, 0, tmp_path, tmp_path) == [CoreShare((0, 1), 2), CoreShare((2, 3), 2)]
