@@ -77,7 +77,7 @@ PROMISES: tuple[Promise, ...] = (
         ),
         engine.interleavings,
         "released-blocks-are-lost",
-        {"count": 10_000, "events": 60},
+        {"count": 10_000, "events": 40, "processes": 2},
         {"count": 20},
     ),
     Promise(
@@ -247,7 +247,7 @@ PROMISES: tuple[Promise, ...] = (
         ),
         checkpoints.damaged,
         "the-manifest-is-not-read",
-        {"flips": 3},
+        {"flips": 1},
         {"flips": 1, "damages": 0},
     ),
     Promise(
@@ -303,7 +303,7 @@ PROMISES: tuple[Promise, ...] = (
         ),
         cost.dearest,
         "text-work-runs-in-the-event-loop",
-        {"tries": 12},
+        {"tries": 4},
         {"tries": 0, "together": 2, "known": 2},
     ),
     Promise(
