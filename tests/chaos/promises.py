@@ -28,7 +28,7 @@ PROMISES: tuple[Promise, ...] = (
         ),
         processes.killed_workers,
         "lost-worker-tells-nobody",
-        {"kills": 50},
+        {"kills": 50, "pool": 10},
         {"kills": 1, "streams": 8},
     ),
     Promise(

@@ -31,6 +31,8 @@ def _measure(record: Record, server: MeasuredServer, path: str, bodies: Sequence
     record.most("event loop stood", stall, STALL_MILLISECONDS, "ms")
     record.most("memory of the HTTP process", memory, MEMORY_MB, "MB")
     where = f"{path} ({name}, {len(bodies)} at once)"
+    statuses = ", ".join(map(str, sorted({answer.status for answer in measured.answers})))
+    record.details[where] = f"event loop {stall:.0f} ms, {memory:.0f} MB, status {statuses}"
     record.must(stall <= STALL_MILLISECONDS, f"{where}: the event loop stood {stall:.0f} ms")
     record.must(memory <= MEMORY_MB, f"{where}: {memory:.0f} MB")
 
