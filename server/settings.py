@@ -221,20 +221,34 @@ class Settings(BaseSettings):
         default=1536, description="Maximum number of tokens in an encoder step while no sequence is decoding."
     )
     max_batch_rows: Count = Field(default=128, description="Maximum number of sequences in a decoding step, per model.")
-    kv_cache_memory: Size = Field(default=1 << 30, description="Memory for the KV cache of all models, such as 512M.")
+    kv_cache_memory: Size = Field(
+        default=1 << 30, description="Memory for the KV cache of all models, such as 512M, in each worker."
+    )
     block_size: Count = Field(default=32, description="Number of tokens in a KV block.")
     prefix_cache: bool = Field(default=True, description="Reuse the KV blocks of prompts with the same beginning.")
-    threads: int = Field(default=0, ge=0, description="Number of torch threads; 0 leaves the choice to torch.")
+    threads: int = Field(
+        default=0,
+        ge=0,
+        description="Number of torch threads of a worker; 0 divides the cores among the workers.",
+    )
+    workers: int = Field(
+        default=0,
+        ge=0,
+        description="Number of worker processes; each serves all models. 0: one for each CUDA device, or one on a CPU.",
+    )
 
     grace_seconds: Seconds = Field(default=30.0, description="Time that running requests get to finish after SIGTERM.")
-    stale_seconds: Seconds = Field(
-        default=2.0, description="Time without a message from the worker after which the server is not ready."
-    )
+    stale_seconds: Seconds = Field(default=2.0, description="Time without a message after which a worker is not ready.")
     hang_seconds: Seconds = Field(
-        default=10.0, description="Time without a message from the worker after which it is killed and replaced."
+        default=10.0, description="Time without a message from a worker after which it is killed and replaced."
+    )
+    loading_hang_seconds: Seconds = Field(
+        default=30.0, description="Time without a message from a loading worker after which it is killed and replaced."
     )
     max_restarts: Count = Field(
-        default=6, description="Number of consecutive failed worker starts after which the server gives up."
+        default=5,
+        description="Number of failures of a worker within a minute, or of its failed starts in a row, after which the "
+        "server ends with an error, unless another worker is ready.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level of the log messages to write."

@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-import orjson
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +21,8 @@ from server.api.access_log import CALL, OPERATION
 from server.api.body import read, read_json
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.form import is_form, read_fields
+from server.api.json_answer import MAX_INLINE, json_answer, json_response
+from server.api.json_pieces import weight
 from server.api.keys import KEY_DEFERRED, authorize, read_unverified
 from server.api.sse import SERVER_SENT_EVENTS, EventStream, EventWriter, StreamFormat, watch_disconnect
 from server.api.state import KEY_LIMITS, State, arrival, cache_salt, of
@@ -118,25 +119,25 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
 
     parse: converts a body to a specification. Raises InvalidRequest.
     render: the JSON value of a result.
-    large_answers: build the JSON in a thread, because it takes long.
     """
 
     parse: Callable[[BodyT], SpecT]
     render: Callable[[BodyT, ResultT], Any]
-    large_answers: bool = False
 
     async def respond(self, request: Request) -> Response:
         state = of(request)
         body = await self.read(request, state)
-        with self.call(request, state, body) as call:
+        call = self.call(request, state, body)
+        try:
             spec = self.parse(body)
             with self.errors.renaming():
                 async with leaving_on_disconnect(request, call):
                     result = await self.run(state.runtime, call, spec)
-        if self.large_answers:
-            response = await state.runtime.in_thread(lambda: json_response(self.render(body, result)))
-        else:
-            response = json_response(self.render(body, result))
+        except BaseException:
+            call.close()
+            raise
+        size = weight(result, MAX_INLINE)
+        response = await json_answer(lambda: self.render(body, result), size, state.runtime.pools.render, call)
         if call.truncated_inputs:
             response.headers[TRUNCATED_INPUTS] = ",".join(map(str, call.truncated_inputs))
         return response
@@ -197,8 +198,11 @@ class StreamingRoute(
                     run = await self.run(state.runtime, call, spec)
                     renderer = self.renderer(body, run)
                     if not spec.stream:
-                        await run.complete()
-                        return json_response(renderer.whole(run.result()))
+                        # The deadline's timer would keep the request in memory after its answer.
+                        with call:
+                            await run.complete()
+                            pool = state.runtime.pools.render
+                            return await json_answer(lambda: renderer.whole(run.result()), run.answer_size, pool, call)
                     first = await run.begin()
         except BaseException:
             call.close()
@@ -233,7 +237,10 @@ class _Stream(Generic[DeltaT, ResultT]):
                     yield writer.take()
                 while await self.run.forward(sink):
                     yield writer.take()
-                yield renderer.end(self.run.result())
+                if self.run.answer_size < MAX_INLINE:
+                    yield renderer.end(self.run.result())
+                else:
+                    yield await self.state.runtime.pools.render.run(lambda: renderer.end(self.run.result()), self.call)
         except ClientGone:
             raise
         except RequestError as error:
@@ -311,11 +318,6 @@ class SharedPath:
         route = found[0] if found else routes[0]
         request.scope[ERROR_SHAPE] = route.errors
         return await route.respond(request)
-
-
-def json_response(value: Any) -> Response:
-    """A JSON answer; float32 arrays become lists of numbers."""
-    return Response(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
 
 
 @contextlib.asynccontextmanager

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -33,6 +34,9 @@ KEEP_ALIVE_SECONDS = 30
 STALLED_CLIENT_MILLISECONDS = 30_000
 """The kernel closes a connection whose client acknowledges no byte for this time."""
 BACKLOG_CONNECTIONS = 2048
+SWITCH_SECONDS = 0.001
+"""Time after which a thread that runs Python code lets the event loop run. Python's default is 5 ms, and the loop waits
+once for each thread that is busy."""
 
 
 def listen(host: str, port: int, setting: str = "port") -> socket.socket:
@@ -138,13 +142,14 @@ async def serve(
     stop: asyncio.Event,
     on_ready: Callable[[], None],
 ) -> None:
-    """Serve until `stop` is set, then drain and stop.
+    """Serve until `stop` is set or no worker can be brought back, then drain and stop.
 
     app: the application, whose lifespan is that of `lifecycle`.
     monitoring: the application of the metrics port.
     on_ready: called once, when everything is loaded.
-    Raises StartError when loading fails, CheckpointError if a checkpoint is the reason.
+    Raises StartError when loading or the workers fail, CheckpointError if a checkpoint is the reason.
     """
+    sys.setswitchinterval(SWITCH_SECONDS)
     servers = [_UvicornServer(_config(app, await choose_protocol(), "on"), endpoints.api, endpoints.tls)]
     if endpoints.metrics is not None:
         config = _config(monitoring, LimitedHttpProtocol, "off")
@@ -152,22 +157,26 @@ async def serve(
     serving = {asyncio.create_task(server.serve(), name="http") for server in servers}
     stopping = asyncio.create_task(stop.wait(), name="stop")
     loading = asyncio.create_task(lifecycle.wait_loaded(), name="wait for loading")
+    failing = asyncio.create_task(lifecycle.wait_failed(), name="wait for a failure")
     try:
         await asyncio.wait({*serving, stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             loading.result()
             on_ready()
-            await asyncio.wait({*serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({*serving, stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
         for ended in filter(asyncio.Task.done, serving):
             ended.result()
         # uvicorn closes the listener before it ends the lifespan. Draining first keeps /ready answering.
         await lifecycle.drain()
+        if failing.done():
+            failing.result()
     finally:
         loading.cancel()
         stopping.cancel()
+        failing.cancel()
         for server in servers:
             server.should_exit = True
-        await asyncio.gather(*serving, loading, return_exceptions=True)
+        await asyncio.gather(*serving, loading, failing, return_exceptions=True)
 
 
 def _config(app: ASGIApp, protocol: type[LimitedHttpProtocol], lifespan: Literal["on", "off"]) -> uvicorn.Config:
@@ -185,15 +194,20 @@ def _config(app: ASGIApp, protocol: type[LimitedHttpProtocol], lifespan: Literal
 
 
 def stop_on_signals(stop: asyncio.Event, lifecycle: Lifecycle) -> None:
-    """Set `stop` at the first SIGTERM or SIGINT, and end the process at the second one."""
+    """Set `stop` at the first SIGTERM or SIGINT, and end the process at the second one.
+
+    SIGHUP restarts the workers one by one. In a terminal it stops the server, because the terminal was closed.
+    """
 
     def on_signal() -> None:
         if stop.is_set():
             log.warning("second signal: stopping without waiting for running requests")
-            lifecycle.supervisor.kill()
+            lifecycle.pool.kill()
             os._exit(130)
         stop.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    if hasattr(signal, "SIGHUP"):
+        loop.add_signal_handler(signal.SIGHUP, on_signal if sys.stderr.isatty() else lifecycle.restart_workers)

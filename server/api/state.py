@@ -32,8 +32,9 @@ class State:
     """Everything that lives as long as the server.
 
     runtime: models, engine client, metrics and threads, which operations share.
-    fresh: whether the worker is ready and has sent a heartbeat recently.
-    failed: whether the supervisor has given up on the worker.
+    fresh: whether a worker is ready and has sent a heartbeat recently.
+    failed: whether the server has given up on its workers.
+    workers: number of workers that are ready, and of all workers.
     started: all models have been loaded once. draining: new requests are refused.
     keys: the accepted API keys; replaced when the key file changes.
     tracing: None if traces are off.
@@ -46,6 +47,7 @@ class State:
     runtime: Runtime
     fresh: Callable[[], bool]
     failed: Callable[[], bool]
+    workers: Callable[[], tuple[int, int]] = lambda: (1, 1)
     keys: ApiKeys = field(default_factory=ApiKeys)
     started: bool = False
     draining: bool = False

@@ -38,6 +38,10 @@ MAX_STALE_DEADLINES = 64
 """Deadlines of ended requests that are kept beside one for each open request, before the heap is cleaned."""
 
 
+MAX_GRAMMAR_WAIT_SECONDS = 0.002
+"""Longest wait for grammars if there is nothing else to do. Messages are read after it."""
+
+
 class DeviceLost(RuntimeError):
     """The device has failed; only a new process can use it."""
 
@@ -117,9 +121,9 @@ class Engine:
         """
         self._expire(time.monotonic())
         busy = {name for name, model in self.models.items() if model.has_work}
-        name = self._turns.pick(busy)
-        if name is not None:
+        while (name := self._turns.pick(busy)) is not None:
             started = time.monotonic()
+            timing = None
             try:
                 timing = self._step(self.models[name])
                 if timing is not None:
@@ -128,7 +132,19 @@ class Engine:
                 log.exception("a step of %s failed; its requests get an error", name)
                 self._recover(error)
             self._turns.charge(name, time.monotonic() - started)
+            if timing is not None or self._events:
+                return self._output()
+            busy.remove(name)
+        self._wait_for_grammars()
         return self._output()
+
+    def _wait_for_grammars(self) -> None:
+        """Wait a moment if every running group waits for its grammar."""
+        generations = [model.generation for model in self.models.values() if model.generation is not None]
+        waits = [one.grammar_waits for one in generations if one.grammar_waits is not None]
+        waiting = [one for one in waits if one.is_waiting]
+        if waiting and not self._events:
+            waiting[0].wait(MAX_GRAMMAR_WAIT_SECONDS / len(waiting))
 
     def _step(self, model: ModelEngine) -> StepTiming | None:
         """One step of a model; generation and encoding alternate."""
@@ -142,7 +158,11 @@ class Engine:
             self._encoded_last.add(model.name)
             return encoding.step(self._events, is_shared=self._is_generating())
         self._encoded_last.discard(model.name)
-        return generation.step(self._events) if generation is not None else None
+        timing = generation.step(self._events) if generation is not None else None
+        if timing is None and encoding is not None and encoding.has_work:
+            self._encoded_last.add(model.name)
+            return encoding.step(self._events, is_shared=self._is_generating())
+        return timing
 
     def _is_generating(self) -> bool:
         return any(m.generation is not None and bool(m.generation.scheduler.running) for m in self.models.values())

@@ -11,6 +11,7 @@ from server.ipc.messages import Generate, GenerateRow
 from server.ipc.params import GenerationParams
 from server.ipc.sections import AnswerSection
 from server.operations import grammar, prompts
+from server.operations.computed import Computed
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, max_tokens
 from server.operations.encode import check_ids
 from server.operations.generated_text import (
@@ -81,8 +82,8 @@ class GeneratedChoice:
     finish_reason: str
     stop_reason: str | int | None
     score: float | None
-    logprobs: list[ScoredToken] | None
-    prompt_logprobs: list[ScoredToken | None] | None
+    logprobs: Sequence[ScoredToken] | None
+    prompt_logprobs: Sequence[ScoredToken | None] | None
     first_prompt_token: SpelledToken | None
     attention: AttentionMatrix | None
 
@@ -132,12 +133,14 @@ class GenerateRun(TextRun):
         options = self.spec.options
         prompt_index = text.row // options.candidates
         assert text.finish_reason is not None, "the run has ended"
-        prompt_logprobs: list[ScoredToken | None] | None = None
+        prompt_logprobs: Sequence[ScoredToken | None] | None = None
         first_prompt_token: SpelledToken | None = None
         if options.prompt_logprobs:
             first_prompt_token = text.spelled(self.prompts[prompt_index][0])
             entries = self.prompt_logprobs[prompt_index * options.candidates]
-            prompt_logprobs = [None, *(text.scored(entry) for entry in entries)]
+            prompt_logprobs = Computed(
+                1 + len(entries), lambda index: text.scored(entries[index - 1]) if index else None
+            )
         return GeneratedChoice(
             prompt_index,
             text.index,

@@ -61,7 +61,9 @@ class GrammarCompiler:
         return self._sources([{"pattern": pattern}])[0]
 
     def close(self) -> None:
-        """End the processes. Formats that are being compiled, and later ones, are refused."""
+        """End the processes, so that formats are refused from now on. A second call does nothing."""
+        if self._is_closed:
+            return
         self._is_closed = True
         for process in self._processes:
             process.kill()

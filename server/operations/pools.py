@@ -10,8 +10,9 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Generic, TypeVar
 
 from server.errors import ClientGone, DeadlineExceeded, Overloaded
@@ -82,6 +83,19 @@ class Pool:
                 future.cancel()
                 # A piece that is running cannot be stopped, and counts until it has ended.
                 future.add_done_callback(lambda _: self._leave(started))
+
+    async def iterate(self, items: Iterator[Result]) -> AsyncGenerator[Result, None]:
+        """The items of an iterator, each computed in a thread when the caller asks for it.
+
+        Counts as one request until the generator is closed. Raises Overloaded before the first item.
+        """
+        self._enter()
+        started = time.monotonic()
+        try:
+            while found := await asyncio.wrap_future(self._executor.submit(lambda: [*islice(items, 1)])):
+                yield found[0]
+        finally:
+            self._leave(started)
 
     def close(self) -> None:
         """Stop the threads as soon as their current work ends."""
@@ -167,7 +181,7 @@ class Pools:
         self.grammar = Pool("grammar", 2, 64)
         self.audio = Pool("audio", 2, 32)
         self.detect = Pool("detect", 1, 64)
-        self.parse = Pool("parse", 2, 128)
+        self.parse = Pool("parse", 1, 128)
         self.render = Pool("render", 2, 128)
 
     def close(self) -> None:

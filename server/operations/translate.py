@@ -87,7 +87,7 @@ class TranslatedText:
     alternatives: list[tuple[str, float | None]]
     finish_reason: str
     token_ids: list[int]
-    logprobs: list[ScoredToken] | None
+    logprobs: Sequence[ScoredToken] | None
     alignments: list[AttentionMatrix] | None
 
 
@@ -123,6 +123,10 @@ class TranslateRun:
     @property
     def model_name(self) -> str:
         return self.model.name
+
+    @property
+    def answer_size(self) -> int:
+        return self.run.answer_size
 
     async def begin(self) -> list[SegmentDelta]:
         return self._in_order(await self.run.begin())

@@ -185,7 +185,7 @@ async def test_a_running_application_takes_new_keys(
     logged = [vars(record).get("fields") for record in caplog.records if record.name == "triptych.access"]
     assert [fields.get("key") for fields in logged] == ["old", None, None, "new"]
     assert " key=old " in caplog.text and "SECRET" not in caplog.text
-    bench.runtime.threads.shutdown()
+    bench.runtime.close()
 
 
 async def tokenize(http: httpx.AsyncClient, key: str) -> int:
@@ -212,7 +212,7 @@ async def test_the_limits_of_the_key_reach_the_engine_work(
         else:
             await http.post("/translate", json=body, headers={"authorization": f"Bearer {key}"})
     assert [call.key for call in calls] == [KeyLimits("team-a", 16, 200_000, 1e9)]
-    bench.runtime.threads.shutdown()
+    bench.runtime.close()
 
 
 async def test_without_keys_there_are_no_limits(bench: Bench, http: httpx.AsyncClient) -> None:

@@ -27,14 +27,14 @@ async def test_a_public_metrics_port_needs_the_key(tmp_path: Path, host: str, st
         assert answer.status_code == 200 and "triptych_requests_total" in answer.text
         error = (await http.get("/info", headers={"x-api-key": "the-key"})).json()["error"]
         assert error["code"] == "not_found" and error["request_id"]
-    bench.runtime.threads.shutdown()
+    bench.runtime.close()
 
 
 def test_the_first_port_has_metrics_only_without_a_second_one(tmp_path: Path) -> None:
     for settings, has_metrics in ((Settings(), True), (Settings(metrics_port=9100), False)):
         bench = Bench(tmp_path, settings)
         assert ("/metrics" in create_routes(bench.state).openapi()["paths"]) is has_metrics
-        bench.runtime.threads.shutdown()
+        bench.runtime.close()
 
 
 def test_a_public_metrics_port_needs_a_key_in_the_settings() -> None:

@@ -233,11 +233,14 @@ class Worker:
                 if not os.path.exists(os.path.join(spec.directory, "config.json")):
                     self.send(LoadFailed(self.epoch, f"{spec.name}: config.json is missing"))
                     sys.exit(1)
+                while os.path.exists(os.path.join(spec.directory, "hang")):
+                    time.sleep(0.01)
                 if os.path.exists(os.path.join(spec.directory, "die")):
                     sys.exit(3)
                 self.send(Progress(self.epoch, spec.name, 0, 4000))
                 self.send(Progress(self.epoch, spec.name, 4000, 4000))
-            self.send(Ready(self.epoch, [describe(spec) for spec in message.models], "cpu"))
+            devices = int(os.environ.get("FAKE_WORKER_DEVICES", "1"))
+            self.send(Ready(self.epoch, [describe(spec) for spec in message.models], "cpu", devices))
         elif isinstance(message, Abort):
             self.sequences.pop(message.request_id, None)
         elif isinstance(message, Encode):

@@ -17,6 +17,21 @@ def _replace_imported(name: str, new: Any) -> None:
             replace(module, name, new)
 
 
+def _without_limits(*names: str) -> None:
+    """Replace limits of the supervisor by endless ones. Raises AttributeError for a limit that does not exist."""
+    from server.ipc.supervisor import SupervisorLimits
+
+    def initialize(self: Any, *rest: Any, **named: Any) -> None:
+        old(self, *rest, **named)
+        for name in names:
+            object.__setattr__(self, name, type(getattr(self, name))(10**9))
+
+    for name in names:
+        if name not in SupervisorLimits.__dataclass_fields__:
+            raise AttributeError(f"the supervisor has no limit {name}")
+    old = replace(SupervisorLimits, "__init__", initialize)
+
+
 @bug("http")
 def lost_worker_tells_nobody() -> None:
     """Open streams are not ended when their worker dies."""
@@ -28,11 +43,7 @@ def lost_worker_tells_nobody() -> None:
 @bug("http")
 def hang_is_never_seen() -> None:
     """The time since the last message of a worker counts for nothing."""
-    from server.ipc.supervisor import SupervisorLimits
-
-    old = replace(
-        SupervisorLimits, "__init__", lambda self, *rest, **named: old(self, *rest, **(named | {"hang_seconds": 1e9}))
-    )
+    _without_limits("hang_seconds")
 
 
 @bug("http")
@@ -48,17 +59,12 @@ def clients_that_leave_are_not_seen() -> None:
 
 
 @bug("http")
-def slow_readers_are_not_seen() -> None:
-    """Bytes are written to a connection whose client reads nothing, without end."""
-    from server.api import protocol
+def stalled_readers_stay() -> None:
+    """Nothing ends a stream whose client reads no byte: neither the stream nor the kernel."""
+    from server.api import serve, sse
 
-    def write(self: Any, body: bytes) -> bool:
-        if self._cycle.response_complete:
-            return False
-        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
-        return True
-
-    replace(protocol.UvicornConnection, "write", write)
+    replace(sse, "STALL_SECONDS", 1e6)
+    replace(serve, "STALLED_CLIENT_MILLISECONDS", 0)
 
 
 @bug("http")
@@ -72,13 +78,16 @@ def overload_is_queued() -> None:
 @bug("http")
 def answers_are_swapped() -> None:
     """Of two results in one message of the worker, each goes to the other request."""
+    import msgspec
+
     from server.ipc.client import EngineClient
 
     def swapped(self: Any, output: Any) -> None:
         for results in (output.finished, output.encoded):
-            if len(results) > 1 and results[0].request_id != results[1].request_id:
-                first, second = results[0].request_id, results[1].request_id
-                results[0].request_id, results[1].request_id = second, first
+            if len(results) > 1:
+                first, second = results[:2]
+                results[0] = msgspec.structs.replace(second, request_id=first.request_id)
+                results[1] = msgspec.structs.replace(first, request_id=second.request_id)
         old(self, output)
 
     old = replace(EngineClient, "on_output", swapped)
@@ -99,12 +108,15 @@ def an_error_has_no_words() -> None:
 
 @bug("http")
 def errors_quote_the_request() -> None:
-    """Refusals repeat the value, as pydantic's own messages do."""
+    """Refusals repeat a part of the body, as pydantic's own messages do."""
     from server.api import schema_errors
 
-    old = replace(
-        schema_errors, "_text", lambda body, errors: f"{old(body, errors)}, not {str(errors[0].get('input'))[:200]}"
-    )
+    def describe(body: Any, errors: Any) -> tuple[str, str | None]:
+        message, field = old(body, errors)
+        return f"{message}, not {str(body)[:200]}", field
+
+    old = replace(schema_errors, "describe_errors", describe)
+    _replace_imported("describe_errors", describe)
 
 
 @bug("http")
@@ -121,14 +133,20 @@ def slow_senders_have_no_deadline() -> None:
 
 @bug("http")
 def text_work_runs_in_the_event_loop() -> None:
-    """Texts are tokenized in the thread of the event loop, and rendered there."""
+    """Texts are tokenized in the thread of the event loop."""
+    from server.operations.pools import Pool
     from server.operations.runtime import Runtime
 
-    async def encode(self: Any, tokenizer: Any, texts: Any, **named: Any) -> Any:
-        named.pop("param", None)
-        return [tokenizer.encode([text], **{k: v for k, v in named.items() if k != "pairs"})[0] for text in texts]
+    async def run(self: Any, work: Any, call: Any = None) -> Any:
+        return work()
 
-    replace(Runtime, "encode", encode)
+    async def run_pieces(self: Any, pieces: Any, call: Any = None) -> Any:
+        return [work() for work in pieces]
+
+    replace(Pool, "run", run)
+    replace(Pool, "run_pieces", run_pieces)
+    if hasattr(Runtime, "in_thread"):
+        replace(Runtime, "in_thread", run)
 
 
 @bug("http")
@@ -228,10 +246,4 @@ def every_request_leaves_a_kilobyte() -> None:
 @bug("http")
 def loading_has_no_limit() -> None:
     """A worker that never becomes ready is waited for, and one that ends soon after is started again without end."""
-    from server.ipc.supervisor import SupervisorLimits
-
-    names = {name: value for name, value in _NO_LIMITS.items() if name in SupervisorLimits.__dataclass_fields__}
-    old = replace(SupervisorLimits, "__init__", lambda self, *rest, **named: old(self, *rest, **(named | names)))
-
-
-_NO_LIMITS = {"max_failures": 10**6, "loading_seconds": 1e9, "max_restarts": 10**6}
+    _without_limits("max_failures")
