@@ -1,5 +1,6 @@
-"""Fuzz the parsers: `python -m tests.fuzz [--seconds N] [TARGET ...]`, guided by coverage (atheris, libFuzzer).
+"""Fuzz the parsers and the routes: `python -m tests.fuzz [--seconds N] [TARGET ...]`, guided by coverage (atheris).
 
+The target `routes` sends requests made from the OpenAPI document to a server with the fake worker.
 Each target runs in a process of its own for an equal part of the time. An input that fails is written into
 `tests/fuzz/corpus/TARGET/`, where `make test` repeats it from then on. Other new inputs stay in `build/fuzz/TARGET/`,
 where the next run begins.
@@ -8,11 +9,13 @@ where the next run begins.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+ROUTES = "routes"
 CORPUS = Path(__file__).with_name("corpus")
 PACKAGES = ["server.api", "server.text", "server.audio", "server.client.connection", "server.api_keys", "weights.read"]
 """Where new paths through the code count as progress."""
@@ -30,13 +33,15 @@ def main() -> int:
     options = parser.parse_args()
     if options.only:
         _fuzz(options.only, options.seconds)
-    names = options.targets or sorted(path.name for path in CORPUS.iterdir())
+    names = options.targets or [*sorted(path.name for path in CORPUS.iterdir()), ROUTES]
     failed = []
     for name in names:
         share = max(1, options.seconds // len(names))
         print(f"== {name}: {share} s", flush=True)
         command = [sys.executable, "-m", "tests.fuzz", "--only", name, "--seconds", str(share)]
-        if subprocess.run(command, cwd=ROOT).returncode:
+        if name == ROUTES:
+            command = [sys.executable, "-m", "pytest", "tests/fuzz/test_schema.py", "-k", "every_route"]
+        if subprocess.run(command, cwd=ROOT, env=os.environ | {"SCHEMA_SECONDS": str(share)}).returncode:
             failed.append(name)
     print(f"{len(names)} targets, failed: {', '.join(failed) or 'none'}")
     return 1 if failed else 0

@@ -172,7 +172,9 @@ def _tokenizer(name: str, data: bytes, others: dict[str, bytes] | None = None) -
             return
         try:
             tokenizer.encode(["The old fox.", "\u00e9\U0001f600"])
-        except Exception as error:  # the library has no type for it: a vocabulary without a token for unknown characters
+        except (
+            Exception
+        ) as error:  # the library has no type for it: a vocabulary without a token for unknown characters
             if "unk" not in str(error):
                 raise
 
