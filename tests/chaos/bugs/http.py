@@ -103,13 +103,16 @@ def overload_is_queued() -> None:
 @bug("http")
 def answers_are_swapped() -> None:
     """Of two results in one message of the worker, each goes to the other request."""
+    import msgspec
+
     from server.ipc.client import EngineClient
 
     def swapped(self: Any, output: Any) -> None:
         for results in (output.finished, output.encoded):
-            if len(results) > 1 and results[0].request_id != results[1].request_id:
-                first, second = results[0].request_id, results[1].request_id
-                results[0].request_id, results[1].request_id = second, first
+            if len(results) > 1:
+                first, second = results[:2]
+                results[0] = msgspec.structs.replace(second, request_id=first.request_id)
+                results[1] = msgspec.structs.replace(first, request_id=second.request_id)
         old(self, output)
 
     old = replace(EngineClient, "on_output", swapped)
@@ -130,12 +133,15 @@ def an_error_has_no_words() -> None:
 
 @bug("http")
 def errors_quote_the_request() -> None:
-    """Refusals repeat the value, as pydantic's own messages do."""
+    """Refusals repeat a part of the body, as pydantic's own messages do."""
     from server.api import schema_errors
 
-    old = replace(
-        schema_errors, "_text", lambda body, errors: f"{old(body, errors)}, not {str(errors[0].get('input'))[:200]}"
-    )
+    def describe(body: Any, errors: Any) -> tuple[str, str | None]:
+        message, field = old(body, errors)
+        return f"{message}, not {str(body)[:200]}", field
+
+    old = replace(schema_errors, "describe_errors", describe)
+    _replace_imported("describe_errors", describe)
 
 
 @bug("http")

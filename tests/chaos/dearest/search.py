@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.chaos.dearest.measure import MeasuredServer, Measurement
@@ -88,6 +89,28 @@ def search(
             together = _dear(server, one.path, one.recipe, AT_ONCE, timeout)
             report(line(together, AT_ONCE))
             found += [one, together]
+    return found
+
+
+def corpus() -> list[tuple[str, Recipe]]:
+    """Path and recipe of the dearest bodies that searches have found."""
+    return [(one["path"], one["recipe"]) for one in json.loads(Path(__file__).with_name("corpus.json").read_bytes())]
+
+
+def measure_corpus(
+    server: MeasuredServer,
+    counts: Sequence[int] = (1, AT_ONCE),
+    only: str = "",
+    timeout: float = 20.0,
+    report: Callable[[str], None] = print,
+) -> list[Dear]:
+    """The cost of each body of the corpus, `counts` of them at once."""
+    found = []
+    for path, recipe in corpus():
+        if re.search(only, path):
+            for count in counts:
+                found.append(_dear(server, path, recipe, count, timeout))
+                report(line(found[-1], count))
     return found
 
 
