@@ -44,6 +44,39 @@ def lost_worker_tells_nobody() -> None:
 
 
 @bug("http")
+def late_events_are_taken() -> None:
+    """Events of a worker that was lost go to the requests that have moved to another one."""
+    import msgspec
+
+    from server.ipc.client import EngineClient
+
+    def take(self: Any, output: Any) -> None:
+        for worker in list(self._dispatcher.workers.values()):
+            old(self, msgspec.structs.replace(output, epoch=worker.epoch))
+
+    old = replace(EngineClient, "on_output", take)
+
+
+@bug("http")
+def a_dying_supervisor_tells_nobody() -> None:
+    """A fault of a supervisor leaves its worker dead and the server running."""
+    from server.ipc.worker_pool import WorkerPool
+
+    replace(WorkerPool, "_on_end", lambda self, supervisor, task: None)
+
+
+@bug("http")
+def pauses_do_not_grow() -> None:
+    """A worker that becomes ready ends the series of failures, however soon it fails again."""
+    from server.ipc.restart_policy import RestartPolicy
+
+    def failed(self: Any, ready_seconds: float | None) -> None:
+        old(self, None if ready_seconds is None else 1e9)
+
+    old = replace(RestartPolicy, "failed", failed)
+
+
+@bug("http")
 def lost_requests_are_repeated_without_end() -> None:
     """A request moves to another worker each time its worker dies, also after its first events."""
     from server.ipc.client import EngineClient
