@@ -11,8 +11,8 @@ from tests.chaos.checks import (
     growth,
     inputs,
     latency,
+    overload,
     processes,
-    refusals,
     security,
 )
 from tests.chaos.promise import Promise
@@ -98,10 +98,10 @@ PROMISES: tuple[Promise, ...] = (
         "Overload is refused, not queued",
         "ten times capacity for 10 s: refused within 50 ms p99, goodput ≥ 90% of peak; 1,280 at once: within 1 s",
         ("tests/wire/test_lifecycle.py::test_requests_beyond_the_queue_limits_are_refused",),
-        refusals.overload,
+        overload.overload,
         "overload-is-queued",
         {},
-        {"seconds": 3, "count": 300},
+        {"seconds": 3, "connections": 200},
     ),
     Promise(
         8,
