@@ -309,7 +309,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True)
     try:
-        worker = Worker(socket.socket(fileno=parser.parse_args().fd))
+        worker = Worker(socket.socket(fileno=parser.parse_known_args()[0].fd))
         signal.signal(signal.SIGUSR1, worker.release)
         worker.run()
     except (BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
