@@ -202,9 +202,11 @@ class StreamingRoute(
                     run = await self.run(state.runtime, call, spec)
                     renderer = self.renderer(body, run)
                     if not spec.stream:
-                        await run.complete()
-                        pool = state.runtime.pools.render
-                        return await json_answer(lambda: renderer.whole(run.result()), run.answer_size, pool, call)
+                        # The deadline's timer would keep the request in memory after its answer.
+                        with call:
+                            await run.complete()
+                            pool = state.runtime.pools.render
+                            return await json_answer(lambda: renderer.whole(run.result()), run.answer_size, pool, call)
                     first = await run.begin()
         except BaseException:
             call.close()

@@ -38,6 +38,10 @@ MAX_STALE_DEADLINES = 64
 """Deadlines of ended requests that are kept beside one for each open request, before the heap is cleaned."""
 
 
+MAX_GRAMMAR_WAIT_SECONDS = 0.002
+"""Longest wait for grammars if there is nothing else to do. Messages are read after it."""
+
+
 class DeviceLost(RuntimeError):
     """The device has failed; only a new process can use it."""
 
@@ -74,6 +78,7 @@ class Engine:
         self._events = EngineEvents()
         self._timings: list[StepTiming] = []
         self._encoded_last: set[str] = set()
+        self._has_encoded = False
         self._reported: Counter[str] = Counter()
         self._drafts_reported: dict[str, tuple[int, int]] = {}
 
@@ -117,9 +122,9 @@ class Engine:
         """
         self._expire(time.monotonic())
         busy = {name for name, model in self.models.items() if model.has_work}
-        name = self._turns.pick(busy)
-        if name is not None:
+        while (name := self._turns.pick(self._after_encoding(busy))) is not None:
             started = time.monotonic()
+            timing = None
             try:
                 timing = self._step(self.models[name])
                 if timing is not None:
@@ -128,7 +133,26 @@ class Engine:
                 log.exception("a step of %s failed; its requests get an error", name)
                 self._recover(error)
             self._turns.charge(name, time.monotonic() - started)
+            if timing is not None or self._events:
+                return self._output()
+            busy.remove(name)
+            self._has_encoded = False
+        self._wait_for_grammars()
         return self._output()
+
+    def _after_encoding(self, busy: set[str]) -> set[str]:
+        """The models that may run the next step: after an encoder step, those with streams if there are any."""
+        if not self._has_encoded:
+            return busy
+        return {name for name in busy if self._is_generating(self.models[name])} or busy
+
+    def _wait_for_grammars(self) -> None:
+        """Wait a moment if every running group waits for its grammar."""
+        generations = [model.generation for model in self.models.values() if model.generation is not None]
+        waits = [one.grammar_waits for one in generations if one.grammar_waits is not None]
+        waiting = [one for one in waits if one.is_waiting]
+        if waiting and not self._events:
+            waiting[0].wait(MAX_GRAMMAR_WAIT_SECONDS / len(waiting))
 
     def _step(self, model: ModelEngine) -> StepTiming | None:
         """One step of a model; generation and encoding alternate."""
@@ -139,13 +163,26 @@ class Engine:
             and encoding.has_work
             and (encode_first or generation is None or not generation.has_work)
         ):
-            self._encoded_last.add(model.name)
-            return encoding.step(self._events, is_shared=self._is_generating())
+            return self._encode(model.name, encoding)
         self._encoded_last.discard(model.name)
-        return generation.step(self._events) if generation is not None else None
+        self._has_encoded = False
+        timing = generation.step(self._events) if generation is not None else None
+        if timing is None and encoding is not None and encoding.has_work:
+            return self._encode(model.name, encoding)
+        return timing
 
-    def _is_generating(self) -> bool:
-        return any(m.generation is not None and bool(m.generation.scheduler.running) for m in self.models.values())
+    def _encode(self, name: str, encoding: EncoderEngine) -> StepTiming | None:
+        """One encoder step, about as long as a step of the decoders that it delays."""
+        self._encoded_last.add(name)
+        self._has_encoded = True
+        models = [model for model in self.models.values() if self._is_generating(model)]
+        decode_seconds = [model.generation.scheduler.decode_seconds for model in models if model.generation is not None]
+        known = [seconds for seconds in decode_seconds if seconds is not None]
+        return encoding.step(self._events, bool(models), min(known, default=None))
+
+    @staticmethod
+    def _is_generating(model: ModelEngine) -> bool:
+        return model.generation is not None and bool(model.generation.scheduler.running)
 
     def _recover(self, error: Exception) -> None:
         """Release cached GPU memory after an error. Raises DeviceLost if the device does not respond."""

@@ -12,16 +12,18 @@ from typing import Literal
 import torch
 from msgspec.structs import replace
 
+from models.logits import DecoderOutput
 from server.engine.beam_search import Beam
 from server.engine.drafts import Drafter
 from server.engine.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
-from server.engine.grammar_masks import NO_ALLOWED_TOKEN, GrammarMasks, PendingMasks
+from server.engine.grammar_masks import NO_ALLOWED_TOKEN, GrammarMasks
 from server.engine.grammar_state import fork
+from server.engine.grammar_waits import TOO_SLOW, GrammarWaits
 from server.engine.model_limits import ModelLimits
 from server.engine.prompt_scores import score_prompts
 from server.engine.runner import Runner
 from server.engine.scheduler import Schedule, Scheduler
-from server.engine.selection import Selection, select, step_logits_request
+from server.engine.selection import Selection, output_of, output_without, select, step_logits_request
 from server.engine.sequence import SequenceGroup, SequenceStatus
 from server.engine.stop_texts import StopTexts
 from server.ipc.logprobs import pack
@@ -56,7 +58,7 @@ class GenerationEngine:
         self.num_drafted_tokens = 0
         self.num_accepted_tokens = 0
         self.is_encoder_decoder = scheduler.blocks.cross_pool is not None
-        self.grammar_masks: GrammarMasks | None = None
+        self.grammar_waits: GrammarWaits | None = None
         self.token_bytes: list[bytes] = []
         self._beam_lags: list[int] = []
 
@@ -66,7 +68,7 @@ class GenerationEngine:
 
     def set_vocabulary(self, tokens: list[bytes]) -> None:
         """Set the bytes of each token, by id. Needed for grammars, and for stop strings with beams."""
-        self.grammar_masks = GrammarMasks(tokens, self.limits.vocab_size)
+        self.grammar_waits = GrammarWaits(GrammarMasks(tokens, self.limits.vocab_size))
         self.token_bytes = tokens
 
     def add(self, message: Generate, events: EngineEvents, now: float) -> list[SequenceGroup]:
@@ -88,6 +90,8 @@ class GenerationEngine:
             return None
         if group.beams is not None and message.params.stop_texts:
             group.beams.stop_texts = StopTexts(self.token_bytes, message.params.stop_texts, row.text_drops_space)
+        if self.grammar_waits is not None:
+            self.grammar_waits.prepare(group)
         self.scheduler.add(group)
         if row.max_new_tokens == 0:
             self.finish(group, "length", events)
@@ -130,7 +134,7 @@ class GenerationEngine:
             return "attention needs a source text"
         if self.is_encoder_decoder and any(row.prompt_logprobs for row in message.rows):
             return "log-probabilities of a source text are not available; they need a decoder-only model"
-        if (params.sections or params.stop_texts) and self.grammar_masks is None:
+        if (params.sections or params.stop_texts) and self.grammar_waits is None:
             return "a grammar or stop string was sent before the vocabulary"
         if params.stop_texts and params.num_beams == 1:
             return "stop strings are for beam search"
@@ -153,9 +157,13 @@ class GenerationEngine:
     def step(self, events: EngineEvents) -> StepTiming | None:
         """Run one step if there is work. Raises StepFailed after its groups were ended with `engine_error`."""
         started = time.monotonic()
+        if self.grammar_waits is not None:
+            self._continue_held(self.grammar_waits, events)
         if self.drafter is not None:
             self._propose_drafts(self.drafter)
         schedule = self.scheduler.schedule()
+        if self.grammar_waits is not None:
+            self.grammar_waits.drop_preempted()
         if schedule is None:
             return None
         phase, num_rows, num_tokens = schedule.phase, len(schedule.rows), schedule.num_tokens
@@ -202,7 +210,10 @@ class GenerationEngine:
         """
         self.runner.clear(*self.scheduler.blocks.take_blocks_to_clear())
         ready = list(dict.fromkeys(row.group for row in schedule.rows if row.needs_logits))
-        pending_masks = self._start_masks(ready)
+        waits = self.grammar_waits if any(group.grammar_states for group in ready) else None
+        started = time.monotonic()
+        if waits is not None:
+            waits.start(ready)
         model = self.runner.model
         request = None if schedule.scores_prompts else step_logits_request(ready, model.max_logits_rows)
         output, hidden = self.runner.run(schedule, request)
@@ -212,12 +223,22 @@ class GenerationEngine:
         for group in failed:
             self.finish(group, "engine_error", events, NOT_FINITE)
         mask_wait_seconds = None
-        if pending_masks is not None:
-            mask_wait_seconds = pending_masks.wait()
-            self._fail_without_grammar_token(ready, events)
+        if waits is not None:
+            if output.hidden.is_cuda:
+                torch.cuda.synchronize(output.hidden.device)
+            computed = time.monotonic()
+            late = waits.late(ready, computed - started)
+            mask_wait_seconds = time.monotonic() - computed
+            output, ready = self._hold(waits, late, output, ready, events)
+        self._choose(output, ready, events)
+        return mask_wait_seconds
+
+    def _choose(self, output: DecoderOutput, ready: list[SequenceGroup], events: EngineEvents) -> None:
+        """Choose the next tokens of groups, and record their events. output: the rows of these groups."""
         if not ready:
-            return mask_wait_seconds
-        selections = select(output, model, ready)
+            return
+        self._fail_without_grammar_token(ready, events)
+        selections = select(output, self.runner.model, ready)
         now = time.monotonic()
         for selection in selections:
             if selection.group.status is SequenceStatus.FINISHED:
@@ -237,22 +258,50 @@ class GenerationEngine:
                 else:
                     self.scheduler.blocks.publish(selection.group)
                     self._advance(selection.group, selection.parents, events)
-        return mask_wait_seconds
 
-    def _start_masks(self, ready: list[SequenceGroup]) -> PendingMasks | None:
-        """Start the grammar masks of the sequences that get a token in this step. None without grammars."""
-        rows = [
-            (grammar_state, row.tokens, group.params.end_token_ids, group.params.stop_token_ids)
-            for group in ready
-            if group.grammar_states
-            for row, grammar_state in zip(group.sequences, group.grammar_states, strict=True)
-            if len(row.tokens) >= grammar_state.num_consumed
-        ]
-        return self.grammar_masks.start(rows) if self.grammar_masks is not None and rows else None
+    # -------------------------------------------------------------------------------------------------- grammars
+
+    def _hold(
+        self,
+        waits: GrammarWaits,
+        late: list[SequenceGroup],
+        output: DecoderOutput,
+        ready: list[SequenceGroup],
+        events: EngineEvents,
+    ) -> tuple[DecoderOutput, list[SequenceGroup]]:
+        """Hold the groups whose masks are late. Returns the other rows of the step and their groups."""
+        if not late:
+            return output, ready
+        for group in late:
+            if group.status is SequenceStatus.FINISHED:
+                continue
+            own = output_of(output, self.runner.model, ready, group)
+            assert own.top_k is not None
+            if not bool(own.top_k.is_finite.all()):
+                self.finish(group, "engine_error", events, NOT_FINITE)
+                continue
+            # Other groups with the same beginning must not wait for the first token of this one.
+            self.scheduler.blocks.publish(group)
+            waits.hold(group, own)
+        rest = [group for group in ready if group not in late]
+        return output_without(output, ready, late) if rest else output, rest
+
+    def _continue_held(self, waits: GrammarWaits, events: EngineEvents) -> None:
+        """Choose the tokens of held groups whose masks are done. End groups whose grammar takes too long."""
+        for group in waits.overdue():
+            self.finish(group, "invalid_format", events, TOO_SLOW)
+        for group, output in waits.take_ready():
+            try:
+                self._choose(output, [group], events)
+            except Exception as error:
+                self.finish(group, "engine_error", events, STEP_FAILED)
+                raise StepFailed from error
 
     def _fail_without_grammar_token(self, ready: list[SequenceGroup], events: EngineEvents) -> None:
         """End groups whose grammar allows no next token or is too complex. Other groups are not affected."""
         for group in ready:
+            if self.grammar_waits is not None and self.grammar_waits.error_of(group) is not None:
+                self.finish(group, "engine_error", events, STEP_FAILED)
             finished = group.beams is not None and bool(group.beams.finished)
             failures = [grammar_state.failure for grammar_state in group.grammar_states]
             if failures and all(failures) and not finished:
@@ -322,6 +371,8 @@ class GenerationEngine:
         self.scheduler.remove(group, corrupt=reason == "engine_error")
         if self.drafter is not None:
             self.drafter.forget(group)
+        if self.grammar_waits is not None:
+            self.grammar_waits.forget(group)
         if reason == "abort":
             return
         if reason == "engine_error" or reason == "invalid_format":

@@ -1,8 +1,8 @@
 """Grammars of structured answers: the position of each sequence in its grammar, and masks of allowed tokens.
 
-A mask depends only on tokens that are known when a step is scheduled. All masks of a step are therefore computed in
-parallel with its forward pass, by threads that do not hold Python's lock: `GrammarMasks.start` is called before it and
-`PendingMasks.wait` after it.
+A mask depends only on tokens that are known when a step is scheduled. The masks of a step are therefore computed in
+parallel with its forward pass, by threads that do not hold Python's lock. `GrammarWaits` holds a group whose masks are
+late.
 
 The automaton is llguidance's: Earley's parser over a lexer of derivatives of regular expressions, run along the trie
 of the vocabulary.
@@ -13,15 +13,15 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from functools import partial
 from types import SimpleNamespace
 
 import llguidance
 import numpy as np
 
-from server.engine.grammar_state import Bits, GrammarState
+from server.engine.grammar_state import Bits, CompiledGrammar, GrammarState
 from server.engine.marker_tokens import MarkerTokens
+from server.engine.mask_threads import MaskRow, MaskTask, MaskThreads
 
 CACHED_GRAMMARS = 16
 MAX_LEXER_STATES = 1 << 15
@@ -51,30 +51,46 @@ class GrammarMasks:
         self._vocabulary = llguidance.LLTokenizer(
             _vocabulary(spelled, self._end), n_vocab=len(spelled), eos_token=self._end
         )
-        self._grammars: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
+        self._grammars: OrderedDict[str, CompiledGrammar] = OrderedDict()
         self._marker_tokens = MarkerTokens(self._tokens)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="masks")
+        self.threads = MaskThreads(self._make)
 
-    def start(self, rows: Sequence[tuple[GrammarState, Sequence[int], Sequence[int], Sequence[int]]]) -> PendingMasks:
-        """Start computing the masks of a step.
+    def prepare(self, grammar_state: GrammarState) -> None:
+        """Give a state the grammars of its sections. Grammars that are not cached are compiled in a thread."""
+        for text in {section.grammar for section in grammar_state.sections if section.grammar}:
+            grammar_state.grammars[text] = self._compiled(text)
 
-        rows: for each sequence its grammar state, its tokens, its end tokens and its stop tokens.
-        The grammar states must not be used until `PendingMasks.wait` returns.
-        """
-        return PendingMasks(self._thread.submit(self._make, rows))
+    def start(self, tasks: Sequence[MaskTask]) -> None:
+        """Start the tasks of groups whose grammars are compiled."""
+        self.threads.start(tasks)
 
-    def _make(self, rows: Sequence[tuple[GrammarState, Sequence[int], Sequence[int], Sequence[int]]]) -> None:
-        live = [row for row in rows if self._consume(*row)]
-        bits: Bits = np.zeros((len(live), self._all_words), dtype=np.uint32)
-        targets = [(row[0].matcher, index) for index, row in enumerate(live) if row[0].matcher is not None]
-        if targets:
-            _executor().unsafe_compute_mask_ptr(targets, bits.ctypes.data, bits.shape[1] * 4, bits.shape[0])
-        word, bit = divmod(self._end, 32)
-        ended = (bits[:, word] >> np.uint32(bit)) & np.uint32(1)
-        bits = bits[:, : self._words]
-        bits[:, word] &= np.uint32((1 << bit) - 1)
-        for (grammar_state, _, ends, other_ends), mask, may_end in zip(live, bits, ended.tolist(), strict=True):
-            self._store_mask(grammar_state, mask, bool(may_end), ends, other_ends)
+    def _compiled(self, text: str) -> CompiledGrammar:
+        found = self._grammars.get(text)
+        if found is None or (found.matcher is not None and found.has_failed):
+            found = self._grammars[text] = CompiledGrammar(text)
+            self.threads.start_slowly(partial(self._compile, found))
+        self._grammars.move_to_end(text)
+        if len(self._grammars) > CACHED_GRAMMARS:
+            self._grammars.popitem(last=False)
+        return found
+
+    def _compile(self, grammar: CompiledGrammar) -> None:
+        grammar.started = time.monotonic()
+        grammar.matcher = llguidance.LLMatcher(self._vocabulary, grammar.text, limits=LIMITS, log_level=0)
+
+    def _make(self, rows: Sequence[MaskRow]) -> None:
+        """Compute the masks of the sequences of one group."""
+        for grammar_state, tokens, ends, other_ends in rows:
+            if not self._consume(grammar_state, tokens, ends, other_ends):
+                continue
+            assert grammar_state.matcher is not None
+            bits: Bits = np.zeros(self._all_words, dtype=np.uint32)
+            grammar_state.matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+            word, bit = divmod(self._end, 32)
+            may_end = bool(bits[word] >> np.uint32(bit) & np.uint32(1))
+            bits = bits[: self._words]
+            bits[word] &= np.uint32((1 << bit) - 1)
+            self._store_mask(grammar_state, bits, may_end, ends, other_ends)
 
     def _consume(
         self, grammar_state: GrammarState, tokens: Sequence[int], ends: Sequence[int], other_ends: Sequence[int]
@@ -93,7 +109,7 @@ class GrammarMasks:
             grammar_state.bits = self._free_mask(grammar_state, () if section.may_end else (*ends, *other_ends))
             return False
         if grammar_state.matcher is None and not grammar_state.failure:
-            grammar_state.matcher = self._matcher(section.grammar)
+            grammar_state.matcher = _matcher(grammar_state)
             if grammar_state.matcher.is_error():
                 self._fail(grammar_state)
         return not grammar_state.failure
@@ -123,7 +139,7 @@ class GrammarMasks:
     def _read(self, grammar_state: GrammarState, tokens: list[int]) -> None:
         """Advance the grammar of the current section."""
         if grammar_state.matcher is None:
-            grammar_state.matcher = self._matcher(grammar_state.section.grammar)
+            grammar_state.matcher = _matcher(grammar_state)
         if not grammar_state.matcher.consume_tokens(tokens):
             self._fail(grammar_state)
 
@@ -170,16 +186,6 @@ class GrammarMasks:
         elif not has_text_token:
             self._fail(grammar_state)
 
-    def _matcher(self, grammar: str) -> llguidance.LLMatcher:
-        """A matcher at the start of a grammar. Compiled grammars are cached."""
-        if grammar not in self._grammars:
-            matcher = llguidance.LLMatcher(self._vocabulary, grammar, limits=LIMITS, log_level=0)
-            self._grammars[grammar] = matcher
-        self._grammars.move_to_end(grammar)
-        if len(self._grammars) > CACHED_GRAMMARS:
-            self._grammars.popitem(last=False)
-        return self._grammars[grammar].deep_copy()
-
     def _fail(self, grammar_state: GrammarState) -> None:
         assert grammar_state.matcher is not None
         reason = grammar_state.matcher.get_error().partition("\n")[0]
@@ -187,20 +193,14 @@ class GrammarMasks:
         grammar_state.failure = NO_ALLOWED_TOKEN if no_token else f"{TOO_COMPLEX}: {reason[:200]}"
         grammar_state.bits = np.zeros(self._words, dtype=np.uint32)
         # Copies of a matcher share lexer states, which may be the limit that was exceeded.
-        self._grammars.pop(grammar_state.section.grammar, None)
+        grammar_state.grammars[grammar_state.section.grammar].has_failed = True
 
 
-class PendingMasks:
-    """Masks that are being computed."""
-
-    def __init__(self, future: Future[None]) -> None:
-        self._future = future
-
-    def wait(self) -> float:
-        """Wait until the masks are computed. Returns the waiting time in seconds."""
-        started = time.monotonic()
-        self._future.result()
-        return time.monotonic() - started
+def _matcher(grammar_state: GrammarState) -> llguidance.LLMatcher:
+    """A matcher at the start of the grammar of the current section."""
+    matcher = grammar_state.grammars[grammar_state.section.grammar].matcher
+    assert matcher is not None, "masks are computed after the grammars were compiled"
+    return matcher.deep_copy()
 
 
 def _vocabulary(tokens: list[bytes], end: int) -> llguidance.TokenizerWrapper:
@@ -208,9 +208,3 @@ def _vocabulary(tokens: list[bytes], end: int) -> llguidance.TokenizerWrapper:
     return llguidance.TokenizerWrapper(
         SimpleNamespace(tokens=tokens, eos_token_id=end, bos_token_id=None, special_token_ids=[end])
     )
-
-
-@cache
-def _executor() -> llguidance.LLExecutor:
-    """The threads that compute masks, shared by all models."""
-    return llguidance.LLExecutor()

@@ -15,6 +15,23 @@ from server.ipc.sections import AnswerSection, Marker, MarkerScanner
 Bits = NDArray[np.uint32]
 
 
+class CompiledGrammar:
+    """A grammar that a thread compiles.
+
+    matcher: a matcher at its start; None until it is compiled.
+    started: time of time.monotonic() at which compiling began, or None.
+    mask_seconds: processor time of the latest masks, see `MaskThreads`; None before the first ones.
+    has_failed: a copy of the matcher failed. Copies share lexer states, whose limit may be the cause.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.matcher: llguidance.LLMatcher | None = None
+        self.started: float | None = None
+        self.mask_seconds: float | None = None
+        self.has_failed = False
+
+
 class GrammarState:
     """Position of one sequence in the sections of its answer, and in the grammar of the current section.
 
@@ -22,6 +39,8 @@ class GrammarState:
     start: number of tokens before the answer.
     index: index of the current section.
     num_consumed: number of tokens that have been read.
+    grammars: the compiled grammars of the sections by their text, shared by all beams; empty until
+        `GrammarMasks.prepare`.
     matcher: position in the section's grammar, or None before the first use.
     bits: mask of the next token: [words], uint32, or None if every token is allowed. Token i is allowed if bit i % 32
         of word i // 32 is set.
@@ -39,6 +58,7 @@ class GrammarState:
         self.is_complete = False
         self.failure = ""
         self.free_masks: dict[tuple[int, str, bool], Bits | None] = {}
+        self.grammars: dict[str, CompiledGrammar] = {}
         self.enter(0)
 
     def enter(self, index: int) -> None:
@@ -50,6 +70,11 @@ class GrammarState:
     @property
     def section(self) -> AnswerSection:
         return self.sections[self.index]
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the grammars of all sections are compiled."""
+        return all(grammar.matcher is not None for grammar in self.grammars.values())
 
     def fork(self) -> GrammarState:
         """A copy for another beam."""

@@ -120,6 +120,11 @@ class Scheduler:
         self.running: list[SequenceGroup] = []
         self.num_preemptions = 0
 
+    @property
+    def decode_seconds(self) -> float | None:
+        """Duration of a step that decodes the running groups and does nothing else; None if it is not known."""
+        return self.prefill_budget.decode_seconds(sum(len(group.sequences) for group in self.running))
+
     def refusal(self, group: SequenceGroup) -> str | None:
         """Why a group could not run even alone, or None if it can."""
         if group.max_rows > self.max_batch_rows:
@@ -155,6 +160,8 @@ class Scheduler:
         preempted = self.num_preemptions
         behind = []
         for group in list(self.running):
+            if group.is_computed:
+                continue  # It waits for the grammar of its next token.
             if not group.is_ready_to_decode:
                 behind.append(group)
             elif group.status is SequenceStatus.RUNNING:
@@ -212,7 +219,8 @@ class Scheduler:
         if not decoding + just_started:
             return self.max_batch_tokens
         free_rows = self.max_batch_rows - sum(group.max_rows for group in self.running)
-        waiting = len(self.running) - decoding - just_started + min(len(self.waiting), free_rows)
+        running = sum(not group.is_computed for group in self.running)
+        waiting = running - decoding - just_started + min(len(self.waiting), free_rows)
         limit = self.prefill_budget.max_prefill_tokens(decoding, just_started, waiting, schedule.num_decode_tokens)
         if limit is None:
             return max(PREFILL_PER_DECODE * len(schedule.rows), shared_tokens(self.max_batch_tokens))

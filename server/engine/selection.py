@@ -92,6 +92,39 @@ def select(output: DecoderOutput, model: TransformerProtocol, groups: Sequence[S
     return selections
 
 
+def output_of(
+    output: DecoderOutput, model: TransformerProtocol, groups: Sequence[SequenceGroup], group: SequenceGroup
+) -> DecoderOutput:
+    """The rows of one group with their logits, copied to memory of their own.
+
+    output: of the step. groups: the sequence groups that get a token in this step.
+    """
+    start = sum(_num_rows(one) for one in groups[: groups.index(group)])
+    own = _take(output, range(start, start + _num_rows(group)))
+    if own.logits is None:
+        logits, top_k = model.logits_top_k(own.hidden, logits_request([group]))
+        own = DecoderOutput(own.hidden, logits.clone(), top_k)
+    return own
+
+
+def output_without(
+    output: DecoderOutput, groups: Sequence[SequenceGroup], left_out: Sequence[SequenceGroup]
+) -> DecoderOutput:
+    """The rows of a step without those of some of its groups. groups: all groups that get a token in this step."""
+    owners = [group for group in groups for _ in range(_num_rows(group))]
+    return _take(output, [index for index, group in enumerate(owners) if group not in left_out])
+
+
+def _take(output: DecoderOutput, indices: Sequence[int]) -> DecoderOutput:
+    """Copies of the rows at `indices`."""
+    index = torch.tensor(indices, dtype=torch.int64, device=output.hidden.device)
+    hidden, logits, top_k = output
+    if top_k is not None:
+        logsumexp = None if top_k.logsumexp is None else top_k.logsumexp[index]
+        top_k = LogitsTopK(top_k.values[index], top_k.ids[index], logsumexp, top_k.is_finite[index])
+    return DecoderOutput(hidden[index], None if logits is None else logits[index], top_k)
+
+
 def _parts(groups: Sequence[SequenceGroup], most: int) -> Iterator[tuple[list[SequenceGroup], int]]:
     """Split the groups, in order, into parts of at most `most` rows. Yields each part and its number of rows."""
     part: list[SequenceGroup] = []

@@ -157,6 +157,11 @@ class SequenceGroup:
         return all(len(row.tokens) - row.num_computed_tokens == 1 for row in self.sequences)
 
     @property
+    def is_computed(self) -> bool:
+        """Whether all tokens of every sequence are computed. The group waits for its next token."""
+        return all(len(row.tokens) == row.num_computed_tokens for row in self.sequences)
+
+    @property
     def is_verified(self) -> bool:
         """Whether logits computed from all its keys and values were finite."""
         return all(row.verified_tokens == row.num_computed_tokens for row in self.sequences)

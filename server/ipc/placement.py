@@ -19,7 +19,8 @@ MAX_PREFIX_BLOCKS = 64
 """Prompts are hashed after 1, 2, 4, ... blocks, up to this number."""
 MAX_PREFIXES = 16_384
 MAX_EXTRA_LOAD = 16
-"""A conversation leaves its worker if the load exceeds that of the least loaded one by more: four waiting requests."""
+"""A worker that holds n blocks of a prompt gets it if its load exceeds the least one by n at most, and by no more than
+this: four waiting sequences. A short system prompt that all requests share therefore does not gather them."""
 SPREAD_TOKENS = 512
 """The texts of an `Encode` go to several workers if each of them gets at least this many tokens."""
 
@@ -41,11 +42,13 @@ class Placement:
         now = time.monotonic()
         fresh = [worker for worker in workers if now - worker.last_message_seconds <= self._stale_seconds]
         least = min(fresh or workers, key=lambda worker: worker.load)
-        keys = list(_prefix_keys(message, block_size)) if isinstance(message, Generate) else []
-        home = next((self._homes[key] for key in reversed(keys) if key in self._homes), None)
-        chosen = next((worker for worker in fresh if worker.epoch == home), least)
-        if chosen.load > least.load + MAX_EXTRA_LOAD:
-            chosen = least
+        keys = dict(_prefix_keys(message, block_size)) if isinstance(message, Generate) else {}
+        longest = next((key for key in reversed(keys) if key in self._homes), None)
+        chosen = least
+        if longest is not None:
+            home = next((worker for worker in fresh if worker.epoch == self._homes[longest]), least)
+            if home.load <= least.load + min(keys[longest], MAX_EXTRA_LOAD):
+                chosen = home
         for key in keys:
             self._homes[key] = chosen.epoch
             self._homes.move_to_end(key)
@@ -65,8 +68,11 @@ def num_pieces(num_workers: int, message: Generate | Encode, sizes: Sequence[int
     return max(min(num_workers, len(sizes), sum(sizes) // SPREAD_TOKENS), 1)
 
 
-def _prefix_keys(message: Generate, block_size: int) -> Iterator[bytes]:
-    """Hashes of the beginnings of the first prompt, shortest first. Prompts shorter than a block have none."""
+def _prefix_keys(message: Generate, block_size: int) -> Iterator[tuple[bytes, int]]:
+    """Hashes of the beginnings of the first prompt with their numbers of blocks, shortest first.
+
+    Prompts shorter than a block have none.
+    """
     if not message.prompts or not block_size:
         return
     tokens = message.prompts[0]
@@ -75,5 +81,5 @@ def _prefix_keys(message: Generate, block_size: int) -> Iterator[bytes]:
     while num_blocks <= MAX_PREFIX_BLOCKS and num_blocks * block_size <= len(tokens):
         end = num_blocks * block_size
         hashed.update(array("q", tokens[start:end]).tobytes())
-        yield hashed.digest()
+        yield hashed.digest(), num_blocks
         start, num_blocks = end, 2 * num_blocks

@@ -17,7 +17,6 @@ from server.operations.generate import GeneratedChoice, GenerateRun, GenerateSpe
 from server.operations.generated_text import ScoredToken, TextDelta
 from server.operations.generation_run import PhaseSeconds, TokenUsage
 from server.operations.grammar import source_of
-from server.operations.grammar_compiler import GrammarCompiler
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.template_tools import template_tools
 from server.operations.tool_grammar import CallGrammar, Function, ToolChoice, callable_functions, special_tokens
@@ -150,7 +149,10 @@ async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:
     functions = await _functions(runtime, spec)
     tools = await _template_tools(runtime, model, spec, call.deadline)
     prompt = await render_prompt(runtime, model, spec, tools, call.deadline)
-    plan = await runtime.in_thread(lambda: _plan(model, spec, functions, tools, prompt, runtime.grammar_compiler))
+    source, text_format = None, spec.options.text_format
+    if text_format is not None:
+        source = await runtime.pools.grammar.run(lambda: source_of(text_format, runtime.grammar_compiler))
+    plan = await runtime.in_thread(lambda: _plan(model, spec, functions, tools, prompt, source))
     prompt_ids = await _encode(runtime, model, prompt)
     sections = plan.sections if plan.kinds != ["content"] else ()
     generation = GenerateSpec([prompt_ids], spec.options, model.name, sections, plan.special_ids)
@@ -181,7 +183,7 @@ async def _functions(runtime: Runtime, spec: ChatSpec) -> list[Function]:
     """The functions that an answer may call. Raises InvalidRequest for bad tools."""
     if not spec.tools and spec.tool_choice.mode == "auto":
         return []
-    functions = await runtime.in_thread(
+    functions = await runtime.pools.grammar.run(
         lambda: callable_functions(spec.tools, spec.tool_choice, runtime.grammar_compiler)
     )
     if functions and spec.options.ignore_eos:
@@ -218,9 +220,12 @@ def _plan(
     functions: Sequence[Function],
     tools: TemplateTools | None,
     prompt: str,
-    compiler: GrammarCompiler,
+    source: str | None,
 ) -> AnswerPlan:
-    """The sections of the answers. Raises InvalidRequest for a format that cannot be followed."""
+    """The sections of the answers. source: grammar of the content, or None for any text.
+
+    Raises InvalidRequest for a format that cannot be combined with the model's calls.
+    """
     template = model.text.chat_templates.choose(with_tools=tools is not None)
     reasoning = reasoning_of(template, prompt, spec.messages, spec.continue_final_message)
     if reasoning is not None and not reasoning.is_open and spec.tool_choice.mode == "required":
@@ -241,7 +246,7 @@ def _plan(
         calls=CallGrammar(row, functions, special, several and row.parallel) if row is not None else None,
         is_required=spec.tool_choice.mode == "required",
         at_start=not spec.continue_final_message,
-        text_source=source_of(text_format, compiler) if text_format is not None else None,
+        text_source=source,
         reasoning=reasoning,
         special=special,
     ).plan()

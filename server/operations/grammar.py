@@ -66,7 +66,7 @@ async def prepare(
     """
     if text_format is None:
         return [], None
-    source = await runtime.in_thread(lambda: source_of(text_format, runtime.grammar_compiler))
+    source = await runtime.pools.grammar.run(lambda: source_of(text_format, runtime.grammar_compiler))
     token_bytes = await send_token_bytes(runtime, model, f"`{_PARAM}` is not supported for `{model.name}`", _PARAM)
     grammar = assemble(answer_rule(token_bytes.opens_with_space and not continues), {"text": source})
     return [AnswerSection(grammar=grammar)], token_bytes

@@ -29,13 +29,18 @@ class Measure:
 
 @dataclass
 class Record:
-    """The result of one check. runs: how often the promise was tried; unit: what one run is."""
+    """The result of one check.
+
+    unit: what one run is. runs: how often the promise was tried.
+    details: what single cases measured, by their names, for the report.
+    """
 
     unit: str
     runs: int = 0
     measures: dict[str, Measure] = field(default_factory=dict)
     num_failures: int = 0
     failures: list[str] = field(default_factory=list)
+    details: dict[str, str] = field(default_factory=dict)
 
     def most(self, what: str, value: float, limit: float, unit: str) -> None:
         """A value that must not exceed the limit."""
@@ -68,5 +73,6 @@ class Record:
             "measures": measures,
             "num_failures": self.num_failures,
             "failures": self.failures,
+            "details": self.details,
             "passed": self.passed,
         }

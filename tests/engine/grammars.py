@@ -11,6 +11,9 @@ from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.engine import Engine, ModelEngine
 from server.engine.generation_engine import GenerationEngine
+from server.engine.grammar_masks import GrammarMasks
+from server.engine.grammar_state import GrammarState
+from server.engine.mask_threads import MaskTask
 from server.engine.model_limits import ModelLimits
 from server.engine.scheduler import Schedule, Scheduler
 from server.ipc.messages import Generate, Vocabulary
@@ -124,6 +127,19 @@ def regex_grammar(pattern: str, opens_with_space: bool = False) -> str:
 
 def choice_grammar(choices: list[str], opens_with_space: bool = False) -> str:
     return grammar_of(ChoiceFormat(choices), opens_with_space)
+
+
+def compute_masks(
+    masks: GrammarMasks, grammar_state: GrammarState, tokens: list[int], ends: list[int], stops: list[int]
+) -> None:
+    """Compute the masks of one sequence in this thread's time."""
+    masks.prepare(grammar_state)
+    while not grammar_state.is_compiled:
+        masks.threads.wait_for_any(0.01)
+    task = MaskTask([(grammar_state, tokens, ends, stops)])
+    masks.threads.start([task])
+    masks.threads.wait([task], 60.0)
+    assert task.is_done and task.error is None
 
 
 class RandomRunner:

@@ -9,7 +9,7 @@ import pytest
 from server.engine.grammar_masks import GrammarMasks
 from server.engine.grammar_state import GrammarState
 from server.ipc.sections import AnswerSection, Marker
-from tests.engine.grammars import END, TOKENS, VOCAB, choice_grammar, random_engine, random_request
+from tests.engine.grammars import END, TOKENS, VOCAB, choice_grammar, compute_masks, random_engine, random_request
 from tests.engine.harness import run
 
 SPECIAL = 2
@@ -63,7 +63,7 @@ def test_the_mask_allows_exactly_the_tokens_that_keep_the_answer_valid(name: str
     for _ in range(60):
         state, tokens = GrammarState(PLANS[name], 0), []
         for _ in range(9):
-            masks.start([(state, tokens, [END], [])]).wait()
+            compute_masks(masks, state, tokens, [END], [])
             bits = state.bits
             allowed = {i for i in range(len(PIECES)) if bits is None or bits[i // 32] >> (i % 32) & 1}
             rest, entered = rest_after(tokens, name)
@@ -130,5 +130,5 @@ def test_a_plain_section_costs_no_mask() -> None:
     """Without a partial marker, all tokens are allowed and no mask is made."""
     masks = GrammarMasks(TOKENS, VOCAB)
     state = GrammarState([AnswerSection([Marker(1, "<call>")]), AnswerSection(grammar=choice_grammar(["a"]))], 0)
-    masks.start([(state, [TOKENS.index(b"the"[:1]), TOKENS.index(b"<")], [END], [])]).wait()
-    assert state.bits is None and state.accepts and state.matcher is None and not masks._grammars
+    compute_masks(masks, state, [TOKENS.index(b"the"[:1]), TOKENS.index(b"<")], [END], [])
+    assert state.bits is None and state.accepts and state.matcher is None

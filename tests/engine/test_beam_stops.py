@@ -143,6 +143,6 @@ def test_a_wrong_search_is_noticed(monkeypatch, bug):
 
 def test_stop_strings_without_a_vocabulary_are_refused(pairs):
     pair, engine = pairs("llama"), pairs("llama").engine()
-    engine.models["llama"].generation.grammar_masks = None
+    engine.models["llama"].generation.grammar_waits = None
     results = run(engine, [generate(pair, 0, [5], num_beams=2, stop_texts=[b"a"])])
     assert "vocabulary" in results.failed[0].message

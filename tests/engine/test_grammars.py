@@ -31,6 +31,7 @@ from tests.engine.grammars import (
     TOKENS,
     VOCAB,
     choice_grammar,
+    compute_masks,
     decode_text,
     json_grammar,
     random_engine,
@@ -130,7 +131,7 @@ def test_the_mask_allows_exactly_the_valid_tokens():
     stack = [(GrammarState([AnswerSection(grammar=choice_grammar(choices))], 0), [], b"")]
     while stack:
         grammar_state, tokens, text = stack.pop()
-        formats.start([(grammar_state, tokens, [END], [5])]).wait()
+        compute_masks(formats, grammar_state, tokens, [END], [5])
         bits = {i for i in range(VOCAB) if grammar_state.bits[i // 32] >> (i % 32) & 1}
         fitting = {i for i, token in enumerate(TOKENS) if token and text + token in texts and i != END}
         is_whole = text in {choice.encode() for choice in choices}
@@ -148,10 +149,10 @@ def test_the_vocabulary_may_be_longer_or_shorter_than_the_logits(vocab_size):
     tokens = [b"", b"a", b"b", b"a", b"", *[b"c"] * 40, b"a"]
     one = GrammarState([AnswerSection(grammar=choice_grammar(["a", "ab"]))], 0)
     formats = GrammarMasks(tokens, vocab_size)
-    formats.start([(one, [], [0], [])]).wait()
+    compute_masks(formats, one, [], [0], [])
     bits = np.unpackbits(one.bits.view(np.uint8), bitorder="little")
     assert np.flatnonzero(bits).tolist() == [i for i in (1, 3, 45) if i < vocab_size]
-    formats.start([(one, [1], [0], [])]).wait()
+    compute_masks(formats, one, [1], [0], [])
     bits = np.unpackbits(one.bits.view(np.uint8), bitorder="little")
     assert np.flatnonzero(bits).tolist() == [0, 2]
 
@@ -324,7 +325,7 @@ def test_a_grammar_that_the_vocabulary_cannot_spell_fails_alone():
 
 def test_a_grammar_without_a_vocabulary_is_an_engine_error():
     engine = random_engine()
-    engine.models["random"].generation.grammar_masks = None
+    engine.models["random"].generation.grammar_waits = None
     assert run(engine, [random_request(0, choice_grammar(["a"]))]).failed[0].code == "engine_error"
 
 

@@ -14,12 +14,14 @@ from tests.ipc.test_lost_workers import Workers
 BLOCK = 16
 
 
-def converse(workers: Workers, prompt: list[int], salt: str = "", model: str = "decoder") -> int:
-    """Submit a prompt. Returns the worker that got it."""
+def converse(workers: Workers, prompt: list[int], salt: str = "", model: str = "decoder", stays: bool = False) -> int:
+    """Submit a prompt and end the request, unless it `stays`. Returns the worker that got it."""
     before = {epoch: len(sent) for epoch, sent in workers.sent.items()}
     row = GenerateRow(workers.client.next_id(), 1)
-    submit(workers.client, Generate(model, GenerationParams(), [prompt], [row], cache_salt=salt))
+    call = submit(workers.client, Generate(model, GenerationParams(), [prompt], [row], cache_salt=salt))
     (epoch,) = [epoch for epoch, sent in workers.sent.items() if len(sent) > before[epoch]]
+    if not stays:
+        call.close()
     return epoch
 
 
@@ -53,29 +55,34 @@ async def test_the_load_is_zero_when_everything_has_ended() -> None:
 async def test_a_conversation_stays_with_its_worker() -> None:
     workers = Workers(1, 2)
     first, second = [3] * 40, [4] * 40
-    homes = {converse(workers, first): first, converse(workers, second): second}
+    busy = workers.submit()
+    homes = {converse(workers, first): first}
+    busy.close()
+    homes[converse(workers, second)] = second
     assert sorted(homes) == [1, 2]
-    for epoch, prompt in homes.items():
-        for turn in range(1, 4):
+    for turn in range(1, 5):
+        for epoch, prompt in homes.items():
             assert converse(workers, prompt + [9] * 20 * turn) == epoch
-    # The second conversation has the same beginning as the first one in its system prompt only.
+    # A prompt with the same system prompt belongs to the same worker.
     assert converse(workers, first[:BLOCK] + [5] * 40) == next(epoch for epoch in homes if homes[epoch] is first)
 
 
 @pytest.mark.parametrize("other", [{"salt": "key"}, {"model": "seq2seq"}], ids=["salt", "model"])
 async def test_a_prompt_of_another_key_or_model_has_no_home(other: dict[str, str]) -> None:
     workers = Workers(1, 2)
-    assert converse(workers, [3] * 32) == 1
-    assert converse(workers, [3] * 32, **other) == 2
-    assert converse(workers, [3] * 32) == 1
+    busy = workers.submit()
+    assert converse(workers, [3] * 32) == 2
+    busy.close()
+    assert converse(workers, [3] * 32, **other) == 1
+    assert converse(workers, [3] * 32) == 2
 
 
-async def test_a_conversation_leaves_a_worker_that_is_much_busier() -> None:
+async def test_a_longer_common_beginning_outweighs_more_load() -> None:
     workers = Workers(1, 2)
-    prompt = [3] * 40
-    homes = [converse(workers, prompt) for _ in range(8)]
-    assert homes[:5] == [1] * 5 and 2 in homes
-    assert homes[-1] == 2, "it then stays with its new worker"
+    # Each request waits (load 4). Beginnings of two and of four blocks outweigh a load of two and of four.
+    assert [converse(workers, [3] * 40, stays=True) for _ in range(4)] == [1, 2, 2, 1]
+    workers = Workers(1, 2)
+    assert [converse(workers, [3] * 70, stays=True) for _ in range(4)] == [1, 1, 2, 2]
 
 
 async def test_a_lost_home_is_forgotten() -> None:
@@ -83,8 +90,7 @@ async def test_a_lost_home_is_forgotten() -> None:
     prompt = [3] * 40
     assert converse(workers, prompt) == 1
     workers.client.on_lost(1)
-    assert converse(workers, prompt) == 2
-    assert converse(workers, prompt) == 2
+    assert [converse(workers, prompt) for _ in range(2)] == [2, 2]
 
 
 async def test_the_number_of_remembered_prompts_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,32 @@ def lost_worker_tells_nobody() -> None:
     """Open streams are not ended when their worker dies."""
     from server.ipc.client import EngineClient
 
-    replace(EngineClient, "fail_all", lambda self, code, message: None)
+    def forget(self: Any, epoch: int, message: str) -> None:
+        self._dispatcher.workers.pop(epoch, None)
+
+    replace(EngineClient, "_leave", forget)
+
+
+@bug("http")
+def lost_requests_are_repeated_without_end() -> None:
+    """A request moves to another worker each time its worker dies, also after its first events."""
+    from server.ipc.client import EngineClient
+
+    def leave(self: Any, epoch: int, message: str) -> None:
+        for sequence in self._sequences.values():
+            sequence.was_moved = False
+            sequence.message = sequence.message or kept.get(id(sequence))
+        old(self, epoch, message)
+
+    def post(self: Any, message: Any, sequences: Any, block_size: int) -> None:
+        kept.update({id(sequence): message for sequence in sequences.values()})
+        old_post(self, message, sequences, block_size)
+
+    from server.ipc.dispatch import Dispatcher
+
+    kept: dict[int, Any] = {}
+    old = replace(EngineClient, "_leave", leave)
+    old_post = replace(Dispatcher, "post", post)
 
 
 @bug("http")
@@ -78,13 +103,16 @@ def overload_is_queued() -> None:
 @bug("http")
 def answers_are_swapped() -> None:
     """Of two results in one message of the worker, each goes to the other request."""
+    import msgspec
+
     from server.ipc.client import EngineClient
 
     def swapped(self: Any, output: Any) -> None:
         for results in (output.finished, output.encoded):
-            if len(results) > 1 and results[0].request_id != results[1].request_id:
-                first, second = results[0].request_id, results[1].request_id
-                results[0].request_id, results[1].request_id = second, first
+            if len(results) > 1:
+                first, second = results[:2]
+                results[0] = msgspec.structs.replace(second, request_id=first.request_id)
+                results[1] = msgspec.structs.replace(first, request_id=second.request_id)
         old(self, output)
 
     old = replace(EngineClient, "on_output", swapped)
@@ -105,12 +133,15 @@ def an_error_has_no_words() -> None:
 
 @bug("http")
 def errors_quote_the_request() -> None:
-    """Refusals repeat the value, as pydantic's own messages do."""
+    """Refusals repeat a part of the body, as pydantic's own messages do."""
     from server.api import schema_errors
 
-    old = replace(
-        schema_errors, "_text", lambda body, errors: f"{old(body, errors)}, not {str(errors[0].get('input'))[:200]}"
-    )
+    def describe(body: Any, errors: Any) -> tuple[str, str | None]:
+        message, field = old(body, errors)
+        return f"{message}, not {str(body)[:200]}", field
+
+    old = replace(schema_errors, "describe_errors", describe)
+    _replace_imported("describe_errors", describe)
 
 
 @bug("http")
@@ -240,4 +271,4 @@ def every_request_leaves_a_kilobyte() -> None:
 @bug("http")
 def loading_has_no_limit() -> None:
     """A worker that never becomes ready is waited for, and one that ends soon after is started again without end."""
-    _without_limits("max_failures")
+    _without_limits("max_failures", "loading_hang_seconds")
