@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import itertools
 import sys
 from typing import Any
@@ -128,23 +127,14 @@ def stalled_readers_stay() -> None:
 
 @bug("http")
 def overload_is_queued() -> None:
-    """The server takes any number of requests."""
+    """The door, admission and the queue take any number of requests."""
+    from server.api.door import Door
     from server.ipc.queue import Queue
+    from server.operations.admission import Admission
 
     replace(Queue, "has_room", lambda self, sequences, tokens: True)
-    if importlib.util.find_spec("server.operations.admission"):
-        from server.operations.admission import Admission
-
-        replace(Admission, "_check_room", lambda self, *rest: None)
-    if importlib.util.find_spec("server.api.door"):
-        from server.api.door import OVER_CONNECTION_LIMIT, Door
-
-        def enter(self: Any, scope: Any, headers: Any) -> Any:
-            scope.pop(OVER_CONNECTION_LIMIT, None)
-            self.max_requests = self.max_body_bytes = 1 << 50
-            return old(self, scope, headers)
-
-        old = replace(Door, "enter", enter)
+    replace(Door, "enter", lambda self, scope, headers: None)
+    replace(Admission, "admit", lambda self, call, model, cost, param="": None)
 
 
 @bug("http")
