@@ -36,6 +36,7 @@ from server.ipc.messages import (
     StepOutput,
 )
 from server.ipc.restart_policy import RestartLimits, RestartPolicy
+from server.ipc.weight_memory import WeightMemory
 from server.ipc.worker_process import WORKER_COMMAND, WorkerProcess, start_worker
 
 log = logging.getLogger("triptych.supervisor")
@@ -88,6 +89,7 @@ class Supervisor:
     listener: receives the worker's messages.
     limits: time limits and number of restarts.
     command: command that starts a worker process.
+    weights: memory for weights that the workers share, or None for weights of its own.
     epochs: numbers of the worker processes, shared by all supervisors of a pool.
     has_others: whether other workers answer requests. The supervisor then never gives up.
     clock: current time in seconds, for the restart policy.
@@ -101,6 +103,7 @@ class Supervisor:
         listener: WorkerListener,
         limits: SupervisorLimits | None = None,
         command: Sequence[str] = WORKER_COMMAND,
+        weights: WeightMemory | None = None,
         epochs: Iterator[int] | None = None,
         has_others: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
@@ -117,6 +120,7 @@ class Supervisor:
         self._limits = limits or SupervisorLimits()
         self._policy = RestartPolicy(self._limits, clock)
         self._command = tuple(command)
+        self._weights = weights
         self._epochs = itertools.count(1) if epochs is None else epochs
         self._has_others = has_others
         self._retired = False
@@ -212,14 +216,16 @@ class Supervisor:
         self._ready_seconds = None
         self._started_seconds = self._last_message_seconds = time.monotonic()
         epoch = self.epoch
+        weights = self._weights.current() if self._weights is not None else None
+        inherited = () if weights is None else (weights,)
         try:
-            worker = await start_worker(self._command, self._on_message)
+            worker = await start_worker(self._command, self._on_message, inherited)
         except OSError as error:
             log.error("cannot start the worker process: %s", error.strerror)
             return
         self._worker = worker
         try:
-            worker.send(Configure(epoch, self.device, self.models, self.options))
+            worker.send(Configure(epoch, self.device, self.models, self.options, weights))
             await self._watch(worker)
         finally:
             was_ready = self.state == "ready"

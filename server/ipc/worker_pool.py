@@ -1,7 +1,7 @@
 """The list of workers of a server: one `Supervisor` for each, started, restarted and stopped together.
 
-The first worker starts alone, because only it can tell the number of devices. It may also prepare memory that the
-others share. The pool fails when a supervisor gives up, or ends by a fault of its own.
+The first worker starts alone, because only it can tell the number of devices. Several workers on a CPU divide its cores
+and share the memory of the weights. The pool fails when a supervisor gives up, or ends by a fault of its own.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import Protocol
 
 import msgspec
 
+from server.cores import CoreShare, divide_cores
 from server.errors import StartError
 from server.ipc.descriptions import DeviceChoice, EngineOptions, ModelSpec
 from server.ipc.messages import FailureCode
 from server.ipc.supervisor import Supervisor, SupervisorLimits, WorkerListener
+from server.ipc.weight_memory import WeightMemory
 from server.ipc.worker_process import WORKER_COMMAND
 
 log = logging.getLogger("triptych.supervisor")
@@ -43,7 +45,7 @@ class PoolListener(WorkerListener, Protocol):
 class WorkerPool:
     """Keeps the workers of a server running from `start` to `stop`. All methods must be called on one event loop.
 
-    models, device, options: configuration of each worker.
+    models, device, options: configuration of each worker. `threads` are those of one worker; 0 divides the cores.
     client: receives the messages of all workers.
     num_workers: number of workers; 0 means one for each CUDA device, or one on a CPU.
     limits: time limits and number of restarts of each worker.
@@ -72,6 +74,8 @@ class WorkerPool:
         self._limits = limits
         self._command = command
         self._grace_seconds = grace_seconds
+        self._cores = divide_cores(max(num_workers, 1), options.threads)
+        self._weights = WeightMemory(models) if num_workers > 1 else None
         self._epochs = itertools.count(1)
         self._replacement: Supervisor | None = None
         self._restarting: asyncio.Task[None] | None = None
@@ -108,6 +112,8 @@ class WorkerPool:
             self._restarting.cancel()
             await asyncio.gather(self._restarting, return_exceptions=True)
         await asyncio.gather(*(supervisor.stop() for supervisor in self._all()))
+        if self._weights is not None:
+            self._weights.close()
 
     def kill(self) -> None:
         """Kill all workers without waiting."""
@@ -128,7 +134,11 @@ class WorkerPool:
         self._restarting = asyncio.create_task(self._restart(), name="restart workers")
 
     def _supervisor(self, index: int) -> Supervisor:
-        options = msgspec.structs.replace(self._options, worker_index=index)
+        cores = self._cores[index] if index < len(self._cores) else CoreShare((), self._options.threads)
+        options = msgspec.structs.replace(self._options, worker_index=index, threads=cores.threads)
+        command = [*self._command]
+        if cores.processors:
+            command += ["--processors", ",".join(map(str, cores.processors))]
 
         def has_others() -> bool:
             return any(other.fresh for other in self.supervisors if other is not supervisor)
@@ -139,7 +149,8 @@ class WorkerPool:
             options,
             self._client,
             self._limits,
-            self._command,
+            command,
+            self._weights,
             self._epochs,
             has_others,
         )

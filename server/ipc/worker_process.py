@@ -64,11 +64,14 @@ class WorkerProcess:
         return _describe_ending(self.pid, self._process.returncode, self._killed)
 
 
-async def start_worker(command: Sequence[str], on_message: Callable[[FromWorker], None]) -> WorkerProcess:
+async def start_worker(
+    command: Sequence[str], on_message: Callable[[FromWorker], None], descriptors: Sequence[int] = ()
+) -> WorkerProcess:
     """Start a worker process.
 
     command: command of the process; `--fd N` is added, its end of the socket.
     on_message: called with each message of the worker.
+    descriptors: further descriptors that it inherits.
     Raises OSError.
     """
     ours, theirs = socket.socketpair()
@@ -80,7 +83,7 @@ async def start_worker(command: Sequence[str], on_message: Callable[[FromWorker]
                 *command,
                 "--fd",
                 str(theirs.fileno()),
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), *descriptors),
                 stdin=subprocess.DEVNULL,
                 env=_environment(),
             )

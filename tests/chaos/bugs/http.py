@@ -37,7 +37,65 @@ def lost_worker_tells_nobody() -> None:
     """Open streams are not ended when their worker dies."""
     from server.ipc.client import EngineClient
 
-    replace(EngineClient, "fail_all", lambda self, code, message: None)
+    def forget(self: Any, epoch: int, message: str) -> None:
+        self._dispatcher.workers.pop(epoch, None)
+
+    replace(EngineClient, "_leave", forget)
+
+
+@bug("http")
+def late_events_are_taken() -> None:
+    """Events of a worker that was lost go to the requests that have moved to another one."""
+    import msgspec
+
+    from server.ipc.client import EngineClient
+
+    def take(self: Any, output: Any) -> None:
+        for worker in list(self._dispatcher.workers.values()):
+            old(self, msgspec.structs.replace(output, epoch=worker.epoch))
+
+    old = replace(EngineClient, "on_output", take)
+
+
+@bug("http")
+def a_dying_supervisor_tells_nobody() -> None:
+    """A fault of a supervisor leaves its worker dead and the server running."""
+    from server.ipc.worker_pool import WorkerPool
+
+    replace(WorkerPool, "_on_end", lambda self, supervisor, task: None)
+
+
+@bug("http")
+def pauses_do_not_grow() -> None:
+    """A worker that becomes ready ends the series of failures, however soon it fails again."""
+    from server.ipc.restart_policy import RestartPolicy
+
+    def failed(self: Any, ready_seconds: float | None) -> None:
+        old(self, None if ready_seconds is None else 1e9)
+
+    old = replace(RestartPolicy, "failed", failed)
+
+
+@bug("http")
+def lost_requests_are_repeated_without_end() -> None:
+    """A request moves to another worker each time its worker dies, also after its first events."""
+    from server.ipc.client import EngineClient
+
+    def leave(self: Any, epoch: int, message: str) -> None:
+        for sequence in self._sequences.values():
+            sequence.was_moved = False
+            sequence.message = sequence.message or kept.get(id(sequence))
+        old(self, epoch, message)
+
+    def post(self: Any, message: Any, sequences: Any, block_size: int) -> None:
+        kept.update({id(sequence): message for sequence in sequences.values()})
+        old_post(self, message, sequences, block_size)
+
+    from server.ipc.dispatch import Dispatcher
+
+    kept: dict[int, Any] = {}
+    old = replace(EngineClient, "_leave", leave)
+    old_post = replace(Dispatcher, "post", post)
 
 
 @bug("http")
@@ -250,4 +308,4 @@ def every_request_leaves_a_kilobyte() -> None:
 @bug("http")
 def loading_has_no_limit() -> None:
     """A worker that never becomes ready is waited for, and one that ends soon after is started again without end."""
-    _without_limits("max_failures")
+    _without_limits("max_failures", "loading_hang_seconds")
