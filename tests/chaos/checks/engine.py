@@ -11,6 +11,7 @@ from tests.chaos.connection import Connection, ask
 from tests.chaos.pytest_run import run_tests
 from tests.chaos.record import Record
 from tests.chaos.server import server
+from tests.engine.engine_states import explore
 from tests.engine.simulation import Simulation
 from tests.waiting import eventually
 
@@ -38,6 +39,10 @@ def interleavings(count: int, events: int = 150) -> Record:
         except AssertionError as error:
             record.must(False, f"interleaving {number}: {str(error)[:200] or 'free + used is not the total'}")
         record.runs += 1
+    try:
+        record.runs += explore(count // 4)["runs"]
+    except Exception as error:
+        record.must(False, f"an interleaving of the whole engine: {str(error)[:200]}")
     return record
 
 
