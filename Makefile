@@ -3,17 +3,20 @@ PYTHON ?= python3
 PORT ?= 8000
 HOST ?= 127.0.0.1
 ARGS ?=
+MINUTES ?= 10
 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+FUZZ := $(VENV)/.fuzz
 PEERS := .venv-bench
 CLIENTS := .venv-clients
+RAY := $(VENV)/.ray
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-families test-page test-clients test-heavy-clients clients check format reference demo page-screenshots bench bench-quick bench-cuda clean
+.PHONY: help serve test test-families test-ray test-page test-clients test-heavy-clients clients check format reference demo page-screenshots bench bench-quick bench-cuda chaos soak fuzz clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,7 +54,7 @@ serve: $(RUNTIME)  ## Install if needed, then serve the demo models (PORT=8000, 
 	@$(BIN)/triptych serve --host $(HOST) --port $(PORT) $(ARGS)
 
 test: $(DEV)  ## Run the tests, except those of rare model families, of the page and of the client packages
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not rare_family" --ignore=tests/page --ignore=tests/clients $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not rare_family and not ray" --ignore=tests/page --ignore=tests/clients $(ARGS)
 
 test-families: $(DEV)  ## Run the tests of rare model families
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m rare_family tests/parity $(ARGS)
@@ -61,6 +64,15 @@ test-page: $(DEV)  ## Run the tests of the playground page (needs Chromium)
 
 test-clients: $(DEV)  ## Run the tests with the client packages
 	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/clients --ignore=tests/clients/heavy $(ARGS)
+
+$(RAY): $(DEV)
+	@echo "installing Ray Serve"
+	@$(PIP) -q install -c constraints.txt "$$($(BIN)/python -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["ray"])')"
+	@touch $@
+
+test-ray: $(RAY)  ## Run the tests on a Ray cluster of two nodes on this machine (three minutes on two cores)
+	@$(BIN)/python -m pytest tests/ray $(ARGS)
 
 # These clients ask for other versions of our own dependencies, so they have an environment of their own.
 $(CLIENTS)/.installed: tests/clients/heavy/requirements.txt
@@ -76,6 +88,20 @@ clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests of all clients and write
 	@mkdir -p build
 	@$(BIN)/python -m pytest tests/clients --junitxml=build/clients.xml $(ARGS)
 	@$(BIN)/python docs/clients_page.py build/clients.xml
+
+chaos: $(DEV)  ## Check the promises of reliability, write docs/reliability-report.md (under 30 minutes)
+	@$(BIN)/python -m tests.chaos --report docs/reliability-report.md $(ARGS)
+
+$(FUZZ): $(DEV)
+	@$(PIP) -q install -c constraints.txt "$$($(BIN)/python -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["fuzz"])')"
+	@touch $@
+
+fuzz: $(FUZZ)  ## Fuzz the parsers and every route for MINUTES=10; failing inputs stay in tests/fuzz/corpus
+	@$(BIN)/python -m tests.fuzz --seconds $$(($(MINUTES) * 60)) $(ARGS)
+
+soak: $(DEV)  ## Send 100,000 mixed requests and watch the memory; a stopped run goes on
+	@$(BIN)/python -m tests.chaos.soak $(ARGS)
 
 check: $(DEV)  ## Lint, types, import contracts
 	@$(BIN)/ruff check .

@@ -68,7 +68,7 @@ def _fail(message: str, status: int) -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None, worker: Sequence[str] | None = None) -> None:
-    """Run one command. worker: command that starts a worker process, by default that of `server.ipc.supervisor`."""
+    """Run one command. worker: command that starts a worker process, by default that of `server.ipc.worker_process`."""
     from server.client.errors import CommandError
 
     arguments, unknown = _parser().parse_known_args(argv)
@@ -246,7 +246,7 @@ def _run(main: Callable[[], Any]) -> Any:
 
 
 def _worker(worker: Sequence[str] | None) -> Sequence[str]:
-    from server.ipc.supervisor import WORKER_COMMAND
+    from server.ipc.worker_process import WORKER_COMMAND
 
     return WORKER_COMMAND if worker is None else worker
 

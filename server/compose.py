@@ -1,4 +1,4 @@
-"""Build a server from its settings: find the models, and create the supervisor, the client and the application.
+"""Build a server from its settings: find the models, and create the worker pool, the client and the application.
 
 Only this module and `server.cli` import all parts of the server.
 """
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 
@@ -33,14 +33,20 @@ from server.ipc.descriptions import (
 from server.ipc.fit import shortage
 from server.ipc.messages import Progress
 from server.ipc.queue import default_limits
-from server.ipc.supervisor import WORKER_COMMAND, Supervisor, SupervisorLimits
+from server.ipc.supervisor import SupervisorLimits
+from server.ipc.worker_pool import WorkerPool
+from server.ipc.worker_process import WORKER_COMMAND
 from server.memory import usable_memory_bytes
 from server.metrics import Metrics
+from server.operations.admission import Admission, default_memory_bytes
 from server.operations.runtime import Runtime, ServedModel
 from server.settings import Settings
 from server.text import checkpoint_text
 from server.text.checkpoint_text import CheckpointText
 from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, ResolveError, resolve
+
+if TYPE_CHECKING:
+    from server.api.tracing import Tracing
 
 log = logging.getLogger("triptych")
 
@@ -51,7 +57,7 @@ _LARGE_BYTES = 256 << 20
 
 
 class Server:
-    """A server with its supervisor, engine client and application.
+    """A server with its workers, engine client and application.
 
     Raises StartError or CheckpointError for models that cannot be found.
     worker: command that starts a worker process.
@@ -65,22 +71,32 @@ class Server:
         self.languages = _stated_languages(settings.languages, list(self.directories))
         metrics = Metrics()
         sequences, tokens = default_limits(usable_memory_bytes())
+        memory = settings.max_request_memory or default_memory_bytes(usable_memory_bytes())
         client = EngineClient(
             Telemetry(metrics, _LoadReport(bars=settings.log_format == "text")),
             settings.max_queue_requests or sequences,
             settings.max_queue_tokens or tokens,
             COALESCE_SECONDS,
+            settings.stale_seconds,
         )
-        self.supervisor = _supervisor(self.directories, settings, client, worker, self.speculations, self.adapters)
+        self.pool = _pool(self.directories, settings, client, worker, self.speculations, self.adapters)
         self.texts: dict[str, CheckpointText] = {}
         self.state = State(
             settings=settings,
-            runtime=Runtime(client, metrics, self.texts, settings.max_text_characters),
-            fresh=lambda: self.supervisor.fresh,
+            runtime=Runtime(
+                client,
+                metrics,
+                self.texts,
+                settings.max_text_characters,
+                admission=Admission(memory, settings.max_requests, len(self.directories) + len(self.adapters)),
+            ),
+            fresh=lambda: self.pool.num_ready > 0,
             failed=lambda: self.lifecycle.failed,
+            workers=lambda: (self.pool.num_ready, self.pool.num_workers),
             keys=settings.keys(),
+            tracing=_tracing(settings),
         )
-        self.lifecycle = Lifecycle(self.state, self.supervisor, self._load_texts)
+        self.lifecycle = Lifecycle(self.state, self.pool, self._load_texts)
 
     async def serve_until_signal(self, endpoints: Endpoints) -> None:
         """Serve until a signal stops the process. Prints when the server is ready, and when it has stopped."""
@@ -256,14 +272,14 @@ def _resolve(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
         raise CheckpointError(str(error)) from None
 
 
-def _supervisor(
+def _pool(
     directories: dict[str, Path],
     settings: Settings,
     client: EngineClient,
     worker: Sequence[str],
     speculations: Mapping[str, Speculation],
     adapters: Sequence[AdapterSource] = (),
-) -> Supervisor:
+) -> WorkerPool:
     options = EngineOptions(
         max_batch_tokens=settings.max_batch_tokens,
         max_encode_tokens=settings.max_encode_tokens,
@@ -274,7 +290,12 @@ def _supervisor(
         prefix_cache=settings.prefix_cache,
         speculative_tokens=settings.speculative_tokens,
     )
-    limits = SupervisorLimits(settings.stale_seconds, settings.hang_seconds, max_failures=settings.max_restarts)
+    limits = SupervisorLimits(
+        stale_seconds=settings.stale_seconds,
+        hang_seconds=settings.hang_seconds,
+        loading_hang_seconds=settings.loading_hang_seconds,
+        max_failures=settings.max_restarts,
+    )
     quantized = _quantized_models(settings.quantize, list(directories))
     specs = [
         ModelSpec(
@@ -287,7 +308,7 @@ def _supervisor(
         )
         for name, directory in directories.items()
     ]
-    return Supervisor(specs, settings.device, options, client, limits, worker)
+    return WorkerPool(specs, settings.device, options, client, settings.workers, limits, worker, settings.grace_seconds)
 
 
 def _quantized_models(entries: Sequence[str], names: Sequence[str]) -> set[str]:
@@ -299,6 +320,17 @@ def _quantized_models(entries: Sequence[str], names: Sequence[str]) -> set[str]:
             raise StartError(f"quantize: no model is named {name!r}, only {', '.join(names)}")
         quantized.update([name] if "=" in entry else names)
     return quantized
+
+
+def _tracing(settings: Settings) -> Tracing | None:
+    """The traces of requests, if they are on. Raises StartError if their packages or settings are missing."""
+    if not settings.traces:
+        return None
+    try:
+        from server.api.tracing import start_tracing
+    except ImportError:
+        raise StartError("traces: install the packages for it: pip install 'triptych[otel]'") from None
+    return start_tracing()
 
 
 def _stated_languages(entries: Sequence[str], names: Sequence[str]) -> dict[str, str]:
@@ -328,12 +360,12 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
     pair = settings.languages[-1].rpartition("=")[2] if settings.languages else ""
     text = checkpoint_text.load(name, directory, pair)
     client = EngineClient(Telemetry(Metrics(), _LoadReport()), 1, 1)
-    supervisor = _supervisor({name: directory}, settings, client, worker, {})
+    pool = _pool({name: directory}, settings.model_copy(update={"workers": 1}), client, worker, {})
     try:
-        await supervisor.start()
+        await pool.start()
         return ServedModel(client.models[name], text), client.device
     finally:
-        await supervisor.stop()
+        await pool.stop()
 
 
 def families() -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@
         ├── Overloaded              429  overloaded       (Retry-After)
         ├── EngineFailure           500  engine_error
         ├── NotReady                503  not_ready        (Retry-After)
+        │   └── ServerFailed        503  failed
         ├── DeadlineExceeded        504  timeout
         └── ClientGone              499  the client has disconnected
 
@@ -154,6 +155,12 @@ class NotReady(RequestError):
 
     status = 503
     code = "not_ready"
+
+
+class ServerFailed(NotReady):
+    """The server cannot become ready again without a restart."""
+
+    code = "failed"
 
 
 class DeadlineExceeded(RequestError):

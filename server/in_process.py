@@ -23,6 +23,7 @@ _PRIVATE = {
     "tls_certificate": None,
     "tls_key": None,
     "access_log": False,
+    "traces": False,
 }
 """Settings of a server for one command. They take precedence over the environment."""
 

@@ -202,6 +202,19 @@ class Settings(BaseSettings):
     audio_timeout_seconds: Seconds = Field(
         default=60.0, description="Time limit for receiving a request body with an audio file."
     )
+    max_requests: Count = Field(
+        default=1024, description="Maximum number of HTTP requests in progress; one more is refused at once."
+    )
+    max_connections: Count | None = Field(
+        default=None,
+        description="Maximum number of open connections; one more is refused at once. By default 4096, or fewer if the "
+        "operating system allows fewer open files.",
+    )
+    max_request_memory: Size | None = Field(
+        default=None,
+        description="Memory of the HTTP process for the requests in progress, such as 384M. What a request may need is "
+        "reserved before its work begins; by default a sixteenth of the memory, at most 384M.",
+    )
     max_queue_requests: Count | None = Field(
         default=None,
         description="Maximum number of sequences (texts) that wait for their first step, over all models; by default "
@@ -221,20 +234,34 @@ class Settings(BaseSettings):
         default=1536, description="Maximum number of tokens in an encoder step while no sequence is decoding."
     )
     max_batch_rows: Count = Field(default=128, description="Maximum number of sequences in a decoding step, per model.")
-    kv_cache_memory: Size = Field(default=1 << 30, description="Memory for the KV cache of all models, such as 512M.")
+    kv_cache_memory: Size = Field(
+        default=1 << 30, description="Memory for the KV cache of all models, such as 512M, in each worker."
+    )
     block_size: Count = Field(default=32, description="Number of tokens in a KV block.")
     prefix_cache: bool = Field(default=True, description="Reuse the KV blocks of prompts with the same beginning.")
-    threads: int = Field(default=0, ge=0, description="Number of torch threads; 0 leaves the choice to torch.")
+    threads: int = Field(
+        default=0,
+        ge=0,
+        description="Number of torch threads of a worker; 0 divides the cores among the workers.",
+    )
+    workers: int = Field(
+        default=0,
+        ge=0,
+        description="Number of worker processes; each serves all models. 0: one for each CUDA device, or one on a CPU.",
+    )
 
     grace_seconds: Seconds = Field(default=30.0, description="Time that running requests get to finish after SIGTERM.")
-    stale_seconds: Seconds = Field(
-        default=2.0, description="Time without a message from the worker after which the server is not ready."
-    )
+    stale_seconds: Seconds = Field(default=2.0, description="Time without a message after which a worker is not ready.")
     hang_seconds: Seconds = Field(
-        default=10.0, description="Time without a message from the worker after which it is killed and replaced."
+        default=10.0, description="Time without a message from a worker after which it is killed and replaced."
+    )
+    loading_hang_seconds: Seconds = Field(
+        default=30.0, description="Time without a message from a loading worker after which it is killed and replaced."
     )
     max_restarts: Count = Field(
-        default=6, description="Number of consecutive failed worker starts after which the server gives up."
+        default=5,
+        description="Number of failures of a worker within a minute, or of its failed starts in a row, after which the "
+        "server ends with an error, unless another worker is ready.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level of the log messages to write."
@@ -243,6 +270,11 @@ class Settings(BaseSettings):
         default="text", description="Format of the log: lines of text, or one JSON object per line."
     )
     access_log: bool = Field(default=True, description="Write one log line per request.")
+    traces: bool = Field(
+        default=False,
+        description="Send an OpenTelemetry trace of each request to the endpoint in OTEL_EXPORTER_OTLP_ENDPOINT. Needs "
+        "triptych[otel].",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Settings:

@@ -18,6 +18,10 @@ log = logging.getLogger("triptych.access")
 
 CALL = "triptych.call"
 """Key of the scope for the engine work of a request. Absent if the request never reached an operation."""
+OPERATION = "triptych.operation"
+"""Key of the scope for the name of the operation of a request that has engine work."""
+TRACE = "triptych.trace"
+"""Key of the scope for the span of a request; absent unless it is traced."""
 _MAX_PATH_CHARACTERS = 256
 
 
@@ -50,6 +54,8 @@ def log_request(scope: Scope, level: int, status: int, seconds: float, request_i
             "completion_tokens": call.completion_tokens,
         }
     fields["request_id"] = request_id
+    if TRACE in scope:
+        fields["trace_id"] = scope[TRACE].trace_id
     log.log(level, "%s", _text(fields), extra={"fields": fields})
 
 

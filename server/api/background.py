@@ -1,4 +1,4 @@
-"""Work beside the requests, for as long as the application runs: reading the key file again when it changes."""
+"""Work beside the requests, for as long as the application runs: reading the key file again, sending traces."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ async def with_background(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        if state.tracing is not None:
+            await asyncio.to_thread(state.tracing.stop)
 
 
 async def _watch_keys(state: State) -> None:

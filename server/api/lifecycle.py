@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from server.api.state import State
 from server.errors import StartError
-from server.ipc.supervisor import Supervisor
+from server.ipc.worker_pool import WorkerPool
 
 log = logging.getLogger("triptych.lifecycle")
 
@@ -26,12 +26,12 @@ class Lifecycle:
     """Loads the models, then drains and stops.
 
     state: of the application; this class sets `started` and `draining`.
-    supervisor: starts and stops the worker process.
-    load_texts: coroutine function that loads the tokenizers. It runs while the worker loads the weights.
+    pool: starts and stops the worker processes.
+    load_texts: coroutine function that loads the tokenizers. It runs while the workers load the weights.
     """
 
-    def __init__(self, state: State, supervisor: Supervisor, load_texts: Callable[[], Awaitable[None]]) -> None:
-        self.supervisor = supervisor
+    def __init__(self, state: State, pool: WorkerPool, load_texts: Callable[[], Awaitable[None]]) -> None:
+        self.pool = pool
         self._state = state
         self._load_texts = load_texts
         self._begun = asyncio.Event()
@@ -42,7 +42,7 @@ class Lifecycle:
         """Whether the server cannot become ready again without a restart."""
         loading = self._loading
         load_failed = loading is not None and loading.done() and not self._state.started
-        return load_failed or self.supervisor.state == "failed"
+        return load_failed or self.pool.failure is not None
 
     @contextlib.asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -57,10 +57,10 @@ class Lifecycle:
 
     @contextlib.asynccontextmanager
     async def unattended_lifespan(self) -> AsyncIterator[None]:
-        """The lifespan under any other ASGI server than `server.api.serve`. Logs a load failure."""
+        """The lifespan under any other ASGI server than `server.api.serve`. Logs why the server cannot serve."""
         log.info("running under another ASGI server: no direct writes, so events use ASGI")
         async with self.lifespan():
-            reporting = asyncio.create_task(self._report_load_failure(), name="report load failure")
+            reporting = asyncio.create_task(self._report_failure(), name="report failure")
             try:
                 yield
             finally:
@@ -71,6 +71,17 @@ class Lifecycle:
         await self._begun.wait()
         assert self._loading is not None
         await asyncio.shield(self._loading)
+
+    async def wait_failed(self) -> None:
+        """Wait until no worker can be brought back, then raise StartError."""
+        raise StartError(await self.pool.wait_failed())
+
+    def restart_workers(self) -> None:
+        """Replace the workers one by one without interrupting a request."""
+        if self._state.started and not self._state.draining:
+            self.pool.restart()
+        else:
+            log.warning("the workers are not restarted while the server starts or stops")
 
     async def drain(self) -> None:
         """Refuse new requests and let running ones finish.
@@ -89,32 +100,33 @@ class Lifecycle:
 
     async def _load(self) -> None:
         """Load tokenizers and weights at the same time: most of the worker's start is spent on its imports."""
-        worker = asyncio.create_task(self.supervisor.start(), name="worker")
+        workers = asyncio.create_task(self.pool.start(), name="workers")
         try:
             await self._load_texts()
-            await worker
+            await workers
         finally:
-            worker.cancel()
-            await asyncio.gather(worker, return_exceptions=True)
+            workers.cancel()
+            await asyncio.gather(workers, return_exceptions=True)
         # Objects that live as long as the process would slow down every garbage collection.
         gc.collect()
         gc.freeze()
         self._state.started = True
 
-    async def _report_load_failure(self) -> None:
+    async def _report_failure(self) -> None:
         try:
             await self.wait_loaded()
+            await self.wait_failed()
         except StartError as error:
             log.error("cannot serve: %s", error)
         except Exception:
             log.exception("cannot serve: a fault while loading")
 
     async def _stop(self) -> None:
-        """Stop the worker, the threads, and the processes of chat templates and grammars. None outlives the server."""
+        """Stop the workers, the threads, and the processes of chat templates and grammars. None outlives the server."""
         assert self._loading is not None
         self._loading.cancel()
         await asyncio.gather(self._loading, return_exceptions=True)
-        await self.supervisor.stop()
+        await self.pool.stop()
         self._state.runtime.close()
 
     async def _wait_idle(self, seconds: float) -> bool:

@@ -17,8 +17,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api import docs_page, playground_page
-from server.api.access_log import log_request
+from server.api.access_log import TRACE, log_request
 from server.api.dialects.registry import KEYS_IN_FIELDS, error_shape
+from server.api.door import OVER_CONNECTION_LIMIT
 from server.api.error_shape import ErrorShape
 from server.api.keys import KEY_DEFERRED
 from server.api.route import ERROR_FORMAT
@@ -66,19 +67,28 @@ class RequestMiddleware:
         scope["triptych.request_id"] = request_id
         REQUEST_ID.set(request_id)
         status = 0
+        tracing = None if _reads(scope, OPERATIONS_PATHS) else self.state.tracing
+        if tracing is not None:
+            scope[TRACE] = tracing.begin(scope, headers, started, request_id)
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                answer_headers = MutableHeaders(scope=message)
+                answer_headers["x-request-id"] = request_id
+                if scope.get(OVER_CONNECTION_LIMIT):
+                    answer_headers["connection"] = "close"
             await send(message)
 
         delays_shutdown = not _reads(scope, OPERATIONS_PATHS)
         self.state.answering += delays_shutdown
+        entered: int | None = None
         try:
             try:
                 self._check(scope, headers)
+                if delays_shutdown:
+                    entered = self.state.door.enter(scope, headers)
             except RequestError as error:
                 shape = error_shape(Request(scope), self.state.settings.dialect_errors)
                 await error_response(error, request_id, self.state, shape)(scope, receive, send_with_id)
@@ -90,7 +100,9 @@ class RequestMiddleware:
                 raise
         finally:
             self.state.answering -= delays_shutdown
-            self._record(scope, status, time.monotonic() - started, request_id)
+            if entered is not None:
+                self.state.door.leave(entered)
+            self._record(scope, status or 499, time.monotonic() - started, request_id)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         """Check the API key and the drain state; store the limits and the cache salt of the key.
@@ -120,15 +132,20 @@ class RequestMiddleware:
             scope[CACHE_SALT] = salt
 
     def _record(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
-        """Count the request and log it. Status 499 means that the client disconnected before a status was sent."""
+        """Count the request, log it and end its span.
+
+        Status 499 means that the client disconnected before a status was sent.
+        """
         path = scope["path"]
         route = getattr(scope.get("route"), "path", path if path in OPERATIONS_PATHS else "unmatched")
         metrics = self.state.runtime.metrics
-        metrics.requests.labels(route, str(status or 499)).inc()
+        metrics.requests.labels(route, str(status)).inc()
         metrics.request_seconds.labels(route).observe(seconds)
         if self.state.settings.access_log:
             level = logging.DEBUG if _reads(scope, OPERATIONS_PATHS) else logging.INFO
-            log_request(scope, level, status or 499, seconds, request_id, route != "unmatched")
+            log_request(scope, level, status, seconds, request_id, route != "unmatched")
+        if self.state.tracing is not None and TRACE in scope:
+            self.state.tracing.end(scope[TRACE], scope, status, None if route == "unmatched" else route)
 
 
 def _without_slash(path: str) -> str:

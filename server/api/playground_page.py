@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.route import json_response
+from server.api.json_answer import json_response
 from server.api.state import of
 from server.api.static_page import DIRECTORY, StaticPage
 

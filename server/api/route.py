@@ -13,15 +13,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-import orjson
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.access_log import CALL
-from server.api.body import read, read_json
+from server.api.access_log import CALL, OPERATION
+from server.api.body import is_large, read, read_json
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.form import is_form, read_fields
+from server.api.json_answer import MAX_INLINE, json_answer, json_response
+from server.api.json_pieces import weight
 from server.api.keys import KEY_DEFERRED, authorize, read_unverified
 from server.api.sse import SERVER_SENT_EVENTS, EventStream, EventWriter, StreamFormat, watch_disconnect
 from server.api.state import KEY_LIMITS, State, arrival, cache_salt, of
@@ -102,12 +103,17 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         authorize(request, state, self.key_field, value.get(self.key_field) if isinstance(value, dict) else None)
         return await read(request, self.body, *limits)
 
+    async def specify(self, request: Request, state: State, call: Call, parse: Callable[[], SpecT]) -> SpecT:
+        """The specification of a body; of a large one in a thread. Raises InvalidRequest."""
+        return await state.runtime.pools.parse.run(parse, call) if is_large(request) else parse()
+
     def call(self, request: Request, state: State, body: BodyT) -> Call:
         """The engine work of a request, with its deadline."""
         deadline = state.deadline(request, getattr(body, "timeout_ms", None))
         key = request.scope.get(KEY_LIMITS)
         call = Call(state.runtime.client, deadline, arrival(request), cache_salt(request), key)
         request.scope[CALL] = call
+        request.scope[OPERATION] = self.operation
         return call
 
 
@@ -117,25 +123,25 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
 
     parse: converts a body to a specification. Raises InvalidRequest.
     render: the JSON value of a result.
-    large_answers: build the JSON in a thread, because it takes long.
     """
 
     parse: Callable[[BodyT], SpecT]
     render: Callable[[BodyT, ResultT], Any]
-    large_answers: bool = False
 
     async def respond(self, request: Request) -> Response:
         state = of(request)
         body = await self.read(request, state)
-        with self.call(request, state, body) as call:
-            spec = self.parse(body)
+        call = self.call(request, state, body)
+        try:
+            spec = await self.specify(request, state, call, lambda: self.parse(body))
             with self.errors.renaming():
                 async with leaving_on_disconnect(request, call):
                     result = await self.run(state.runtime, call, spec)
-        if self.large_answers:
-            response = await state.runtime.in_thread(lambda: json_response(self.render(body, result)))
-        else:
-            response = json_response(self.render(body, result))
+        except BaseException:
+            call.close()
+            raise
+        size = weight(result, MAX_INLINE)
+        response = await json_answer(lambda: self.render(body, result), size, state.runtime.pools.render, call)
         if call.truncated_inputs:
             response.headers[TRUNCATED_INPUTS] = ",".join(map(str, call.truncated_inputs))
         return response
@@ -190,14 +196,17 @@ class StreamingRoute(
         body = await self.read(request, state)
         call = self.call(request, state, body)
         try:
-            spec = self.parse(body)
+            spec = await self.specify(request, state, call, lambda: self.parse(body))
             with self.errors.renaming():
                 async with leaving_on_disconnect(request, call):
                     run = await self.run(state.runtime, call, spec)
                     renderer = self.renderer(body, run)
                     if not spec.stream:
-                        await run.complete()
-                        return json_response(renderer.whole(run.result()))
+                        # The deadline's timer would keep the request in memory after its answer.
+                        with call:
+                            await run.complete()
+                            pool = state.runtime.pools.render
+                            return await json_answer(lambda: renderer.whole(run.result()), run.answer_size, pool, call)
                     first = await run.begin()
         except BaseException:
             call.close()
@@ -232,7 +241,10 @@ class _Stream(Generic[DeltaT, ResultT]):
                     yield writer.take()
                 while await self.run.forward(sink):
                     yield writer.take()
-                yield renderer.end(self.run.result())
+                if self.run.answer_size < MAX_INLINE:
+                    yield renderer.end(self.run.result())
+                else:
+                    yield await self.state.runtime.pools.render.run(lambda: renderer.end(self.run.result()), self.call)
         except ClientGone:
             raise
         except RequestError as error:
@@ -310,11 +322,6 @@ class SharedPath:
         route = found[0] if found else routes[0]
         request.scope[ERROR_SHAPE] = route.errors
         return await route.respond(request)
-
-
-def json_response(value: Any) -> Response:
-    """A JSON answer; float32 arrays become lists of numbers."""
-    return Response(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
 
 
 @contextlib.asynccontextmanager

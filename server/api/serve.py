@@ -11,9 +11,11 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -33,6 +35,30 @@ KEEP_ALIVE_SECONDS = 30
 STALLED_CLIENT_MILLISECONDS = 30_000
 """The kernel closes a connection whose client acknowledges no byte for this time."""
 BACKLOG_CONNECTIONS = 2048
+DEFAULT_CONNECTIONS = 4096
+RESERVED_FILES = 128
+"""Open files besides connections: models, libraries, pipes to other processes, and connections that are refused."""
+SWITCH_SECONDS = 0.001
+"""Time after which a thread that runs Python code lets the event loop run. Python's default is 5 ms, and the loop waits
+once for each thread that is busy."""
+
+
+def connection_limit(wanted: int | None) -> int:
+    """The number of connections that the process may have open. Raises its limit of open files as far as allowed.
+
+    wanted: the setting, or None for the default.
+    """
+    limit = wanted or DEFAULT_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = limit + RESERVED_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < needed:
+            limit = max(soft - RESERVED_FILES, soft // 2)
+            if wanted is not None:
+                log.warning("only %d connections: the limit of open files is %d (ulimit -n)", limit, soft)
+    return limit
 
 
 def listen(host: str, port: int, setting: str = "port") -> socket.socket:
@@ -58,12 +84,14 @@ class Endpoints:
     api: for all routes.
     metrics: for `/metrics` and the probes, if they have a port of their own.
     tls: None for plain HTTP. metrics_tls: the same for the metrics port.
+    max_connections: most open connections to `api`.
     """
 
     api: socket.socket
     metrics: socket.socket | None = None
     tls: ssl.SSLContext | None = None
     metrics_tls: ssl.SSLContext | None = None
+    max_connections: int = sys.maxsize
 
     @classmethod
     @contextlib.contextmanager
@@ -75,7 +103,8 @@ class Endpoints:
             metrics = None
             if settings.metrics_port is not None:
                 metrics = stack.enter_context(listen(settings.metrics_host, settings.metrics_port, "metrics_port"))
-            yield cls(api, metrics, tls, None if is_loopback(settings.metrics_host) else tls)
+            metrics_tls = None if is_loopback(settings.metrics_host) else tls
+            yield cls(api, metrics, tls, metrics_tls, connection_limit(settings.max_connections))
 
     @property
     def url(self) -> str:
@@ -138,36 +167,43 @@ async def serve(
     stop: asyncio.Event,
     on_ready: Callable[[], None],
 ) -> None:
-    """Serve until `stop` is set, then drain and stop.
+    """Serve until `stop` is set or no worker can be brought back, then drain and stop.
 
     app: the application, whose lifespan is that of `lifecycle`.
     monitoring: the application of the metrics port.
     on_ready: called once, when everything is loaded.
-    Raises StartError when loading fails, CheckpointError if a checkpoint is the reason.
+    Raises StartError when loading or the workers fail, CheckpointError if a checkpoint is the reason.
     """
-    servers = [_UvicornServer(_config(app, await choose_protocol(), "on"), endpoints.api, endpoints.tls)]
+    sys.setswitchinterval(SWITCH_SECONDS)
+    chosen = await choose_protocol()
+    limited = type(chosen.__name__, (chosen,), {"max_connections": endpoints.max_connections})
+    servers = [_UvicornServer(_config(app, limited, "on"), endpoints.api, endpoints.tls)]
     if endpoints.metrics is not None:
         config = _config(monitoring, LimitedHttpProtocol, "off")
         servers.append(_UvicornServer(config, endpoints.metrics, endpoints.metrics_tls))
     serving = {asyncio.create_task(server.serve(), name="http") for server in servers}
     stopping = asyncio.create_task(stop.wait(), name="stop")
     loading = asyncio.create_task(lifecycle.wait_loaded(), name="wait for loading")
+    failing = asyncio.create_task(lifecycle.wait_failed(), name="wait for a failure")
     try:
         await asyncio.wait({*serving, stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             loading.result()
             on_ready()
-            await asyncio.wait({*serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({*serving, stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
         for ended in filter(asyncio.Task.done, serving):
             ended.result()
         # uvicorn closes the listener before it ends the lifespan. Draining first keeps /ready answering.
         await lifecycle.drain()
+        if failing.done():
+            failing.result()
     finally:
         loading.cancel()
         stopping.cancel()
+        failing.cancel()
         for server in servers:
             server.should_exit = True
-        await asyncio.gather(*serving, loading, return_exceptions=True)
+        await asyncio.gather(*serving, loading, failing, return_exceptions=True)
 
 
 def _config(app: ASGIApp, protocol: type[LimitedHttpProtocol], lifespan: Literal["on", "off"]) -> uvicorn.Config:
@@ -185,15 +221,20 @@ def _config(app: ASGIApp, protocol: type[LimitedHttpProtocol], lifespan: Literal
 
 
 def stop_on_signals(stop: asyncio.Event, lifecycle: Lifecycle) -> None:
-    """Set `stop` at the first SIGTERM or SIGINT, and end the process at the second one."""
+    """Set `stop` at the first SIGTERM or SIGINT, and end the process at the second one.
+
+    SIGHUP restarts the workers one by one. In a terminal it stops the server, because the terminal was closed.
+    """
 
     def on_signal() -> None:
         if stop.is_set():
             log.warning("second signal: stopping without waiting for running requests")
-            lifecycle.supervisor.kill()
+            lifecycle.pool.kill()
             os._exit(130)
         stop.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    if hasattr(signal, "SIGHUP"):
+        loop.add_signal_handler(signal.SIGHUP, on_signal if sys.stderr.isatty() else lifecycle.restart_workers)

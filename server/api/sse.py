@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-import orjson
 import uvicorn
 from sse_starlette.sse import AppStatus, EventSourceResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from server.api.json_pieces import dump
 from server.errors import ClientGone
 
 PING_SECONDS = 15.0
@@ -58,7 +58,7 @@ logging.getLogger("sse_starlette").setLevel(logging.WARNING)
 
 def dumps(value: Any) -> bytes:
     """Compact JSON in ASCII; other characters are escaped as UTF-16 code units."""
-    data = orjson.dumps(value)
+    data = dump(value)
     if data.isascii() and b"\x7f" not in data:
         return data
     return _NON_ASCII.sub(_escape, data.decode()).encode("ascii")

@@ -8,15 +8,22 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
+from server.api.door import Door
 from server.api_keys import ApiKeys
 from server.errors import InvalidRequest
 from server.operations.runtime import Runtime
 from server.settings import Settings
 
+if TYPE_CHECKING:
+    from server.api.tracing import Tracing
+
 DEFAULT_TIMEOUT_MS = 60_000
+_BODY_SHARE = 3
+"""The bodies of the requests in progress may have a third of the memory for requests."""
 KEY_LIMITS = "triptych.key_limits"
 """Key of the scope for the `KeyLimits` of the request's API key. Missing if no key is required."""
 CACHE_SALT = "triptych.cache_salt"
@@ -28,10 +35,13 @@ class State:
     """Everything that lives as long as the server.
 
     runtime: models, engine client, metrics and threads, which operations share.
-    fresh: whether the worker is ready and has sent a heartbeat recently.
-    failed: whether the supervisor has given up on the worker.
+    fresh: whether a worker is ready and has sent a heartbeat recently.
+    failed: whether the server has given up on its workers.
+    workers: number of workers that are ready, and of all workers.
     started: all models have been loaded once. draining: new requests are refused.
+    door: limits the requests in progress.
     keys: the accepted API keys; replaced when the key file changes.
+    tracing: None if traces are off.
     answering: number of requests in progress. recordings: number of requests with a recording in memory.
     start_time: when the server started, in seconds since 1970.
     secret: key of the hash that turns API keys into cache salts; different in every process.
@@ -41,13 +51,20 @@ class State:
     runtime: Runtime
     fresh: Callable[[], bool]
     failed: Callable[[], bool]
+    workers: Callable[[], tuple[int, int]] = lambda: (1, 1)
+    door: Door = field(init=False)
     keys: ApiKeys = field(default_factory=ApiKeys)
     started: bool = False
     draining: bool = False
+    tracing: Tracing | None = None
     answering: int = 0
     recordings: int = 0
     start_time: float = field(default_factory=time.time)
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+    def __post_init__(self) -> None:
+        settings, memory = self.settings, self.runtime.admission.memory_bytes
+        self.door = Door(settings.max_requests, memory // _BODY_SHARE, settings.max_body_bytes)
 
     @property
     def ready(self) -> bool:

@@ -11,10 +11,10 @@ from server.api.dialects.registry import default_models, paths_of
 from server.api.documents import describe_status
 from server.api.error_shape import AnswerBody
 from server.api.fields import MAX_ITEMS
-from server.api.route import json_response
+from server.api.json_answer import json_response
 from server.api.state import of
 from server.api.telemetry import version
-from server.errors import NotReady
+from server.errors import NotReady, ServerFailed
 from server.metrics import CONTENT_TYPE
 from server.operations.runtime import ServedModel
 
@@ -69,6 +69,13 @@ class ServerLimits(AnswerBody):
     max_timeout_ms: int
 
 
+class Workers(AnswerBody):
+    """`ready`: number of worker processes that answer. `total`: number that the server keeps running."""
+
+    ready: int
+    total: int
+
+
 class InfoAnswer(HubInfo):
     """The server and its models. The fields of `HubInfo` are about the first model, and absent while models load.
 
@@ -78,6 +85,7 @@ class InfoAnswer(HubInfo):
     name: str
     version: str
     device: str
+    workers: Workers
     models: list[ModelDescription]
     defaults: dict[str, str]
     limits: ServerLimits
@@ -85,26 +93,26 @@ class InfoAnswer(HubInfo):
 
 @probes.get("/health", **describe_status("health", Status, {"status": "ok"}))
 async def health(request: Request) -> Response:
-    """200 while the server runs and has not given up on its worker."""
+    """200 while the server runs and has not given up on its workers."""
     if of(request).failed():
-        raise NotReady("the worker could not be brought back; restart the server")
+        raise ServerFailed("the models could not be loaded, or no worker could be brought back; restart the server")
     return json_response({"status": "ok"})
 
 
 @probes.get("/ready", **describe_status("ready", Status, {"status": "ready"}))
 async def ready(request: Request) -> Response:
-    """200 when every model is loaded, the worker is alive and the server is not draining."""
+    """200 when every model is loaded, a worker is alive and the server is not draining."""
     state = of(request)
     if state.draining:
         raise NotReady("the server is shutting down", retry_after=5)
     if not state.ready:
-        raise NotReady("the models are loading, or the worker is being replaced", retry_after=2)
+        raise NotReady("the models are loading, or no worker is ready", retry_after=2)
     return json_response({"status": "ready"})
 
 
 @router.get("/info", **describe_status("info", InfoAnswer))
 async def info(request: Request) -> Response:
-    """What is running: version, device, models, limits."""
+    """What is running: version, device, workers, models, limits."""
     state = of(request)
     settings = state.settings
     models = state.runtime.loaded()
@@ -114,6 +122,7 @@ async def info(request: Request) -> Response:
             "name": "triptych",
             "version": version(),
             "device": state.runtime.client.device,
+            "workers": dict(zip(("ready", "total"), state.workers(), strict=True)),
             "models": [_describe(model) for model in models],
             "defaults": default_models(state.runtime),
             "limits": {

@@ -35,11 +35,12 @@ class Connection:
         # The buffer is reused: mapping and unmapping a new one of this size costs 14 us per call.
         self._chunk = memoryview(bytearray(_CHUNK_BYTES))
         self._unsent = bytearray()
+        self._is_sending = False
 
-    def receive(self, timeout_seconds: float) -> list[ToWorker]:
+    def receive(self, timeout_seconds: float | None) -> list[ToWorker]:
         """Read all complete messages, and send unsent bytes.
 
-        timeout_seconds: maximum time to wait for the first byte.
+        timeout_seconds: maximum time to wait for the first byte; None waits without a limit.
         Raises ConnectionClosed, and msgspec.DecodeError for an invalid message.
         """
         writers = [self._socket] if self._unsent else []
@@ -50,13 +51,29 @@ class Connection:
             self._read()
         return self._messages()
 
+    def receive_some(self) -> list[ToWorker]:
+        """As `receive`, but wait until there is a message."""
+        messages: list[ToWorker] = []
+        while not messages:
+            messages = self.receive(None)
+        return messages
+
     def send(self, message: Message) -> None:
         """Send a message. Bytes that do not fit the socket buffer are sent later. Raises ConnectionClosed."""
-        self._unsent += encode_frame(message)
-        self._flush()
-        while len(self._unsent) > MAX_UNSENT_BYTES:
-            select.select([], [self._socket], [])
+        self._is_sending = True
+        try:
+            self._unsent += encode_frame(message)
             self._flush()
+            while len(self._unsent) > MAX_UNSENT_BYTES:
+                select.select([], [self._socket], [])
+                self._flush()
+        finally:
+            self._is_sending = False
+
+    def send_between(self, message: Message) -> None:
+        """Send a message from a signal handler, unless it has interrupted `send`. Raises ConnectionClosed."""
+        if not self._is_sending:
+            self.send(message)
 
     def drain(self, timeout_seconds: float) -> None:
         """Wait until all bytes are sent. timeout_seconds: maximum time without progress."""

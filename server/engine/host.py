@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Collection
+from pathlib import Path
 
 SPIN_COUNT = "20000"
 _PR_SET_PDEATHSIG = 1
@@ -15,6 +16,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _LOADING_BYTES, _SERVING_BYTES = 1 << 20, 4 << 20
 """Smallest block that malloc maps separately instead of taking it from the heap: while loading, and while serving."""
+
+_before_pinning: set[int] = set()
+"""Processors of this process before `pin_to_processors`; empty if it was not pinned."""
 
 _KEPT_BYTES = 8 << 20
 """Free bytes that the heap keeps at its end while steps run."""
@@ -28,8 +32,8 @@ def die_with_parent() -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Ignore SIGINT and SIGTERM, which reach the whole process group. The parent drains and then sends `Shutdown`."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Ignore signals that reach the whole process group. The parent drains and then sends `Shutdown`."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 
@@ -38,9 +42,20 @@ def pin_to_processors(processors: Collection[int]) -> None:
 
     A set that the system refuses changes nothing: the set of allowed processors may have shrunk since it was made.
     """
+    global _before_pinning
     if hasattr(os, "sched_setaffinity"):
+        before = os.sched_getaffinity(0)
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, processors)
+            _before_pinning = before
+
+
+def use_all_processors() -> None:
+    """Undo `pin_to_processors` for all threads: the worker computes on another device than the CPU."""
+    if _before_pinning:
+        for task in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(int(task.name), _before_pinning)
 
 
 def let_threads_sleep() -> None:

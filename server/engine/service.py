@@ -20,7 +20,7 @@ from server.cores import usable_cores
 from server.engine.audio_encoder import warm_up_messages
 from server.engine.connection import Connection
 from server.engine.engine import Engine
-from server.engine.host import map_large_blocks, reuse_large_blocks
+from server.engine.host import map_large_blocks, reuse_large_blocks, use_all_processors
 from server.engine.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load
 from server.engine.shared_weights import fingerprint, map_weights
 from server.engine.speculation import find_drafts, kv_shares, make_drafter
@@ -45,29 +45,31 @@ log = logging.getLogger("triptych.worker")
 
 PROGRESS_SECONDS = 0.1
 DRAIN_SECONDS = 2.0
-_FOREVER = 3600.0
 
 
-def run_worker(connection: Connection) -> int:
-    """Run a worker from `Configure` to `Shutdown`. Returns the exit status: 0, or 2 if a model cannot be loaded.
+def run_worker(
+    connection: Connection, configure: Configure, early: list[ToWorker], stop_beats: Callable[[], None]
+) -> int:
+    """Run a worker until `Shutdown`. Returns the exit status: 0, or 2 if a model cannot be loaded.
 
+    early: messages that arrived together with `configure`.
+    stop_beats: stops the heartbeats of loading. The loop sends its own.
     Raises ConnectionClosed if the HTTP process closes the connection.
     """
-    backlog: list[ToWorker] = []
-    while not backlog:
-        backlog = connection.receive(_FOREVER)
-    first, *early = backlog
-    if isinstance(first, Shutdown):
-        return 0
-    assert isinstance(first, Configure), f"the first message must be Configure, not {type(first).__name__}"
+    epoch = configure.epoch
     try:
-        engine, infos = start(first, connection.send)
+        engine, infos = start(configure, connection.send)
     except LoadError as error:
-        connection.send(LoadFailed(first.epoch, str(error)))
+        stop_beats()
+        connection.send(LoadFailed(epoch, str(error)))
         connection.drain(DRAIN_SECONDS)
         return 2
-    connection.send(Ready(first.epoch, infos, "cuda" if engine.device.type == "cuda" else "cpu"))
-    return _serve(engine, connection, early, first.options.stats_interval_seconds)
+    stop_beats()
+    if engine.device.type == "cuda":
+        connection.send(Ready(epoch, infos, "cuda", torch.cuda.device_count()))
+    else:
+        connection.send(Ready(epoch, infos))
+    return _serve(engine, connection, early, configure.options.stats_interval_seconds)
 
 
 def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engine, list[ModelInfo]]:
@@ -82,7 +84,9 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
         raise LoadError(str(error)) from error
     options = configure.options
     map_large_blocks()
-    device = _device(configure.device)
+    device = _device(configure.device, options.worker_index)
+    if device.type != "cpu":
+        use_all_processors()
     torch.set_num_threads(options.threads or usable_cores())
     torch.backends.cuda.matmul.allow_tf32 = False
     if device.type == "cpu" and not ops.kernels_are_built:
@@ -126,7 +130,7 @@ def _load_models(
     if configure.weights_descriptor is None or device.type != "cpu":
         return load_into(PRIVATE)
     try:
-        mapped = map_weights(configure.weights_descriptor, fingerprint(configure.models), load_into, lambda: None)
+        mapped = map_weights(configure.weights_descriptor, fingerprint(configure.models), load_into)
     except OSError as error:
         raise LoadError(f"cannot write the weights to shared memory: {error.strerror}") from error
     if mapped is None:
@@ -135,11 +139,16 @@ def _load_models(
     return load_into(mapped)
 
 
-def _device(choice: str) -> torch.device:
+def _device(choice: str, worker_index: int) -> torch.device:
+    """The device of a worker. Workers take turns on the CUDA devices."""
     available = torch.cuda.is_available()
     if choice == "cuda" and not available:
         raise LoadError("device cuda was requested, but torch finds no CUDA device")
-    return torch.device("cuda", torch.cuda.current_device()) if available and choice != "cpu" else torch.device("cpu")
+    if choice == "cpu" or not available:
+        return torch.device("cpu")
+    device = torch.device("cuda", worker_index % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
 
 
 def _reporter(epoch: int, name: str, send: Callable[[Progress], None]) -> Callable[[int, int], None]:

@@ -21,8 +21,6 @@ import struct
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from hashlib import sha256
-from pathlib import Path
 
 import msgspec
 import torch
@@ -30,6 +28,7 @@ from torch import Tensor
 
 from models.backends import interface as ops
 from server.ipc.descriptions import ModelSpec
+from server.ipc.weight_memory import files_fingerprint
 
 log = logging.getLogger("triptych.worker")
 
@@ -125,14 +124,12 @@ def map_weights(
     descriptor: int,
     expected_fingerprint: str,
     write: Callable[[WritingMemory], object],
-    wait: Callable[[], None],
 ) -> MappedMemory | None:
     """Map the weights that the workers share. If they are not complete, write them first, or wait for another worker.
 
     descriptor: the memory.
     expected_fingerprint: fingerprint of the models to load.
     write: loads all models, with the given memory.
-    wait: called from time to time while another worker writes.
     Returns None if the memory has the weights of other files, because a checkpoint has changed on disk.
     Raises the exceptions of `write`, and OSError if there is no memory left.
     """
@@ -150,24 +147,13 @@ def map_weights(
                 fcntl.lockf(descriptor, fcntl.LOCK_UN)
         else:
             time.sleep(_POLL_SECONDS)
-            wait()
     mapped = MappedMemory(descriptor)
     return mapped if mapped.fingerprint == expected_fingerprint else None
 
 
 def fingerprint(models: Sequence[ModelSpec]) -> str:
-    """Digest of everything that determines the tensors: specifications, kernels, and size and time of each file."""
-    digest = sha256()
-    for part in (torch.__version__, ops.kernels_version(), msgspec.json.encode(list(models)).decode()):
-        digest.update(f"{part}\n".encode())
-    for model in models:
-        draft = "" if model.speculation is None else model.speculation.draft_directory
-        for directory in (model.directory, *model.adapters.values(), *([draft] if draft else [])):
-            for path in sorted(Path(directory).glob("*")):
-                if path.is_file():
-                    status = path.stat()
-                    digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
+    """Everything that determines the tensors of models: their files, and the versions of the kernels and of torch."""
+    return f"{files_fingerprint(models)} {ops.kernels_version()} {torch.__version__}"
 
 
 def _is_sealed(descriptor: int) -> bool:

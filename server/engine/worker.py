@@ -3,7 +3,8 @@
 With `--processors`, one of several workers on a CPU runs on a share of the processors (`server.cores`).
 
 Exits with 0 after `Shutdown` or when the socket is closed, and with 2 if a model cannot be loaded. The operating system
-settings are made before torch is imported, because the import takes seconds and reads the environment.
+settings are made before torch is imported, because the import takes seconds and reads the environment. Heartbeats
+start before it, too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import sys
 
 from server.engine.connection import Connection, ConnectionClosed
 from server.engine.host import die_with_parent, leave_signals_to_parent, let_threads_sleep, pin_to_processors
+from server.engine.loading_beats import LoadingBeats
+from server.ipc.messages import Configure, Shutdown
 from server.log_format import ENVIRONMENT, start_logging
 
 
@@ -38,10 +41,15 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError:
         print(f"error: descriptor {descriptor} is not a socket; workers are started by the server", file=sys.stderr)
         return 2
-    from server.engine.service import run_worker
-
     try:
-        return run_worker(connection)
+        first, *early = connection.receive_some()
+        if isinstance(first, Shutdown):
+            return 0
+        assert isinstance(first, Configure), f"the first message must be Configure, not {type(first).__name__}"
+        beats = LoadingBeats(connection, first.epoch)
+        from server.engine.service import run_worker
+
+        return run_worker(connection, first, early, beats.stop)
     except ConnectionClosed:
         return 0
 

@@ -73,6 +73,10 @@ class Call:
     key: name and limits of the request's API key; None if the server requires no key.
     truncated_inputs: places, in the request, of the inputs that lost tokens. The operation sets them.
     model, prompt_tokens, completion_tokens: of all messages so far, for the log.
+    ended_at: time of `time.monotonic()` at which the last sequence ended; 0 before any has ended.
+    stage_seconds: time that this sequence spent in queue, prefill and decode; None unless it ended with `Finished`.
+    encoded: whether it ended with `Encoded`.
+    finish_reasons: of the sequences that ended with `Finished`. failure: code of the last failure, or empty.
     """
 
     def __init__(
@@ -92,6 +96,11 @@ class Call:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.truncated_inputs: Sequence[int] = ()
+        self.ended_at = 0.0
+        self.stage_seconds: tuple[float, float, float] | None = None
+        self.encoded = False
+        self.finish_reasons: list[str] = []
+        self.failure = ""
         self._client = client
         self._ids: list[int] = []
         self._open: set[int] = set()
@@ -115,6 +124,11 @@ class Call:
         """Whether the client has disconnected."""
         return self._gone
 
+    def check_open(self) -> None:
+        """Raise ClientGone if the client has disconnected."""
+        if self._gone:
+            raise ClientGone("the client closed the connection")
+
     def on_close(self, callback: Callable[[], None]) -> None:
         """Run a callback once, when the call closes."""
         self._close_callbacks[callback] = None
@@ -134,8 +148,7 @@ class Call:
         Raises ClientGone after `leave`, and the errors of `EngineClient.submit`.
         """
         assert not self._open, "a call runs one message at a time"
-        if self._gone:
-            raise ClientGone("the client closed the connection")
+        self.check_open()
         self.submitted = time.monotonic()
         self._ids = self._client.submit(self, message)
         self.model = message.model
@@ -220,6 +233,7 @@ class Call:
         for index, request_id in enumerate(self._ids):
             if request_id in self._open:
                 self._abort(request_id)
+                self.failure = code
                 self.put(index, Failed(request_id, code, message))
         self.deliver()
 
@@ -227,9 +241,17 @@ class Call:
         """Add an event of sequence `index`; `deliver` passes it on."""
         self._events.append((index, event))
 
-    def ended(self, request_id: int) -> None:
-        """The worker has finished this sequence."""
+    def ended(self, request_id: int, event: Finished | Encoded | Failed) -> None:
+        """The worker has finished this sequence with this event."""
         self._open.discard(request_id)
+        self.ended_at = time.monotonic()
+        self.encoded = isinstance(event, Encoded)
+        self.stage_seconds = None
+        if isinstance(event, Finished):
+            self.stage_seconds = event.queue_seconds, event.prefill_seconds, event.decode_seconds
+            self.finish_reasons += [hypothesis.finish_reason for hypothesis in event.hypotheses]
+        elif isinstance(event, Failed):
+            self.failure = event.code
 
     def _abort(self, request_id: int) -> None:
         if request_id in self._open:
@@ -245,8 +267,7 @@ class Call:
             self._timer = None
 
     def _take_events(self) -> list[tuple[int, Event]]:
-        if self._gone:
-            raise ClientGone("the client closed the connection")
+        self.check_open()
         events, self._events = self._events, []
         return events
 

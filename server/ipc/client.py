@@ -1,25 +1,24 @@
-"""The HTTP process's client of the worker: admits requests, sends them, and routes each event to its call.
+"""The HTTP process's client of the workers: admits requests, sends each to a worker, and routes events to their calls.
 
-Imports no HTTP and no text code.
+A sequence of a lost worker that has produced nothing is sent to another worker, or to the next one that becomes ready,
+once. Any other sequence of a lost worker fails. Imports no HTTP and no text code.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 
 import msgspec
 
 from server.errors import NotReady, RequestTooLarge
 from server.ipc.call import Call
-from server.ipc.coalescing import MessageCoalescer, Send
+from server.ipc.coalescing import Send
 from server.ipc.descriptions import Device, ModelInfo
+from server.ipc.dispatch import Dispatcher
 from server.ipc.fit import check_fit, sequence_sizes
 from server.ipc.messages import (
-    Abort,
     Encode,
     Encoded,
     Failed,
@@ -32,70 +31,48 @@ from server.ipc.messages import (
     Vocabulary,
 )
 from server.ipc.observer import Observer
+from server.ipc.open_sequence import OpenSequence, Sequences, messages_to_repeat, open_sequences
+from server.ipc.placement import num_pieces
 from server.ipc.queue import Queue
-from server.ipc.submission import Part, Submission, split
+from server.ipc.stats_sum import with_others, without_increments
+from server.ipc.submission import Submission, fits, split
 
 TokenCounts = dict[tuple[str, int, float | None], int]
 """Number of sequences by model, number of new tokens, and time of their previous tokens (None: no previous ones)."""
 
 
-@dataclass(slots=True)
-class _Sequence:
-    """A row, or an `Encode` with its items, that was sent to the worker and has not ended.
-
-    submission: the message that it belongs to.
-    index: index of the row, or of the first item, in the whole message.
-    sizes: tokens of the row, or of each item.
-    answers: number of results still to come before it ends; more than one for an `Encode` of several items.
-    started: an output has arrived.
-    waiting_sequences, waiting_tokens: what still counts in the queue: of a row until it starts, of an item until it is
-        answered.
-    """
-
-    submission: Submission
-    index: int
-    model: str
-    sizes: list[int]
-    answers: int
-    waiting_sequences: int
-    waiting_tokens: int
-    started: bool = False
-    seen_tokens: int = 0
-    last_seconds: float | None = None
-
-    @property
-    def call(self) -> Call:
-        return self.submission.call
-
-
 class EngineClient:
-    """Sends requests to the worker. The number of sequences and tokens that wait for their first step is limited.
+    """Sends requests to the workers. The number of sequences and tokens that wait for their first step is limited.
 
     A large request is sent in parts, which begin to wait as earlier ones start (`server.ipc.submission`).
 
     observer: receives counts for the metrics.
     max_queue_requests, max_queue_tokens: limits of `queue` over all models. Each item of an `Encode` counts.
     coalesce_seconds: longest time that a request to an idle worker is held back for others of the same burst.
+    stale_seconds: a worker that sent no message for this time gets no requests while others answer.
     """
 
     def __init__(
-        self, observer: Observer, max_queue_requests: int, max_queue_tokens: int, coalesce_seconds: float = 0.0
+        self,
+        observer: Observer,
+        max_queue_requests: int,
+        max_queue_tokens: int,
+        coalesce_seconds: float = 0.0,
+        stale_seconds: float = 2.0,
     ) -> None:
         self.models: dict[str, ModelInfo] = {}
         self.device: Device = "cpu"
         self.queue = Queue(max_queue_requests, max_queue_tokens)
         self._observer = observer
-        self._coalesce_seconds = coalesce_seconds
-        self._worker: MessageCoalescer | None = None
-        self._sequences: dict[int, _Sequence] = {}
+        self._dispatcher = Dispatcher(coalesce_seconds, stale_seconds)
+        self._sequences: Sequences = {}
         self._unsent: dict[Call, Submission] = {}
-        self._vocabularies: dict[str, Vocabulary] = {}
         self._ids = itertools.count(1)
 
     @property
     def connected(self) -> bool:
-        """Whether a worker has loaded all models."""
-        return self._worker is not None
+        """Whether a worker that accepts requests is ready."""
+        return bool(self._dispatcher.accepting)
 
     @property
     def open_requests(self) -> int:
@@ -107,24 +84,12 @@ class EngineClient:
         return next(self._ids)
 
     def add_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Send the bytes of a model's tokens to this worker and to every later one, once each."""
-        if vocabulary.model not in self._vocabularies:
-            self._vocabularies[vocabulary.model] = vocabulary
-            if self._worker is not None:
-                self._worker.post(vocabulary, idle=False)
+        """Send the bytes of a model's tokens to every worker, once each."""
+        self._dispatcher.add_vocabulary(vocabulary)
 
-    @contextmanager
-    def preparing(self) -> Iterator[None]:
+    def preparing(self) -> AbstractContextManager[None]:
         """Context manager around the tokenization of a request. Requests to an idle worker wait until it exits."""
-        worker = self._worker
-        if worker is None:
-            yield
-            return
-        worker.preparing += 1
-        try:
-            yield
-        finally:
-            worker.preparing -= 1
+        return self._dispatcher.preparing()
 
     def submit(self, call: Call, message: Generate | Encode) -> list[int]:
         """Admit a call's request and send it, or its first part. Returns the ids of its rows, or of its parts.
@@ -136,7 +101,8 @@ class EngineClient:
             RequestTooLarge: a sequence exceeds the queue or the KV pools even on an idle server.
             Overloaded: the queue is full.
         """
-        if self._worker is None:
+        workers = self._dispatcher.accepting
+        if not workers:
             raise NotReady("the engine is starting; try again soon", retry_after=2)
         info = self.models[message.model]
         sizes = sequence_sizes(message, info)
@@ -149,31 +115,34 @@ class EngineClient:
                 check_fit(info, message, row)
         if not sizes:
             return []
-        submission = Submission(call, split(message, sizes, self.queue.request_share, self.next_id))
-        first = submission.parts[0]
-        self.queue.enter(len(first.sizes), sum(first.sizes))
-        self._send(submission)
-        if submission.parts:
+        share = self.queue.request_share
+        parts = split(message, sizes, share, self.next_id, num_pieces(len(workers), message, sizes))
+        submission = Submission(call, parts)
+        # A request within its share enters the queue as a whole, also if several workers share it.
+        entering = sizes if fits(sizes, share) else parts[0].sizes
+        self.queue.enter(len(entering), sum(entering))
+        for _ in range(len(parts) if entering is sizes else 1):
+            self._send(submission)
+        if parts:
             self._unsent[call] = submission
             self._send_parts()
         return submission.request_ids
 
     def _send(self, submission: Submission) -> None:
         """Send the next part, which has entered the queue."""
-        assert self._worker is not None
         part = submission.parts.popleft()
         message = msgspec.structs.replace(part.message, call_id=submission.request_ids[0])
-        idle = not self._sequences
-        for request_id, sequence in _sequences(submission, part):
-            self._sequences[request_id] = sequence
+        sequences = open_sequences(submission, part, message)
+        self._sequences |= sequences
+        for sequence in sequences.values():
             self._observer.on_admitted(message.model, sequence.waiting_tokens)
         submission.waiting_sequences += len(part.sizes)
         submission.waiting_tokens += sum(part.sizes)
-        self._worker.post(message, idle)
+        self._dispatcher.post(message, sequences, self.models[message.model].block_size)
 
     def _send_parts(self) -> None:
         """Send further parts of large requests, as far as the queue and the share of each request have room."""
-        if self._worker is None:
+        if not (self._unsent and self.connected):
             return
         for call, submission in list(self._unsent.items()):
             while submission.parts and self._has_room(submission):
@@ -204,8 +173,7 @@ class EngineClient:
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
-            if self._worker is not None:
-                self._worker.post(Abort(request_id), idle=False)
+            self._dispatcher.abort(request_id, sequence)
             self._send_parts()
 
     def cancelled(self, request_id: int) -> None:
@@ -220,31 +188,82 @@ class EngineClient:
             self._observer.on_finished(sequence.model, None)
 
     def fail_all(self, code: FailureCode, message: str) -> None:
-        """End every open sequence with a failure: the worker died, or the grace time is over."""
+        """End every open sequence with a failure: no worker can be started, or the grace time is over."""
         calls = [*self._unsent, *(sequence.call for sequence in self._sequences.values())]
         self._unsent.clear()
         for call in dict.fromkeys(calls):
             call.fail(code, message)
 
-    # ------------------------------------------------------------------------------------- from the supervisor
+    # --------------------------------------------------------------------------------------- from the worker pool
 
     def on_progress(self, progress: Progress) -> None:
         self._observer.on_progress(progress)
 
-    def on_ready(self, models: list[ModelInfo], device: Device, send: Send) -> None:
+    def on_ready(self, models: list[ModelInfo], device: Device, send: Send, epoch: int = 1) -> None:
+        """A worker is ready. Sequences of lost workers that wait for one are sent.
+
+        send: sends messages to it. epoch: number of its process.
+        """
         self.models = {info.name: info for info in models}
         self.device = device
-        self._worker = MessageCoalescer(send, self._coalesce_seconds)
-        for vocabulary in self._vocabularies.values():
-            send(vocabulary)
+        self._dispatcher.add(epoch, send)
         self._observer.on_ready(models, device)
+        self._repeat()
+        self._send_parts()
 
-    def on_lost(self) -> None:
-        self._worker = None
+    def retire(self, epoch: int) -> None:
+        """Send no more requests to a worker, which is about to be stopped."""
+        if epoch in self._dispatcher.workers:
+            self._dispatcher.workers[epoch].is_retired = True
+
+    def open_on(self, epoch: int) -> int:
+        """Number of sequences of a worker that have not ended."""
+        worker = self._dispatcher.workers.get(epoch)
+        return worker.open if worker is not None else 0
+
+    def on_lost(self, epoch: int = 1) -> None:
+        """A worker has failed."""
         self._observer.on_lost()
-        self.fail_all("engine_error", "the engine stopped working on this request")
+        self._leave(epoch, "the engine stopped working on this request")
+
+    def on_stopped(self, epoch: int) -> None:
+        """A retired worker is stopped."""
+        self._leave(epoch, "the engine was restarted before this request ended")
+
+    def _leave(self, epoch: int, message: str) -> None:
+        """Forget a worker. Its sequences without any output are sent again, once; the others fail with `message`."""
+        worker = self._dispatcher.workers.pop(epoch, None)
+        if worker is None:
+            return
+        stranded = [sequence for sequence in self._sequences.values() if sequence.worker is worker]
+        failing = [sequence.call for sequence in stranded if sequence.message is None or sequence.was_moved]
+        for sequence in stranded:
+            sequence.worker = None
+            sequence.was_moved = True
+        for call in dict.fromkeys(failing):
+            call.fail("engine_error", message)
+        for other in self._dispatcher.workers.values():
+            if other.stats is not None:
+                self.on_stats(without_increments(other.stats))
+                break
+        self._repeat()
+
+    def _repeat(self) -> None:
+        """Send the sequences that no worker has, if one is ready."""
+        if self.connected:
+            lost = [(request_id, one) for request_id, one in self._sequences.items() if one.worker is None]
+            for message, sequences in messages_to_repeat(lost):
+                self._dispatcher.post(message, sequences, self.models[message.model].block_size)
 
     def on_stats(self, stats: Stats) -> None:
+        """Statistics of one worker. The observer receives the sum over all workers and the unsent sequences."""
+        worker = self._dispatcher.workers.get(stats.epoch)
+        if worker is None:
+            return
+        worker.stats = stats
+        worker.last_message_seconds = time.monotonic()
+        others = (other.stats for other in self._dispatcher.workers.values() if other is not worker)
+        stats = with_others(stats, [other for other in others if other is not None])
         unsent = [part.sizes for submission in self._unsent.values() for part in submission.parts]
         if unsent:
             waiting = stats.waiting + sum(map(len, unsent))
@@ -253,39 +272,48 @@ class EngineClient:
         self._observer.on_stats(stats)
 
     def on_output(self, output: StepOutput) -> None:
-        """Route the events of one step. Each call receives all of its events at once."""
-        now = time.monotonic()
+        """Route the events of one step. Each call receives all of its events at once.
+
+        Events of a sequence that the worker does not have, because it was lost or moved, are dropped.
+        """
+        worker = self._dispatcher.workers.get(output.epoch)
+        if worker is None:
+            return
+        now = worker.last_message_seconds = time.monotonic()
         calls: dict[Call, None] = {}
         token_counts: TokenCounts = {}
         for scored in output.prompts:
             sequence = self._sequences.get(scored.request_id)
-            if sequence is not None:
+            if sequence is not None and sequence.worker is worker:
+                sequence.message = None
                 sequence.call.put(sequence.index, scored)
                 calls[sequence.call] = None
         for tokens in output.tokens:
             sequence = self._sequences.get(tokens.request_id)
-            if sequence is not None:
+            if sequence is not None and sequence.worker is worker:
                 if not sequence.started:
                     self._first_output(sequence, now)
+                    sequence.message = None
                 _count_tokens(sequence, len(tokens.token_ids), now, token_counts)
                 sequence.call.put(sequence.index, tokens)
                 calls[sequence.call] = None
         for encoded in output.encoded:
             sequence = self._sequences.get(encoded.request_id)
-            if sequence is not None:
+            if sequence is not None and sequence.worker is worker:
                 self._first_output(sequence, now)
-                sequence.answers -= 1
+                sequence.unanswered.discard(encoded.index)
                 self._leave_queue(sequence, 1, sequence.sizes[encoded.index])
-                if sequence.answers == 0:
+                if not sequence.unanswered:
                     self._end(encoded.request_id, sequence, encoded)
-                if sequence.index:
-                    encoded = msgspec.structs.replace(encoded, index=sequence.index + encoded.index)
+                place = sequence.places[encoded.index]
+                if place != encoded.index:
+                    encoded = msgspec.structs.replace(encoded, index=place)
                 sequence.call.put(0, encoded)
                 calls[sequence.call] = None
         endings: tuple[Finished | Failed, ...] = (*output.finished, *output.failed)
         for event in endings:
             sequence = self._sequences.get(event.request_id)
-            if sequence is not None:
+            if sequence is not None and sequence.worker is worker:
                 if isinstance(event, Finished):
                     self._first_output(sequence, now)
                     generated = len(event.hypotheses[0].token_ids) if event.hypotheses else 0
@@ -300,45 +328,35 @@ class EngineClient:
             call.deliver()
         self._send_parts()
 
-    def _first_output(self, sequence: _Sequence, now: float) -> None:
+    def _first_output(self, sequence: OpenSequence, now: float) -> None:
         if not sequence.started:
             sequence.started = True
-            if sequence.answers == 1:
+            self._dispatcher.started(sequence)
+            if len(sequence.unanswered) == 1:
                 self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
             self._observer.on_first_output(sequence.model, now - sequence.call.submitted)
 
-    def _leave_queue(self, sequence: _Sequence, sequences: int, tokens: int) -> None:
-        """Count sequences of one `_Sequence` that wait no longer."""
+    def _leave_queue(self, sequence: OpenSequence, sequences: int, tokens: int) -> None:
+        """Count rows or items of a sequence that wait no longer."""
         sequences, tokens = min(sequences, sequence.waiting_sequences), min(tokens, sequence.waiting_tokens)
         if sequences:
             sequence.waiting_sequences -= sequences
             sequence.waiting_tokens -= tokens
             sequence.submission.waiting_sequences -= sequences
             sequence.submission.waiting_tokens -= tokens
+            self._dispatcher.waits_no_longer(sequence, sequences)
             self.queue.leave(sequences, tokens)
 
-    def _end(self, request_id: int, sequence: _Sequence, event: Finished | Encoded | Failed) -> None:
+    def _end(self, request_id: int, sequence: OpenSequence, event: Finished | Encoded | Failed) -> None:
         self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
         del self._sequences[request_id]
-        sequence.call.ended(request_id)
+        self._dispatcher.ended(sequence)
+        sequence.call.ended(request_id, event)
         self._observer.on_finished(sequence.model, event)
 
 
-def _sequences(submission: Submission, part: Part) -> list[tuple[int, _Sequence]]:
-    """The entries of a part that is about to be sent, by request id: one per row, or one for all items."""
-    message = part.message
-    if isinstance(message, Encode):
-        count, tokens = len(part.sizes), sum(part.sizes)
-        whole = _Sequence(submission, part.first, message.model, part.sizes, count, count, tokens)
-        return [(message.request_id, whole)]
-    return [
-        (row.request_id, _Sequence(submission, part.first + index, message.model, [size], 1, 1, size))
-        for index, (row, size) in enumerate(zip(message.rows, part.sizes, strict=True))
-    ]
-
-
 def _count_tokens(
-    sequence: _Sequence, count: int, now: float, token_counts: dict[tuple[str, int, float | None], int]
+    sequence: OpenSequence, count: int, now: float, token_counts: dict[tuple[str, int, float | None], int]
 ) -> None:
     """Count one step's new tokens of a sequence in `token_counts`, and remember when they arrived.
 

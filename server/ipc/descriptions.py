@@ -69,11 +69,12 @@ class EngineOptions(msgspec.Struct, frozen=True):
     max_encode_tokens: tokens of one encoder step while no decoder runs. A longer text runs alone.
     max_batch_rows: decoder rows of one step, per model.
     block_size: tokens per KV block.
-    kv_cache_bytes: bytes of all KV pools of the device; divided by need among the generating models.
+    kv_cache_bytes: bytes of all KV pools of one worker; divided by need among the generating models.
     threads: number of torch threads; 0 means the number of usable cores.
     stats_interval_seconds: time between two `Stats` messages.
     prefix_cache: requests share keys and values of common prompt beginnings.
     speculative_tokens: maximum number of draft tokens.
+    worker_index: number of this worker among those of the server, from 0. On CUDA it selects the device.
     """
 
     max_batch_tokens: int = 512
@@ -85,6 +86,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     stats_interval_seconds: float = 0.25
     prefix_cache: bool = True
     speculative_tokens: int = 4
+    worker_index: int = 0
 
 
 class GenerationInfo(msgspec.Struct, frozen=True):

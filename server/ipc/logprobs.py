@@ -79,6 +79,11 @@ class Logprobs(Sequence[TokenLogprob]):
         """The entries for a message."""
         return PackedLogprobs(self._width, _little_endian(self._token_ids), _little_endian(self._values))
 
+    @property
+    def num_values(self) -> int:
+        """Number of log-probabilities, those of the likeliest tokens included."""
+        return len(self._values)
+
     def own(self) -> Sequence[float]:
         """The log-probability of each token, without the likeliest ones."""
         return self._values[:: self._width]

@@ -1,7 +1,7 @@
 """Messages between the HTTP process and a worker, encoded with msgpack (no pickle).
 
 To the worker:    Configure, Vocabulary, Generate, Encode, Abort, Shutdown
-From the worker:  Progress, Ready, LoadFailed, StepOutput, Stats
+From the worker:  Loading, Progress, Ready, LoadFailed, StepOutput, Stats
 
 A frame is a 4-byte little-endian length followed by one message. Times are seconds of `time.monotonic()`, whose clock
 all processes of a machine share. A `request_id` names one row of a `Generate` or one `Encode`. It is unique in the life
@@ -43,7 +43,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 class Configure(Message, frozen=True):
     """First message to a new worker.
 
-    epoch: number of worker starts; every output of this worker carries it.
+    epoch: number of the worker process, which no other one of this server has. Every message of the worker carries it.
     weights_descriptor: descriptor of the memory for weights that the workers share (`server.ipc.weight_memory`),
         inherited by the worker; None for weights of its own. Workers on CUDA ignore it.
     """
@@ -194,6 +194,12 @@ ToWorker = Configure | Vocabulary | Generate | Encode | Abort | Shutdown
 # -------------------------------------------------------------------------------------------- from the worker
 
 
+class Loading(Message, frozen=True):
+    """Heartbeat of a worker that is loading, see `server.engine.loading_beats`."""
+
+    epoch: int
+
+
 class Progress(Message, frozen=True):
     """Progress of loading a model, in bytes of weights."""
 
@@ -204,11 +210,15 @@ class Progress(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """All models are loaded and warmed up; the worker accepts requests."""
+    """All models are loaded and warmed up; the worker accepts requests.
+
+    num_devices: number of devices of this kind on the machine; 1 for a CPU.
+    """
 
     epoch: int
     models: list[ModelInfo]
     device: Device = "cpu"
+    num_devices: int = 1
 
 
 class LoadFailed(Message, frozen=True):
@@ -357,7 +367,7 @@ class Stats(Message, frozen=True):
     drafts: dict[str, tuple[int, int]] = {}
 
 
-FromWorker = Progress | Ready | LoadFailed | StepOutput | Stats
+FromWorker = Loading | Progress | Ready | LoadFailed | StepOutput | Stats
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)

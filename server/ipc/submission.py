@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from server.ipc.call import Call
-from server.ipc.messages import Encode, Generate
+from server.ipc.messages import Encode, Generate, GenerateRow
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,34 @@ class Submission:
         self.request_ids = [request_id for part in self.parts for request_id in part.request_ids]
 
 
+def fits(sizes: list[int], share: tuple[int, int]) -> bool:
+    """Whether sequences of these numbers of tokens may all wait at once. share: as for `split`."""
+    return len(sizes) <= share[0] and sum(sizes) <= share[1]
+
+
 def split(
-    message: Generate | Encode, sizes: list[int], share: tuple[int, int], next_id: Callable[[], int]
+    message: Generate | Encode,
+    sizes: list[int],
+    share: tuple[int, int],
+    next_id: Callable[[], int],
+    num_pieces: int = 1,
 ) -> deque[Part]:
-    """The parts of a message: one within `share`, else several of at most half of it.
+    """The parts of a message: `num_pieces` if all of it is within `share`, else parts of at most half of it.
 
     sizes: tokens of each sequence.
     share: maximum of sequences and tokens of one request that wait at once. A longer sequence is a part of its own.
     next_id: creates the id of each further part of an `Encode`.
+    num_pieces: number of workers that share the message.
     """
     max_sequences, max_tokens = share
-    if len(sizes) <= max_sequences and sum(sizes) <= max_tokens:
+    if not fits(sizes, share):
+        limits = max_sequences // 2, max_tokens // 2
+    elif num_pieces == 1:
         return deque([Part(message, 0, sizes)])
+    else:
+        limits = len(sizes), -(-sum(sizes) // num_pieces)
     parts: deque[Part] = deque()
-    for start, end in _ranges(sizes, max(max_sequences // 2, 1), max(max_tokens // 2, 1)):
+    for start, end in _ranges(sizes, max(limits[0], 1), max(limits[1], 1)):
         parts.append(Part(_cut(message, start, end, next_id), start, sizes[start:end]))
     return parts
 
@@ -84,7 +98,11 @@ def _cut(message: Generate | Encode, start: int, end: int, next_id: Callable[[],
     if isinstance(message, Encode):
         request_id = message.request_id if start == 0 else next_id()
         return msgspec.structs.replace(message, request_id=request_id, items=message.items[start:end])
-    rows = message.rows[start:end]
+    return pick_rows(message, message.rows[start:end])
+
+
+def pick_rows(message: Generate, rows: list[GenerateRow]) -> Generate:
+    """A message with some of the rows, and the prompts that they need."""
     used = {row.prompt: index for index, row in enumerate({row.prompt: row for row in rows}.values())}
     prompts = [message.prompts[prompt] for prompt in used] if message.prompts else []
     rows = [msgspec.structs.replace(row, prompt=used[row.prompt]) for row in rows]

@@ -3,10 +3,9 @@
 The HTTP process owns it. The workers fill and map it (`server.engine.shared_weights`). The HTTP process does this:
 
 1. Create one `WeightMemory` before the first worker starts.
-2. Add `descriptor` to `pass_fds` of each worker, and set `Configure.weights_descriptor` to the same number.
-3. To read changed checkpoints (a reload), call `replace` before the first new worker starts. Workers that run keep the
-   old memory, which the system frees when the last of them ends.
-4. Call `close` when the last worker has ended.
+2. For each worker process, at every start, call `current`. Add the descriptor to `pass_fds`, and set
+   `Configure.weights_descriptor` to the same number.
+3. Call `close` when the server stops.
 
 Workers may start at the same time: the first one packs the weights, and the others wait for it. If it dies, the next
 one starts again. The memory has no name in a file system, so it cannot outlive the processes that use it.
@@ -14,32 +13,58 @@ one starts again. The memory has no name in a file system, so it cannot outlive 
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import logging
 import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from server.ipc.descriptions import ModelSpec
 
 log = logging.getLogger("triptych.supervisor")
 
 
 class WeightMemory:
-    """A sealable memfd, or nothing on a system without memfd; each worker then has weights of its own.
+    """A memfd for the weights of these models, or nothing on a system without memfd: workers then share nothing."""
 
-    descriptor: descriptor of the memory, which child processes do not inherit unless it is passed to them; None on a
-        system without memfd, and after `close`.
-    """
+    def __init__(self, models: Sequence[ModelSpec]) -> None:
+        self._models = list(models)
+        self._fingerprint = ""
+        self._descriptor: int | None = None
 
-    def __init__(self) -> None:
-        self.descriptor = _create()
+    def current(self) -> int | None:
+        """Descriptor of the memory for the checkpoints as they are on disk now; None where it cannot be created.
 
-    def replace(self) -> None:
-        """Use empty memory for the workers that start from now on."""
-        self.close()
-        self.descriptor = _create()
+        If a file has changed, this is new, empty memory. Running workers keep the old one, which the system frees when
+        the last of them ends.
+        """
+        fingerprint = files_fingerprint(self._models)
+        if self._descriptor is None or fingerprint != self._fingerprint:
+            self.close()
+            self._descriptor, self._fingerprint = _create(), fingerprint
+        return self._descriptor
 
     def close(self) -> None:
         """Close the descriptor. The memory is freed when the last worker that maps it ends."""
-        descriptor, self.descriptor = self.descriptor, None
+        descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+
+def files_fingerprint(models: Sequence[ModelSpec]) -> str:
+    """Digest of the specifications of models, and of the size and time of all in their directories."""
+    digest = hashlib.sha256(msgspec.json.encode(list(models)))
+    for model in models:
+        draft = "" if model.speculation is None else model.speculation.draft_directory
+        for directory in (model.directory, *model.adapters.values(), *([draft] if draft else [])):
+            for path in sorted(Path(directory).glob("*")):
+                with contextlib.suppress(OSError):
+                    status = path.stat()
+                    digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
 
 
 def _create() -> int | None:

@@ -17,6 +17,7 @@ from itertools import pairwise
 from server.ipc.logprobs import Logprobs, PackedLogprobs, TokenLogprob
 from server.ipc.messages import Hypothesis
 from server.ipc.params import GenerationParams
+from server.operations.computed import Computed
 from server.text.detokenizer import IncrementalDetokenizer
 from server.text.token_bytes import NoTokenBytes, TokenBytes
 from server.text.tokenizer import Tokenizer
@@ -68,7 +69,7 @@ class AttentionMatrix:
 
     source_tokens: list[str]
     target_tokens: list[str]
-    matrix: list[list[float]]
+    matrix: Sequence[list[float]]
 
 
 @dataclass(slots=True)
@@ -202,13 +203,18 @@ class GeneratedText:
                 self.stop_reason = hypothesis.stop_token_id
         return delta
 
+    @property
+    def size(self) -> int:
+        """Number of tokens, log-probabilities and attention weights."""
+        return len(self.token_ids) + self.logprobs.num_values + len(self._attention or b"") // 4
+
     def mean_logprob(self) -> float:
         """Mean log-probability per token under the raw distribution; minus infinity without tokens."""
         return sum(self.logprobs.own()) / len(self.logprobs) if self.logprobs else -math.inf
 
-    def scored_tokens(self) -> list[ScoredToken]:
+    def scored_tokens(self) -> Sequence[ScoredToken]:
         """All tokens with their log-probabilities, if the request asked for them."""
-        return [self.scored(entry) for entry in self.logprobs]
+        return Computed(len(self.logprobs), lambda index: self.scored(self.logprobs[index]))
 
     def scored(self, entry: TokenLogprob) -> ScoredToken:
         """A log-probability with the text of its tokens."""
@@ -243,9 +249,9 @@ class GeneratedText:
         if sys.byteorder == "big":
             numbers.byteswap()
         width = len(source_ids)
-        rows = range(len(self.token_ids) if self._attention else 0)
+        count = len(self.token_ids) if self._attention else 0
         return AttentionMatrix(
             [self.tokenizer.id_to_token(token_id) or "" for token_id in source_ids],
             [self.tokenizer.id_to_token(token_id) or "" for token_id in self.token_ids],
-            [numbers[row * width : (row + 1) * width].tolist() for row in rows],
+            Computed(count, lambda row: numbers[row * width : (row + 1) * width].tolist()),
         )

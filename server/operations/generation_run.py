@@ -27,6 +27,10 @@ class Run(Protocol[Delta, ResultOut]):
     def model_name(self) -> str:
         """Name of the model that answers."""
 
+    @property
+    def answer_size(self) -> int:
+        """About how many numbers and strings the result has."""
+
     async def begin(self) -> list[Delta]:
         """Wait for the first deltas. Raises the request's error if a sequence fails before."""
 
@@ -84,6 +88,11 @@ class TextRun:
     finished: list[Finished] = field(default_factory=list)
     prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
     cached_tokens: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def answer_size(self) -> int:
+        prompts = sum(scored.num_values for scored in self.prompt_logprobs.values())
+        return prompts + sum(text.size for row in self.texts for text in row)
 
     async def begin(self) -> list[TextDelta]:
         return self._deltas(await self.call.events())

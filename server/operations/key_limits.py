@@ -14,7 +14,7 @@ class KeyLimits:
     name: given by the operator. It appears in logs and in messages to the owner of the key; the key itself never does.
     max_requests: number of HTTP requests in progress.
     max_tokens: tokens of all sequences of these requests, prompt tokens and tokens to generate.
-    max_cost: cost of these requests, in the unit of `server.operations.cost`.
+    max_cost: bytes of memory that these requests may need in the HTTP process, by `server.operations.cost`.
     """
 
     name: str

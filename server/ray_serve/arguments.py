@@ -9,8 +9,10 @@ from typing import Any
 from server.errors import StartError
 from server.settings import PREFIX, Settings, load
 
-LISTENER_SETTINGS = frozenset({"host", "port"})
-"""Settings of a listener, which a replica does not have: Ray Serve binds the address."""
+ADDRESS_SETTINGS = frozenset({"host", "port"})
+"""Ignored in the environment, where container images set them, and refused as arguments."""
+LISTENER_SETTINGS = ("tls_certificate", "metrics_port")
+"""Settings of a listener that must not be ignored. A replica has no listener: Ray Serve has."""
 
 
 def read(arguments: Mapping[str, Any]) -> Settings:
@@ -21,11 +23,15 @@ def read(arguments: Mapping[str, Any]) -> Settings:
     values = dict(arguments)
     config = values.pop("config", None)
     for name in values:
-        if name in LISTENER_SETTINGS:
+        if name in ADDRESS_SETTINGS:
             raise StartError(f"{name}: Ray Serve binds the address; set http_options in its configuration")
         if name not in Settings.model_fields:
             raise StartError(f"{name} is not a setting of Triptych")
-    return load(values, None if config is None else Path(config))
+    settings = load(values, None if config is None else Path(config))
+    for name in LISTENER_SETTINGS:
+        if getattr(settings, name) is not None:
+            raise StartError(f"{name}: only `triptych serve` has this setting; Ray Serve has a listener of its own")
+    return settings
 
 
 def check_exposure(settings: Settings) -> None:

@@ -11,18 +11,20 @@ from typing import Any
 import ray
 from ray import serve
 from starlette.types import Message, Scope
+from uvicorn import Config
+from uvicorn.lifespan.on import LifespanOn
 
 from server.api.app import create_api
 from server.compose import Server
-from server.errors import NotReady
-from server.ipc.supervisor import WORKER_COMMAND
+from server.errors import NotReady, StartError
+from server.ipc.worker_process import WORKER_COMMAND
 from server.log_format import ENVIRONMENT, start_logging
 from server.ray_serve.arguments import check_exposure, read
 from server.ray_serve.autoscaling import RUNNING, WAITING
 from server.ray_serve.messages import answer
 from server.settings import Settings
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 30.0
 """Longest time that a request waits for the next worker. Ray sends most requests to the replica with the fewest in
 progress, so one that refused all of them at once while its worker restarts would receive most of the traffic."""
 UNREADY_SECONDS = 30.0
@@ -42,14 +44,16 @@ class Replica:
         start_logging(settings.log_level, settings.log_format)
         started = time.monotonic()
         self._server = Server(settings, WORKER_COMMAND)
-        self._app = create_api(self._server.state)
-        self._lifespan = self._server.lifecycle.unattended_lifespan()
-        await self._lifespan.__aenter__()
+        self._app = create_api(self._server.state, self._server.lifecycle.unattended_lifespan)
+        self._lifespan: LifespanOn | None = LifespanOn(Config(self._app, lifespan="on", log_config=None))
+        await self._lifespan.startup()
+        if self._lifespan.should_exit:
+            raise StartError("the application did not start; its error is in the log")
         try:
             # Ray Serve sends no request before the constructor ends, so a replica that loads is not ready yet.
             await self._server.lifecycle.wait_loaded()
         except BaseException:
-            await self._lifespan.__aexit__(None, None, None)
+            await self._lifespan.shutdown()
             raise
         self._last_ready_seconds = time.monotonic()
         self._unready_limit_seconds = UNREADY_SECONDS + 2 * (self._last_ready_seconds - started)
@@ -92,13 +96,14 @@ class Replica:
 
     async def __del__(self) -> None:
         """Called by Ray Serve when the replica stops, after its last request: ends the worker."""
-        lifespan, self._lifespan = getattr(self, "_lifespan", None), None  # type: ignore[assignment]
+        lifespan, self._lifespan = getattr(self, "_lifespan", None), None
         if lifespan is not None:
-            await lifespan.__aexit__(None, None, None)
+            await lifespan.shutdown()
 
 
 def _with_assigned_threads(settings: Settings) -> Settings:
+    """The settings with the CPUs that Ray has assigned, divided among the workers, as the number of threads."""
     cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 0)
     if settings.threads or not cpus:
         return settings
-    return settings.model_copy(update={"threads": max(int(cpus), 1)})
+    return settings.model_copy(update={"threads": max(int(cpus) // max(settings.workers, 1), 1)})

@@ -18,6 +18,9 @@ def main(number: str, scale: str, bug: str | None = None) -> None:
         bugs.install(bug, "http", "worker")
     try:
         record = promise.check(**(promise.full if scale == "full" else promise.small))
+    except server.StartFailed as error:
+        record = Record("run")
+        record.must(False, f"the server did not start: {str(error)[-300:]}")
     except Exception as error:
         # A check may meet a planted bug in any form. A failure to run at all is a failure too.
         record = Record("run", runs=1)

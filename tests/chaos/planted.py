@@ -1,7 +1,8 @@
 """Run the product with a bug planted in it: `python -m tests.chaos.planted BUG -- serve ...`.
 
 The bug replaces functions of the product in the HTTP process, in its worker, or in both; the product knows nothing of
-it. A check that passes with its bug planted does not check anything. `-- pytest ...` runs tests with the bug instead.
+it. A check that passes with its bug planted does not check anything. `-- pytest ...` runs tests with the bug, and
+`--monitored FILE serve ...` adds the monitor of the event loop (`tests.chaos.dearest.monitor`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from tests.chaos.bugs import BUGS, install
 
 WORKER = "--in-worker"
+MONITORED = "--monitored"
 
 
 def worker_command(bug: str) -> tuple[str, ...]:
@@ -28,14 +30,22 @@ def main(arguments: list[str]) -> None:
         from server.engine import worker
 
         raise SystemExit(worker.main(rest))
+    if kind == MONITORED:
+        from server import cli
+        from tests.chaos.dearest import monitor
+
+        install(bug, "http")
+        monitor.install(Path(rest[0]))
+        cli.main(rest[1:], worker_command(bug))
+        return
     if rest[0] == "pytest":
         install(bug, "http", "worker")
         import pytest
 
         raise SystemExit(pytest.main(rest[1:]))
-    install(bug, "http")
     from server import cli
 
+    install(bug, "http")
     cli.main(rest, worker_command(bug))
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.chaos.dearest.measure import LAUNCHER, MeasuredServer, measured_server
 from tests.e2e.conftest import COMMAND, RunningServer, serving
 
 planted: str | None = None
@@ -19,11 +20,32 @@ def command() -> tuple[str, ...]:
     return COMMAND if planted is None else (sys.executable, "-m", "tests.chaos.planted", planted, "--")
 
 
+class StartFailed(Exception):
+    """The server did not become ready, so that nothing was checked."""
+
+
+@contextmanager
+def monitored_server(*arguments: str) -> Iterator[MeasuredServer]:
+    """A ready server whose event loop and memory are measured; it stops at the end of the block."""
+    launcher = (LAUNCHER,) if planted is None else ("tests.chaos.planted", planted, "--monitored")
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        try:
+            measured = stack.enter_context(
+                measured_server(Path(directory), "--no-access-log", *arguments, launcher=launcher)
+            )
+        except AssertionError as error:
+            raise StartFailed(str(error)) from None
+        yield measured
+
+
 @contextmanager
 def server(*arguments: str) -> Iterator[RunningServer]:
     """A ready server without access log; it stops at the end of the block."""
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        serving(Path(directory) / "log", "--no-access-log", *arguments, command=command()) as running,
-    ):
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        try:
+            running = stack.enter_context(
+                serving(Path(directory) / "log", "--no-access-log", *arguments, command=command())
+            )
+        except AssertionError as error:
+            raise StartFailed(str(error)) from None
         yield running

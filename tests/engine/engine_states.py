@@ -322,7 +322,7 @@ def explore(count: int, steps: int = 40) -> Counter[str]:
     """
     EngineStates.seen.clear()
     chosen = settings(
-        max_examples=count // 4,
+        max_examples=max(count // 4, 1),
         stateful_step_count=steps,
         deadline=None,
         database=None,

@@ -1,4 +1,4 @@
-"""Memory settings of the worker, tested in a separate process."""
+"""Memory and processor settings of the worker, tested in separate processes."""
 
 from __future__ import annotations
 
@@ -35,3 +35,35 @@ def test_large_allocations_are_mapped_or_reused(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.delenv(name, raising=False)
     output = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
     assert output.split("\n")[:2] == ["True False", "True True False"]
+
+
+PINNING = """
+import os, threading
+from server.engine.host import pin_to_processors, use_all_processors
+
+before = os.sched_getaffinity(0)
+pin_to_processors({max(before)})
+print(os.sched_getaffinity(0) == {max(before)})
+begin, end, places = threading.Event(), threading.Event(), []
+
+def note():
+    places.append(os.sched_getaffinity(threading.get_native_id()))
+    begin.set()
+    end.wait()
+    places.append(os.sched_getaffinity(threading.get_native_id()))
+
+thread = threading.Thread(target=note)
+thread.start()
+begin.wait()
+use_all_processors()
+end.set()
+thread.join()
+print(places == [{max(before)}, before], os.sched_getaffinity(0) == before)
+pin_to_processors({100_000})
+print(os.sched_getaffinity(0) == before)
+"""
+
+
+def test_pinned_processes_and_their_threads() -> None:
+    output = subprocess.run([sys.executable, "-c", PINNING], capture_output=True, text=True, check=True).stdout
+    assert output.split() == ["True"] * 4

@@ -26,7 +26,7 @@ class Worker:
     """
 
     def __init__(self, weights: WeightMemory | None = None, arguments: Sequence[str] = ()) -> None:
-        self.weights_descriptor = None if weights is None else weights.descriptor
+        self.weights_descriptor = None if weights is None else weights.current()
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(HANG_SECONDS)
         self.process = subprocess.Popen(

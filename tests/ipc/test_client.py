@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from server.errors import ClientGone, NotReady, Overloaded, RequestTooLarge
+from server.errors import ClientGone, Overloaded, RequestTooLarge
 from server.ipc import call as module
 from server.ipc.call import Call, Event
 from server.ipc.client import EngineClient
@@ -210,21 +210,6 @@ async def test_a_cancelled_reader_aborts_through_the_with_block() -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert bench.aborted == [1] and bench.client.open_requests == 0
-
-
-async def test_a_lost_worker_fails_all_requests_until_the_next_is_ready() -> None:
-    bench = Bench()
-    calls = [bench.submit(), bench.submit()]
-    bench.client.on_lost()
-    for call in calls:
-        ((_, event),) = await call.events()
-        assert isinstance(event, Failed) and event.code == "engine_error"
-        assert await call.events() == []
-    assert bench.waiting == (0, 0) and bench.aborted == [] and bench.recorder.lost == 1
-    with pytest.raises(NotReady):
-        bench.submit()
-    bench.client.on_ready([DECODER], "cpu", bench.sent.append)
-    bench.submit()
 
 
 async def test_the_client_ends_requests_whose_deadline_the_worker_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

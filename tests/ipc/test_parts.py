@@ -116,9 +116,10 @@ async def test_a_client_that_leaves_takes_its_unsent_parts_with_it() -> None:
     assert sorted(bench.recorder.cancelled) == ["running", *["waiting"] * 49]
 
 
-async def test_a_lost_worker_fails_unsent_parts_too() -> None:
+async def test_a_lost_worker_fails_the_unsent_parts_of_a_request_with_output() -> None:
     bench = Bench(requests=16)
     call = submit(bench.client, numbered(bench, 9))
+    bench.output(tokens=[Tokens(1, [9])])
     bench.client.on_lost()
     events = await call.events()
     assert [index for index, event in events if isinstance(event, Failed)] == list(range(9))

@@ -217,3 +217,17 @@ async def test_stop_kills_a_suspended_worker(directory: Path) -> None:
         assert pid is not None
         psutil.Process(pid).send_signal(signal.SIGSTOP)
     assert not psutil.pid_exists(pid)
+
+
+async def test_a_worker_that_hangs_while_loading_is_replaced(directory: Path) -> None:
+    limits = replace(LIMITS, loading_hang_seconds=2.0)
+    (directory / "hang").touch()
+    async with supervised(directory, start=False, limits=limits) as (supervisor, _, _):
+        starting = asyncio.create_task(supervisor.start())
+        await eventually(lambda: supervisor.pid is not None)
+        first = supervisor.pid
+        assert first is not None
+        (directory / "hang").unlink()
+        psutil.Process(first).send_signal(signal.SIGSTOP)
+        await starting
+        assert supervisor.epoch > 1 and supervisor.fresh and not psutil.pid_exists(first)

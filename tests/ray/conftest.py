@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -24,6 +25,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIGURATION = REPOSITORY / "deploy" / "ray" / "serve.yaml"
 KEY = "a-key-of-the-tests"
 OBJECT_STORE_BYTES = 100 << 20
+HEAD = "head"
+"""A resource of the first node alone."""
+
+# Before any import of ray, which reads them once. A token of its own: without one, Ray writes one to the home directory
+# or lets every local user in.
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 @dataclass
@@ -114,22 +121,23 @@ def _configuration(port: int) -> dict[str, Any]:
         "metrics_interval_s": 1,
     }
     ingress["num_replicas"] = 1
+    ingress["ray_actor_options"]["resources"] = {HEAD: 0.1}  # not on the node that a test removes
     return dict(configuration)
 
 
 @contextlib.contextmanager
 def _running(directory: Path) -> Iterator[RunningCluster]:
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray = pytest.importorskip("ray")
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     port = _free_port()
     file = directory / "serve.yaml"
     file.write_text(yaml.safe_dump(_configuration(port)))
     node = {"object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
-    # The CPUs of the nodes leave room for one replica each, and for the ingress on the first.
-    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **node})
+    cluster = cluster_utils.Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 2, "resources": {HEAD: 1}, **node}
+    )
     try:
-        second = cluster.add_node(num_cpus=1, object_store_memory=OBJECT_STORE_BYTES)
+        second = cluster.add_node(num_cpus=2, object_store_memory=OBJECT_STORE_BYTES)
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
         with (directory / "serve.log").open("wb") as output:
             serving = subprocess.Popen(

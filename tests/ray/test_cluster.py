@@ -76,6 +76,17 @@ def test_keys_errors_and_request_ids_are_as_without_ray(cluster: RunningCluster)
     assert (invalid.status_code, invalid.json()["error"]["param"]) == (422, "prompt")
 
 
+def test_a_dead_worker_is_replaced_inside_its_replica(cluster: RunningCluster) -> None:
+    (replica,) = cluster.replica_processes()
+    (worker,) = engine_workers(replica)
+    restarts = cluster.metric("triptych_worker_restarts_total")
+    worker.kill()
+    eventually(lambda: cluster.metric("triptych_worker_restarts_total") > restarts)
+    assert cluster.post("/generate", STORY | {"max_new_tokens": 5}).status_code == 200  # waits for the next worker
+    assert cluster.replica_processes() == [replica]
+    assert len(engine_workers(replica)) == 1
+
+
 @dataclass
 class Stream:
     """What a client saw of a stream. whole: it ended with its last event."""

@@ -152,7 +152,7 @@ def fake_replica(**state: Any) -> Any:
     one = replica.Replica.__new__(replica.Replica)
     server = SimpleNamespace(ready=True, failed=False) if not state else SimpleNamespace(**state)
     one._server = SimpleNamespace(state=server, lifecycle=server)  # type: ignore[assignment]
-    one._lifespan = None  # type: ignore[assignment]
+    one._lifespan = None
     one._last_ready_seconds = 0.0
     one._unready_limit_seconds = 30.0
     return one
@@ -191,6 +191,16 @@ async def test_a_request_waits_for_the_next_worker_and_a_probe_does_not(monkeypa
     one._server.state.ready = False
     monkeypatch.setattr(replica, "WAIT_SECONDS", 0.0)
     assert (await anext(one.answer({"method": "POST"}, b"")))[0]["status"] == 503
+
+
+@pytest.mark.parametrize(
+    ("settings", "threads"),
+    [({}, 8), ({"workers": "2"}, 4), ({"workers": "16"}, 1), ({"threads": "3", "workers": "2"}, 3)],
+)
+def test_threads_are_the_assigned_cpus(settings: dict[str, str], threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(get_assigned_resources=lambda: {"CPU": 8.5})
+    monkeypatch.setattr(replica.ray, "get_runtime_context", lambda: context)
+    assert replica._with_assigned_threads(read(settings)).threads == threads
 
 
 def test_the_builder_checks_its_arguments_before_anything_starts() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message, Receive, Scope, Send
@@ -19,6 +22,7 @@ from server.ray_serve.autoscaling import scale_on_waiting
 from server.ray_serve.gathered_metrics import gather
 from server.ray_serve.messages import answer, portable_scope
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 SCOPE: Scope = {"type": "http", "method": "POST", "path": "/generate", "headers": []}
 
 
@@ -168,6 +172,10 @@ def test_arguments_are_settings_with_their_messages() -> None:
         ({"modles": "llm=/models/llm"}, "modles is not a setting of Triptych"),
         ({"max_batch_rows": "0"}, "max_batch_rows: Input should be greater than or equal to 1, not '0'"),
         ({"port": "9000"}, "port: Ray Serve binds the address; set http_options in its configuration"),
+        (
+            {"metrics_port": "9001"},
+            "metrics_port: only `triptych serve` has this setting; Ray Serve has a listener of its own",
+        ),
         ({"config": "/nowhere.toml"}, "config: cannot read /nowhere.toml: No such file or directory"),
     ],
 )
@@ -175,6 +183,18 @@ def test_an_invalid_argument_is_one_line(arguments: dict[str, str], message: str
     with pytest.raises(StartError) as caught:
         read(arguments)
     assert str(caught.value) == message
+
+
+def test_the_configuration_of_deploy_is_valid() -> None:
+    configuration = yaml.safe_load((REPOSITORY / "deploy/ray/serve.yaml").read_text())
+    (application,) = configuration["applications"]
+    settings = read(application["args"])
+    assert settings.models == ["llm=/models/llm"]
+    replicas, ingress = application["deployments"]
+    assert (replicas["name"], ingress["name"]) == ("triptych", "ingress")
+    for path in (application["import_path"], replicas["autoscaling_config"]["policy"]["policy_function"]):
+        module, _, name = path.partition(":")
+        assert callable(getattr(importlib.import_module(module), name))
 
 
 def test_a_key_is_required() -> None:

@@ -71,6 +71,12 @@ class Process:
         (child,) = psutil.Process(self.process.pid).children()
         return child
 
+    def workers(self) -> list[psutil.Process]:
+        """The worker processes that run, oldest first."""
+        children = psutil.Process(self.process.pid).children()
+        running = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+        return sorted(running, key=lambda child: child.create_time())
+
     def get(self, path: str, **more: Any) -> httpx.Response:
         return httpx.get(self.url + path, timeout=HANG_SECONDS, **more)
 

@@ -7,7 +7,8 @@ The first byte of the prompt (or source) can cause a failure:
 
     `!`  the process dies     `#`  the process hangs     `%`  the request fails
 
-At a `&`, generation stops until the process gets SIGUSR1, so that tests do not depend on time.
+At a `&`, generation stops until the process gets SIGUSR1, so that tests do not depend on time. With the environment
+variable FAKE_WORKER_PLAIN these characters have no meaning.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from server.ipc.messages import (
 
 BOS, EOS, PAD, FIRST_BYTE, VOCAB = 0, 1, 2, 3, 259
 HOLD = FIRST_BYTE + ord("&")
+PLAIN = "FAKE_WORKER_PLAIN" in os.environ
 TASKS = {
     "decoder": ["generate"],
     "translator": ["generate", "translate"],
@@ -114,7 +116,7 @@ class FakeSequence:
         self.started = time.monotonic()
         self.num_generated = 0
         tokens = self.answer(0).token_ids
-        self.hold_position = tokens.index(HOLD) if HOLD in tokens else -1
+        self.hold_position = tokens.index(HOLD) if HOLD in tokens and not PLAIN else -1
 
     def answer(self, rank: int) -> Hypothesis:
         """The hypothesis with this rank. rank: 0 for the best one."""
@@ -231,11 +233,14 @@ class Worker:
                 if not os.path.exists(os.path.join(spec.directory, "config.json")):
                     self.send(LoadFailed(self.epoch, f"{spec.name}: config.json is missing"))
                     sys.exit(1)
+                while os.path.exists(os.path.join(spec.directory, "hang")):
+                    time.sleep(0.01)
                 if os.path.exists(os.path.join(spec.directory, "die")):
                     sys.exit(3)
                 self.send(Progress(self.epoch, spec.name, 0, 4000))
                 self.send(Progress(self.epoch, spec.name, 4000, 4000))
-            self.send(Ready(self.epoch, [describe(spec) for spec in message.models], "cpu"))
+            devices = int(os.environ.get("FAKE_WORKER_DEVICES", "1"))
+            self.send(Ready(self.epoch, [describe(spec) for spec in message.models], "cpu", devices))
         elif isinstance(message, Abort):
             self.sequences.pop(message.request_id, None)
         elif isinstance(message, Encode):
@@ -247,6 +252,8 @@ class Worker:
 
     def generate(self, message: Generate, row: GenerateRow) -> None:
         first = next((token for token in message.prompts[row.prompt] if token >= FIRST_BYTE), FIRST_BYTE) - FIRST_BYTE
+        if PLAIN:
+            first = 0
         if first == ord("!"):
             os._exit(9)
         if first == ord("#"):
@@ -302,7 +309,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True)
     try:
-        worker = Worker(socket.socket(fileno=parser.parse_args().fd))
+        worker = Worker(socket.socket(fileno=parser.parse_known_args()[0].fd))
         signal.signal(signal.SIGUSR1, worker.release)
         worker.run()
     except (BrokenPipeError, ConnectionResetError, KeyboardInterrupt):

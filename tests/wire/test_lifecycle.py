@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 from collections.abc import Callable
@@ -94,15 +95,82 @@ def test_a_hung_worker_is_noticed_and_replaced(start: Callable[..., Process]) ->
     assert server.metric("triptych_worker_restarts_total") >= 1
 
 
-def test_health_is_503_when_no_worker_can_be_started(start: Callable[..., Process], tmp_path: Path) -> None:
+def test_a_server_whose_workers_keep_failing_exits_and_says_why(start: Callable[..., Process], tmp_path: Path) -> None:
     from tests.wire.checkpoints import write_checkpoint
 
     directory = write_checkpoint(tmp_path / "decoder")
-    server = start("--max-restarts", "2", models=[f"decoder={directory}"]).wait_ready()
-    (directory / "die").touch()
-    server.worker().kill()
-    eventually(lambda: server.get("/health").status_code == 503)
-    assert server.post("/generate", json={"prompt": "a"}).status_code == 503
+    server = start("--max-restarts", "3", models=[f"decoder={directory}"]).wait_ready()
+    with ThreadPoolExecutor(2) as pool:
+        begun = pool.submit(server.post, "/generate", json=HELD | {"stream": True})
+        waiting = pool.submit(server.post, "/generate", json=HELD | {"prompt": "&"})
+        eventually(lambda: running(server) == 2)
+        (directory / "die").touch()
+        server.worker().kill()
+        assert parse_events(begun.result().text)[-1][1]["error"]["code"] == "engine_error"
+        assert waiting.result().status_code == 500, "it waited for a worker until there was no hope"
+    assert server.wait() == 2
+    eventually(lambda: "ended with status 3\n" in server.output)
+    assert re.fullmatch(
+        r"triptych: a worker failed 3 times within 60 s; the last one \(process \d+\) ended with status 3\n",
+        server.lines[-1],
+    )
+    assert "Traceback" not in server.output
+
+
+def test_a_request_that_kills_its_worker_is_tried_twice(start: Callable[..., Process]) -> None:
+    server = start().wait_ready()
+    assert server.post("/generate", json={"model": "decoder", "prompt": "!"}).status_code == 500
+    assert server.metric("triptych_worker_restarts_total") == 2
+    eventually(lambda: is_ready(server))
+
+
+def test_two_workers_share_the_requests_and_one_answers_while_the_other_is_replaced(
+    start: Callable[..., Process],
+) -> None:
+    server = start("--workers", "2").wait_ready()
+    first, second = server.workers()
+    assert server.get("/info").json()["workers"] == {"ready": 2, "total": 2}
+    with ThreadPoolExecutor(8) as pool:
+        streams = []
+        for number in range(4):
+            body = HELD | {"prompt": f"{number}bcd&efg" * 5, "stream": True}
+            streams.append(pool.submit(server.post, "/generate", json=body))
+            eventually(lambda number=number: running(server) == number + 1)
+        waiting = [pool.submit(server.post, "/generate", json=HELD | {"prompt": "&"}) for _ in range(4)]
+        eventually(lambda: running(server) == 8)
+        first.send_signal(signal.SIGKILL)
+        eventually(lambda: any(stream.done() for stream in streams))
+        assert is_ready(server)
+        second.send_signal(signal.SIGUSR1)
+        eventually(lambda: server.get("/info").json()["workers"]["ready"] == 2)
+        for worker in server.workers():
+            worker.send_signal(signal.SIGUSR1)
+        endings = [parse_events(stream.result().text)[-1] for stream in streams]
+        assert sorted(name for name, _ in endings) == ["done", "done", "error", "error"]
+        assert [one.result().status_code for one in waiting] == [200] * 4
+    assert server.metric("triptych_worker_restarts_total") == 1
+    eventually(lambda: running(server) == 0)
+    assert {worker.pid for worker in server.workers()} > {second.pid}
+    assert server.stop() == 0
+    eventually(lambda: is_gone(first) and is_gone(second))
+
+
+def test_sighup_replaces_the_workers_without_dropping_a_stream(start: Callable[..., Process]) -> None:
+    server = start("--workers", "2").wait_ready()
+    old = server.workers()
+    with ThreadPoolExecutor(4) as pool:
+        streams = [pool.submit(server.post, "/generate", json=HELD | {"stream": True}) for _ in range(4)]
+        eventually(lambda: running(server) == 4)
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: len(server.workers()) == 3)
+        assert is_ready(server)
+        for worker in old:
+            worker.send_signal(signal.SIGUSR1)
+        assert [parse_events(stream.result().text)[-1][0] for stream in streams] == ["done"] * 4
+    eventually(lambda: all(map(is_gone, old)))
+    eventually(lambda: server.get("/info").json()["workers"] == {"ready": 2, "total": 2})
+    assert server.post("/generate", json={"prompt": "ab"}).json()["choices"][0]["text"] == "ab"
+    assert server.metric("triptych_worker_restarts_total") == 0
 
 
 def test_sigterm_lets_streams_finish(start: Callable[..., Process]) -> None:

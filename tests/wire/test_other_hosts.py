@@ -75,3 +75,15 @@ def test_a_checkpoint_that_does_not_load_makes_health_answer_503(start: Callable
     assert server.get("/ready").status_code == 503
     eventually(lambda: "cannot serve: decoder: " in server.output)
     assert "Traceback" not in server.output
+
+
+def test_health_says_that_no_worker_can_be_brought_back(start: Callable[..., Process], tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "decoder")
+    server = start([f"decoder={directory}"], TRIPTYCH_MAX_RESTARTS="2")
+    eventually(lambda: server.get("/ready").status_code == 200)
+    (directory / "die").touch()
+    server.worker().kill()
+    eventually(lambda: server.get("/health").status_code == 503)
+    assert server.get("/health").json()["error"]["code"] == "failed"
+    assert server.post("/generate", json={"prompt": "a"}).status_code == 503
+    eventually(lambda: "cannot serve: a worker failed 2 times within 60 s" in server.output)

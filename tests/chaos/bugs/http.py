@@ -17,22 +17,91 @@ def _replace_imported(name: str, new: Any) -> None:
             replace(module, name, new)
 
 
+def _without_limits(*names: str) -> None:
+    """Replace limits of the supervisor by endless ones. Raises AttributeError for a limit that does not exist."""
+    from server.ipc.supervisor import SupervisorLimits
+
+    def initialize(self: Any, *rest: Any, **named: Any) -> None:
+        old(self, *rest, **named)
+        for name in names:
+            object.__setattr__(self, name, type(getattr(self, name))(10**9))
+
+    for name in names:
+        if name not in SupervisorLimits.__dataclass_fields__:
+            raise AttributeError(f"the supervisor has no limit {name}")
+    old = replace(SupervisorLimits, "__init__", initialize)
+
+
 @bug("http")
 def lost_worker_tells_nobody() -> None:
     """Open streams are not ended when their worker dies."""
     from server.ipc.client import EngineClient
 
-    replace(EngineClient, "fail_all", lambda self, code, message: None)
+    def forget(self: Any, epoch: int, message: str) -> None:
+        self._dispatcher.workers.pop(epoch, None)
+
+    replace(EngineClient, "_leave", forget)
+
+
+@bug("http")
+def late_events_are_taken() -> None:
+    """Events of a worker that was lost go to the requests that have moved to another one."""
+    import msgspec
+
+    from server.ipc.client import EngineClient
+
+    def take(self: Any, output: Any) -> None:
+        for worker in list(self._dispatcher.workers.values()):
+            old(self, msgspec.structs.replace(output, epoch=worker.epoch))
+
+    old = replace(EngineClient, "on_output", take)
+
+
+@bug("http")
+def a_dying_supervisor_tells_nobody() -> None:
+    """A fault of a supervisor leaves its worker dead and the server running."""
+    from server.ipc.worker_pool import WorkerPool
+
+    replace(WorkerPool, "_on_end", lambda self, supervisor, task: None)
+
+
+@bug("http")
+def pauses_do_not_grow() -> None:
+    """A worker that becomes ready ends the series of failures, however soon it fails again."""
+    from server.ipc.restart_policy import RestartPolicy
+
+    def failed(self: Any, ready_seconds: float | None) -> None:
+        old(self, None if ready_seconds is None else 1e9)
+
+    old = replace(RestartPolicy, "failed", failed)
+
+
+@bug("http")
+def lost_requests_are_repeated_without_end() -> None:
+    """A request moves to another worker each time its worker dies, also after its first events."""
+    from server.ipc.client import EngineClient
+
+    def leave(self: Any, epoch: int, message: str) -> None:
+        for sequence in self._sequences.values():
+            sequence.was_moved = False
+            sequence.message = sequence.message or kept.get(id(sequence))
+        old(self, epoch, message)
+
+    def post(self: Any, message: Any, sequences: Any, block_size: int) -> None:
+        kept.update({id(sequence): message for sequence in sequences.values()})
+        old_post(self, message, sequences, block_size)
+
+    from server.ipc.dispatch import Dispatcher
+
+    kept: dict[int, Any] = {}
+    old = replace(EngineClient, "_leave", leave)
+    old_post = replace(Dispatcher, "post", post)
 
 
 @bug("http")
 def hang_is_never_seen() -> None:
     """The time since the last message of a worker counts for nothing."""
-    from server.ipc.supervisor import SupervisorLimits
-
-    old = replace(
-        SupervisorLimits, "__init__", lambda self, *rest, **named: old(self, *rest, **(named | {"hang_seconds": 1e9}))
-    )
+    _without_limits("hang_seconds")
 
 
 @bug("http")
@@ -48,37 +117,39 @@ def clients_that_leave_are_not_seen() -> None:
 
 
 @bug("http")
-def slow_readers_are_not_seen() -> None:
-    """Bytes are written to a connection whose client reads nothing, without end."""
-    from server.api import protocol
+def stalled_readers_stay() -> None:
+    """Nothing ends a stream whose client reads no byte: neither the stream nor the kernel."""
+    from server.api import serve, sse
 
-    def write(self: Any, body: bytes) -> bool:
-        if self._cycle.response_complete:
-            return False
-        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
-        return True
-
-    replace(protocol.UvicornConnection, "write", write)
+    replace(sse, "STALL_SECONDS", 1e6)
+    replace(serve, "STALLED_CLIENT_MILLISECONDS", 0)
 
 
 @bug("http")
 def overload_is_queued() -> None:
-    """The queue takes any number of requests."""
+    """The door, admission and the queue take any number of requests."""
+    from server.api.door import Door
     from server.ipc.queue import Queue
+    from server.operations.admission import Admission
 
     replace(Queue, "has_room", lambda self, sequences, tokens: True)
+    replace(Door, "enter", lambda self, scope, headers: None)
+    replace(Admission, "admit", lambda self, call, model, cost, param="": None)
 
 
 @bug("http")
 def answers_are_swapped() -> None:
     """Of two results in one message of the worker, each goes to the other request."""
+    import msgspec
+
     from server.ipc.client import EngineClient
 
     def swapped(self: Any, output: Any) -> None:
         for results in (output.finished, output.encoded):
-            if len(results) > 1 and results[0].request_id != results[1].request_id:
-                first, second = results[0].request_id, results[1].request_id
-                results[0].request_id, results[1].request_id = second, first
+            if len(results) > 1:
+                first, second = results[:2]
+                results[0] = msgspec.structs.replace(second, request_id=first.request_id)
+                results[1] = msgspec.structs.replace(first, request_id=second.request_id)
         old(self, output)
 
     old = replace(EngineClient, "on_output", swapped)
@@ -99,12 +170,15 @@ def an_error_has_no_words() -> None:
 
 @bug("http")
 def errors_quote_the_request() -> None:
-    """Refusals repeat the value, as pydantic's own messages do."""
+    """Refusals repeat a part of the body, as pydantic's own messages do."""
     from server.api import schema_errors
 
-    old = replace(
-        schema_errors, "_text", lambda body, errors: f"{old(body, errors)}, not {str(errors[0].get('input'))[:200]}"
-    )
+    def describe(body: Any, errors: Any) -> tuple[str, str | None]:
+        message, field = old(body, errors)
+        return f"{message}, not {str(body)[:200]}", field
+
+    old = replace(schema_errors, "describe_errors", describe)
+    _replace_imported("describe_errors", describe)
 
 
 @bug("http")
@@ -121,14 +195,20 @@ def slow_senders_have_no_deadline() -> None:
 
 @bug("http")
 def text_work_runs_in_the_event_loop() -> None:
-    """Texts are tokenized in the thread of the event loop, and rendered there."""
+    """Texts are tokenized in the thread of the event loop."""
+    from server.operations.pools import Pool
     from server.operations.runtime import Runtime
 
-    async def encode(self: Any, tokenizer: Any, texts: Any, **named: Any) -> Any:
-        named.pop("param", None)
-        return [tokenizer.encode([text], **{k: v for k, v in named.items() if k != "pairs"})[0] for text in texts]
+    async def run(self: Any, work: Any, call: Any = None) -> Any:
+        return work()
 
-    replace(Runtime, "encode", encode)
+    async def run_pieces(self: Any, pieces: Any, call: Any = None) -> Any:
+        return [work() for work in pieces]
+
+    replace(Pool, "run", run)
+    replace(Pool, "run_pieces", run_pieces)
+    if hasattr(Runtime, "in_thread"):
+        replace(Runtime, "in_thread", run)
 
 
 @bug("http")
@@ -228,10 +308,4 @@ def every_request_leaves_a_kilobyte() -> None:
 @bug("http")
 def loading_has_no_limit() -> None:
     """A worker that never becomes ready is waited for, and one that ends soon after is started again without end."""
-    from server.ipc.supervisor import SupervisorLimits
-
-    names = {name: value for name, value in _NO_LIMITS.items() if name in SupervisorLimits.__dataclass_fields__}
-    old = replace(SupervisorLimits, "__init__", lambda self, *rest, **named: old(self, *rest, **(named | names)))
-
-
-_NO_LIMITS = {"max_failures": 10**6, "loading_seconds": 1e9, "max_restarts": 10**6}
+    _without_limits("max_failures", "loading_hang_seconds")

@@ -60,19 +60,24 @@ def noise_depends_on_the_batch() -> None:
 
 
 @bug("worker")
-def blocks_are_not_cleared() -> None:
-    """Freed blocks keep values that are not finite."""
-    from server.engine.block_tables import BlockTables
+def values_that_are_not_finite_pass() -> None:
+    """A row whose logits are not finite gets a token like any other."""
+    from server.engine import selection
 
-    replace(BlockTables, "take_blocks_to_clear", lambda self: ([], []))
+    def select(logits: Any, top_k: Any, groups: Any) -> Any:
+        return old(logits.nan_to_num(), top_k._replace(is_finite=top_k.is_finite | True), groups)
+
+    old = replace(selection, "_select", select)
 
 
 @bug("worker")
-def prompts_are_computed_at_once() -> None:
-    """A step computes any number of prompt tokens beside running streams."""
+def streams_wait_for_large_work() -> None:
+    """A step computes as many tokens of prompts and texts as fit, also beside running streams."""
+    from server.engine.encoder_engine import EncoderEngine
     from server.engine.scheduler import Scheduler
 
     replace(Scheduler, "_prefill_limit", lambda self, schedule: self.max_batch_tokens)
+    replace(EncoderEngine, "_max_step_tokens", lambda self, decode_seconds: 8 * self.max_tokens)
 
 
 @bug("http", "worker")

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.chaos.dearest.measure import measured_server
-from tests.chaos.dearest.search import search
+from tests.chaos.dearest.search import measure_corpus, search
 from tests.clients.models import write_models
 
 
@@ -19,13 +19,17 @@ def main() -> None:
     parser.add_argument("--only", default="", help="regular expression for paths")
     parser.add_argument("--timeout", type=float, default=20.0, help="seconds after which the client leaves")
     parser.add_argument("--stacks", type=Path, help="copy the stacks of stalls to this file")
+    parser.add_argument("--corpus", action="store_true", help="measure the bodies of the corpus, and search no others")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         models = write_models(Path(name) / "models")
         (Path(name) / "server").mkdir()
         with measured_server(Path(name) / "server", *models) as server:
             report = partial(print, flush=True)
-            search(server, arguments.tries, arguments.seed, arguments.only, arguments.timeout, report=report)
+            if arguments.corpus:
+                measure_corpus(server, only=arguments.only, timeout=arguments.timeout, report=report)
+            if not arguments.corpus:
+                search(server, arguments.tries, arguments.seed, arguments.only, arguments.timeout, report=report)
             if arguments.stacks and server.stalls.stacks.exists():
                 arguments.stacks.write_text(server.stalls.stacks.read_text())
 

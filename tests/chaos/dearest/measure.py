@@ -7,12 +7,15 @@ import re
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import psutil
 
 from tests.chaos.dearest.monitor import Stalls
 from tests.waiting import HANG_SECONDS, eventually
@@ -21,6 +24,8 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 LAUNCHER = "tests.chaos.dearest.monitor"
 _READ_BYTES = 1 << 16
 _KEPT_BYTES = 1000
+_QUIET_SECONDS = 0.03
+"""Processor time that an idle server with the monitor uses in 0.1 s."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,11 @@ class MeasuredServer:
             self.url = found[1]
         return bool(self.url)
 
+    def page(self, path: str) -> bytes:
+        """The whole answer to a `GET`."""
+        with urllib.request.urlopen(self.url + path) as response:
+            return bytes(response.read())
+
     def request(self, path: str, body: bytes | None = None, timeout: float = HANG_SECONDS) -> Answer:
         """Send one request (`GET` without a body) and read the whole answer, of which only the begin is kept."""
         parts = urlsplit(self.url)
@@ -91,9 +101,20 @@ class MeasuredServer:
             connection.close()
         return Answer(status, size, text.decode("utf-8", "replace"), time.monotonic() - started)
 
+    def settle(self) -> None:
+        """Wait until the process does nothing any more for earlier requests."""
+        quiet, used = 0, -1.0
+        end = time.monotonic() + HANG_SECONDS
+        while quiet < 3 and time.monotonic() < end:
+            now = sum(psutil.Process(self.process.pid).cpu_times()[:2])
+            quiet = quiet + 1 if now - used < _QUIET_SECONDS else 0
+            used = now
+            time.sleep(0.1)
+
     def measure(self, path: str, bodies: Sequence[bytes], timeout: float = HANG_SECONDS) -> Measurement:
         """Send bodies to one route at the same time, and wait until all are answered or `timeout` seconds are over."""
         process = Path(f"/proc/{self.process.pid}")
+        self.settle()
         before = _memory(process, "VmRSS")
         (process / "clear_refs").write_text("5")  # the peak is counted from now on
         self.stalls.reset()

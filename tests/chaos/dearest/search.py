@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.chaos.dearest.measure import MeasuredServer, Measurement
@@ -75,8 +76,8 @@ def search(
     timeout: seconds after which the client leaves.
     max_bytes: the body limit of the server.
     """
-    document = json.loads(_whole(server, "/openapi.json"))
-    models = [model["name"] for model in json.loads(_whole(server, "/info"))["models"]]
+    document = json.loads(server.page("/openapi.json"))
+    models = [model["name"] for model in json.loads(server.page("/info"))["models"]]
     found: list[Dear] = []
     for route in post_routes(document):
         if not re.search(only, route.path):
@@ -91,18 +92,33 @@ def search(
     return found
 
 
+def corpus() -> list[tuple[str, Recipe]]:
+    """Path and recipe of the dearest bodies that searches have found."""
+    return [(one["path"], one["recipe"]) for one in json.loads(Path(__file__).with_name("corpus.json").read_bytes())]
+
+
+def measure_corpus(
+    server: MeasuredServer,
+    counts: Sequence[int] = (1, AT_ONCE),
+    only: str = "",
+    timeout: float = 20.0,
+    report: Callable[[str], None] = print,
+) -> list[Dear]:
+    """The cost of each body of the corpus, `counts` of them at once."""
+    found = []
+    for path, recipe in corpus():
+        if re.search(only, path):
+            for count in counts:
+                found.append(_dear(server, path, recipe, count, timeout))
+                report(line(found[-1], count))
+    return found
+
+
 def line(dear: Dear, count: int) -> str:
     """One line of the report."""
     path = f"{dear.path} ({count} at once)" if count > 1 else dear.path
     cost = f"{dear.stall_seconds * 1e3:7.0f} ms {dear.grown_bytes / 2**20:7.0f} MiB {dear.peak_bytes / 2**20:6.0f} MiB"
     return f"{path:42} {dear.status} {cost} {dear.seconds:6.1f} s  {json.dumps(dear.recipe)[:300]}"
-
-
-def _whole(server: MeasuredServer, path: str) -> bytes:
-    import urllib.request
-
-    with urllib.request.urlopen(server.url + path) as response:
-        return bytes(response.read())
 
 
 def _climb(

@@ -159,7 +159,6 @@ ROUTE = JsonRoute(
     parse=CohereEmbedBody.spec,
     run=_embed,
     render=_render,
-    large_answers=True,
     errors=replace(
         ERRORS,
         fields={"inputs": "texts", "dimensions": "output_dimension", "truncation_direction": "truncate"},

@@ -6,7 +6,7 @@ they fit several tasks, the model decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -48,10 +48,10 @@ HUB_ERRORS = ErrorShape(
 
 def _nested(
     body: Any, results: Sequence[Sequence[Item]], render: Callable[[Item], Any], one_in_list: bool = False
-) -> list[Any]:
+) -> Iterator[Any]:
     """A list per input. one_in_list: also for a single input, whose list otherwise stands alone."""
-    rendered = [[render(item) for item in result] for result in results]
-    return rendered if one_in_list or not isinstance(body.inputs, str) else rendered[0]
+    rendered = ((render(item) for item in result) for result in results)
+    return rendered if one_in_list or not isinstance(body.inputs, str) else next(rendered)
 
 
 def _word(filled: FilledMask) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Source: its OpenAPI document.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, RootModel, WithJsonSchema
@@ -86,9 +87,9 @@ class TeiPredictAnswer(RootModel[list[TeiPrediction] | list[list[TeiPrediction]]
     """Labels by descending score; a list of such lists for a list of lists."""
 
 
-def _predictions(body: TeiPredictBody, found: list[list[LabelScore]]) -> list[Any]:
-    rendered = [[{"label": one.label, "score": one.score} for one in labels] for labels in found]
-    return rendered if body.is_batch else rendered[0]
+def _predictions(body: TeiPredictBody, found: list[list[LabelScore]]) -> Iterator[Any]:
+    rendered = (({"label": one.label, "score": one.score} for one in labels) for labels in found)
+    return rendered if body.is_batch else next(rendered)
 
 
 ROUTES: tuple[Route[Any, Any, Any], ...] = (

@@ -6,6 +6,7 @@ that ended it. Log-probabilities are those of the raw distribution. Source: the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -148,18 +149,19 @@ class TgiRenderer:
             "generated_tokens": len(text.token_ids),
             "seed": (seed + text.row) % SEED_LIMIT,
             "prefill": self._prefill(),
-            "tokens": [self._token(*one) for one in zip(pieces, text.logprobs, strict=True)],
+            "tokens": (self._token(*one) for one in zip(pieces, text.logprobs, strict=True)),
         }
         if self.body.given().top_n_tokens:
-            found["top_tokens"] = [self._top(entry) for entry in text.logprobs]
+            found["top_tokens"] = map(self._top, text.logprobs)
         return found
 
-    def _prefill(self) -> list[dict[str, Any]]:
+    def _prefill(self) -> Iterator[dict[str, Any]]:
         entries = self.run.prompt_logprobs.get(0)
         if entries is None:
-            return []
-        pairs = [(self.run.prompts[0][0], None), *((entry.token_id, entry.logprob) for entry in entries)]
-        return [{"id": token, "text": self._spell(token), "logprob": logprob} for token, logprob in pairs]
+            return
+        yield {"id": self.run.prompts[0][0], "text": self._spell(self.run.prompts[0][0]), "logprob": None}
+        for entry in entries:
+            yield {"id": entry.token_id, "text": self._spell(entry.token_id), "logprob": entry.logprob}
 
     def _token(self, piece: str, entry: TokenLogprob) -> dict[str, Any]:
         special = entry.token_id in self.tokenizer.special_ids

@@ -50,7 +50,7 @@ class GenerateRenderer:
         return {
             "id": self.id,
             "model": result.model,
-            "choices": [self._choice(index, choice) for index, choice in enumerate(result.choices)],
+            "choices": (self._choice(index, choice) for index, choice in enumerate(result.choices)),
             "usage": _usage(result.usage),
             "seed": result.seed,
             "timings": _timings(result.timings),
@@ -65,9 +65,9 @@ class GenerateRenderer:
         if choice.score is not None:
             rendered["score"] = choice.score
         if choice.logprobs is not None:
-            rendered["logprobs"] = [_scored(token) for token in choice.logprobs]
+            rendered["logprobs"] = (_scored(token) for token in choice.logprobs)
         if choice.prompt_logprobs is not None:
-            rendered["prompt_logprobs"] = [token and _scored(token) for token in choice.prompt_logprobs]
+            rendered["prompt_logprobs"] = (token and _scored(token) for token in choice.prompt_logprobs)
         if choice.attention is not None:
             rendered["attention"] = _alignment(choice.attention)
         if not is_one(self.body.prompt):
@@ -109,7 +109,7 @@ class TranslateRenderer:
         return {
             "id": self.id,
             "model": result.model,
-            "translations": [self._translation(one) for one in result.translations],
+            "translations": (self._translation(one) for one in result.translations),
             "usage": _usage(result.usage),
             "seed": result.seed,
             "timings": _timings(result.timings),
@@ -127,9 +127,9 @@ class TranslateRenderer:
         if self.body.return_token_ids:
             rendered["token_ids"] = translation.token_ids
         if translation.logprobs is not None:
-            rendered["logprobs"] = [_scored(token) for token in translation.logprobs]
+            rendered["logprobs"] = (_scored(token) for token in translation.logprobs)
         if translation.alignments is not None:
-            rendered["attention"] = [_alignment(alignment) for alignment in translation.alignments]
+            rendered["attention"] = (_alignment(alignment) for alignment in translation.alignments)
         return rendered
 
 
@@ -153,7 +153,7 @@ def _alignment(alignment: AttentionMatrix) -> dict[str, Any]:
     return {
         "source_tokens": alignment.source_tokens,
         "target_tokens": alignment.target_tokens,
-        "matrix": alignment.matrix,
+        "matrix": iter(alignment.matrix),
     }
 
 

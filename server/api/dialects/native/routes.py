@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -28,21 +28,21 @@ from server.operations.zero_shot_classify import zero_shot_classify
 Item = TypeVar("Item")
 
 
-def _nested(body: Any, results: Sequence[Sequence[Item]], render: Callable[[Item], Any]) -> list[Any]:
+def _nested(body: Any, results: Sequence[Sequence[Item]], render: Callable[[Item], Any]) -> Iterator[Any]:
     """A list per input; for a single input, its list alone."""
-    rendered = [[render(item) for item in result] for result in results]
-    return rendered[0] if isinstance(body.inputs, str) else rendered
+    rendered = ((render(item) for item in result) for result in results)
+    return next(rendered) if isinstance(body.inputs, str) else rendered
 
 
 def _label(label: LabelScore) -> dict[str, Any]:
     return {"label": label.label, "score": label.score}
 
 
-def _ranked(body: bodies.RerankBody, result: RerankResult) -> list[dict[str, Any]]:
-    return [
+def _ranked(body: bodies.RerankBody, result: RerankResult) -> Iterator[dict[str, Any]]:
+    return (
         {"index": one.index, "score": one.score} | ({"text": one.text} if body.return_text else {})
         for one in result.ranked
-    ]
+    )
 
 
 def _filled(filled: FilledMask) -> dict[str, Any]:
@@ -70,8 +70,8 @@ def _ranked_labels(
     return rendered[0] if isinstance(body.inputs, str) else rendered
 
 
-def _weights(vector: SparseVector) -> list[dict[str, Any]]:
-    return [{"index": index, "value": weight} for index, weight in zip(vector.indices, vector.weights, strict=True)]
+def _weights(vector: SparseVector) -> Iterator[dict[str, Any]]:
+    return ({"index": index, "value": weight} for index, weight in zip(vector.indices, vector.weights, strict=True))
 
 
 def _chunk(chunk: ChunkVector) -> dict[str, Any]:
@@ -136,8 +136,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         example=EXAMPLES["embed_chunks"],
         parse=bodies.EmbedChunksBody.spec,
         run=embed_chunks,
-        render=lambda body, chunks: [_chunk(chunk) for chunk in chunks],
-        large_answers=True,
+        render=lambda body, chunks: map(_chunk, chunks),
     ),
     JsonRoute(
         path="/embed_sparse",
@@ -148,8 +147,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         example=EXAMPLES["embed_sparse"],
         parse=bodies.EmbedSparseBody.spec,
         run=embed_sparse,
-        render=lambda body, vectors: [_weights(vector) for vector in vectors],
-        large_answers=True,
+        render=lambda body, vectors: map(_weights, vectors),
     ),
     JsonRoute(
         path="/embed_all",
@@ -161,7 +159,6 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         parse=bodies.EmbedAllBody.spec,
         run=embed_all,
         render=lambda body, matrices: matrices,
-        large_answers=True,
     ),
     JsonRoute(
         path="/classify",
@@ -251,7 +248,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         parse=bodies.TokenizeBody.spec,
         run=tokenize,
         field="inputs",
-        render=lambda body, texts: [[_token(token) for token in tokens] for tokens in texts],
+        render=lambda body, texts: (map(_token, tokens) for tokens in texts),
     ),
     JsonRoute(
         path="/detokenize",

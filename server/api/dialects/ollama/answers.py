@@ -111,6 +111,7 @@ class LoadedRun:
     """The answer to a request without messages or prompt: the model is loaded."""
 
     model_name: str
+    answer_size = 0
 
     async def begin(self) -> list[TextDelta]:
         return []

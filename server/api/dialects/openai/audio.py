@@ -16,7 +16,8 @@ from server.api.dialects.openai.common import ERRORS
 from server.api.error_shape import AnswerBody
 from server.api.fields import Finite, Language, ModelName
 from server.api.form import read_form
-from server.api.route import Route, json_response, leaving_on_disconnect
+from server.api.json_answer import json_response
+from server.api.route import Route, leaving_on_disconnect
 from server.api.state import of
 from server.errors import InvalidRequest, Overloaded
 from server.operations.transcribe import TranscribeSpec, Transcript, transcribe

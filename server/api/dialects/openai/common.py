@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -96,9 +96,9 @@ def token_text(token: SpelledToken) -> str:
     return token.data.decode("utf-8", "replace") if token.data else token.token
 
 
-def logprobs(tokens: Sequence[ScoredToken]) -> list[dict[str, Any]]:
+def logprobs(tokens: Sequence[ScoredToken]) -> Iterator[dict[str, Any]]:
     """Log-probabilities as in chat answers."""
-    return [_scored(token) | {"top_logprobs": [_scored(one) for one in token.top]} for token in tokens]
+    return (_scored(token) | {"top_logprobs": [_scored(one) for one in token.top]} for token in tokens)
 
 
 def _scored(token: ScoredToken) -> dict[str, Any]:

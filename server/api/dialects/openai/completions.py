@@ -135,7 +135,7 @@ class CompletionRenderer:
         self.places: dict[int, TokenPlaces] = {}
 
     def whole(self, result: GenerateResult) -> dict[str, Any]:
-        choices = [self._choice(index, choice) for index, choice in enumerate(result.choices)]
+        choices = (self._choice(index, choice) for index, choice in enumerate(result.choices))
         return self.head | {"choices": choices, "usage": usage(result.usage)}
 
     def _choice(self, index: int, choice: GeneratedChoice) -> dict[str, Any]:

@@ -83,6 +83,5 @@ ROUTE = JsonRoute(
     parse=EmbeddingsBody.spec,
     run=embed,
     render=_render,
-    large_answers=True,
     errors=ErrorShape(statuses=STATUSES, fields={"inputs": "input"}),
 )

@@ -1,0 +1,124 @@
+"""JSON text of large values in pieces, so that neither the whole text nor one long call of the JSON library is needed.
+
+The library holds Python's global lock while it writes, which stops the event loop also from another thread. A renderer
+therefore returns an iterator in place of a long list: its items are created and written a few at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+PIECE_BYTES = 1 << 16
+BATCH_WEIGHT = 2048
+"""Numbers and strings that one call of the library writes. It takes about a millisecond."""
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
+
+
+def dump(value: Any) -> bytes:
+    """The JSON text of a value. float32 arrays and iterators become lists."""
+    return orjson.dumps(value, _fragment, _OPTIONS)
+
+
+def _fragment(value: Any) -> orjson.Fragment:
+    if isinstance(value, Iterator):
+        return orjson.Fragment(b"".join(_list(value)))
+    raise TypeError(f"{type(value).__name__} has no JSON text")
+
+
+def pieces(value: Any) -> Iterator[bytes]:
+    """The JSON text of a value, the same bytes as of `dump`, in pieces of about `PIECE_BYTES`."""
+    held: list[bytes] = []
+    size = 0
+    for part in _parts(value):
+        held.append(part)
+        size += len(part)
+        if size >= PIECE_BYTES:
+            yield b"".join(held)
+            held, size = [], 0
+    if held:
+        yield b"".join(held)
+
+
+def weight(value: Any, limit: int) -> int:
+    """Number of numbers and strings in a value, iterators not read; counting ends at `limit`. Long texts count more."""
+    if isinstance(value, np.ndarray):
+        return value.size
+    if isinstance(value, str):
+        return 1 + len(value) // 64
+    inner: Iterable[Any]
+    if isinstance(value, Mapping):
+        inner = value.values()
+    elif isinstance(value, Sequence):
+        if len(value) >= limit:
+            return limit
+        inner = value
+    elif isinstance(value, Iterator):
+        return limit
+    elif is_dataclass(value):
+        inner = (getattr(value, field.name) for field in fields(value))
+    else:
+        return 1
+    total = 1
+    for one in inner:
+        if total >= limit:
+            break
+        total += weight(one, limit - total)
+    return total
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    if weight(value, BATCH_WEIGHT) < BATCH_WEIGHT:
+        yield dump(value)
+    elif isinstance(value, dict):
+        for index, (name, one) in enumerate(value.items()):
+            yield (b"," if index else b"{") + orjson.dumps(name) + b":"
+            yield from _parts(one)
+        yield b"}"
+    elif isinstance(value, np.ndarray):
+        yield from _list(value if value.ndim > 1 else _slices(value))
+    elif isinstance(value, Sequence | Iterator) and not isinstance(value, str):
+        yield from _list(value)
+    else:
+        yield dump(value)
+
+
+class _Items(list[Any]):
+    """Several items of a list that are written at once."""
+
+
+def _slices(numbers: Any) -> Iterator[Any]:
+    return (_Items([numbers[start : start + BATCH_WEIGHT]]) for start in range(0, len(numbers), BATCH_WEIGHT))
+
+
+def _list(items: Iterable[Any]) -> Iterator[bytes]:
+    """The JSON text of a list whose items are read one after the other."""
+    opened = False
+
+    def begin() -> bytes:
+        nonlocal opened
+        opened, mark = True, b"," if opened else b"["
+        return mark
+
+    batch: list[Any] = []
+    total = 0
+    for one in items:
+        own = BATCH_WEIGHT if isinstance(one, _Items) else weight(one, BATCH_WEIGHT)
+        if batch and total + own >= BATCH_WEIGHT:
+            yield begin() + dump(batch)[1:-1]
+            batch, total = [], 0
+        if isinstance(one, _Items):
+            yield begin() + dump(one[0])[1:-1]
+        elif own >= BATCH_WEIGHT:
+            yield begin()
+            yield from _parts(one)
+        else:
+            batch.append(one)
+            total += own
+    if batch:
+        yield begin() + dump(batch)[1:-1]
+    yield b"]" if opened else b"[]"

@@ -1,0 +1,29 @@
+"""Sequences whose items are computed when they are read, so that a large result never exists as Python objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar, overload
+
+Item = TypeVar("Item", covariant=True)
+
+
+class Computed(Sequence[Item]):
+    """A sequence of `length` items. item: computes the item at an index."""
+
+    def __init__(self, length: int, item: Callable[[int], Item]) -> None:
+        self._length = length
+        self._item = item
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        if isinstance(index, slice):
+            return [self._item(place) for place in range(self._length)[index]]
+        return self._item(range(self._length)[index])

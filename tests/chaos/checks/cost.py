@@ -1,0 +1,113 @@
+"""Promises 16 and 25: large texts and the dearest bodies, against the event loop and the memory of the HTTP process."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.chaos.dearest.measure import MeasuredServer
+from tests.chaos.dearest.search import Dear, measure_corpus, search
+from tests.chaos.record import Record
+from tests.chaos.server import monitored_server
+from tests.clients.models import write_models
+
+STALL_MILLISECONDS = 50
+MEMORY_MB = 1000
+ANSWERED = (200, 404, 413, 422, 429)
+TIMEOUT_SECONDS = 60.0
+_TEXT_CHARACTERS = 390_000
+"""Just below the limit of a text; a body has room for 16 of them in none of the encodings below."""
+
+
+def _measure(record: Record, server: MeasuredServer, path: str, bodies: Sequence[bytes], name: str) -> None:
+    """Send bodies together; check the event loop, the memory and the statuses."""
+    measured = server.measure(path, bodies, TIMEOUT_SECONDS)
+    record.runs += len(bodies)
+    for answer in measured.answers:
+        record.must(answer.status in ANSWERED, f"{path} ({name}, {len(bodies)} at once): status {answer.status}")
+    stall, memory = measured.stall_seconds * 1000, measured.peak_bytes / 1e6
+    record.most("event loop stood", stall, STALL_MILLISECONDS, "ms")
+    record.most("memory of the HTTP process", memory, MEMORY_MB, "MB")
+    where = f"{path} ({name}, {len(bodies)} at once)"
+    statuses = ", ".join(map(str, sorted({answer.status for answer in measured.answers})))
+    record.details[where] = f"event loop {stall:.0f} ms, {memory:.0f} MB, status {statuses}"
+    record.must(stall <= STALL_MILLISECONDS, f"{where}: the event loop stood {stall:.0f} ms")
+    record.must(memory <= MEMORY_MB, f"{where}: {memory:.0f} MB")
+
+
+def large_texts(rounds: int, together: int = 16) -> Record:
+    """Promise 16: the worst texts at the limit, sixteen at once, tokenized by a BPE and a WordPiece tokenizer."""
+    record = Record("request")
+    texts = {
+        name: (part * _TEXT_CHARACTERS)[: _TEXT_CHARACTERS // size]
+        for name, part, size in (
+            ("one word", "a", 1),
+            ("spaces", " ", 1),
+            ("short words", "a b", 1),
+            ("marks", "!?", 1),
+            ("accents", "é", 1),
+            ("CJK", "日本", 2),
+            ("emoji", "👍🏽", 4),
+        )
+    }
+    requests = [(model, name) for model in ("story", "sentence-encoder") for name in texts][:rounds]
+    with monitored_server() as server:
+        for model, name in requests:
+            body = json.dumps({"model": model, "inputs": texts[name]}, ensure_ascii=False).encode()
+            _measure(record, server, "/tokenize", [body] * together, f"{model}, {name}")
+    return record
+
+
+def known_bodies() -> list[tuple[str, str, dict[str, object]]]:
+    """The dearest bodies known by name: (name, path, body)."""
+    words = " ".join(["fox"] * 60_000)
+    long_text = "The old fox saw a boat. " * 8000
+    prompts = ["a " * 200] * 64
+    scored = {"prompt_logprobs": True, "top_logprobs": 20, "max_new_tokens": 1}
+    rerank = {"model": "cross-encoder", "query": words, "texts": ["the dog"] * 1000}
+    fields = {f"field_{i}": {"type": "string", "maxLength": 20 + i} for i in range(60)}
+    schema = {"type": "json_schema", "schema": {"type": "object", "properties": fields, "required": list(fields)}}
+    return [
+        ("300 kB query, 1,000 texts", "/rerank", rerank),
+        ("30 kB query, 1,000 texts", "/rerank", rerank | {"query": words[:30_000]}),
+        ("stride below the window", "/token_classify", {"model": "ner", "inputs": long_text, "stride": 45}),
+        ("log-probabilities of 64 prompts", "/generate", {"model": "story", "prompt": prompts, **scored}),
+        ("1,024 long texts", "/embed", {"model": "sentence-encoder", "inputs": ["a " * 500] * 1024}),
+        ("512 long texts", "/embed_all", {"model": "sentence-encoder", "inputs": ["a " * 500] * 512}),
+        ("schema of 60 fields", "/generate", {"model": "story", "prompt": "a", "response_format": schema}),
+    ]
+
+
+def dearest(tries: int, together: int = 16, known: int = 100, corpus: int = 1) -> Record:
+    """Promise 25: known bodies, those that the generator found earlier, and new ones; alone and sixteen at once.
+
+    tries: bodies that the generator sends to each route now. known: number of known bodies to send.
+    corpus: whether to send the bodies found earlier.
+    """
+    record = Record("request")
+    with tempfile.TemporaryDirectory() as directory:
+        models = write_models(Path(directory))
+        with monitored_server(*models) as server:
+            for name, path, body in known_bodies()[:known]:
+                content = json.dumps(body).encode()
+                for count in (1, together):
+                    _measure(record, server, path, [content] * count, name)
+            found: list[Dear] = []
+            if corpus:
+                found += measure_corpus(server, (1, together), timeout=TIMEOUT_SECONDS, report=_quiet)
+            if tries:
+                found += search(server, tries, timeout=TIMEOUT_SECONDS, report=_quiet)
+            for one in found:
+                record.runs += 1
+                stall, memory = one.stall_seconds * 1000, one.peak_bytes / 1e6
+                record.most("event loop stood", stall, STALL_MILLISECONDS, "ms")
+                record.most("memory of the HTTP process", memory, MEMORY_MB, "MB")
+                dear = stall > STALL_MILLISECONDS or memory > MEMORY_MB
+                record.must(not dear, f"{one.path}: {stall:.0f} ms, {memory:.0f} MB: {json.dumps(one.recipe)[:120]}")
+    return record
+
+
+def _quiet(line: str) -> None:
+    """A report of the search that is not printed."""
