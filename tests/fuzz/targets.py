@@ -175,7 +175,7 @@ def _tokenizer(name: str, data: bytes, others: dict[str, bytes] | None = None) -
         except (
             Exception
         ) as error:  # the library has no type for it: a vocabulary without a token for unknown characters
-            if "unk" not in str(error):
+            if "unk" not in str(error).lower():
                 raise
 
 

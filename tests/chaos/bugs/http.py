@@ -127,10 +127,14 @@ def stalled_readers_stay() -> None:
 
 @bug("http")
 def overload_is_queued() -> None:
-    """The queue takes any number of requests."""
+    """The door, admission and the queue take any number of requests."""
+    from server.api.door import Door
     from server.ipc.queue import Queue
+    from server.operations.admission import Admission
 
     replace(Queue, "has_room", lambda self, sequences, tokens: True)
+    replace(Door, "enter", lambda self, scope, headers: None)
+    replace(Admission, "admit", lambda self, call, model, cost, param="": None)
 
 
 @bug("http")
