@@ -25,6 +25,11 @@ from server.ipc.messages import (
     StepTiming,
 )
 
+MIN_SHARED_TOKENS = 16
+"""Always allowed beside a decoder, so that a request makes progress even when decode steps are very short."""
+COST_WEIGHT = 0.25
+"""Weight of the newest step in the running mean of the cost per token."""
+
 
 class EncoderEngine:
     """The `Encode` requests of one model.
@@ -49,6 +54,7 @@ class EncoderEngine:
         self.max_tokens = options.max_encode_tokens
         self.max_shared_tokens = min(shared_tokens(options.max_batch_tokens), options.max_encode_tokens)
         self.queue = EncodeQueue()
+        self._seconds_per_token = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -84,12 +90,16 @@ class EncoderEngine:
             return "engine_error", "top_k is below 1 or a target id is outside the vocabulary"
         return "engine_error", ""
 
-    def step(self, events: EngineEvents, is_shared: bool = False) -> StepTiming | None:
-        """Encode the next items, if any wait. is_shared: use the smaller limit, because a decoder runs on the device.
+    def step(
+        self, events: EngineEvents, is_shared: bool = False, decode_seconds: float | None = None
+    ) -> StepTiming | None:
+        """Encode the next items, if any wait.
 
+        is_shared: a decoder runs on the device, so the step must be short.
+        decode_seconds: duration of its steps, or None if it is not known.
         Raises StepFailed after the requests of the step have failed.
         """
-        texts = self.queue.take(self.max_shared_tokens if is_shared else self.max_tokens)
+        texts = self.queue.take(self._max_step_tokens(decode_seconds) if is_shared else self.max_tokens)
         if not texts:
             return None
         started = time.monotonic()
@@ -111,7 +121,17 @@ class EncoderEngine:
             if request.unanswered == 0:
                 request.finished = True
         tokens = sum(request.message.items[index].num_tokens for request, index in texts)
-        return StepTiming(self.name, "encode", time.monotonic() - started, len(texts), tokens)
+        seconds = time.monotonic() - started
+        if is_shared:
+            before = self._seconds_per_token or seconds / tokens
+            self._seconds_per_token = before + COST_WEIGHT * (seconds / tokens - before)
+        return StepTiming(self.name, "encode", seconds, len(texts), tokens)
+
+    def _max_step_tokens(self, decode_seconds: float | None) -> int:
+        """Tokens of a step that takes as long as a step of the decoder."""
+        if decode_seconds is None or not self._seconds_per_token:
+            return self.max_shared_tokens
+        return min(max(int(decode_seconds / self._seconds_per_token), MIN_SHARED_TOKENS), self.max_tokens)
 
     @torch.inference_mode()
     def _run(self, texts: list[QueuedItem]) -> list[EncoderOutput]:

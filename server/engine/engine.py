@@ -78,6 +78,7 @@ class Engine:
         self._events = EngineEvents()
         self._timings: list[StepTiming] = []
         self._encoded_last: set[str] = set()
+        self._has_encoded = False
         self._reported: Counter[str] = Counter()
         self._drafts_reported: dict[str, tuple[int, int]] = {}
 
@@ -121,7 +122,7 @@ class Engine:
         """
         self._expire(time.monotonic())
         busy = {name for name, model in self.models.items() if model.has_work}
-        while (name := self._turns.pick(busy)) is not None:
+        while (name := self._turns.pick(self._after_encoding(busy))) is not None:
             started = time.monotonic()
             timing = None
             try:
@@ -135,8 +136,15 @@ class Engine:
             if timing is not None or self._events:
                 return self._output()
             busy.remove(name)
+            self._has_encoded = False
         self._wait_for_grammars()
         return self._output()
+
+    def _after_encoding(self, busy: set[str]) -> set[str]:
+        """The models that may run the next step: after an encoder step, those with streams if there are any."""
+        if not self._has_encoded:
+            return busy
+        return {name for name in busy if self._is_generating(self.models[name])} or busy
 
     def _wait_for_grammars(self) -> None:
         """Wait a moment if every running group waits for its grammar."""
@@ -155,17 +163,26 @@ class Engine:
             and encoding.has_work
             and (encode_first or generation is None or not generation.has_work)
         ):
-            self._encoded_last.add(model.name)
-            return encoding.step(self._events, is_shared=self._is_generating())
+            return self._encode(model.name, encoding)
         self._encoded_last.discard(model.name)
+        self._has_encoded = False
         timing = generation.step(self._events) if generation is not None else None
         if timing is None and encoding is not None and encoding.has_work:
-            self._encoded_last.add(model.name)
-            return encoding.step(self._events, is_shared=self._is_generating())
+            return self._encode(model.name, encoding)
         return timing
 
-    def _is_generating(self) -> bool:
-        return any(m.generation is not None and bool(m.generation.scheduler.running) for m in self.models.values())
+    def _encode(self, name: str, encoding: EncoderEngine) -> StepTiming | None:
+        """One encoder step, about as long as a step of the decoders that it delays."""
+        self._encoded_last.add(name)
+        self._has_encoded = True
+        models = [model for model in self.models.values() if self._is_generating(model)]
+        decode_seconds = [model.generation.scheduler.decode_seconds for model in models if model.generation is not None]
+        known = [seconds for seconds in decode_seconds if seconds is not None]
+        return encoding.step(self._events, bool(models), min(known, default=None))
+
+    @staticmethod
+    def _is_generating(model: ModelEngine) -> bool:
+        return model.generation is not None and bool(model.generation.scheduler.running)
 
     def _recover(self, error: Exception) -> None:
         """Release cached GPU memory after an error. Raises DeviceLost if the device does not respond."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 
-QUANTUM_SECONDS = 0.02
+QUANTUM_SECONDS = 0.002
+"""Short, so that the steps of a model with streams are not interrupted for several steps of another model."""
 
 
 class DeficitRoundRobin:

@@ -64,6 +64,10 @@ class PrefillBudget:
         seconds_per_token = self._prefill_seconds / self._prefill_tokens
         return max(int(min(bounds, default=0.0) / max(seconds_per_token, 1e-9)), MIN_PREFILL_TOKENS)
 
+    def decode_seconds(self, tokens: int) -> float | None:
+        """Mean duration of a decode-only step with about this number of tokens, or None before the first one."""
+        return self._decode_seconds(tokens) if self._decode_step_seconds else None
+
     def _decode_seconds(self, tokens: int) -> float:
         """Mean duration of a decode-only step with this number of tokens, or with the nearest measured size class."""
         size = tokens.bit_length()

@@ -120,6 +120,11 @@ class Scheduler:
         self.running: list[SequenceGroup] = []
         self.num_preemptions = 0
 
+    @property
+    def decode_seconds(self) -> float | None:
+        """Duration of a step that decodes the running groups and does nothing else; None if it is not known."""
+        return self.prefill_budget.decode_seconds(sum(len(group.sequences) for group in self.running))
+
     def refusal(self, group: SequenceGroup) -> str | None:
         """Why a group could not run even alone, or None if it can."""
         if group.max_rows > self.max_batch_rows:

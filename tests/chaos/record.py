@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 MAX_FAILURES = 5
@@ -29,13 +29,18 @@ class Measure:
 
 @dataclass
 class Record:
-    """The result of one check. runs: how often the promise was tried; unit: what one run is."""
+    """The result of one check.
+
+    unit: what one run is. runs: how often the promise was tried.
+    details: what single cases measured, by their names, for the report.
+    """
 
     unit: str
     runs: int = 0
     measures: dict[str, Measure] = field(default_factory=dict)
     num_failures: int = 0
     failures: list[str] = field(default_factory=list)
+    details: dict[str, str] = field(default_factory=dict)
 
     def most(self, what: str, value: float, limit: float, unit: str) -> None:
         """A value that must not exceed the limit."""
@@ -55,6 +60,16 @@ class Record:
                 self.failures.append(failure)
         return condition
 
+    def include(self, other: Record, prefix: str = "") -> Record:
+        """Add what a part of the check measured. prefix: before the names of its measures. Returns this record."""
+        self.runs += other.runs
+        for one in other.measures.values():
+            self.measures[prefix + one.what] = replace(one, what=prefix + one.what)
+        self.num_failures += other.num_failures
+        self.failures = [*self.failures, *other.failures][:MAX_FAILURES]
+        self.details |= other.details
+        return self
+
     @property
     def passed(self) -> bool:
         return self.runs > 0 and not self.num_failures and all(one.passed for one in self.measures.values())
@@ -68,5 +83,6 @@ class Record:
             "measures": measures,
             "num_failures": self.num_failures,
             "failures": self.failures,
+            "details": self.details,
             "passed": self.passed,
         }

@@ -32,6 +32,36 @@ Measured with Triptych {version} on {date}: {machine}.
 _SMALL = "\n\n**Some rows were measured with small counts**: run `make chaos` for the figures."
 
 
+EARLIER = (
+    (
+        "one `/rerank` with a query of 300 kB and 1,000 texts",
+        "24 GB, killed",
+        25,
+        "/rerank (300 kB query",
+    ),
+    ("the same with 30 kB", "27 s, 3 GB", 25, "/rerank (30 kB query"),
+    (
+        "`/token_classify` of 200 kB, `stride` below the window",
+        "1.2 s",
+        25,
+        "/token_classify (stride",
+    ),
+    ("log-probabilities of 64 prompts", "0.86 s, 788 MB", 25, "/generate (log-probabilities"),
+    ("1,280 connections at once: goodput", "0.73 of peak", 7, "goodput of 1280 at once"),
+    ("1,280 connections at once: slowest refusal", "1.7 s", 7, "slowest refusal of 1280 at once"),
+    ("long prompt, 512 texts and a new schema beside 16 streams", "3.9 times alone", 8, "p99 gap with a new schema"),
+    ("worker stopped while loading", "never noticed", 26, "replaced after"),
+    ("growth over mixed requests", "94 to 209 bytes a request", 24, "growth of the HTTP process"),
+)
+"""Figures of an earlier version: (case, what it measured, promise, name of the measure or begin of the detail)."""
+
+
+def _now(record: Mapping[str, Any], name: str) -> str:
+    found = [text for key, text in record.get("details", {}).items() if key.startswith(name)]
+    found += [_measure(one) for one in record["measures"] if one["what"] == name]
+    return found[0] if found else "not measured"
+
+
 def machine() -> str:
     """The machine in words, without its name."""
     model = platform.machine()
@@ -71,6 +101,10 @@ def write_report(path: Path, results: Mapping[str, Any]) -> None:
         small=_SMALL if any(one["scale"] != "full" for one in results.values()) else "",
     )
     text += "\n".join(rows) + "\n"
+    text += "\n## Cases that failed in an earlier version\n\n| case | then | now |\n|---|---|---|\n"
+    for case, then, number, name in EARLIER:
+        result = results.get(str(number))
+        text += f"| {case} | {then} | {_now(result['record'], name) if result else 'not measured'} |\n"
     if notes:
         text += "\n## Failures\n\n" + "\n".join(notes) + "\n"
     text += "\n## Planted bugs\n\nWhat each check saw when its bug was planted:\n\n"

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from server.errors import Overloaded
-from server.ipc.messages import Finished, Hypothesis
+from server.ipc.messages import Finished, Hypothesis, Tokens
 from server.ipc.queue import Queue
 from tests.api.conftest import Bench
 from tests.chaos.bugs import planted
@@ -169,7 +169,8 @@ def test_keys(with_bug: bool) -> None:
 async def test_lost_worker(bench: Bench, http: httpx.AsyncClient, with_bug: bool) -> None:
     bench.become_ready()
     posted = asyncio.create_task(http.post("/generate", json={"prompt": "a", "model": "decoder"}))
-    await bench.sent_rows()
+    (row,) = await bench.sent_rows()
+    bench.output(tokens=[Tokens(row.request_id, [100])])
     with expecting("lost-worker-tells-nobody", with_bug):
         bench.client.on_lost()
         assert bench.client.open_requests == 0

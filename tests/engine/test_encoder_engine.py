@@ -256,3 +256,34 @@ def test_invalid_spans_are_refused(pairs):
     requests = [Encode(i, "bert", "embed_spans", [EncodeItem([5, 6, 7], spans=one)]) for i, one in enumerate(wrong)]
     results = run(pairs("bert").engine(), requests)
     assert {i: results.failed[i].code for i in results.failed} == dict.fromkeys(range(4), "engine_error")
+
+
+def test_beside_streams_a_decode_step_follows_every_encoder_step(pairs):
+    both = engine([pairs("bert"), pairs("gpt2")])
+    both.add(generate(pairs("gpt2"), 1, [5, 6, 7], max_new_tokens=60, end_token_ids=[]))
+    both.step()
+    both.add(encode(2, random_ids(90, [3] * 200, seed=1)))
+    decoded, gap, gaps, sizes = 0, 0, [], []
+    while not decoded or both.models["bert"].has_work:
+        output = both.step()
+        if output.tokens:
+            decoded, gap = decoded + 1, 0
+        if output.encoded:
+            gap += 1
+            gaps.append(gap)
+            sizes.append(len(output.encoded))
+        if not both.models["gpt2"].has_work:
+            break
+    assert decoded > 5 and set(gaps) == {1}, "two encoder steps between two tokens"
+    while both.has_work:
+        both.step()
+
+
+def test_an_encoder_step_beside_streams_takes_as_long_as_a_decode_step(pairs):
+    encoding = engine([pairs("bert")]).models["bert"].encoding
+    assert encoding._max_step_tokens(0.01) == encoding.max_shared_tokens, "nothing is measured yet"
+    encoding._seconds_per_token = 0.0002
+    assert encoding._max_step_tokens(0.01) == 50
+    assert encoding._max_step_tokens(0.0001) == 16, "a request must get on"
+    assert encoding._max_step_tokens(10.0) == encoding.max_tokens
+    assert encoding._max_step_tokens(None) == encoding.max_shared_tokens

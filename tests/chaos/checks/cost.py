@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.chaos.dearest.measure import MeasuredServer
-from tests.chaos.dearest.search import search
+from tests.chaos.dearest.search import Dear, measure_corpus, search
 from tests.chaos.record import Record
 from tests.chaos.server import monitored_server
 from tests.clients.models import write_models
@@ -31,6 +31,8 @@ def _measure(record: Record, server: MeasuredServer, path: str, bodies: Sequence
     record.most("event loop stood", stall, STALL_MILLISECONDS, "ms")
     record.most("memory of the HTTP process", memory, MEMORY_MB, "MB")
     where = f"{path} ({name}, {len(bodies)} at once)"
+    statuses = ", ".join(map(str, sorted({answer.status for answer in measured.answers})))
+    record.details[where] = f"event loop {stall:.0f} ms, {memory:.0f} MB, status {statuses}"
     record.must(stall <= STALL_MILLISECONDS, f"{where}: the event loop stood {stall:.0f} ms")
     record.must(memory <= MEMORY_MB, f"{where}: {memory:.0f} MB")
 
@@ -78,10 +80,11 @@ def known_bodies() -> list[tuple[str, str, dict[str, object]]]:
     ]
 
 
-def dearest(tries: int, together: int = 16, known: int = 100) -> Record:
-    """Promise 25: known bodies, then those that a generator finds on every route, alone and sixteen at once.
+def dearest(tries: int, together: int = 16, known: int = 100, corpus: int = 1) -> Record:
+    """Promise 25: known bodies, those that the generator found earlier, and new ones; alone and sixteen at once.
 
-    tries: bodies that the generator sends to each route. known: number of known bodies to send.
+    tries: bodies that the generator sends to each route now. known: number of known bodies to send.
+    corpus: whether to send the bodies found earlier.
     """
     record = Record("request")
     with tempfile.TemporaryDirectory() as directory:
@@ -91,12 +94,20 @@ def dearest(tries: int, together: int = 16, known: int = 100) -> Record:
                 content = json.dumps(body).encode()
                 for count in (1, together):
                     _measure(record, server, path, [content] * count, name)
-            found = search(server, tries, timeout=TIMEOUT_SECONDS, report=lambda text: None) if tries else []
+            found: list[Dear] = []
+            if corpus:
+                found += measure_corpus(server, (1, together), timeout=TIMEOUT_SECONDS, report=_quiet)
+            if tries:
+                found += search(server, tries, timeout=TIMEOUT_SECONDS, report=_quiet)
             for one in found:
-                record.runs += tries // 2
+                record.runs += 1
                 stall, memory = one.stall_seconds * 1000, one.peak_bytes / 1e6
                 record.most("event loop stood", stall, STALL_MILLISECONDS, "ms")
                 record.most("memory of the HTTP process", memory, MEMORY_MB, "MB")
                 dear = stall > STALL_MILLISECONDS or memory > MEMORY_MB
                 record.must(not dear, f"{one.path}: {stall:.0f} ms, {memory:.0f} MB: {json.dumps(one.recipe)[:120]}")
     return record
+
+
+def _quiet(line: str) -> None:
+    """A report of the search that is not printed."""

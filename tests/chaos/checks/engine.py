@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import random
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 from tests.chaos import facts, mix
 from tests.chaos.connection import Connection, ask
@@ -18,26 +21,38 @@ QUARTER_OF_THE_DEMAND = "2560K"
 """KV memory for a quarter of the blocks that 64 sequences of 120 tokens need in the demo model (1.25 KiB a token)."""
 
 
-def interleavings(count: int, events: int = 150) -> Record:
+def _interleave(number: int, events: int) -> str | None:
+    """One interleaving. Returns what is wrong, or None."""
+    cross, prefix, drafts = [(False, False, False), (True, False, True), (False, True, False), (False, True, True)][
+        number % 4
+    ]
+    simulation = Simulation(random.Random(f"chaos{number}"), cross, prefix, drafts)
+    try:
+        for _ in range(events):
+            event = simulation.rng.random()
+            if event < 0.3:
+                simulation.add()
+            elif event < 0.36:
+                simulation.abort()
+            else:
+                simulation.step()
+        simulation.run_to_the_end()
+    except AssertionError as error:
+        return f"interleaving {number}: {str(error)[:200] or 'free + used is not the total'}"
+    return None
+
+
+def interleavings(count: int, events: int = 150, processes: int = 1) -> Record:
     """Promise 5: add, step, abort, finish, preempt and fail in random order; blocks and texts are checked each time."""
-    record = Record("interleaving")
-    kinds = [(False, False, False), (True, False, True), (False, True, False), (False, True, True)]
-    for number in range(count):
-        cross, prefix, drafts = kinds[number % 4]
-        simulation = Simulation(random.Random(f"chaos{number}"), cross, prefix, drafts)
-        try:
-            for _ in range(events):
-                event = simulation.rng.random()
-                if event < 0.3:
-                    simulation.add()
-                elif event < 0.36:
-                    simulation.abort()
-                else:
-                    simulation.step()
-            simulation.run_to_the_end()
-        except AssertionError as error:
-            record.must(False, f"interleaving {number}: {str(error)[:200] or 'free + used is not the total'}")
-        record.runs += 1
+    record = Record("interleaving", runs=count)
+    if processes == 1:
+        found = [_interleave(number, events) for number in range(count)]
+    else:
+        # Forked, so that a planted bug is in the other processes too.
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
+            found = list(pool.map(partial(_interleave, events=events), range(count), chunksize=50))
+    for failure in found:
+        record.must(failure is None, failure or "")
     return record
 
 

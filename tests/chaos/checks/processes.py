@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from tests.chaos import facts
+from tests.chaos.checks.pool import pool_kills
 from tests.chaos.connection import Closed, Connection, Event, ask
 from tests.chaos.record import Record
 from tests.chaos.server import command, server
@@ -63,8 +64,8 @@ async def _seconds_until(url: str, status: int, began: float, limit: float) -> f
     return float("inf")
 
 
-def killed_workers(kills: int, streams: int = 64) -> Record:
-    """Promise 1: `kill -9` of the worker below open streams."""
+def killed_workers(kills: int, streams: int = 64, pool: int = 0) -> Record:
+    """Promise 1: `kill -9` of the worker below open streams. pool: kills of one of two workers, afterwards."""
     record = Record("kill")
 
     async def kill(running: RunningServer) -> None:
@@ -101,6 +102,8 @@ def killed_workers(kills: int, streams: int = 64) -> Record:
         record.most("zombies", facts.zombies(process), 0, "")
         blocks = facts.metric(facts.metric_page(running.url), "triptych_kv_blocks_used")
         record.most("blocks in use on the idle server", blocks, 0, "")
+    if pool:
+        record.include(pool_kills(pool, streams), "two workers: ")
     return record
 
 

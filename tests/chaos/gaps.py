@@ -1,0 +1,112 @@
+"""Promise 8 inside the worker: token gaps of streams beside a long prompt and a large embedding.
+
+Counts the processor time of an engine with one thread, so that other work on the machine changes little.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import torch
+
+from server.engine import encoder_engine, engine, generation_engine, service
+from server.engine.engine import Engine
+from server.ipc.descriptions import EngineOptions, ModelSpec
+from server.ipc.messages import Configure, Encode, EncodeItem, Generate, GenerateRow
+from server.ipc.params import GenerationParams
+
+DEMO = Path(__file__).parents[2] / "weights" / "demo"
+STORY, ENCODER = "story", "sentence-encoder"
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The p99 gap between two tokens of a stream, in milliseconds of processor time, and texts encoded in a second."""
+
+    alone: float
+    disturbed: float
+    texts_per_second: float
+
+    @property
+    def ratio(self) -> float:
+        return self.disturbed / self.alone
+
+
+def measure(repetitions: int, streams: int = 16, texts: int = 512) -> Gaps:
+    """Medians over repetitions: streams alone, then beside a maximal prompt and an embedding of many texts."""
+    with _processor_time():
+        options = EngineOptions(kv_cache_bytes=64 << 20, threads=1)
+        models = [ModelSpec(name, str(DEMO / name), "float32") for name in (STORY, ENCODER)]
+        made, infos = service.start(Configure(0, "cpu", models, options), lambda progress: None)
+        context = next(info.context_tokens for info in infos if info.name == STORY)
+        found = [_once(made, number, streams, texts, context) for number in range(repetitions + 1)][1:]
+    return Gaps(*(statistics.median(values) for values in zip(*found, strict=True)))
+
+
+@contextmanager
+def _processor_time() -> Iterator[None]:
+    """Let the engine measure processor time of this thread, which computes everything, instead of the clock."""
+    threads = torch.get_num_threads()
+    clock = SimpleNamespace(monotonic=time.thread_time)
+    modules = (engine, generation_engine, encoder_engine)
+    patches = [patch.object(module, "time", clock) for module in modules]
+    for one in patches:
+        one.start()
+    try:
+        yield
+    finally:
+        for one in patches:
+            one.stop()
+        torch.set_num_threads(threads)
+
+
+def _once(made: Engine, number: int, streams: int, texts: int, context: int) -> tuple[float, float, float]:
+    rng, first = random.Random(number), 1_000_000 * number
+    params = GenerationParams(do_sample=True, stream=True)
+    rows = [GenerateRow(first + i, 400, i, seed=i) for i in range(streams)]
+    made.add(Generate(STORY, params, [[rng.randrange(3, 300) for _ in range(8)] for _ in rows], rows))
+    alone = _gaps(made, range(first, first + streams), steps=120)
+    prompt = [rng.randrange(3, 300) for _ in range(context - 9)]
+    made.add(Generate(STORY, params, [prompt], [GenerateRow(first + streams, 8, 0)]))
+    items = [EncodeItem([rng.randrange(5, 300) for _ in range(10)]) for _ in range(texts)]
+    made.add(Encode(first + streams + 1, ENCODER, "embed", items))
+    began = time.thread_time()
+    disturbed = _gaps(made, range(first, first + streams), until=first + streams + 1)
+    seconds = time.thread_time() - began
+    for request_id in range(first, first + streams):
+        made.abort(request_id)
+    while made.has_work:
+        made.step()
+    return p99(alone), p99(disturbed), texts / seconds
+
+
+def _gaps(made: Engine, ids: Iterable[int], steps: int = 0, until: int | None = None) -> list[float]:
+    """Gaps between the tokens of some streams, in milliseconds, during some steps or until an `Encode` has ended."""
+    last: dict[int, float] = {}
+    gaps, wanted = [], set(ids)
+    while steps > 0 or (until is not None and until in made._requests):
+        steps -= 1
+        output = made.step()
+        now = time.thread_time()
+        for one in output.tokens if output is not None else ():
+            if one.request_id in wanted:
+                if one.request_id in last:
+                    gaps.append(1000 * (now - last[one.request_id]))
+                last[one.request_id] = now
+    return gaps
+
+
+def p99(values: list[float]) -> float:
+    return sorted(values)[len(values) * 99 // 100]
+
+
+if __name__ == "__main__":
+    print(measure(5))
