@@ -77,7 +77,7 @@ def streams_wait_for_large_work() -> None:
     from server.engine.scheduler import Scheduler
 
     replace(Scheduler, "_prefill_limit", lambda self, schedule: self.max_batch_tokens)
-    replace(EncoderEngine, "_max_step_tokens", lambda self, decode_seconds: 8 * self.max_tokens)
+    replace(EncoderEngine, "_max_step_tokens", lambda self, decode_seconds: self.max_tokens)
 
 
 @bug("http", "worker")
