@@ -3,18 +3,20 @@ PYTHON ?= python3
 PORT ?= 8000
 HOST ?= 127.0.0.1
 ARGS ?=
+MINUTES ?= 10
 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+FUZZ := $(VENV)/.fuzz
 PEERS := .venv-bench
 CLIENTS := .venv-clients
 RAY := $(VENV)/.ray
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-families test-ray test-page test-clients test-heavy-clients clients check format reference demo page-screenshots bench bench-quick bench-cuda chaos soak clean
+.PHONY: help serve test test-families test-ray test-page test-clients test-heavy-clients clients check format reference demo page-screenshots bench bench-quick bench-cuda chaos soak fuzz clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +91,14 @@ clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests of all clients and write
 
 chaos: $(DEV)  ## Check the promises of reliability, write docs/reliability-report.md (under 30 minutes)
 	@$(BIN)/python -m tests.chaos --report docs/reliability-report.md $(ARGS)
+
+$(FUZZ): $(DEV)
+	@$(PIP) -q install -c constraints.txt "$$($(BIN)/python -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["fuzz"])')"
+	@touch $@
+
+fuzz: $(FUZZ)  ## Fuzz the parsers and every route for MINUTES=10; failing inputs stay in tests/fuzz/corpus
+	@$(BIN)/python -m tests.fuzz --seconds $$(($(MINUTES) * 60)) $(ARGS)
 
 soak: $(DEV)  ## Send 100,000 mixed requests and watch the memory; a stopped run goes on
 	@$(BIN)/python -m tests.chaos.soak $(ARGS)

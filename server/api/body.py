@@ -42,7 +42,7 @@ async def read(request: Request, schema: type[Schema], max_bytes: int, timeout_s
     value = await read_json(request, max_bytes, timeout_seconds)
     if request.path_params and isinstance(value, dict):
         value = value | request.path_params
-    if request.scope[_BODY_BYTES] < THREAD_BYTES:
+    if not is_large(request):
         return validate(value, schema)
     return await of(request).runtime.pools.parse.run(lambda: validate(value, schema))
 
@@ -61,6 +61,11 @@ async def read_json(request: Request, max_bytes: int, timeout_seconds: float) ->
         value = await of(request).runtime.pools.parse.run(lambda: parse(raw)) if large else parse(raw)
         keep(request, value, len(raw))
     return request.scope[_BODY]
+
+
+def is_large(request: Request) -> bool:
+    """Whether work on the body, which was read, belongs in a thread."""
+    return bool(request.scope[_BODY_BYTES] >= THREAD_BYTES)
 
 
 def keep(request: Request, value: Any, num_bytes: int) -> None:

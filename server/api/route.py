@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.access_log import CALL, OPERATION
-from server.api.body import read, read_json
+from server.api.body import is_large, read, read_json
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.form import is_form, read_fields
 from server.api.json_answer import MAX_INLINE, json_answer, json_response
@@ -103,6 +103,10 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         authorize(request, state, self.key_field, value.get(self.key_field) if isinstance(value, dict) else None)
         return await read(request, self.body, *limits)
 
+    async def specify(self, request: Request, state: State, call: Call, parse: Callable[[], SpecT]) -> SpecT:
+        """The specification of a body; of a large one in a thread. Raises InvalidRequest."""
+        return await state.runtime.pools.parse.run(parse, call) if is_large(request) else parse()
+
     def call(self, request: Request, state: State, body: BodyT) -> Call:
         """The engine work of a request, with its deadline."""
         deadline = state.deadline(request, getattr(body, "timeout_ms", None))
@@ -129,7 +133,7 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
         body = await self.read(request, state)
         call = self.call(request, state, body)
         try:
-            spec = self.parse(body)
+            spec = await self.specify(request, state, call, lambda: self.parse(body))
             with self.errors.renaming():
                 async with leaving_on_disconnect(request, call):
                     result = await self.run(state.runtime, call, spec)
@@ -192,7 +196,7 @@ class StreamingRoute(
         body = await self.read(request, state)
         call = self.call(request, state, body)
         try:
-            spec = self.parse(body)
+            spec = await self.specify(request, state, call, lambda: self.parse(body))
             with self.errors.renaming():
                 async with leaving_on_disconnect(request, call):
                     run = await self.run(state.runtime, call, spec)

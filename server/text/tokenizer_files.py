@@ -171,7 +171,7 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
             config=config,
             lower_case=read_json(directory, "sentence_bert_config.json").get("do_lower_case") is True,
         )
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
         if isinstance(error, TokenizerError):
             raise
         raise TokenizerError("tokenizer_config.json is damaged: its special tokens cannot be read") from None

@@ -11,6 +11,7 @@ that all threads of the process used in the gap: other threads stop the loop whi
 from __future__ import annotations
 
 import asyncio
+import gc
 import mmap
 import struct
 import sys
@@ -37,6 +38,7 @@ class LoopMonitor:
         self._thread = threading.get_ident()
         self._schedstat = f"/proc/self/task/{threading.get_native_id()}/schedstat"
         self._last = self._now()
+        gc.callbacks.append(self._collected)
         threading.Thread(target=self._sample, daemon=True, name="loop monitor").start()
         self._beat()
 
@@ -57,6 +59,14 @@ class LoopMonitor:
                 file.write(f"{number:.0f} end of a stall of {own:.3f} s\n")
         self._last = now
         self._loop.call_later(PERIOD_SECONDS, self._beat)
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        """Note a long garbage collection, which stops all threads."""
+        if phase == "start":
+            self._collecting = time.monotonic()
+        elif (seconds := time.monotonic() - self._collecting) > SAMPLED_SECONDS:
+            with self._stacks.open("a") as file:
+                file.write(f"  collected generation {info['generation']} in {seconds:.3f} s\n")
 
     def _sample(self) -> None:
         sampled = 0.0

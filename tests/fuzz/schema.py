@@ -1,0 +1,121 @@
+"""Requests made from the OpenAPI document of a running server, valid and invalid, for every route (promise 13)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+
+from tests.waiting import HANG_SECONDS
+
+MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+
+
+EXAMPLES = 10
+"""Requests of one kind to one route, before the next route."""
+
+
+def check_routes(url: str, seconds: float = 0.0) -> Counter[tuple[str, str, int]]:
+    """Send valid and invalid requests to each route. Returns their number by route, kind and status.
+
+    Fails for a status of 500 or above, an answer without a request id, and an error that is not JSON.
+
+    url: address of the server.
+    seconds: 0 for one fixed request of each kind to each route; else random ones until this time has passed.
+    """
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    models = _models_by_route(url)
+    counts: Counter[tuple[str, str, int]] = Counter()
+    with httpx.Client(base_url=url, timeout=HANG_SECONDS) as http:
+        end = time.monotonic() + seconds
+        while not counts or time.monotonic() < end:
+            for found in schema.get_all_operations():
+                operation = found.ok()
+                for mode in MODES:
+                    name = f"{operation.method.upper()} {operation.path}"
+                    for status in _send(
+                        http, operation, mode, EXAMPLES if seconds else 1, models, derandomize=not seconds
+                    ):
+                        counts[name, mode.value, status] += 1
+    return counts
+
+
+def totals(counts: Counter[tuple[str, str, int]]) -> Counter[tuple[str, int]]:
+    """The number of requests by kind and status."""
+    found: Counter[tuple[str, int]] = Counter()
+    for (_, kind, status), count in counts.items():
+        found[kind, status] += count
+    return found
+
+
+def _send(
+    http: httpx.Client,
+    operation: Any,
+    mode: GenerationMode,
+    examples: int,
+    models: dict[str, list[str]],
+    derandomize: bool,
+) -> list[int]:
+    """Send requests of one kind to one route. Returns their statuses; none if the route has no such requests."""
+    statuses: list[int] = []
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=derandomize,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def run(case: Any) -> None:
+        if mode == GenerationMode.POSITIVE:
+            _name_a_model(case, models, len(statuses))
+        answer = case.call(base_url=str(http.base_url), timeout=HANG_SECONDS)
+        place = (
+            f"{operation.method.upper()} {operation.path} {mode.value}: {answer.status_code} {answer.content[:300]!r}"
+        )
+        assert answer.status_code < 500, f"{place} for {json.dumps(case.body, default=repr)[:2000]}"
+        assert answer.headers["x-request-id"], place
+        if answer.status_code >= 400:
+            json.loads(answer.content)
+        statuses.append(answer.status_code)
+
+    # A route without a query and a body has no invalid requests.
+    if mode == GenerationMode.POSITIVE or len(operation.query) or len(operation.body):
+        run()
+    return statuses
+
+
+def _name_a_model(case: Any, models: dict[str, list[str]], number: int) -> None:
+    """Put the name of a loaded model in place of a generated one, so that the request passes the first check.
+
+    A timeout becomes a long one, because a passed deadline is an answer with status 504.
+    """
+    fitting = models.get(case.path) or [name for names in models.values() for name in names]
+    name = fitting[number % len(fitting)]
+    if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
+        case.body["model"] = name
+    if isinstance(case.body, dict) and isinstance(case.body.get("timeout_ms"), int):
+        case.body["timeout_ms"] = 60_000
+    if case.path_parameters and "model" in case.path_parameters:
+        case.path_parameters["model"] = name
+
+
+def _models_by_route(url: str) -> dict[str, list[str]]:
+    def pairs() -> Iterator[tuple[str, str]]:
+        for model in httpx.get(f"{url}/info", timeout=HANG_SECONDS).json()["models"]:
+            for route in model["routes"]:
+                yield route, model["name"]
+
+    found: dict[str, list[str]] = {}
+    for route, name in pairs():
+        found.setdefault(route, []).append(name)
+    return found

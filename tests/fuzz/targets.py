@@ -1,0 +1,228 @@
+"""Functions that take any bytes and must not fail: the parsers of everything that comes from outside.
+
+A target returns for bad input that is refused with the documented error, and raises for any other outcome. For good
+input it checks what must hold. `tests/fuzz/corpus/TARGET/` has the inputs of each target.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import tempfile
+import tomllib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from server.api import body
+from server.api.dialects.registry import ROUTES
+from server.api.route import JsonRoute, StreamingRoute
+from server.api.sse import frame
+from server.api_keys import load_keys
+from server.audio.wav import AudioError, read_wav
+from server.client.connection import Event, read_events
+from server.errors import RequestError, StartError
+from server.text.detokenizer import IncrementalDetokenizer
+from server.text.load import load_tokenizer
+from server.text.markup import MarkupOptions, parse
+from server.text.markup_tokens import MarkupError
+from server.text.tokenizer import Tokenizer, TokenizerError
+from weights.read import WeightsError, open_checkpoint
+
+DEMO = Path(__file__).resolve().parents[2] / "weights" / "demo"
+MAX_TENSOR_BYTES = 1 << 20
+
+Target = Callable[[bytes], None]
+
+
+def dialects(data: bytes) -> None:
+    """The path of a route, a line break, and a JSON body: read, validated and converted to a specification."""
+    path, _, raw = data.partition(b"\n")
+    for route in ROUTES:
+        if route.path.encode() == path:
+            try:
+                valid = body.validate(body.parse(raw), route.body)
+                if isinstance(route, JsonRoute | StreamingRoute):
+                    route.parse(valid)
+            except RequestError as error:
+                assert error.status in (404, 413, 415, 422), error.status
+                json.dumps(error.body("id"), allow_nan=False).encode()
+
+
+def html(data: bytes) -> None:
+    """A document in HTML. Its parts are the document, unchanged."""
+    _markup(data, MarkupOptions("html"))
+
+
+def xml(data: bytes) -> None:
+    """A document in XML. Its parts are the document, unchanged."""
+    _markup(data, MarkupOptions("xml"))
+
+
+def _markup(data: bytes, options: MarkupOptions) -> None:
+    document = data.decode(errors="ignore")
+    try:
+        parts = parse(document, options)
+    except MarkupError:
+        return
+    raw = [part if isinstance(part, str) else "".join(piece.raw for piece in part.pieces) for part in parts]
+    assert "".join(raw) == document
+
+
+def wav(data: bytes) -> None:
+    """A recording. Samples are finite, and no more than the limit."""
+    try:
+        samples, rate = read_wav(data, 2.0)
+    except AudioError as error:
+        assert "\n" not in str(error)
+        return
+    assert np.isfinite(samples).all() and 0 < len(samples) <= 2 * rate
+
+
+def events(data: bytes) -> None:
+    """A stream of server-sent events, as our client reads it, in one piece and byte by byte."""
+    assert _read_events([data]) == _read_events([bytes([byte]) for byte in data])
+
+
+def frames(data: bytes) -> None:
+    """A text in an event that our server writes is one event with the same text for our client."""
+    text = data.decode("utf-16-le", "ignore")
+    assert _read_events([frame("token", {"text": text})]) == [Event("token", json.dumps({"text": text}))] or [
+        json.loads(event.data) for event in _read_events([frame("token", {"text": text})])
+    ] == [{"text": text}]
+
+
+def _read_events(chunks: list[bytes]) -> list[Event]:
+    async def stream() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+
+    async def read() -> list[Event]:
+        return [event async for event in read_events(stream())]
+
+    return asyncio.run(read())
+
+
+def detokenizer(data: bytes) -> None:
+    """The streamed text of any tokens is their decoded text. First byte: demo model; then two bytes a token."""
+    if not data:
+        return
+    tokenizer = _demo_tokenizer(data[0] % 4)
+    ids = [int.from_bytes(data[at : at + 2], "little") % tokenizer.vocab_size for at in range(1, len(data) - 1, 2)]
+    for skip in (True, False):
+        detokenizer = IncrementalDetokenizer(tokenizer, skip_special_tokens=skip)
+        text = "".join([*(detokenizer.push([token_id]) for token_id in ids), detokenizer.finish()])
+        assert text == tokenizer.decode(ids, skip_special_tokens=skip)
+
+
+@functools.cache
+def _demo_tokenizer(number: int) -> Tokenizer:
+    return load_tokenizer(DEMO / ("sentence-encoder", "sentiment", "story", "translator-en-fr")[number])
+
+
+def safetensors(data: bytes) -> None:
+    """A weight file. Tensors that it lists can be read."""
+    _checkpoint({"model.safetensors": data})
+
+
+def weight_index(data: bytes) -> None:
+    """The index of a checkpoint in several files."""
+    _checkpoint({"model.safetensors.index.json": data})
+
+
+def _checkpoint(files: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        for name, data in files.items():
+            (Path(directory) / name).write_bytes(data)
+        try:
+            with open_checkpoint(Path(directory)) as tensors:
+                for tensor in tensors.values():
+                    if tensor.dtype is not None and tensor.nbytes <= MAX_TENSOR_BYTES:
+                        assert tuple(tensor.read().shape) == tensor.shape
+        except WeightsError as error:
+            assert "\n" not in str(error) and directory not in str(error)
+
+
+def tokenizer_json(data: bytes) -> None:
+    """A `tokenizer.json`. If it loads, it tokenizes."""
+    _tokenizer("tokenizer.json", data)
+
+
+def sentencepiece(data: bytes) -> None:
+    """A `spiece.model`."""
+    _tokenizer("spiece.model", data)
+
+
+def tokenizer_config(data: bytes) -> None:
+    """A `tokenizer_config.json` beside good files."""
+    _tokenizer("tokenizer_config.json", data, {"tokenizer.json": (DEMO / "story" / "tokenizer.json").read_bytes()})
+
+
+def _tokenizer(name: str, data: bytes, others: dict[str, bytes] | None = None) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        for file, content in {"config.json": b"{}", **(others or {}), name: data}.items():
+            (Path(directory) / file).write_bytes(content)
+        try:
+            tokenizer = load_tokenizer(Path(directory))
+        except TokenizerError as error:
+            assert "\n" not in str(error) and directory not in str(error)
+            return
+        try:
+            tokenizer.encode(["The old fox.", "\u00e9\U0001f600"])
+        except (
+            Exception
+        ) as error:  # the library has no type for it: a vocabulary without a token for unknown characters
+            if "unk" not in str(error).lower():
+                raise
+
+
+def key_file(data: bytes) -> None:
+    """A TOML file of API keys. No message has a part of its values."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "keys.toml"
+        path.write_bytes(data)
+        try:
+            load_keys([], path)
+        except StartError as error:
+            said = str(error)
+            assert "\n" not in said
+            assert not [value for value in _texts(data) if len(value) > 16 and value in said]
+
+
+def _texts(data: bytes) -> list[str]:
+    """All text values of a TOML document."""
+
+    def inside(value: Any) -> list[str]:
+        if isinstance(value, dict):
+            return [text for one in value.values() for text in inside(one)]
+        if isinstance(value, list):
+            return [text for one in value for text in inside(one)]
+        return [value] if isinstance(value, str) else []
+
+    try:
+        return inside(tomllib.loads(data.decode()))
+    except (ValueError, RecursionError):
+        return []
+
+
+TARGETS: dict[str, Target] = {
+    target.__name__: target
+    for target in (
+        dialects,
+        html,
+        xml,
+        wav,
+        events,
+        frames,
+        detokenizer,
+        safetensors,
+        weight_index,
+        tokenizer_json,
+        sentencepiece,
+        tokenizer_config,
+        key_file,
+    )
+}
