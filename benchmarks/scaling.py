@@ -1,8 +1,8 @@
-"""Compare one worker of several threads with several workers of one thread: `python -m benchmarks.scaling`.
+"""Compare divisions of the cores into workers and threads: `python -m benchmarks.scaling --layouts 1x2 2x1`.
 
-Both servers run at the same time with the same models and get the same requests in turns, so that a change of the
-machine's speed affects both. A line per load shows the median of the ratios of their throughput, and the memory
-(proportional set size) of the workers of each server.
+The servers run at the same time with the same model and get the same requests in turns, so that a change of the
+machine's speed affects all of them. A line per load shows their throughput and the ratios to the first server, and a
+line per model the memory (proportional set size) of their workers.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,10 @@ from benchmarks.memory import children
 
 _URL = re.compile(r"http://127\.0\.0\.1:(\d+)")
 _WORDS = ("a", "small", "river", "crossed", "the", "old", "town", "and", "every", "baker", "walked", "along", "it")
+
+
+Server = tuple[int, subprocess.Popen[str]]
+"""Port and process of a running server."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ LOADS = (
 
 
 @contextmanager
-def server(models: list[str], workers: int, threads: int) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+def server(models: list[str], workers: int, threads: int) -> Iterator[Server]:
     """A running server. Yields its port and its process."""
     command = [sys.executable, "-m", "server.cli", "serve", *models, "--port", "0", "--device", "cpu"]
     options = {"workers": workers, "threads": threads, "kv-cache-memory": "128M", "access-log": None}
@@ -128,11 +132,22 @@ def throughput(port: int, load: Load, round_number: int) -> float:
     return load.requests * load.units / seconds
 
 
+def parse_layout(value: str) -> tuple[int, int]:
+    """Workers and threads of each, from text such as `2x1`."""
+    workers, _, threads = value.partition("x")
+    return int(workers), int(threads)
+
+
 def main() -> None:
     cores = len(os.sched_getaffinity(0))
     parser = argparse.ArgumentParser(prog="benchmarks.scaling", description=__doc__)
-    parser.add_argument("--workers", type=int, default=cores, help="workers of one thread (default: one for each core)")
-    parser.add_argument("--threads", type=int, default=cores, help="threads of the single worker (default: all cores)")
+    parser.add_argument(
+        "--layouts",
+        nargs="+",
+        type=parse_layout,
+        default=[(1, cores), (cores, 1)],
+        help="WORKERSxTHREADS of each server; all are compared with the first (default: 1xCORES CORESx1)",
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--checkpoints", type=Path, default=Path(".bench"), help="directory for the models")
     parser.add_argument("--only", default="", help="only loads whose name contains this text")
@@ -141,24 +156,33 @@ def main() -> None:
     loads = [load for load in LOADS if given.only in load.name]
     for model in dict.fromkeys(load.model for load in loads):
         directory = demo / model if (demo / model).exists() else make(model, given.checkpoints)
-        served = [f"{model}={directory}"]
-        with server(served, 1, given.threads) as (one, first), server(served, given.workers, 1) as (many, second):
+        with ExitStack() as stack:
+            servers = [stack.enter_context(server([f"{model}={directory}"], *layout)) for layout in given.layouts]
             for load in (load for load in loads if load.model == model):
-                rates: list[tuple[float, float]] = []
-                for number in range(given.rounds + 1):
-                    ports = (one, many) if number % 2 else (many, one)
-                    measured = {port: throughput(port, load, number) for port in ports}
-                    rates.append((measured[one], measured[many]))
-                kept = rates[1:]
-                singles, several = zip(*kept, strict=True)
-                ratios = sorted(after / before for before, after in kept)
-                print(
-                    f"{load.name}: {statistics.median(singles):.0f} and {statistics.median(several):.0f} {load.unit}, "
-                    f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
-                    flush=True,
-                )
-            megabytes = [worker_bytes(process) / 1e6 for process in (first, second)]
-            print(f"{model}: memory of the workers {megabytes[0]:.0f} and {megabytes[1]:.0f} MB", flush=True)
+                print(f"{load.name}:", compare(load, servers, given.layouts, given.rounds), flush=True)
+            sizes = ", ".join(
+                f"{workers}x{threads} {worker_bytes(process) / 1e6:.0f} MB"
+                for (workers, threads), (_, process) in zip(given.layouts, servers, strict=True)
+            )
+            print(f"{model}: memory of the workers {sizes}", flush=True)
+
+
+def compare(load: Load, servers: Sequence[Server], layouts: Sequence[tuple[int, int]], rounds: int) -> str:
+    """Median throughput of each server, and its ratio to the first: median, smallest and largest of the rounds."""
+    rates: list[list[float]] = [[] for _ in servers]
+    for number in range(rounds + 1):
+        for index in range(len(servers)) if number % 2 else reversed(range(len(servers))):
+            rate = throughput(servers[index][0], load, number)
+            if number:  # the first round warms up
+                rates[index].append(rate)
+    parts = []
+    for (workers, threads), own in zip(layouts, rates, strict=True):
+        ratios = sorted(rate / first for rate, first in zip(own, rates[0], strict=True))
+        spread = (
+            f" ({statistics.median(ratios):.2f}: {ratios[0]:.2f} to {ratios[-1]:.2f})" if own is not rates[0] else ""
+        )
+        parts.append(f"{workers}x{threads} {statistics.median(own):.0f} {load.unit}{spread}")
+    return ", ".join(parts)
 
 
 if __name__ == "__main__":
