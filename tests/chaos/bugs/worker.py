@@ -89,6 +89,14 @@ def missing_kernels_are_silent() -> None:
 
 
 @bug("worker")
+def workers_pack_their_own_weights() -> None:
+    """Each worker packs weights of its own."""
+    from tests.chaos.checks import shared_weights
+
+    replace(shared_weights.memory_of_workers, "__defaults__", (False,))
+
+
+@bug("worker")
 def grammars_compile_in_the_step() -> None:
     """The step waits for every new grammar, and for a second more."""
     from server.engine.grammar_masks import GrammarMasks
