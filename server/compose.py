@@ -38,6 +38,7 @@ from server.ipc.worker_pool import WorkerPool
 from server.ipc.worker_process import WORKER_COMMAND
 from server.memory import usable_memory_bytes
 from server.metrics import Metrics
+from server.operations.admission import Admission, default_memory_bytes
 from server.operations.runtime import Runtime, ServedModel
 from server.settings import Settings
 from server.text import checkpoint_text
@@ -70,6 +71,7 @@ class Server:
         self.languages = _stated_languages(settings.languages, list(self.directories))
         metrics = Metrics()
         sequences, tokens = default_limits(usable_memory_bytes())
+        memory = settings.max_request_memory or default_memory_bytes(usable_memory_bytes())
         client = EngineClient(
             Telemetry(metrics, _LoadReport(bars=settings.log_format == "text")),
             settings.max_queue_requests or sequences,
@@ -81,7 +83,13 @@ class Server:
         self.texts: dict[str, CheckpointText] = {}
         self.state = State(
             settings=settings,
-            runtime=Runtime(client, metrics, self.texts, settings.max_text_characters),
+            runtime=Runtime(
+                client,
+                metrics,
+                self.texts,
+                settings.max_text_characters,
+                admission=Admission(memory, settings.max_requests, len(self.directories) + len(self.adapters)),
+            ),
             fresh=lambda: self.pool.num_ready > 0,
             failed=lambda: self.lifecycle.failed,
             workers=lambda: (self.pool.num_ready, self.pool.num_workers),

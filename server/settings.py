@@ -202,6 +202,19 @@ class Settings(BaseSettings):
     audio_timeout_seconds: Seconds = Field(
         default=60.0, description="Time limit for receiving a request body with an audio file."
     )
+    max_requests: Count = Field(
+        default=1024, description="Maximum number of HTTP requests in progress; one more is refused at once."
+    )
+    max_connections: Count | None = Field(
+        default=None,
+        description="Maximum number of open connections; one more is refused at once. By default 4096, or fewer if the "
+        "operating system allows fewer open files.",
+    )
+    max_request_memory: Size | None = Field(
+        default=None,
+        description="Memory of the HTTP process for the requests in progress, such as 384M. What a request may need is "
+        "reserved before its work begins; by default a sixteenth of the memory, at most 384M.",
+    )
     max_queue_requests: Count | None = Field(
         default=None,
         description="Maximum number of sequences (texts) that wait for their first step, over all models; by default "

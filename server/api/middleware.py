@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.api import docs_page, playground_page
 from server.api.access_log import TRACE, log_request
 from server.api.dialects.registry import KEYS_IN_FIELDS, error_shape
+from server.api.door import OVER_CONNECTION_LIMIT
 from server.api.error_shape import ErrorShape
 from server.api.keys import KEY_DEFERRED
 from server.api.route import ERROR_FORMAT
@@ -74,14 +75,20 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                answer_headers = MutableHeaders(scope=message)
+                answer_headers["x-request-id"] = request_id
+                if scope.get(OVER_CONNECTION_LIMIT):
+                    answer_headers["connection"] = "close"
             await send(message)
 
         delays_shutdown = not _reads(scope, OPERATIONS_PATHS)
         self.state.answering += delays_shutdown
+        entered: int | None = None
         try:
             try:
                 self._check(scope, headers)
+                if delays_shutdown:
+                    entered = self.state.door.enter(scope, headers)
             except RequestError as error:
                 shape = error_shape(Request(scope), self.state.settings.dialect_errors)
                 await error_response(error, request_id, self.state, shape)(scope, receive, send_with_id)
@@ -93,6 +100,8 @@ class RequestMiddleware:
                 raise
         finally:
             self.state.answering -= delays_shutdown
+            if entered is not None:
+                self.state.door.leave(entered)
             self._record(scope, status or 499, time.monotonic() - started, request_id)
 
     def _check(self, scope: Scope, headers: Headers) -> None:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+import sys
+from typing import Any, ClassVar
 
 import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from server.api.door import OVER_CONNECTION_LIMIT
+from server.api.lingering import LingeringTransport
 from server.api.sse import DIRECT_CONNECTION
 
 log = logging.getLogger("triptych.protocol")
@@ -29,17 +32,26 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close
 class LimitedHttpProtocol(HttpToolsProtocol):
     """Closes a connection whose request line and headers take too long or are too large.
 
-    The deadline also applies to a new connection that sends nothing.
+    The deadline also applies to a new connection that sends nothing. Requests on a connection above the limit are
+    marked, and the middleware refuses them; such a connection is closed after its answer.
+
+    max_connections: most open connections.
     """
+
+    max_connections: ClassVar[int] = sys.maxsize
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._is_over_limit = False
         self._header_timer: asyncio.TimerHandle | None = None
         self._header_bytes = 0
         self._in_headers = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
+        self._is_over_limit = len(self.connections) > self.max_connections
+        if self._is_over_limit:
+            self.transport = LingeringTransport(self.transport)  # type: ignore[assignment]
         self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -63,6 +75,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._stop_header_timer()
         self._in_headers = False
         super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.scope[OVER_CONNECTION_LIMIT] = self._is_over_limit  # type: ignore[literal-required]
+        super()._start_asgi_task(cycle, app)
 
     def _start_header_timer(self) -> None:
         self._in_headers = True

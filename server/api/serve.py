@@ -11,6 +11,7 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -34,9 +35,30 @@ KEEP_ALIVE_SECONDS = 30
 STALLED_CLIENT_MILLISECONDS = 30_000
 """The kernel closes a connection whose client acknowledges no byte for this time."""
 BACKLOG_CONNECTIONS = 2048
+DEFAULT_CONNECTIONS = 4096
+RESERVED_FILES = 128
+"""Open files besides connections: models, libraries, pipes to other processes, and connections that are refused."""
 SWITCH_SECONDS = 0.001
 """Time after which a thread that runs Python code lets the event loop run. Python's default is 5 ms, and the loop waits
 once for each thread that is busy."""
+
+
+def connection_limit(wanted: int | None) -> int:
+    """The number of connections that the process may have open. Raises its limit of open files as far as allowed.
+
+    wanted: the setting, or None for the default.
+    """
+    limit = wanted or DEFAULT_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = limit + RESERVED_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < needed:
+            limit = max(soft - RESERVED_FILES, soft // 2)
+            if wanted is not None:
+                log.warning("only %d connections: the limit of open files is %d (ulimit -n)", limit, soft)
+    return limit
 
 
 def listen(host: str, port: int, setting: str = "port") -> socket.socket:
@@ -62,12 +84,14 @@ class Endpoints:
     api: for all routes.
     metrics: for `/metrics` and the probes, if they have a port of their own.
     tls: None for plain HTTP. metrics_tls: the same for the metrics port.
+    max_connections: most open connections to `api`.
     """
 
     api: socket.socket
     metrics: socket.socket | None = None
     tls: ssl.SSLContext | None = None
     metrics_tls: ssl.SSLContext | None = None
+    max_connections: int = sys.maxsize
 
     @classmethod
     @contextlib.contextmanager
@@ -79,7 +103,8 @@ class Endpoints:
             metrics = None
             if settings.metrics_port is not None:
                 metrics = stack.enter_context(listen(settings.metrics_host, settings.metrics_port, "metrics_port"))
-            yield cls(api, metrics, tls, None if is_loopback(settings.metrics_host) else tls)
+            metrics_tls = None if is_loopback(settings.metrics_host) else tls
+            yield cls(api, metrics, tls, metrics_tls, connection_limit(settings.max_connections))
 
     @property
     def url(self) -> str:
@@ -150,7 +175,9 @@ async def serve(
     Raises StartError when loading or the workers fail, CheckpointError if a checkpoint is the reason.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
-    servers = [_UvicornServer(_config(app, await choose_protocol(), "on"), endpoints.api, endpoints.tls)]
+    chosen = await choose_protocol()
+    limited = type(chosen.__name__, (chosen,), {"max_connections": endpoints.max_connections})
+    servers = [_UvicornServer(_config(app, limited, "on"), endpoints.api, endpoints.tls)]
     if endpoints.metrics is not None:
         config = _config(monitoring, LimitedHttpProtocol, "off")
         servers.append(_UvicornServer(config, endpoints.metrics, endpoints.metrics_tls))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
+from server.api.door import Door
 from server.api_keys import ApiKeys
 from server.errors import InvalidRequest
 from server.operations.runtime import Runtime
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from server.api.tracing import Tracing
 
 DEFAULT_TIMEOUT_MS = 60_000
+_BODY_SHARE = 3
+"""The bodies of the requests in progress may have a third of the memory for requests."""
 KEY_LIMITS = "triptych.key_limits"
 """Key of the scope for the `KeyLimits` of the request's API key. Missing if no key is required."""
 CACHE_SALT = "triptych.cache_salt"
@@ -36,6 +39,7 @@ class State:
     failed: whether the server has given up on its workers.
     workers: number of workers that are ready, and of all workers.
     started: all models have been loaded once. draining: new requests are refused.
+    door: limits the requests in progress.
     keys: the accepted API keys; replaced when the key file changes.
     tracing: None if traces are off.
     answering: number of requests in progress. recordings: number of requests with a recording in memory.
@@ -48,6 +52,7 @@ class State:
     fresh: Callable[[], bool]
     failed: Callable[[], bool]
     workers: Callable[[], tuple[int, int]] = lambda: (1, 1)
+    door: Door = field(init=False)
     keys: ApiKeys = field(default_factory=ApiKeys)
     started: bool = False
     draining: bool = False
@@ -56,6 +61,10 @@ class State:
     recordings: int = 0
     start_time: float = field(default_factory=time.time)
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+    def __post_init__(self) -> None:
+        settings, memory = self.settings, self.runtime.admission.memory_bytes
+        self.door = Door(settings.max_requests, memory // _BODY_SHARE, settings.max_body_bytes)
 
     @property
     def ready(self) -> bool:

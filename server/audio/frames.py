@@ -21,6 +21,9 @@ FRAMES_PER_TOKEN = 2
 _HALF_WINDOW = 200
 _DYNAMIC_RANGE = 8.0
 
+SECOND_BYTES = 4 * (SAMPLE_RATE + 2 * FRAMES_PER_SECOND * 128)
+"""Memory per second of a recording: its samples, and twice its frames with 128 mel bands, while they are joined."""
+
 Samples = NDArray[np.float32]
 """Mono audio: [samples], float32, from -1 to 1."""
 Frames = NDArray[np.float32]
@@ -34,20 +37,25 @@ def split_samples(samples: Samples, window_frames: int) -> list[Samples]:
     A recording shorter than a window is padded with silence. Both ends are extended by their mirror image.
     """
     min_samples = window_frames * HOP_SAMPLES
-    padded = np.pad(samples, (0, max(min_samples - len(samples), 0)))
-    total = len(padded) // HOP_SAMPLES
-    mirrored = np.pad(padded, _HALF_WINDOW, mode="reflect")
+    if len(samples) < min_samples:
+        samples = np.pad(samples, (0, min_samples - len(samples)))
+    total = len(samples) // HOP_SAMPLES
     parts = []
     for first in range(0, total, window_frames):
         last = min(first + window_frames, total) - 1
-        parts.append(mirrored[first * HOP_SAMPLES : last * HOP_SAMPLES + 2 * _HALF_WINDOW])
+        start, end = first * HOP_SAMPLES - _HALF_WINDOW, last * HOP_SAMPLES + _HALF_WINDOW
+        part = samples[max(start, 0) : end]
+        missing = max(-start, 0), max(end - len(samples), 0)
+        parts.append(np.pad(part, missing, mode="reflect") if any(missing) else part)
     return parts
 
 
 def join_log_mel(parts: Sequence[Frames]) -> Frames:
     """Concatenate the log-mel frames of the parts of `split_samples` and scale them."""
-    power = np.concatenate(parts)
-    frames: Frames = (np.maximum(power, power.max() - np.float32(_DYNAMIC_RANGE)) + np.float32(4.0)) / np.float32(4.0)
+    frames: Frames = np.concatenate(parts)
+    np.maximum(frames, frames.max() - np.float32(_DYNAMIC_RANGE), out=frames)
+    frames += np.float32(4.0)
+    frames /= np.float32(4.0)
     return frames
 
 
@@ -57,6 +65,6 @@ def window(frames: Frames, start: int, window_frames: int) -> Frames:
     return np.pad(part, ((0, window_frames - len(part)), (0, 0)))
 
 
-def num_frames(samples: Samples) -> int:
-    """Number of frames of the recording without the padding of `split_samples`."""
-    return -(-len(samples) // HOP_SAMPLES)
+def num_frames(num_samples: int) -> int:
+    """Number of frames of a recording of this many samples, without the padding of `split_samples`."""
+    return -(-num_samples // HOP_SAMPLES)

@@ -35,7 +35,8 @@ def resample(samples: Samples, rate: int, target_rate: int) -> Samples:
     half = len(taps) // 2
     count = -(-len(samples) * up // down)
     taps_per_phase = -(-len(taps) // up)
-    padded = np.pad(samples.astype(np.float64), (taps_per_phase, taps_per_phase + down))
+    padded = np.zeros(len(samples) + 2 * taps_per_phase + down, dtype=np.float64)
+    padded[taps_per_phase : taps_per_phase + len(samples)] = samples
     result = np.empty(count, dtype=np.float32)
     for phase in range(min(up, count)):
         # Output n is at position n * down of the zero-stuffed signal, whose samples are at the multiples of `up`.

@@ -22,6 +22,9 @@ MAX_AMPLITUDE = 1_000.0
 
 _PCM, _FLOAT, _EXTENSIBLE = 0x0001, 0x0003, 0xFFFE
 _SUBFORMAT_TAIL = bytes.fromhex("000000001000800000aa00389b71")
+_FORMAT_CHUNKS = 16
+_PIECE_SAMPLES = 1 << 20
+"""Samples that are converted at once, because the intermediate numbers are in float64."""
 _UNKNOWN_LENGTH = 0xFFFFFFFF
 _COMPRESSED = {
     0x0002: "ADPCM",
@@ -64,6 +67,25 @@ class _WavFormat:
     rate: int
     frame_bytes: int
     bits: int
+
+
+def max_size(data: bytes) -> tuple[int, float]:
+    """Upper bounds of the samples per channel and of the seconds of a file, from its format alone.
+
+    A file whose format is not among its first chunks counts as one of 8 bits and `MIN_RATE`.
+    """
+    at = 12
+    for _ in range(_FORMAT_CHUNKS):
+        size = int.from_bytes(data[at + 4 : at + 8], "little")
+        if data[at : at + 4] == b"fmt ":
+            try:
+                found = _format(data[at + 8 : at + 8 + size])
+            except AudioError:
+                break
+            samples = len(data) // found.frame_bytes
+            return samples, samples / found.rate
+        at += 8 + size + size % 2
+    return len(data), len(data) / MIN_RATE
 
 
 def read_wav(data: bytes, max_seconds: float) -> tuple[Samples, int]:
@@ -131,11 +153,15 @@ def _mono_samples(data: bytes, form: _WavFormat, max_seconds: float) -> Samples:
         raise AudioError("the WAV file contains no audio")
     if count > max_seconds * form.rate:
         raise AudioError(f"the recording is {count / form.rate:.1f} seconds long; the limit is {max_seconds:g}")
-    values = _decode_samples(data[: count * form.frame_bytes], form)
-    mono: Samples = values.reshape(-1, form.channels).mean(axis=1, dtype=np.float64).astype(np.float32)
-    if not np.isfinite(mono).all():
+    mono = np.empty(count, dtype=np.float32)
+    for first in range(0, count, _PIECE_SAMPLES):
+        last = min(first + _PIECE_SAMPLES, count)
+        values = _decode_samples(data[first * form.frame_bytes : last * form.frame_bytes], form)
+        mono[first:last] = values.reshape(-1, form.channels).mean(axis=1, dtype=np.float64)
+    largest = max(float(mono.max()), -float(mono.min()))
+    if not np.isfinite(largest):
         raise AudioError("the WAV file contains NaN or infinity")
-    if np.abs(mono).max() > MAX_AMPLITUDE:
+    if largest > MAX_AMPLITUDE:
         raise AudioError(f"the WAV file contains samples beyond {MAX_AMPLITUDE:g}; floats are from -1 to 1")
     return mono
 

@@ -124,6 +124,11 @@ class Call:
         """Whether the client has disconnected."""
         return self._gone
 
+    def check_open(self) -> None:
+        """Raise ClientGone if the client has disconnected."""
+        if self._gone:
+            raise ClientGone("the client closed the connection")
+
     def on_close(self, callback: Callable[[], None]) -> None:
         """Run a callback once, when the call closes."""
         self._close_callbacks[callback] = None
@@ -143,8 +148,7 @@ class Call:
         Raises ClientGone after `leave`, and the errors of `EngineClient.submit`.
         """
         assert not self._open, "a call runs one message at a time"
-        if self._gone:
-            raise ClientGone("the client closed the connection")
+        self.check_open()
         self.submitted = time.monotonic()
         self._ids = self._client.submit(self, message)
         self.model = message.model
@@ -263,8 +267,7 @@ class Call:
             self._timer = None
 
     def _take_events(self) -> list[tuple[int, Event]]:
-        if self._gone:
-            raise ClientGone("the client closed the connection")
+        self.check_open()
         events, self._events = self._events, []
         return events
 

@@ -6,17 +6,11 @@ others.
 
 from __future__ import annotations
 
-import math
-import time
-from collections import deque
-
 from server.errors import Overloaded
+from server.ipc.release_rate import ReleaseRate
 
 REQUEST_SHARE = 4
 """One request may fill at most this fraction of the queue: a quarter."""
-MAX_RETRY_SECONDS = 60
-_WINDOW_SECONDS = 10.0
-_BUCKET_SECONDS = 0.25
 
 _MEMORY_SHARE = 32
 """The queue may fill this fraction of the memory: a thirty-second."""
@@ -43,7 +37,8 @@ class Queue:
         self.max_tokens = max_tokens
         self.requests = 0
         self.tokens = 0
-        self._left: deque[tuple[float, int, int]] = deque()
+        self._left = ReleaseRate()
+        self._left_tokens = ReleaseRate()
 
     @property
     def request_share(self) -> tuple[int, int]:
@@ -71,23 +66,12 @@ class Queue:
         """Count sequences and tokens that wait no longer."""
         self.requests -= requests
         self.tokens -= tokens
-        now = time.monotonic()
-        if self._left and now - self._left[-1][0] < _BUCKET_SECONDS:
-            began, earlier_requests, earlier_tokens = self._left.pop()
-            self._left.append((began, earlier_requests + requests, earlier_tokens + tokens))
-        else:
-            self._left.append((now, requests, tokens))
-        while now - self._left[0][0] > _WINDOW_SECONDS:
-            self._left.popleft()
+        self._left.add(requests)
+        self._left_tokens.add(tokens)
 
     def _seconds_until_room(self, requests: int, tokens: int) -> int:
         """Estimated time until a request has room, from the rate at which the queue became shorter lately."""
-        if not self._left:
-            return 1
-        elapsed = max(time.monotonic() - self._left[0][0], _BUCKET_SECONDS)
-        request_rate = sum(entry[1] for entry in self._left) / elapsed
-        token_rate = sum(entry[2] for entry in self._left) / elapsed
-        lacking_requests = self.requests + requests - self.max_requests
-        lacking_tokens = self.tokens + tokens - self.max_tokens
-        seconds = max(lacking_requests / max(request_rate, 1e-9), lacking_tokens / max(token_rate, 1e-9))
-        return min(max(math.ceil(seconds), 1), MAX_RETRY_SECONDS)
+        return max(
+            self._left.seconds_until(self.requests + requests - self.max_requests),
+            self._left_tokens.seconds_until(self.tokens + tokens - self.max_tokens),
+        )

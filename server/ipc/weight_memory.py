@@ -13,6 +13,7 @@ one starts again. The memory has no name in a file system, so it cannot outlive 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -54,13 +55,13 @@ class WeightMemory:
 
 
 def files_fingerprint(models: Sequence[ModelSpec]) -> str:
-    """Digest of the specifications of models, and of the size and time of each file of their directories."""
+    """Digest of the specifications of models, and of the size and time of all in their directories."""
     digest = hashlib.sha256(msgspec.json.encode(list(models)))
     for model in models:
         draft = "" if model.speculation is None else model.speculation.draft_directory
         for directory in (model.directory, *model.adapters.values(), *([draft] if draft else [])):
             for path in sorted(Path(directory).glob("*")):
-                if path.is_file():
+                with contextlib.suppress(OSError):
                     status = path.stat()
                     digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
     return digest.hexdigest()

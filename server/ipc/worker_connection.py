@@ -42,7 +42,8 @@ class WorkerConnection(asyncio.Protocol):
             if len(buffer) < end:
                 break
             try:
-                message = decode_from_worker(bytes(buffer[start + FRAME_HEADER.size : end]))
+                with memoryview(buffer) as view, view[start + FRAME_HEADER.size : end] as body:
+                    message = decode_from_worker(body)
             except msgspec.MsgspecError as error:
                 self._break(str(error))
                 return

@@ -146,14 +146,15 @@ class ChatRun:
 async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:
     """Render the template, tokenize and submit. Raises InvalidRequest that names the field at fault."""
     model = _model(runtime, spec)
-    functions = await _functions(runtime, spec)
-    tools = await _template_tools(runtime, model, spec, call.deadline)
-    prompt = await render_prompt(runtime, model, spec, tools, call.deadline)
+    runtime.admission.admit(call, model, spec.cost(model), "messages")
+    functions = await _functions(runtime, call, spec)
+    tools = await _template_tools(runtime, call, model, spec)
+    prompt = await render_prompt(runtime, call, model, spec, tools)
     source, text_format = None, spec.options.text_format
     if text_format is not None:
-        source = await runtime.pools.grammar.run(lambda: source_of(text_format, runtime.grammar_compiler))
-    plan = await runtime.in_thread(lambda: _plan(model, spec, functions, tools, prompt, source))
-    prompt_ids = await _encode(runtime, model, prompt)
+        source = await runtime.pools.grammar.run(lambda: source_of(text_format, runtime.grammar_compiler), call)
+    plan = await runtime.pools.tokenize.run(lambda: _plan(model, spec, functions, tools, prompt, source), call)
+    prompt_ids = await _encode(runtime, call, model, prompt)
     sections = plan.sections if plan.kinds != ["content"] else ()
     generation = GenerateSpec([prompt_ids], spec.options, model.name, sections, plan.special_ids)
     with _naming_fields(_field_names(generation)):
@@ -161,12 +162,13 @@ async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:
     return ChatRun(run, plan)
 
 
-async def count_prompt_tokens(runtime: Runtime, spec: ChatSpec) -> tuple[str, int]:
+async def count_prompt_tokens(runtime: Runtime, call: Call, spec: ChatSpec) -> tuple[str, int]:
     """Name of the model and number of tokens of the prompt, without generating. Raises InvalidRequest as `chat`."""
     model = _model(runtime, spec)
-    await _functions(runtime, spec)
-    prompt = await render_prompt(runtime, model, spec, await _template_tools(runtime, model, spec, None), None)
-    return model.name, len(await _encode(runtime, model, prompt))
+    runtime.admission.admit(call, model, spec.cost(model), "messages")
+    await _functions(runtime, call, spec)
+    prompt = await render_prompt(runtime, call, model, spec, await _template_tools(runtime, call, model, spec))
+    return model.name, len(await _encode(runtime, call, model, prompt))
 
 
 def _model(runtime: Runtime, spec: ChatSpec) -> ServedModel:
@@ -179,12 +181,12 @@ def _model(runtime: Runtime, spec: ChatSpec) -> ServedModel:
     raise InvalidRequest(f"{names}: the checkpoint has no chat template; use the completion routes", "model")
 
 
-async def _functions(runtime: Runtime, spec: ChatSpec) -> list[Function]:
+async def _functions(runtime: Runtime, call: Call, spec: ChatSpec) -> list[Function]:
     """The functions that an answer may call. Raises InvalidRequest for bad tools."""
     if not spec.tools and spec.tool_choice.mode == "auto":
         return []
     functions = await runtime.pools.grammar.run(
-        lambda: callable_functions(spec.tools, spec.tool_choice, runtime.grammar_compiler)
+        lambda: callable_functions(spec.tools, spec.tool_choice, runtime.grammar_compiler), call
     )
     if functions and spec.options.ignore_eos:
         raise InvalidRequest(
@@ -193,14 +195,12 @@ async def _functions(runtime: Runtime, spec: ChatSpec) -> list[Function]:
     return functions
 
 
-async def _template_tools(
-    runtime: Runtime, model: ServedModel, spec: ChatSpec, deadline: float | None
-) -> TemplateTools | None:
+async def _template_tools(runtime: Runtime, call: Call, model: ServedModel, spec: ChatSpec) -> TemplateTools | None:
     """What the template does with tools, if the request has any. Raises InvalidRequest if it ignores them."""
     shows_tools = bool(spec.tools) and spec.tool_choice.mode != "none"
     if not shows_tools and not any(one.get("tool_calls") or one.get("role") == "tool" for one in spec.messages):
         return None
-    found = await template_tools(runtime, model, deadline)
+    found = await template_tools(runtime, call, model)
     if shows_tools and found.format is None:
         raise InvalidRequest(
             f"`tools` are not supported by `{model.name}`: its chat template ignores them, so it has no tool format",
@@ -209,9 +209,9 @@ async def _template_tools(
     return found
 
 
-async def _encode(runtime: Runtime, model: ServedModel, prompt: str) -> list[int]:
-    encodings = await runtime.encode(model.tokenizer, [prompt], param="messages", add_special_tokens=False)
-    return encodings[0].ids
+async def _encode(runtime: Runtime, call: Call, model: ServedModel, prompt: str) -> list[int]:
+    (encoding,) = await runtime.encode(model.tokenizer, [prompt], param="messages", add_special_tokens=False, call=call)
+    return encoding.ids
 
 
 def _plan(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from server.errors import InvalidRequest
+from server.ipc.call import Call
 from server.operations.answer_plan import Reasoning
 from server.operations.chat_spec import ChatSpec
 from server.operations.runtime import Runtime, ServedModel
@@ -19,13 +20,12 @@ _NO_TOOLS = TemplateTools()
 
 
 async def render_prompt(
-    runtime: Runtime, model: ServedModel, spec: ChatSpec, tools: TemplateTools | None, deadline: float | None
+    runtime: Runtime, call: Call, model: ServedModel, spec: ChatSpec, tools: TemplateTools | None
 ) -> str:
     """The prompt as the template writes it.
 
     tools: what the template does with tools, if the request has any.
-    deadline: time of `time.monotonic()`, or None.
-    Raises InvalidRequest if the template fails or rejects the messages, and DeadlineExceeded.
+    Raises InvalidRequest if the template fails or rejects the messages, and the errors of `Pool.run`.
     """
     fixed = next((name for name in _FIXED_VARIABLES if name in spec.template_variables), None)
     if fixed is not None:
@@ -49,11 +49,11 @@ async def render_prompt(
             add_generation_prompt=spec.add_generation_prompt and not spec.continue_final_message,
             extra_variables={**_thinking_variable(spec.thinking, source), **spec.template_variables},
         )
-        rendered = runtime.chat_renderer.render(source, context, runtime.max_text_characters, deadline)
+        rendered = runtime.chat_renderer.render(source, context, runtime.max_text_characters, call.deadline)
         return continued_text(rendered, text) if spec.continue_final_message else rendered
 
     try:
-        return await runtime.in_template_thread(render, deadline)
+        return await runtime.in_template_thread(render, call)
     except ChatError as error:
         raise InvalidRequest(f"`messages`: {error}", "messages") from None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from server.operations.cost import Cost, max_tokens
+from server.operations.cost import Cost, most_tokens
 from server.operations.generate import generation_cost
 from server.operations.generation_options import GenerationOptions
 from server.operations.runtime import ServedModel
@@ -52,10 +52,12 @@ class ChatSpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. A template may repeat its own text for every message."""
-        given = len(
-            orjson.dumps([list(self.messages), list(self.tools), list(self.documents), dict(self.template_variables)])
-        )
+        given = orjson.dumps(
+            [list(self.messages), list(self.tools), list(self.documents), dict(self.template_variables)]
+        ).decode()
         templates = model.text.chat_templates.by_name.values()
-        characters = given + max(map(len, templates), default=0) * (len(self.messages) + len(self.tools) + 1)
-        tokens = [max_tokens(characters, model.max_input_tokens)]
-        return generation_cost(self.options, model, characters, tokens, self.options.candidates)
+        repeats = len(self.messages) + len(self.tools) + 1
+        characters = len(given) + max(map(len, templates), default=0) * repeats
+        written = max(map(model.tokenizer.token_bound, templates), default=0) * repeats
+        tokens = min(most_tokens(model.tokenizer, given) + written, model.max_input_tokens)
+        return generation_cost(self.options, model, characters, [tokens], self.options.candidates)

@@ -12,7 +12,7 @@ from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.ipc.descriptions import ModelInfo
 from server.ipc.messages import Encode
-from server.operations.cost import Cost, max_tokens
+from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import InputItems, Numbers, pair_items, sigmoid, text_items, vectors
 from server.operations.runtime import Runtime, ServedModel
 from server.text.truncation import TruncationSide
@@ -39,9 +39,9 @@ class ClassifySpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`."""
-        lengths = [sum(map(len, texts)) for texts in self.inputs]
-        tokens = sum(max_tokens(length, model.max_input_tokens) for length in lengths)
-        return Cost(sum(lengths), tokens, len(lengths), answer_numbers=len(lengths) * len(model.info.labels))
+        tokens = sum(min(most_tokens(model.tokenizer, *texts), model.max_input_tokens) for texts in self.inputs)
+        numbers = len(self.inputs) * len(model.info.labels)
+        return Cost(sum(map(characters_of, self.inputs)), tokens, len(self.inputs), answer_numbers=numbers)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ async def classify(runtime: Runtime, call: Call, spec: ClassifySpec) -> list[lis
     model = runtime.candidates(spec.model, "classify")[0]
     if spec.raw_scores and spec.function not in (None, "none"):
         raise InvalidRequest("`raw_scores` cannot be combined with `function_to_apply`", "raw_scores")
-    found = await _items(runtime, model, spec)
+    runtime.admission.admit(call, model, spec.cost(model))
+    found = await _items(runtime, call, model, spec)
     call.truncated_inputs = found.truncated
     logits = await vectors(call, Encode(call.next_id(), model.name, "classify", found.items, deadline=call.deadline))
     function = "none" if spec.raw_scores else spec.function or _default_function(model.info)
@@ -70,14 +71,14 @@ def by_falling_score(scores: Numbers, labels: Sequence[str]) -> list[LabelScore]
     return [LabelScore(labels[index], float(scores[index])) for index in order]
 
 
-async def _items(runtime: Runtime, model: ServedModel, spec: ClassifySpec) -> InputItems:
+async def _items(runtime: Runtime, call: Call, model: ServedModel, spec: ClassifySpec) -> InputItems:
     """One item per input, in order. Texts and pairs are tokenized in separate calls, as the tokenizer requires."""
     places = {count: [i for i, one in enumerate(spec.inputs) if len(one) == count] for count in (1, 2)}
     singles = [spec.inputs[i][0] for i in places[1]]
     firsts, seconds = ([spec.inputs[i][side] for i in places[2]] for side in (0, 1))
     found = {
-        1: await text_items(runtime, model, singles, spec.truncation, "inputs"),
-        2: await pair_items(runtime, model, firsts, seconds, spec.truncation, "inputs"),
+        1: await text_items(runtime, call, model, singles, spec.truncation, "inputs"),
+        2: await pair_items(runtime, call, model, firsts, seconds, spec.truncation, "inputs"),
     }
     items = {count: iter(one.items) for count, one in found.items()}
     truncated = sorted(places[count][i] for count, one in found.items() for i in one.truncated)

@@ -5,26 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-MAX_TOKENS_PER_CHARACTER = 33
-"""Most tokens that one character can become. U+FDFA grows to 33 bytes of UTF-8 under the normalization forms NFKC and
-NFKD (Unicode Standard Annex 15), and a tokenizer with byte fallback makes one token of each byte."""
+from server.text.tokenizer import Tokenizer
 
 MAX_ADDED_TOKENS = 8
 """Most tokens that a tokenizer or a language choice adds around one text, or around a pair of texts."""
+
+CHARACTER_BYTES = 4
+TOKEN_BYTES = 96
+PLACED_TOKEN_BYTES = 480
+SEQUENCE_BYTES = 2048
+NEW_TOKEN_BYTES = 16
+NUMBER_BYTES = 20
+SCORED_TOKEN_BYTES = 256
+"""Memory of the HTTP process per unit of each measure, from measured sizes (docs/decisions/0050-admission.md)."""
 
 
 @dataclass(frozen=True)
 class Cost:
     """Upper bounds of the work of one request.
 
-    Every specification computes one in `cost(model)`, from the lengths of its fields and the sizes of the model alone.
-    Nothing is tokenized, copied or split into windows before.
+    Every specification computes one in `cost(model)`, from its fields and the sizes of the model alone. Nothing is
+    tokenized, copied or split into windows before.
 
-    input_characters: characters that are tokenized; a text that is repeated counts each time.
+    input_characters: characters that are tokenized; a text that is tokenized several times counts each time.
     input_tokens: tokens that the model reads, over all sequences.
     sequences: sequences that the engine schedules; beams count each.
     new_tokens: tokens that the model generates, over all sequences.
-    answer_numbers: floating-point numbers in the result (vector components, scores, log-probabilities, attention).
+    answer_numbers: floating-point numbers in the result (vector components, scores, attention).
+    scored_tokens: log-probabilities of tokens in the result, each with its token.
+    placed_tokens: tokens whose places in the text are kept.
+    recording_bytes: memory of a recording.
     """
 
     input_characters: int
@@ -32,20 +42,37 @@ class Cost:
     sequences: int
     new_tokens: int = 0
     answer_numbers: int = 0
+    scored_tokens: int = 0
+    placed_tokens: int = 0
+    recording_bytes: int = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that the HTTP process may need for the request, without the transient memory of tokenizing."""
+        return sum(count * each for _, count, each in self.measures())
+
+    def measures(self) -> list[tuple[str, int, int]]:
+        """(name in messages, count, bytes of memory each) of every measure."""
+        return [
+            ("characters", self.input_characters, CHARACTER_BYTES),
+            ("input tokens", self.input_tokens, TOKEN_BYTES),
+            ("sequences", self.sequences, SEQUENCE_BYTES),
+            ("new tokens", self.new_tokens, NEW_TOKEN_BYTES),
+            ("answer numbers", self.answer_numbers, NUMBER_BYTES),
+            ("log-probabilities", self.scored_tokens, SCORED_TOKEN_BYTES),
+            ("tokens with places", self.placed_tokens, PLACED_TOKEN_BYTES),
+            ("bytes of audio", self.recording_bytes, 1),
+        ]
 
 
-def max_tokens(characters: int, limit_tokens: int | None = None) -> int:
-    """Most tokens that a text of this many characters can become.
-
-    limit_tokens: the operation refuses or shortens longer texts; None if it splits them into windows.
-    """
-    tokens = characters * MAX_TOKENS_PER_CHARACTER + MAX_ADDED_TOKENS
-    return tokens if limit_tokens is None else min(tokens, limit_tokens)
+def most_tokens(tokenizer: Tokenizer, *texts: str) -> int:
+    """Most tokens that a text, or a pair of texts, can become with the tokens around it."""
+    return sum(map(tokenizer.token_bound, texts)) + MAX_ADDED_TOKENS
 
 
-def max_windows(characters: int, step_tokens: int) -> int:
-    """Most windows over a text of this many characters, if each starts at least `step_tokens` after the one before."""
-    return 1 + max_tokens(characters) // max(1, step_tokens)
+def max_windows(tokens: int, step_tokens: int) -> int:
+    """Most windows over a text of this many tokens, if each starts at least `step_tokens` after the one before."""
+    return 1 + tokens // max(1, step_tokens)
 
 
 def characters_of(texts: Iterable[str]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -50,6 +49,7 @@ async def detect_language(runtime: Runtime, call: Call, spec: DetectLanguageSpec
     Raises InvalidRequest if nothing can be detected, and OperationNotSupported without a translation model.
     """
     models = runtime.candidates(spec.model, "translate")
+    runtime.admission.admit(call, models[0], spec.cost(models[0]))
     runtime.check_characters(spec.texts, "inputs")
     languages = _sources(models, spec.target_lang)
     every = _sources(models, None)
@@ -62,8 +62,7 @@ async def detect_language(runtime: Runtime, call: Call, spec: DetectLanguageSpec
         return runtime.language_detector.detect(texts, languages, precise)
 
     try:
-        # Not in a tokenizer thread: the first text waits for the detector to load.
-        return await asyncio.to_thread(detect)
+        return await runtime.pools.detect.run(detect, call)
     except MarkupError as error:
         raise InvalidRequest(f"`inputs`: {error}", "inputs") from None
     except DetectionError as error:

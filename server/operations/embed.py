@@ -11,7 +11,7 @@ import numpy as np
 from server.errors import InvalidRequest, RequestTooLarge
 from server.ipc.call import Call
 from server.ipc.messages import Encode, EncodeItem
-from server.operations.cost import Cost, max_tokens
+from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import InputItems, Numbers, check_tokens, matrices, prompted_items, vectors
 from server.operations.runtime import Runtime, ServedModel
 from server.text.truncation import TruncationSide
@@ -55,7 +55,7 @@ class EmbedAllSpec:
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`."""
         cost = input_cost(self, model)
-        return replace(cost, answer_numbers=cost.input_tokens * model.info.hidden_size)
+        return replace(cost, answer_numbers=min(cost.input_tokens * model.info.hidden_size, MAX_NUMBERS))
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ async def embed(runtime: Runtime, call: Call, spec: EmbedSpec) -> EmbedResult:
     """One vector per input."""
     model = runtime.candidates(spec.model, "embed")[0]
     check_dimensions(spec.dimensions, _vector_size(spec, model))
-    found = await input_items(runtime, model, spec)
+    runtime.admission.admit(call, model, spec.cost(model))
+    found = await input_items(runtime, call, model, spec)
     call.truncated_inputs = found.truncated
     message = Encode(
         call.next_id(),
@@ -105,7 +106,8 @@ async def embed_all(runtime: Runtime, call: Call, spec: EmbedAllSpec) -> list[Nu
     """
     model = runtime.candidates(spec.model, "embed_all")[0]
     check_dimensions(spec.dimensions, model.info.hidden_size)
-    found = await input_items(runtime, model, spec)
+    runtime.admission.admit(call, model, spec.cost(model))
+    found = await input_items(runtime, call, model, spec)
     call.truncated_inputs = found.truncated
     numbers = sum(len(item.token_ids) for item in found.items) * model.info.hidden_size
     if numbers > MAX_NUMBERS:
@@ -125,12 +127,13 @@ async def embed_all(runtime: Runtime, call: Call, spec: EmbedAllSpec) -> list[Nu
 
 def input_cost(spec: EmbedInputs, model: ServedModel) -> Cost:
     """The part of the cost that depends on the inputs alone."""
-    prompt = len(model.text.prompt(spec.prompt_name))
-    texts = [len(one) + prompt for one in spec.inputs if isinstance(one, str)]
+    prompt = model.text.prompt(spec.prompt_name)
+    texts = [one for one in spec.inputs if isinstance(one, str)]
     limit = model.max_input_tokens
-    tokens = sum(max_tokens(characters, limit) for characters in texts)
+    before = model.tokenizer.token_bound(prompt)
+    tokens = sum(min(before + most_tokens(model.tokenizer, text), limit) for text in texts)
     tokens += sum(min(len(one), limit) for one in spec.inputs if not isinstance(one, str))
-    return Cost(sum(texts), tokens, len(spec.inputs))
+    return Cost(characters_of(texts) + (len(texts) + 1) * len(prompt), tokens, len(spec.inputs))
 
 
 def _vector_size(spec: EmbedSpec, model: ServedModel) -> int:
@@ -145,14 +148,14 @@ def check_dimensions(dimensions: int | None, size: int) -> None:
         raise InvalidRequest(f"`dimensions` {dimensions} is more than the model's {size}", "dimensions")
 
 
-async def input_items(runtime: Runtime, model: ServedModel, spec: EmbedInputs) -> InputItems:
+async def input_items(runtime: Runtime, call: Call, model: ServedModel, spec: EmbedInputs) -> InputItems:
     """One item per input: texts after the named prompt, token ids unchanged."""
     prompt = model.text.prompt(spec.prompt_name)
     if spec.prompt_name is not None and any(not isinstance(one, str) for one in spec.inputs):
         raise InvalidRequest("`prompt_name` cannot be combined with token ids", "prompt_name")
     places = [index for index, one in enumerate(spec.inputs) if isinstance(one, str)]
     texts = [prompt + one for one in spec.inputs if isinstance(one, str)]
-    of_texts = await prompted_items(runtime, model, texts, prompt, spec.truncation, "inputs")
+    of_texts = await prompted_items(runtime, call, model, texts, prompt, spec.truncation, "inputs")
     text_items = iter(of_texts.items)
     truncated = [places[index] for index in of_texts.truncated]
     items = []

@@ -31,7 +31,9 @@ class EmbedSparseSpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. An answer may have a weight for every vocabulary entry."""
-        return replace(input_cost(self, model), answer_numbers=len(self.inputs) * model.info.vocab_size)
+        return replace(
+            input_cost(self, model), answer_numbers=min(len(self.inputs) * model.info.vocab_size, MAX_NUMBERS)
+        )
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ async def embed_sparse(runtime: Runtime, call: Call, spec: EmbedSparseSpec) -> l
             f"{MAX_NUMBERS // model.info.vocab_size}",
             "inputs",
         )
-    found = await input_items(runtime, model, spec)
+    runtime.admission.admit(call, model, spec.cost(model))
+    found = await input_items(runtime, call, model, spec)
     call.truncated_inputs = found.truncated
     message = Encode(call.next_id(), model.name, "embed_sparse", found.items, deadline=call.deadline)
     encoded = await encoded_items(call, message)

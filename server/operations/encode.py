@@ -29,7 +29,12 @@ class InputItems:
 
 
 async def text_items(
-    runtime: Runtime, model: ServedModel, texts: Sequence[str], truncation: TruncationSide | None, param: str
+    runtime: Runtime,
+    call: Call,
+    model: ServedModel,
+    texts: Sequence[str],
+    truncation: TruncationSide | None,
+    param: str,
 ) -> InputItems:
     """One item per text.
 
@@ -37,12 +42,17 @@ async def text_items(
     param: the field that an error names.
     Raises the errors of `encode_item`.
     """
-    encodings = await runtime.encode(model.tokenizer, texts, param=param) if texts else []
-    return _input_items(encodings, model, truncation, param)
+
+    def item(encoding: Encoding) -> tuple[EncodeItem, bool]:
+        return encode_item(encoding, model, truncation, param), len(encoding.ids) > model.max_input_tokens
+
+    found = await runtime.encode_with(model.tokenizer, texts, item, param=param, call=call) if texts else []
+    return _input_items(found)
 
 
 async def prompted_items(
     runtime: Runtime,
+    call: Call,
     model: ServedModel,
     texts: Sequence[str],
     prompt: str,
@@ -50,10 +60,10 @@ async def prompted_items(
     param: str,
 ) -> InputItems:
     """`text_items` of texts that begin with `prompt`. Some checkpoints exclude the prompt's tokens from the pooling."""
-    found = await text_items(runtime, model, texts, truncation, param)
+    found = await text_items(runtime, call, model, texts, truncation, param)
     if not texts or not prompt or model.info.include_prompt:
         return found
-    (alone,) = await runtime.encode(model.tokenizer, [prompt], param=param)
+    (alone,) = await runtime.encode(model.tokenizer, [prompt], param=param, call=call)
     ends = bool(alone.ids) and alone.ids[-1] in model.tokenizer.special_ids
     count = len(alone.ids) - ends
     if truncation == "left" and found.truncated:
@@ -68,6 +78,7 @@ async def prompted_items(
 
 async def pair_items(
     runtime: Runtime,
+    call: Call,
     model: ServedModel,
     firsts: Sequence[str],
     seconds: Sequence[str],
@@ -75,15 +86,18 @@ async def pair_items(
     param: str,
 ) -> InputItems:
     """One item per pair of texts. In a pair that is too long, the longer text loses tokens first."""
-    encodings = await runtime.encode(model.tokenizer, firsts, pairs=seconds, param=param) if firsts else []
-    return _input_items(encodings, model, truncation, param)
+
+    def item(encoding: Encoding) -> tuple[EncodeItem, bool]:
+        return encode_item(encoding, model, truncation, param), len(encoding.ids) > model.max_input_tokens
+
+    if not firsts:
+        return InputItems([], [])
+    return _input_items(await runtime.encode_with(model.tokenizer, firsts, item, pairs=seconds, param=param, call=call))
 
 
-def _input_items(
-    encodings: Sequence[Encoding], model: ServedModel, truncation: TruncationSide | None, param: str
-) -> InputItems:
-    items = [encode_item(encoding, model, truncation, param) for encoding in encodings]
-    return InputItems(items, [i for i, one in enumerate(encodings) if len(one.ids) > model.max_input_tokens])
+def _input_items(found: Sequence[tuple[EncodeItem, bool]]) -> InputItems:
+    """found: each item, and whether its text was too long."""
+    return InputItems([item for item, _ in found], [place for place, (_, long) in enumerate(found) if long])
 
 
 def encode_item(encoding: Encoding, model: ServedModel, truncation: TruncationSide | None, param: str) -> EncodeItem:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.ipc.messages import Encode, Encoded, EncodeItem
-from server.operations.cost import Cost, max_tokens
+from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import encoded_items, text_items
 from server.operations.runtime import Runtime, ServedModel
 from server.text.tokenizer import Tokenizer
@@ -36,9 +37,9 @@ class FillMaskSpec:
     targets: Sequence[str] = ()
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`."""
-        characters = sum(map(len, self.inputs)) + sum(map(len, self.targets))
-        tokens = sum(max_tokens(len(text), model.max_input_tokens) for text in self.inputs)
+        """Upper bounds of the work; see `Cost`. Each answer repeats its text."""
+        characters = characters_of(self.inputs) * (1 + self.top_k) + characters_of(self.targets)
+        tokens = sum(min(most_tokens(model.tokenizer, text), model.max_input_tokens) for text in self.inputs)
         return Cost(characters, tokens, len(self.inputs), answer_numbers=len(self.inputs) * self.top_k)
 
 
@@ -55,29 +56,29 @@ class FilledMask:
 async def fill_mask(runtime: Runtime, call: Call, spec: FillMaskSpec) -> list[list[FilledMask]]:
     """The words for the mask of each text, by descending probability."""
     model = runtime.candidates(spec.model, "fill_mask")[0]
-    items = await _items(runtime, model, spec.inputs)
+    runtime.admission.admit(call, model, spec.cost(model))
+    items = await _items(runtime, call, model, spec.inputs)
     message = Encode(
         call.next_id(),
         model.name,
         "fill_mask",
         items,
         top_k=spec.top_k,
-        target_ids=await runtime.in_thread(lambda: _target_ids(model, spec.targets)),
+        target_ids=await runtime.pools.tokenize.run(lambda: _target_ids(model, spec.targets), call),
         deadline=call.deadline,
     )
     encoded = await encoded_items(call, message)
-    return await runtime.in_thread(
-        lambda: [_filled(model.tokenizer, item, one) for item, one in zip(items, encoded, strict=True)]
-    )
+    pieces = [partial(_filled, model.tokenizer, item, one) for item, one in zip(items, encoded, strict=True)]
+    return await runtime.pools.tokenize.run_pieces(pieces, call)
 
 
-async def _items(runtime: Runtime, model: ServedModel, texts: Sequence[str]) -> list[EncodeItem]:
+async def _items(runtime: Runtime, call: Call, model: ServedModel, texts: Sequence[str]) -> list[EncodeItem]:
     """One item per text, with the index of its mask. Texts are never truncated, because the mask could be lost."""
     mask = model.tokenizer.special.mask
     if mask is None:
         raise InvalidRequest(f"the tokenizer of `{model.name}` has no mask token", "model")
     items = []
-    for item in (await text_items(runtime, model, texts, None, "inputs")).items:
+    for item in (await text_items(runtime, call, model, texts, None, "inputs")).items:
         count = item.token_ids.count(mask)
         if count != 1:
             spelling = model.tokenizer.id_to_token(mask)

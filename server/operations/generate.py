@@ -12,7 +12,7 @@ from server.ipc.params import GenerationParams
 from server.ipc.sections import AnswerSection
 from server.operations import grammar, prompts
 from server.operations.computed import Computed
-from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, max_tokens
+from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, most_tokens
 from server.operations.encode import check_ids
 from server.operations.generated_text import (
     AttentionMatrix,
@@ -54,12 +54,15 @@ class GenerateSpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`."""
-        prefix = len(prompts.translation_prompt(self.options, model).prefix)
+        prefix = prompts.translation_prompt(self.options, model).prefix
         limit = model.max_input_tokens
-        texts = [len(one) + prefix for one in self.prompts if isinstance(one, str)]
-        tokens = [max_tokens(characters, limit) for characters in texts]
+        texts = [one for one in self.prompts if isinstance(one, str)]
+        tokens = [min(most_tokens(model.tokenizer, prefix, text), limit) for text in texts]
         tokens += [min(len(one) + MAX_ADDED_TOKENS, limit) for one in self.prompts if not isinstance(one, str)]
-        return generation_cost(self.options, model, sum(texts), tokens, self.options.candidates)
+        characters = characters_of(texts) + len(texts) * len(prefix)
+        if self.options.echo:
+            characters += characters_of(texts) * self.options.candidates
+        return generation_cost(self.options, model, characters, tokens, self.options.candidates)
 
 
 @dataclass(frozen=True)
@@ -163,14 +166,15 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     language_prompt = prompts.translation_prompt(options, model)
     is_seq2seq = model.info.is_encoder_decoder
     continues = not is_seq2seq or options.decoder_prefix is not None
-    sections, token_bytes = await _sections(runtime, model, spec, continues)
+    runtime.admission.admit(call, model, spec.cost(model), "prompt")
+    sections, token_bytes = await _sections(runtime, call, model, spec, continues)
     resolved = resolve(options, model, language_prompt, sections=sections)
     params = resolved.params
     if params.stop_texts and token_bytes is None:
-        token_bytes = await grammar.token_bytes_for_stops(runtime, model)
+        token_bytes = await grammar.token_bytes_for_stops(runtime, call, model)
     if options.logprobs or options.prompt_logprobs:
-        await runtime.in_thread(lambda: load_token_bytes(model.tokenizer))
-    prompt_ids = await _prompt_ids(runtime, model, spec, language_prompt)
+        await runtime.pools.tokenize.run(lambda: load_token_bytes(model.tokenizer), call)
+    prompt_ids = await _prompt_ids(runtime, call, model, spec, language_prompt)
     echoes = _echoes(model, spec, prompt_ids)
     prefix = prompts.decoder_prefix(options, model)
     start = prompts.decoder_start(model, language_prompt) + prefix
@@ -203,18 +207,18 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
 
 
 async def _sections(
-    runtime: Runtime, model: ServedModel, spec: GenerateSpec, continues: bool
+    runtime: Runtime, call: Call, model: ServedModel, spec: GenerateSpec, continues: bool
 ) -> tuple[Sequence[AnswerSection], TokenBytes | None]:
     """The sections that the engine follows, none if no grammar is in them, and the bytes to decode the answer with.
 
     An answer that begins without a grammar is decoded like one without sections.
     """
     if not spec.sections:
-        return await grammar.prepare(runtime, model, spec.options.text_format, continues=continues)
+        return await grammar.prepare(runtime, call, model, spec.options.text_format, continues=continues)
     if not any(section.grammar for section in spec.sections):
         return (), None
     problem = f"`tools` and `response_format` are not supported for `{model.name}`"
-    token_bytes = await grammar.send_token_bytes(runtime, model, problem, "tools")
+    token_bytes = await grammar.send_token_bytes(runtime, call, model, problem, "tools")
     return spec.sections, token_bytes if spec.sections[0].grammar else None
 
 
@@ -259,18 +263,21 @@ def generation_cost(
     sequences = len(input_tokens) * candidates * beams
     answers = len(input_tokens) * candidates * options.num_return_sequences
     per_token = 1 + options.top_logprobs
-    numbers = answers * new_tokens * per_token if options.logprobs or options.is_ranked else 0
-    numbers += sum(input_tokens) * per_token if options.prompt_logprobs else 0
+    scored = answers * new_tokens * per_token if options.logprobs or options.is_ranked else 0
+    scored += sum(input_tokens) * per_token if options.prompt_logprobs else 0
+    numbers = 0
     if options.return_attention:
-        numbers += sum(input_tokens) * candidates * options.num_return_sequences * new_tokens
-    prefix = len(options.decoder_prefix or "")
-    starts = len(input_tokens) * max_tokens(prefix, model.info.context_tokens) if model.info.is_encoder_decoder else 0
+        numbers = sum(input_tokens) * candidates * options.num_return_sequences * new_tokens
+    prefix = options.decoder_prefix or ""
+    start_tokens = min(most_tokens(model.tokenizer, prefix), model.info.context_tokens)
+    starts = len(input_tokens) * start_tokens if model.info.is_encoder_decoder else 0
     return Cost(
-        characters + prefix + 2 * characters_of(options.bad_words),
+        characters + len(prefix) + 2 * characters_of(options.bad_words) + len(options.bad_words),
         (sum(input_tokens) + starts) * candidates,
         sequences,
         sequences * new_tokens,
-        numbers,
+        min(numbers, prompts.MAX_ATTENTION_NUMBERS),
+        scored,
     )
 
 
@@ -285,12 +292,12 @@ def _echoes(model: ServedModel, spec: GenerateSpec, prompt_ids: list[list[int]])
 
 
 async def _prompt_ids(
-    runtime: Runtime, model: ServedModel, spec: GenerateSpec, language_prompt: TranslationPrompt
+    runtime: Runtime, call: Call, model: ServedModel, spec: GenerateSpec, language_prompt: TranslationPrompt
 ) -> list[list[int]]:
     """Token ids of every prompt, truncated if the request allows it."""
     texts = [prompt for prompt in spec.prompts if isinstance(prompt, str)]
     if texts:
-        return await prompts.encode_texts(runtime, model, texts, language_prompt, spec.options, "prompt")
+        return await prompts.encode_texts(runtime, call, model, texts, language_prompt, spec.options, "prompt")
     if language_prompt.prefix or language_prompt.trailing_source_ids is not None:
         raise InvalidRequest(
             f"`target_lang` requires text with `{model.name}`; it cannot be combined with token ids", "target_lang"

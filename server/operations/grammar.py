@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.errors import InvalidRequest
+from server.ipc.call import Call
 from server.ipc.messages import Vocabulary
 from server.ipc.sections import AnswerSection
 from server.operations.grammar_compiler import GrammarCompiler, GrammarRefused
@@ -56,7 +57,7 @@ TextFormat = JsonFormat | RegexFormat | ChoiceFormat
 
 
 async def prepare(
-    runtime: Runtime, model: ServedModel, text_format: TextFormat | None, *, continues: bool
+    runtime: Runtime, call: Call, model: ServedModel, text_format: TextFormat | None, *, continues: bool
 ) -> tuple[list[AnswerSection], TokenBytes | None]:
     """The answer's only section and the bytes of the model's tokens; `([], None)` without a format.
 
@@ -66,29 +67,30 @@ async def prepare(
     """
     if text_format is None:
         return [], None
-    source = await runtime.pools.grammar.run(lambda: source_of(text_format, runtime.grammar_compiler))
-    token_bytes = await send_token_bytes(runtime, model, f"`{_PARAM}` is not supported for `{model.name}`", _PARAM)
+    source = await runtime.pools.grammar.run(lambda: source_of(text_format, runtime.grammar_compiler), call)
+    problem = f"`{_PARAM}` is not supported for `{model.name}`"
+    token_bytes = await send_token_bytes(runtime, call, model, problem, _PARAM)
     grammar = assemble(answer_rule(token_bytes.opens_with_space and not continues), {"text": source})
     return [AnswerSection(grammar=grammar)], token_bytes
 
 
-async def token_bytes_for_stops(runtime: Runtime, model: ServedModel) -> TokenBytes:
+async def token_bytes_for_stops(runtime: Runtime, call: Call, model: ServedModel) -> TokenBytes:
     """The bytes of the model's tokens, for beam search with stop strings. Sends them to the worker.
 
     Raises InvalidRequest if a token's bytes depend on other tokens.
     """
     return await send_token_bytes(
-        runtime, model, f"`stop` cannot be combined with beam search for `{model.name}`", "stop"
+        runtime, call, model, f"`stop` cannot be combined with beam search for `{model.name}`", "stop"
     )
 
 
-async def send_token_bytes(runtime: Runtime, model: ServedModel, problem: str, param: str) -> TokenBytes:
+async def send_token_bytes(runtime: Runtime, call: Call, model: ServedModel, problem: str, param: str) -> TokenBytes:
     """The bytes of the model's tokens. Sends them to the worker if the worker does not have them yet.
 
     Raises InvalidRequest with `problem` and a reason if a token's bytes depend on other tokens.
     """
     try:
-        token_bytes = await runtime.in_thread(lambda: model.tokenizer.token_bytes)
+        token_bytes = await runtime.pools.grammar.run(lambda: model.tokenizer.token_bytes, call)
     except NoTokenBytes as error:
         raise InvalidRequest(f"{problem}: {error}", param) from None
     # The worker stores token bytes by base model: an adapter shares its model's tokenizer.

@@ -14,7 +14,7 @@ import numpy as np
 from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.ipc.messages import Encode, EncodeItem
-from server.operations.cost import Cost, max_tokens
+from server.operations.cost import Cost, most_tokens
 from server.operations.embed import check_dimensions, cut_vectors
 from server.operations.encode import Numbers, check_tokens, matrices, type_ids_or_none
 from server.operations.runtime import Runtime, ServedModel
@@ -43,10 +43,16 @@ class EmbedChunksSpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. A sentence has at least one character."""
-        characters = len(self.text) + len(model.text.prompt(self.prompt_name))
+        prompt = model.text.prompt(self.prompt_name)
         count = min(len(self.text), MAX_CHUNKS) if self.chunks is None else len(self.chunks)
-        size = _vector_size(self, model)
-        return Cost(characters, max_tokens(characters, model.max_input_tokens), 1, answer_numbers=count * size)
+        tokens = most_tokens(model.tokenizer, prompt, self.text)
+        return Cost(
+            len(prompt) + len(self.text),
+            min(tokens, model.max_input_tokens),
+            1,
+            answer_numbers=count * _vector_size(self, model),
+            placed_tokens=tokens,
+        )
 
 
 @dataclass(frozen=True)
@@ -69,9 +75,10 @@ async def embed_chunks(runtime: Runtime, call: Call, spec: EmbedChunksSpec) -> l
         )
     check_dimensions(spec.dimensions, _vector_size(spec, model))
     runtime.check_characters([spec.text], "inputs")
-    chunks = await runtime.in_thread(lambda: _chunks(spec))
+    runtime.admission.admit(call, model, spec.cost(model))
+    chunks = await runtime.pools.tokenize.run(lambda: _chunks(spec), call)
     prompt = model.text.prompt(spec.prompt_name)
-    (encoding,) = await runtime.encode(model.tokenizer, [prompt + spec.text], param="inputs", offsets=True)
+    (encoding,) = await runtime.encode(model.tokenizer, [prompt + spec.text], param="inputs", offsets=True, call=call)
     token_ids = check_tokens(encoding.ids, model, "inputs")
     spans = _token_spans(encoding, [(start + len(prompt), end + len(prompt)) for start, end in chunks])
     message = Encode(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from server.errors import InvalidRequest
+from server.ipc.call import Call
 from server.operations.generated_text import GeneratedText
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.segments import Segment
@@ -70,7 +71,11 @@ def split_markup(
 
 
 async def locate_tokens(
-    runtime: Runtime, model: ServedModel, tagged: Sequence[MarkedSegment], language_prompt: TranslationPrompt
+    runtime: Runtime,
+    call: Call,
+    model: ServedModel,
+    tagged: Sequence[MarkedSegment],
+    language_prompt: TranslationPrompt,
 ) -> None:
     """Set `source_spans` of segments with inline tags."""
     if not tagged:
@@ -82,6 +87,7 @@ async def locate_tokens(
         param="inputs",
         add_special_tokens=language_prompt.trailing_source_ids is None,
         offsets=True,
+        call=call,
     )
     before = [(0, 0)] * len(language_prompt.leading_source_ids)
     after = [(0, 0)] * len(language_prompt.trailing_source_ids or ())

@@ -136,8 +136,7 @@ class _Waiter(Generic[Result]):
         call = self._call
         if call is None:
             return await self._waiting
-        if call.gone:
-            raise ClientGone("the client closed the connection")
+        call.check_open()
         timer = None
         if call.deadline is not None:
             left = call.deadline - time.monotonic()
@@ -167,9 +166,10 @@ class Pools:
     """The pools of the server.
 
     tokenize: texts to token ids and back, and other work with the text of requests.
+    tokenize_large: the same for single long texts. One thread, so that one long text at a time takes memory.
     template: chat templates. One thread, because one process renders all of them.
     grammar: compiles the formats of answers.
-    audio: decodes and resamples recordings.
+    audio: decodes and resamples recordings. One thread, so that one recording at a time takes transient memory.
     detect: detects languages. One thread, because one process detects all of them.
     parse: parses and validates large request bodies.
     render: builds large answers.
@@ -177,17 +177,19 @@ class Pools:
 
     def __init__(self) -> None:
         self.tokenize = Pool("tokenize", TOKENIZER_THREADS, 512)
-        self.template = Pool("template", 1, 64)
-        self.grammar = Pool("grammar", 2, 64)
-        self.audio = Pool("audio", 2, 32)
-        self.detect = Pool("detect", 1, 64)
-        self.parse = Pool("parse", 1, 128)
-        self.render = Pool("render", 2, 128)
+        self.tokenize_large = Pool("tokenize a long text", 1, 64)
+        self.template = Pool("render a chat template", 1, 64)
+        self.grammar = Pool("compile a format", 2, 64)
+        self.audio = Pool("read audio", 1, 32)
+        self.detect = Pool("detect languages", 1, 64)
+        self.parse = Pool("parse a body", 1, 128)
+        self.render = Pool("render an answer", 2, 128)
 
     def close(self) -> None:
         """Stop the threads of all pools."""
         for pool in (
             self.tokenize,
+            self.tokenize_large,
             self.template,
             self.grammar,
             self.audio,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from server.errors import ContextLengthExceeded, InvalidRequest
+from server.ipc.call import Call
 from server.ipc.descriptions import ModelInfo
 from server.ipc.messages import Generate
 from server.operations.encode import check_ids
@@ -32,6 +33,7 @@ def translation_prompt(options: GenerationOptions, model: ServedModel) -> Transl
 
 async def encode_texts(
     runtime: Runtime,
+    call: Call,
     model: ServedModel,
     texts: Sequence[str],
     language_prompt: TranslationPrompt,
@@ -39,16 +41,21 @@ async def encode_texts(
     param: str,
 ) -> list[list[int]]:
     """Token ids of each text with the prefix and the language tokens, shortened to `options.truncate` tokens."""
-    encodings = await runtime.encode(
+
+    def ids(encoding: Encoding) -> list[int]:
+        encoding = with_language_tokens(encoding, language_prompt)
+        if options.truncate is not None:
+            encoding = truncate(encoding, options.truncate, truncation_side(model))
+        return encoding.ids
+
+    return await runtime.encode_with(
         model.tokenizer,
         [language_prompt.prefix + text for text in texts],
+        ids,
         param=param,
         add_special_tokens=language_prompt.trailing_source_ids is None,
+        call=call,
     )
-    encodings = [with_language_tokens(encoding, language_prompt) for encoding in encodings]
-    if options.truncate is not None:
-        encodings = [truncate(encoding, options.truncate, truncation_side(model)) for encoding in encodings]
-    return [encoding.ids for encoding in encodings]
 
 
 def truncation_side(model: ServedModel) -> TruncationSide:

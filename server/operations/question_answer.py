@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.call import Call
 from server.ipc.messages import Encode
-from server.operations.cost import Cost, max_tokens, max_windows
+from server.operations.cost import MAX_ADDED_TOKENS, Cost, max_windows
 from server.operations.encode import matrices, window_item
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.spans import MAX_ANSWER_TOKENS, best_spans
@@ -34,10 +34,14 @@ class QuestionAnswerSpec:
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. The question is repeated in every window."""
         limit = min(model.max_input_tokens, WINDOW_TOKENS)
-        narrowest = limit - max_tokens(len(self.question))
-        sequences = max_windows(len(self.context), narrowest - min(STRIDE_TOKENS, limit // 2))
+        bound = model.tokenizer.token_bound
+        width = max(1, limit - bound(self.question) - MAX_ADDED_TOKENS)
+        stride = min(STRIDE_TOKENS, limit // 2)
+        sequences = max_windows(bound(self.context), width - (stride if stride < width else width // 2))
         characters = 2 * (len(self.question) + len(self.context))
-        return Cost(characters, sequences * limit, sequences, answer_numbers=2 * sequences * limit)
+        tokens = sequences * limit
+        placed = bound(self.question) + bound(self.context)
+        return Cost(characters, tokens, sequences, answer_numbers=2 * tokens, placed_tokens=placed)
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class ContextAnswer:
 async def question_answer(runtime: Runtime, call: Call, spec: QuestionAnswerSpec) -> list[ContextAnswer]:
     """The likeliest answers, by descending score."""
     model = runtime.candidates(spec.model, "question_answer")[0]
-    encoding, run = await _encode(runtime, model, spec)
+    encoding, run = await _encode(runtime, call, model, spec)
     limit = min(model.max_input_tokens, WINDOW_TOKENS)
     width = window_room(encoding, run, limit)
     if width < 1:
@@ -66,25 +70,27 @@ async def question_answer(runtime: Runtime, call: Call, spec: QuestionAnswerSpec
     message = Encode(call.next_id(), model.name, "classify_tokens", items, deadline=call.deadline)
     parts = list(zip(cut, await matrices(call, message), strict=True))
     cls_id = model.tokenizer.special.cls
-    spans = await runtime.in_thread(
-        lambda: best_spans(encoding, run, parts, cls_id, spec.top_k, spec.max_answer_tokens)
+    spans = await runtime.pools.tokenize.run(
+        lambda: best_spans(encoding, run, parts, cls_id, spec.top_k, spec.max_answer_tokens), call
     )
     return [ContextAnswer(spec.context[span.start : span.end], span.score, span.start, span.end) for span in spans]
 
 
-async def _encode(runtime: Runtime, model: ServedModel, spec: QuestionAnswerSpec) -> tuple[Encoding, tuple[int, int]]:
+async def _encode(
+    runtime: Runtime, call: Call, model: ServedModel, spec: QuestionAnswerSpec
+) -> tuple[Encoding, tuple[int, int]]:
     """Question and context as a pair, and (start, end) of the context's tokens.
 
     Raises InvalidRequest if one of them has no token, or if the tokenizer puts nothing between them.
     """
     (encoding,) = await runtime.encode(
-        model.tokenizer, [spec.question], pairs=[spec.context], param="context", offsets=True
+        model.tokenizer, [spec.question], pairs=[spec.context], param="context", offsets=True, call=call
     )
     run = _context_run(encoding)
     if run is not None:
         return encoding, run
     alone = await runtime.encode(
-        model.tokenizer, [spec.question, spec.context], param="context", add_special_tokens=False
+        model.tokenizer, [spec.question, spec.context], param="context", add_special_tokens=False, call=call
     )
     for name, found in zip(("question", "context"), alone, strict=True):
         if not found.ids:

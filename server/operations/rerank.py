@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from server.ipc.call import Call
-from server.ipc.messages import Encode
-from server.operations.cost import Cost, characters_of, max_tokens
-from server.operations.encode import pair_items, sigmoid, vectors
+from server.ipc.messages import Encode, EncodeItem
+from server.operations.cost import Cost, characters_of, most_tokens
+from server.operations.encode import sigmoid, vectors
+from server.operations.pairs import joined_item, pair_template, text_ids
 from server.operations.runtime import Runtime, ServedModel
+from server.text.tokenizer import Encoding
 from server.text.truncation import TruncationSide
 
 
@@ -34,11 +36,12 @@ class RerankSpec:
     max_text_tokens: int | None = None
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. The query is tokenized with every text, and shortened texts twice."""
-        lengths = [len(self.query) + len(text) for text in self.texts]
-        tokens = sum(max_tokens(length, model.max_input_tokens) for length in lengths)
-        again = characters_of(self.texts) if self.max_text_tokens is not None else 0
-        return Cost(sum(lengths) + again, tokens, len(lengths), answer_numbers=len(lengths))
+        """Upper bounds of the work; see `Cost`. Query and texts are tokenized once each."""
+        query = model.tokenizer.token_bound(self.query)
+        limit = model.max_input_tokens
+        tokens = sum(min(query + most_tokens(model.tokenizer, text), limit) for text in self.texts)
+        characters = len(self.query) + characters_of(self.texts)
+        return Cost(characters, tokens, len(self.texts), answer_numbers=len(self.texts))
 
 
 @dataclass(frozen=True)
@@ -62,24 +65,29 @@ class RerankResult:
 async def rerank(runtime: Runtime, call: Call, spec: RerankSpec) -> RerankResult:
     """The score of each text."""
     model = runtime.candidates(spec.model, "rerank")[0]
-    queries = [spec.query] * len(spec.texts)
-    texts, shortened = await _beginnings(runtime, model, spec)
-    found = await pair_items(runtime, model, queries, texts, spec.truncation, "texts")
-    call.truncated_inputs = sorted({*found.truncated, *shortened})
-    message = Encode(call.next_id(), model.name, "classify", found.items, deadline=call.deadline)
+    runtime.admission.admit(call, model, spec.cost(model), "texts")
+    items, call.truncated_inputs = await _items(runtime, call, model, spec)
+    message = Encode(call.next_id(), model.name, "classify", items, deadline=call.deadline)
     logits = (await vectors(call, message))[:, 0]
     scores = logits if spec.raw_scores else sigmoid(logits)
     order = np.argsort(-logits, kind="stable").tolist()
     ranked = [RankedText(index, float(scores[index]), spec.texts[index]) for index in order]
-    return RerankResult(model.name, ranked, sum(item.num_tokens for item in found.items))
+    return RerankResult(model.name, ranked, sum(item.num_tokens for item in items))
 
 
-async def _beginnings(runtime: Runtime, model: ServedModel, spec: RerankSpec) -> tuple[Sequence[str], list[int]]:
-    """The texts up to their `max_text_tokens`-th token, and the indices of those that are longer."""
-    limit = spec.max_text_tokens
-    if limit is None:
-        return spec.texts, []
-    encodings = await runtime.encode(model.tokenizer, spec.texts, param="texts", add_special_tokens=False, offsets=True)
-    longer = [index for index, encoding in enumerate(encodings) if len(encoding.ids) > limit]
-    ends = {index: encodings[index].offsets[limit - 1][1] for index in longer}
-    return [text[: ends.get(index)] for index, text in enumerate(spec.texts)], longer
+async def _items(
+    runtime: Runtime, call: Call, model: ServedModel, spec: RerankSpec
+) -> tuple[list[EncodeItem], list[int]]:
+    """One item per text, and the places of the texts that lost tokens. The query is tokenized once."""
+    template = await pair_template(runtime, call, model)
+    (query,) = await text_ids(runtime, call, model, [spec.query], "query")
+
+    def item(encoding: Encoding) -> tuple[EncodeItem, bool]:
+        text = encoding.ids[: spec.max_text_tokens]
+        found, is_long = joined_item(template, model, query, text, spec.truncation, "texts")
+        return found, is_long or len(text) < len(encoding.ids)
+
+    found = await runtime.encode_with(
+        model.tokenizer, spec.texts, item, param="texts", add_special_tokens=False, call=call
+    )
+    return [one for one, _ in found], [place for place, (_, is_shorter) in enumerate(found) if is_shorter]

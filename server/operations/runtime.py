@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
-from server.errors import ContextLengthExceeded, DeadlineExceeded, InvalidRequest, ModelNotFound, NotReady
+from server.errors import (
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    InvalidRequest,
+    ModelNotFound,
+    NotReady,
+    RequestTooLarge,
+)
+from server.ipc.call import Call
 from server.ipc.client import EngineClient
 from server.ipc.descriptions import ModelInfo, Task
 from server.metrics import Metrics
+from server.operations.admission import Admission
 from server.operations.entailment import entailment
 from server.operations.grammar_compiler import GrammarCompiler
 from server.operations.pools import Pools
@@ -20,9 +29,14 @@ from server.text.chat import ChatError, ChatRenderer
 from server.text.checkpoint_text import CheckpointText
 from server.text.detect import LanguageDetector
 from server.text.language_offers import PAIR_FAMILIES
+from server.text.pairs import PairTemplate
 from server.text.tokenizer import Encoding, Tokenizer
 from server.text.tool_formats import TemplateTools
 
+MAX_TEXT_TOKENS = 1 << 19
+"""Most tokens that a single text may become. The memory of tokenizing it is up to 700 bytes per token."""
+PIECE_TOKENS = 1 << 16
+"""Texts of at most this many tokens together are tokenized at once; a longer text alone."""
 PLACEHOLDER_NAMES = frozenset({"dummy", "tgi"})
 """Names that Hugging Face clients send if the user names no model: the default model, unless a model has the name."""
 
@@ -129,9 +143,11 @@ class Runtime:
     max_text_characters: a longer text is refused before it is tokenized.
     chat_renderer: renders chat templates.
     template_tools: what each chat template does with tools, by its source; filled by `template_tools.template_tools`.
+    pair_templates: how each model's tokenizer joins pairs, by model name; filled by `pairs.pair_template`.
     grammar_compiler: compiles the formats of answers.
     language_detector: detects the languages of texts.
     pools: threads for text work.
+    admission: limits the cost of the requests in progress.
     """
 
     client: EngineClient
@@ -140,9 +156,11 @@ class Runtime:
     max_text_characters: int
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
     template_tools: dict[str, TemplateTools] = field(default_factory=dict)
+    pair_templates: dict[str, PairTemplate] = field(default_factory=dict)
     grammar_compiler: GrammarCompiler = field(default_factory=GrammarCompiler)
     language_detector: LanguageDetector = field(default_factory=LanguageDetector)
     pools: Pools = field(default_factory=Pools)
+    admission: Admission = field(default_factory=Admission)
 
     def close(self) -> None:
         """Stop the threads, and the processes of chat templates and grammars."""
@@ -196,22 +214,13 @@ class Runtime:
             raise NotReady("the models are loading; try again soon", retry_after=2)
         return models
 
-    async def in_thread(self, work: Callable[[], Result]) -> Result:
-        """Run text work in a tokenizer thread, so that it does not block the event loop."""
-        return await self.pools.tokenize.run(work)
-
-    async def in_template_thread(self, work: Callable[[], Result], deadline: float | None = None) -> Result:
-        """Run work with chat templates in the thread that all of them share.
-
-        deadline: time of `time.monotonic()`, or None. Raises DeadlineExceeded when it has passed.
-        """
-        left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+    async def in_template_thread(self, work: Callable[[], Result], call: Call) -> Result:
+        """Run work with chat templates. Raises the errors of `Pool.run`."""
         try:
             with stage("render template"):
-                async with asyncio.timeout(left):
-                    return await asyncio.wrap_future(self.chat_renderer.submit(work))
-        except (TimeoutError, ChatError):
-            if deadline is not None and time.monotonic() >= deadline:
+                return await self.pools.template.run(work, call)
+        except ChatError:
+            if call.deadline is not None and time.monotonic() >= call.deadline:
                 raise DeadlineExceeded("the deadline passed before the chat template was rendered") from None
             raise
 
@@ -223,6 +232,14 @@ class Runtime:
                 f"`{param}` contains a text of {longest} characters; the limit is {self.max_text_characters}", param
             )
 
+    def check_tokens(self, tokenizer: Tokenizer, texts: Sequence[str], param: str) -> None:
+        """Raises RequestTooLarge for a text that may become more than `MAX_TEXT_TOKENS` tokens."""
+        most = max(map(tokenizer.token_bound, texts), default=0)
+        if most > MAX_TEXT_TOKENS:
+            raise RequestTooLarge(
+                f"`{param}` contains a text that may become {most:,} tokens; the limit is {MAX_TEXT_TOKENS:,}", param
+            )
+
     async def encode(
         self,
         tokenizer: Tokenizer,
@@ -232,16 +249,85 @@ class Runtime:
         param: str,
         add_special_tokens: bool = True,
         offsets: bool = False,
+        call: Call | None = None,
     ) -> list[Encoding]:
-        """Tokenize texts in a thread. pairs: the second text of each pair. param: the field that an error names.
+        """Tokenize texts. The arguments and errors are those of `encode_with`."""
+        return await self.encode_with(
+            tokenizer,
+            texts,
+            lambda encoding: encoding,
+            pairs=pairs,
+            param=param,
+            add_special_tokens=add_special_tokens,
+            offsets=offsets,
+            call=call,
+        )
 
-        Raises ContextLengthExceeded for a text with too many characters.
+    async def encode_with(
+        self,
+        tokenizer: Tokenizer,
+        texts: Sequence[str],
+        convert: Callable[[Encoding], Result],
+        *,
+        pairs: Sequence[str] | None = None,
+        param: str,
+        add_special_tokens: bool = True,
+        offsets: bool = False,
+        call: Call | None = None,
+    ) -> list[Result]:
+        """Tokenize texts in threads, and keep only the result of `convert` for each.
+
+        Texts are tokenized in pieces, so that the encodings of few texts are in memory at once and small requests do
+        not wait for large ones.
+
+        pairs: the second text of each pair.
+        param: the field that an error names.
+        call: the request, whose end and deadline end the work between two pieces.
+
+        Raises:
+            ContextLengthExceeded: a text has too many characters.
+            RequestTooLarge: a text may become too many tokens.
+            Overloaded: too many requests wait for the tokenizer.
         """
-        self.check_characters((*texts, *(pairs or ())), param)
+        every = (*texts, *(pairs or ()))
+        self.check_characters(every, param)
+        self.check_tokens(tokenizer, every, param)
+        found: dict[int, Result] = {}
+
+        def encode(places: Sequence[int]) -> None:
+            encodings = tokenizer.encode(
+                [texts[place] for place in places],
+                pairs=None if pairs is None else [pairs[place] for place in places],
+                add_special_tokens=add_special_tokens,
+                offsets=offsets,
+            )
+            found.update(zip(places, map(convert, encodings), strict=True))
+
+        small, large = _pieces(
+            [sum(map(tokenizer.token_bound, one)) for one in zip(texts, pairs or [""] * len(texts), strict=True)]
+        )
         started = time.perf_counter()
         with self.client.preparing(), stage("tokenize"):
-            encodings = await self.in_thread(
-                lambda: tokenizer.encode(texts, pairs=pairs, add_special_tokens=add_special_tokens, offsets=offsets)
-            )
+            if small:
+                await self.pools.tokenize.run_pieces([partial(encode, piece) for piece in small], call)
+            if large:
+                await self.pools.tokenize_large.run_pieces([partial(encode, piece) for piece in large], call)
         self.metrics.tokenize_seconds.observe(time.perf_counter() - started)
-        return encodings
+        return [found[place] for place in range(len(texts))]
+
+
+def _pieces(token_bounds: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
+    """Places of texts that are tokenized together: pieces of several small texts, and single large texts."""
+    small: list[list[int]] = []
+    large: list[list[int]] = []
+    tokens = 0
+    for place, bound in enumerate(token_bounds):
+        if bound > PIECE_TOKENS:
+            large.append([place])
+            continue
+        if not small or tokens + bound > PIECE_TOKENS:
+            small.append([])
+            tokens = 0
+        small[-1].append(place)
+        tokens += bound
+    return small, large

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from server.ipc.logprobs import Logprobs
 from server.operations.generated_text import GeneratedText, TextDelta
 from server.text.language_codes import parse_language
-from server.text.sentences import Sentence, split_sentences
+from server.text.sentences import SENTENCE_ENDS, Sentence, split_sentences
 
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "km", "my", "yue"})
 """Languages that put no space between sentences; ISO 639-1 codes where they exist."""
@@ -116,6 +116,16 @@ class SegmentedText:
     def best(self) -> list[GeneratedText]:
         """The best answer of each translated segment."""
         return [segment.answers[0] for segment in self.segments if segment.answers]
+
+
+def max_segments(text: str, limit: int, is_markup: bool) -> int:
+    """Most segments of a text, for a model that reads `limit` tokens.
+
+    A sentence ends at a line break or a mark, markup also at a tag. A segment that does not fit is longer than half of
+    the limit, in characters. It is cut near its middle, so that at most every sixteenth part of the limit is a segment.
+    """
+    ends = sum(map(text.count, SENTENCE_ENDS)) + (text.count("<") + text.count("&") if is_markup else 0)
+    return max(1, min(len(text), 2 + ends + 16 * len(text) // max(limit, 1)))
 
 
 def whole(text: str) -> list[Segment]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from server.ipc.call import Call
 from server.ipc.messages import Encode
-from server.operations.cost import Cost, max_tokens
+from server.operations.cost import Cost
+from server.operations.embed import EmbedSpec, input_cost
 from server.operations.encode import prompted_items, vectors
 from server.operations.runtime import Runtime, ServedModel
 from server.text.truncation import TruncationSide
@@ -27,10 +28,8 @@ class SimilaritySpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`."""
-        prompt = len(model.text.prompt(self.prompt_name))
-        lengths = [len(text) + prompt for text in (self.source, *self.sentences)]
-        tokens = sum(max_tokens(length, model.max_input_tokens) for length in lengths)
-        return Cost(sum(lengths), tokens, len(lengths), answer_numbers=len(self.sentences))
+        cost = input_cost(EmbedSpec([self.source, *self.sentences], prompt_name=self.prompt_name), model)
+        return replace(cost, answer_numbers=cost.sequences * model.info.hidden_size)
 
 
 async def similarity(runtime: Runtime, call: Call, spec: SimilaritySpec) -> list[float]:
@@ -40,8 +39,9 @@ async def similarity(runtime: Runtime, call: Call, spec: SimilaritySpec) -> list
     """
     model = runtime.candidates(spec.model, "similarity")[0]
     prompt = model.text.prompt(spec.prompt_name)
+    runtime.admission.admit(call, model, spec.cost(model))
     texts = [prompt + text for text in (spec.source, *spec.sentences)]
-    found = await prompted_items(runtime, model, texts, prompt, spec.truncation, "inputs")
+    found = await prompted_items(runtime, call, model, texts, prompt, spec.truncation, "inputs")
     call.truncated_inputs = found.truncated
     message = Encode(call.next_id(), model.name, "embed", found.items, normalize=True, deadline=call.deadline)
     source, *others = (await vectors(call, message)).astype(np.float64)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from server.errors import InvalidRequest
+from server.ipc.call import Call
 from server.operations.runtime import Runtime, ServedModel
 from server.text.chat import ChatError, ChatStopped, chat_context
 from server.text.tool_formats import GENERIC, TemplateTools, by_marker, recognise
@@ -27,10 +28,10 @@ _ANSWER: Mapping[str, Any] = {"role": "tool", "tool_call_id": _ID, "name": _NAME
 Messages = Sequence[Mapping[str, Any]]
 
 
-async def template_tools(runtime: Runtime, model: ServedModel, deadline: float | None) -> TemplateTools:
+async def template_tools(runtime: Runtime, call: Call, model: ServedModel) -> TemplateTools:
     """What the template of a model does with tools. The sample is rendered with the first request that needs it.
 
-    deadline: time of `time.monotonic()`, or None. Raises InvalidRequest and DeadlineExceeded for a slow template.
+    Raises InvalidRequest for a slow template, and the errors of `Pool.run`.
     """
     templates = model.text.chat_templates
     source = templates.choose(with_tools=True)
@@ -38,7 +39,7 @@ async def template_tools(runtime: Runtime, model: ServedModel, deadline: float |
     def render(messages: Messages, tools: Messages | None) -> str:
         context = chat_context(templates, messages, tools=tools, null_content=True)
         try:
-            return runtime.chat_renderer.render(source, context, runtime.max_text_characters, deadline)
+            return runtime.chat_renderer.render(source, context, runtime.max_text_characters, call.deadline)
         except ChatStopped:
             raise
         except ChatError:
@@ -46,7 +47,7 @@ async def template_tools(runtime: Runtime, model: ServedModel, deadline: float |
 
     if source not in runtime.template_tools:
         try:
-            found = await runtime.in_template_thread(lambda: _inspect(source, render), deadline)
+            found = await runtime.in_template_thread(lambda: _inspect(source, render), call)
         except ChatStopped as error:
             raise InvalidRequest(f"`messages`: {error}", "messages") from None
         runtime.template_tools[source] = found

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.ipc.messages import Encode
-from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, max_windows
+from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, max_windows, most_tokens
 from server.operations.encode import Numbers, matrices, window_item
 from server.operations.entities import OUTSIDE, Aggregation, NamedEntity, entities, text_tokens, without_overlaps
 from server.operations.runtime import Runtime, ServedModel
@@ -39,15 +40,18 @@ class TokenClassifySpec:
         """Upper bounds of the work; see `Cost`."""
         width = model.max_input_tokens - MAX_ADDED_TOKENS
         stride = default_stride(width) if self.stride_tokens is None else self.stride_tokens
-        sequences = sum(max_windows(len(text), width - stride) for text in self.inputs)
-        tokens = sequences * model.max_input_tokens
-        return Cost(characters_of(self.inputs), tokens, sequences, answer_numbers=tokens * len(model.info.labels))
+        lengths = [most_tokens(model.tokenizer, text) for text in self.inputs]
+        sequences = sum(max_windows(length, width - stride) for length in lengths)
+        tokens = min(sequences * model.max_input_tokens, sum(lengths) * (1 + width // max(1, width - stride)))
+        numbers = tokens * len(model.info.labels)
+        return Cost(characters_of(self.inputs), tokens, sequences, answer_numbers=numbers, placed_tokens=sum(lengths))
 
 
 async def token_classify(runtime: Runtime, call: Call, spec: TokenClassifySpec) -> list[list[NamedEntity]]:
     """The entities of each text, in the order of the text."""
     model = runtime.candidates(spec.model, "token_classify")[0]
-    encodings = await runtime.encode(model.tokenizer, spec.inputs, param="inputs", offsets=True)
+    runtime.admission.admit(call, model, spec.cost(model))
+    encodings = await runtime.encode(model.tokenizer, spec.inputs, param="inputs", offsets=True, call=call)
     cut = [_windows(model, encoding, spec.stride_tokens) for encoding in encodings]
     items = [
         window_item(encoding, window, model, "inputs")
@@ -60,7 +64,8 @@ async def token_classify(runtime: Runtime, call: Call, spec: TokenClassifySpec) 
         (text, encoding, of_text, [next(logits) for _ in of_text])
         for text, encoding, of_text in zip(spec.inputs, encodings, cut, strict=True)
     ]
-    return await runtime.in_thread(lambda: [_entities(spec, model, *part) for part in parts])
+    pieces = [partial(_entities, spec, model, *part) for part in parts]
+    return await runtime.pools.tokenize.run_pieces(pieces, call)
 
 
 def _entities(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from server.ipc.call import Call
-from server.operations.cost import Cost, characters_of
+from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import check_ids
 from server.operations.runtime import Runtime, ServedModel
 from server.text.tokenizer import Encoding
@@ -22,7 +23,8 @@ class TokenizeSpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. The engine does nothing."""
-        return Cost(characters_of(self.inputs), 0, 0)
+        placed = sum(most_tokens(model.tokenizer, text) for text in self.inputs)
+        return Cost(characters_of(self.inputs), 0, 0, placed_tokens=placed)
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class DetokenizeSpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. Nothing is tokenized and the engine does nothing."""
-        return Cost(0, 0, 0)
+        return Cost(0, sum(map(len, self.ids)), 0)
 
 
 @dataclass(frozen=True)
@@ -51,24 +53,30 @@ class TextToken:
 
 async def tokenize(runtime: Runtime, call: Call, spec: TokenizeSpec) -> list[list[TextToken]]:
     """The tokens of each text."""
+    model = runtime.candidates(spec.model, "tokenize")[0]
+    runtime.admission.admit(call, model, spec.cost(model))
     encodings = await runtime.encode(
-        runtime.candidates(spec.model, "tokenize")[0].tokenizer,
+        model.tokenizer,
         spec.inputs,
         param="inputs",
         add_special_tokens=spec.add_special_tokens,
         offsets=True,
+        call=call,
     )
-    return await runtime.in_thread(
-        lambda: [_tokens(text, encoding) for text, encoding in zip(spec.inputs, encodings, strict=True)]
-    )
+    pieces = [partial(_tokens, text, encoding) for text, encoding in zip(spec.inputs, encodings, strict=True)]
+    return await runtime.pools.tokenize.run_pieces(pieces, call)
 
 
 async def detokenize(runtime: Runtime, call: Call, spec: DetokenizeSpec) -> list[str]:
     """The text of each list of ids. Raises InvalidRequest for an id outside the vocabulary."""
     model = runtime.candidates(spec.model, "detokenize")[0]
-    for ids in spec.ids:
+    runtime.admission.admit(call, model, spec.cost(model), "ids")
+
+    def text(ids: list[int]) -> str:
         check_ids(ids, model.info, "ids")
-    return await runtime.in_thread(lambda: [model.tokenizer.decode(ids, spec.skip_special_tokens) for ids in spec.ids])
+        return model.tokenizer.decode(ids, spec.skip_special_tokens)
+
+    return await runtime.pools.tokenize.run_pieces([partial(text, ids) for ids in spec.ids], call)
 
 
 def _tokens(text: str, encoding: Encoding) -> list[TextToken]:

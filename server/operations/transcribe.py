@@ -15,7 +15,8 @@ import numpy as np
 from server.audio import frames as audio
 from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, SAMPLE_RATE
 from server.audio.resample import resample
-from server.audio.wav import MIN_RATE, AudioError, read_wav
+from server.audio.wav import AudioError, read_wav
+from server.audio.wav import max_size as wav_size
 from server.errors import DeadlineExceeded, InvalidRequest
 from server.ipc.call import Call, request_error
 from server.ipc.logprobs import Logprobs
@@ -28,6 +29,8 @@ from server.text.speech import SpeechSegment, SpeechTask, SpeechTokens, split_wi
 from server.text.subtitles import SubtitleLine
 from server.text.tokenizer import Tokenizer
 
+_SAMPLE_BYTES = 12
+"""Memory per sample of the file while it is resampled: once in float32, once in float64."""
 WAVES_PER_MESSAGE = 8
 """Parts of the recording that go to the worker in one message."""
 
@@ -60,7 +63,9 @@ class TranscribeSpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. A window starts at least one encoder token after the last one."""
-        seconds = min(self.max_seconds, len(self.wav) / MIN_RATE)
+        samples, seconds = wav_size(self.wav)
+        seconds = min(self.max_seconds, seconds)
+        recording = 3 * len(self.wav) + _SAMPLE_BYTES * samples + math.ceil(seconds * audio.SECOND_BYTES)
         frames = math.ceil(seconds * FRAMES_PER_SECOND) + FRAMES_PER_TOKEN * model.info.source_tokens
         windows = 2 + math.ceil(frames / FRAMES_PER_TOKEN)
         sequences = windows * (self.num_beams or model.info.generation.num_beams or 1)
@@ -70,6 +75,7 @@ class TranscribeSpec:
             windows * (model.info.source_tokens + context) + frames,
             sequences,
             sequences * context,
+            recording_bytes=recording,
         )
 
 
@@ -102,15 +108,16 @@ async def transcribe(runtime: Runtime, call: Call, spec: TranscribeSpec) -> Tran
     if spec.temperature and (spec.num_beams or 1) > 1:
         raise InvalidRequest("`num_beams` cannot be combined with a `temperature`", "num_beams")
     language = _language(spec, tokens, model)
-    samples = await runtime.in_thread(lambda: _samples(spec))
-    seconds = len(samples) / SAMPLE_RATE
+    runtime.admission.admit(call, model, spec.cost(model), "file")
     window_frames = FRAMES_PER_TOKEN * model.info.source_tokens
+    waves, num_samples = await runtime.pools.audio.run(lambda: _waves(spec, window_frames), call)
+    seconds = num_samples / SAMPLE_RATE
     with_times = spec.with_times or seconds > window_frames / FRAMES_PER_SECOND
-    prompt = await _prompt_ids(runtime, model, tokens, spec.prompt)
+    prompt = await _prompt_ids(runtime, call, model, tokens, spec.prompt)
     params = _params(spec, model, tokens, with_times)
     seed = spec.seed if spec.seed is not None else secrets.randbits(63)
-    frames = await _frames(runtime, call, model, samples, window_frames)
-    total_frames = min(audio.num_frames(samples), len(frames))
+    frames = await _frames(runtime, call, model, waves)
+    total_frames = min(audio.num_frames(num_samples), len(frames))
 
     if language is None and tokens.languages:
         only = GenerationParams(allowed_token_ids=sorted(tokens.languages.values()))
@@ -134,16 +141,14 @@ async def transcribe(runtime: Runtime, call: Call, spec: TranscribeSpec) -> Tran
     return _transcript(parts, language, seconds, tokens, model.tokenizer)
 
 
-async def _frames(
-    runtime: Runtime, call: Call, model: ServedModel, samples: audio.Samples, window_frames: int
-) -> audio.Frames:
-    """Log-mel frames of the whole recording, computed by the worker."""
-    waves = await runtime.in_thread(lambda: audio.split_samples(samples, window_frames))
+async def _frames(runtime: Runtime, call: Call, model: ServedModel, waves: list[audio.Samples]) -> audio.Frames:
+    """Log-mel frames of the whole recording, computed by the worker. Removes the waves, to free their memory."""
     found: list[audio.Frames] = []
-    for at in range(0, len(waves), WAVES_PER_MESSAGE):
-        items = [EncodeItem([], samples=wave.astype("<f4").tobytes()) for wave in waves[at : at + WAVES_PER_MESSAGE]]
+    while waves:
+        items = [EncodeItem([], samples=wave.astype("<f4").tobytes()) for wave in waves[:WAVES_PER_MESSAGE]]
+        del waves[:WAVES_PER_MESSAGE]
         found += await matrices(call, Encode(call.next_id(), model.name, "log_mel", items, deadline=call.deadline))
-    return await runtime.in_thread(lambda: audio.join_log_mel(found))
+    return await runtime.pools.audio.run(lambda: audio.join_log_mel(found), call)
 
 
 async def _generate(
@@ -164,12 +169,14 @@ async def _generate(
     raise AssertionError("a sequence ends with an event")
 
 
-def _samples(spec: TranscribeSpec) -> audio.Samples:
+def _waves(spec: TranscribeSpec, window_frames: int) -> tuple[list[audio.Samples], int]:
+    """The parts of the recording for the log-mel computation, and the number of its samples."""
     try:
         samples, rate = read_wav(spec.wav, spec.max_seconds)
     except AudioError as error:
         raise InvalidRequest(str(error), "file") from None
-    return resample(samples, rate, SAMPLE_RATE)
+    samples = resample(samples, rate, SAMPLE_RATE)
+    return audio.split_samples(samples, window_frames), len(samples)
 
 
 def _language(spec: TranscribeSpec, tokens: SpeechTokens, model: ServedModel) -> str | None:
@@ -184,7 +191,7 @@ def _language(spec: TranscribeSpec, tokens: SpeechTokens, model: ServedModel) ->
     return code
 
 
-async def _prompt_ids(runtime: Runtime, model: ServedModel, tokens: SpeechTokens, text: str) -> list[int]:
+async def _prompt_ids(runtime: Runtime, call: Call, model: ServedModel, tokens: SpeechTokens, text: str) -> list[int]:
     """Token ids of the request's `prompt`, without the first ones if it is too long.
 
     The ids and the special token that precedes them take at most half of the context.
@@ -193,7 +200,9 @@ async def _prompt_ids(runtime: Runtime, model: ServedModel, tokens: SpeechTokens
         return []
     if tokens.previous is None:
         raise InvalidRequest(f"`prompt` is not supported: the model `{model.name}` has no token for it", "prompt")
-    (encoding,) = await runtime.encode(model.tokenizer, [" " + text.strip()], param="prompt", add_special_tokens=False)
+    (encoding,) = await runtime.encode(
+        model.tokenizer, [" " + text.strip()], param="prompt", add_special_tokens=False, call=call
+    )
     if max(encoding.ids) >= tokens.start or model.tokenizer.special_ids.intersection(encoding.ids):
         raise InvalidRequest("`prompt` contains a special token", "prompt")
     return encoding.ids[-(model.info.context_tokens // 2 - 1) :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 
@@ -11,7 +12,7 @@ from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.ipc.messages import Generate, GenerateRow
 from server.operations import grammar, prompts, segments
-from server.operations.cost import Cost, characters_of, max_tokens
+from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.generate import generation_cost, hypotheses, text_options
 from server.operations.generated_text import AttentionMatrix, GeneratedText, ScoredToken, TextDelta
 from server.operations.generation_options import GenerationOptions
@@ -52,22 +53,29 @@ class TranslateSpec:
         return self.options.stream
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. There are at most as many segments as characters.
+        """Upper bounds of the work; see `Cost`.
 
         A segment is encoded up to twice: once to see whether it fits the model, once to translate it. One with inline
         tags is encoded once more, to see where its tokens are.
         """
-        language_prompt = _language_prompt(self, model)
+        prefix, limit = _language_prompt(self, model).prefix, model.max_input_tokens
         by_parts = self.splits or self.markup is not None
-        lengths = [1] * characters_of(self.inputs) if by_parts else [len(text) for text in self.inputs]
-        lengths = [len(language_prompt.prefix) + length for length in lengths]
-        tokens = [max_tokens(length, model.max_input_tokens) for length in lengths]
+        counts = [
+            segments.max_segments(text, limit, self.markup is not None) if by_parts else 1 for text in self.inputs
+        ]
+        around = most_tokens(model.tokenizer, prefix)
+        tokens: list[int] = []
+        for text, count in zip(self.inputs, counts, strict=True):
+            mean = -(-model.tokenizer.token_bound(text) // count)
+            tokens += [min(mean + around, limit)] * count
+        characters = characters_of(self.inputs) + sum(counts) * len(prefix)
         options = replace(
             self.options,
             num_return_sequences=1 + self.num_alternatives,
             return_attention=self.options.return_attention or self.markup is not None,
         )
-        return generation_cost(options, model, (3 if self.markup else 2) * sum(lengths), tokens, candidates=1)
+        cost = generation_cost(options, model, (3 if self.markup else 2) * characters, tokens, candidates=1)
+        return replace(cost, placed_tokens=sum(tokens) if self.markup else 0)
 
 
 @dataclass(frozen=True)
@@ -173,11 +181,14 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     model, language_prompt = _choose(runtime, spec)
     options = spec.options
     _check(spec)
+    runtime.admission.admit(call, model, spec.cost(model))
     sections, token_bytes = await grammar.prepare(
-        runtime, model, options.text_format, continues=options.decoder_prefix is not None
+        runtime, call, model, options.text_format, continues=options.decoder_prefix is not None
     )
     ranks = spec.num_alternatives + 1
-    inputs = [SegmentedText(i, parts) for i, parts in enumerate(await _split(runtime, model, spec, language_prompt))]
+    inputs = [
+        SegmentedText(i, parts) for i, parts in enumerate(await _split(runtime, call, model, spec, language_prompt))
+    ]
     tagged = [one for text in inputs for one in text.segments if isinstance(one, MarkedSegment) and one.sentence.tags]
     aligned = replace(options, return_attention=options.return_attention or bool(tagged))
     resolved = resolve(aligned, model, language_prompt, min_beams=ranks, sections=sections)
@@ -188,11 +199,13 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
         )
     params = msgspec.structs.replace(params, num_return_sequences=ranks)
     if params.stop_texts and token_bytes is None:
-        token_bytes = await grammar.token_bytes_for_stops(runtime, model)
+        token_bytes = await grammar.token_bytes_for_stops(runtime, call, model)
     places = [(one, index) for one in inputs for index, segment in enumerate(one.segments) if segment.text.strip()]
     texts = [one.segments[index].text for one, index in places]
-    sources = await prompts.encode_texts(runtime, model, texts, language_prompt, options, "inputs") if texts else []
-    await locate_tokens(runtime, model, tagged, language_prompt)
+    sources: list[list[int]] = []
+    if texts:
+        sources = await prompts.encode_texts(runtime, call, model, texts, language_prompt, options, "inputs")
+    await locate_tokens(runtime, call, model, tagged, language_prompt)
     start = prompts.decoder_start(model, language_prompt)
     prefix = prompts.decoder_prefix(options, model)
     shown = text_options(options, token_bytes)
@@ -284,12 +297,13 @@ def _language_prompt(spec: TranslateSpec, model: ServedModel) -> TranslationProm
 
 
 async def _split(
-    runtime: Runtime, model: ServedModel, spec: TranslateSpec, language_prompt: TranslationPrompt
+    runtime: Runtime, call: Call, model: ServedModel, spec: TranslateSpec, language_prompt: TranslationPrompt
 ) -> list[list[Segment]]:
     """The segments of each input, each short enough for the model. Raises InvalidRequest for bad markup."""
     if not spec.splits and spec.markup is None:
         return [segments.whole(text) for text in spec.inputs]
     runtime.check_characters(spec.inputs, "inputs")
+    runtime.check_tokens(model.tokenizer, spec.inputs, "inputs")
     limit = model.info.source_tokens
 
     def fits(text: str) -> bool:
@@ -306,9 +320,7 @@ async def _split(
     def split(text: str) -> list[Segment]:
         return segments.split(text, target, fits, spec.split_at_newlines) if spec.splits else segments.whole(text)
 
-    def split_all() -> list[list[Segment]]:
-        if spec.markup is None:
-            return [split(text) for text in spec.inputs]
-        return [split_markup(text, spec.markup, split, fits) for text in spec.inputs]
+    def split_one(text: str) -> list[Segment]:
+        return split(text) if spec.markup is None else split_markup(text, spec.markup, split, fits)
 
-    return await runtime.in_thread(split_all)
+    return await runtime.pools.tokenize.run_pieces([partial(split_one, text) for text in spec.inputs], call)

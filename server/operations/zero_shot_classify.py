@@ -12,12 +12,13 @@ from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.call import Call
 from server.ipc.messages import Encode, EncodeItem
 from server.operations.classify import LabelScore, by_falling_score, softmax
-from server.operations.cost import Cost, characters_of, max_tokens
-from server.operations.encode import Numbers, check_tokens, sigmoid, type_ids_or_none, vectors
+from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of
+from server.operations.encode import Numbers, sigmoid, vectors
 from server.operations.entailment import entailment
+from server.operations.pairs import joined_item, pair_template, text_ids
 from server.operations.runtime import Runtime, ServedModel
+from server.text.pairs import PairTemplate
 from server.text.tokenizer import Encoding
-from server.text.truncation import text_runs
 
 MAX_PAIRS = 1024
 DEFAULT_TEMPLATE = "This example is {}."
@@ -38,11 +39,14 @@ class ZeroShotClassifySpec:
     multi_label: bool = False
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. Every text is tokenized with every label."""
-        pairs = len(self.inputs) * len(self.labels)
-        labels = characters_of(self.labels) + len(self.labels) * len(self.template)
-        characters = characters_of(self.inputs) * len(self.labels) + labels * len(self.inputs)
-        tokens = min(pairs * model.max_input_tokens, max_tokens(characters) + pairs * max_tokens(0))
+        """Upper bounds of the work; see `Cost`. Texts and labels are tokenized once each."""
+        bound, limit = model.tokenizer.token_bound, model.max_input_tokens
+        characters = characters_of(self.inputs) + characters_of(self.labels) + len(self.labels) * len(self.template)
+        pairs = min(len(self.inputs) * len(self.labels), MAX_PAIRS)
+        around = bound(self.template) + MAX_ADDED_TOKENS
+        texts = sum(min(bound(text) + around, limit) for text in self.inputs)
+        labels = sum(min(bound(label), limit) for label in self.labels)
+        tokens = min(pairs * limit, texts * len(self.labels) + labels * len(self.inputs))
         return Cost(characters, tokens, pairs, answer_numbers=pairs)
 
 
@@ -62,32 +66,34 @@ async def zero_shot_classify(runtime: Runtime, call: Call, spec: ZeroShotClassif
     if not hole or "{" in before + after or "}" in before + after:
         raise InvalidRequest("`hypothesis_template` must contain `{}` once, and no other brace", "hypothesis_template")
     hypotheses = [before + label + after for label in labels]
-    encodings = await runtime.encode(
-        model.tokenizer,
-        [text for text in texts for _ in labels],
-        pairs=hypotheses * len(texts),
-        param="inputs",
+    runtime.admission.admit(call, model, spec.cost(model))
+    template = await pair_template(runtime, call, model)
+    second = await text_ids(runtime, call, model, hypotheses, "candidate_labels")
+
+    def of_text(encoding: Encoding) -> list[EncodeItem]:
+        return [_item(template, model, encoding.ids, hypothesis) for hypothesis in second]
+
+    found = await runtime.encode_with(
+        model.tokenizer, texts, of_text, param="inputs", add_special_tokens=False, call=call
     )
-    items = [_item(encoding, model) for encoding in encodings]
+    items = [item for of_one in found for item in of_one]
     message = Encode(call.next_id(), model.name, "classify", items, deadline=call.deadline)
     logits = (await vectors(call, message)).reshape(len(texts), len(labels), -1)
     return [by_falling_score(row, labels) for row in _scores(logits, classes, spec.multi_label)]
 
 
-def _item(encoding: Encoding, model: ServedModel) -> EncodeItem:
+def _item(template: PairTemplate, model: ServedModel, text: list[int], hypothesis: list[int]) -> EncodeItem:
     """A text with a hypothesis. A pair that is too long loses the end of the text, never of the hypothesis."""
-    ids, type_ids, limit = encoding.ids, encoding.type_ids, model.max_input_tokens
-    excess = len(ids) - limit
+    excess = len(text) + len(hypothesis) + template.num_special - model.max_input_tokens
     if excess > 0:
-        runs = text_runs(encoding)
-        start, end = runs[0] if len(runs) > 1 else (0, 0)
-        if end - start <= excess:
+        if len(text) <= excess or not (template.between and hypothesis):
             raise ContextLengthExceeded(
-                f"a hypothesis leaves no room for the text: `{model.name}` reads at most {limit} tokens",
+                f"a hypothesis leaves no room for the text: `{model.name}` reads at most {model.max_input_tokens} "
+                "tokens",
                 "candidate_labels",
             )
-        ids, type_ids = (one[: end - excess] + one[end:] for one in (ids, type_ids))
-    return EncodeItem(check_tokens(ids, model, "inputs"), type_ids_or_none(type_ids))
+        text = text[:-excess]
+    return joined_item(template, model, text, hypothesis, None, "inputs")[0]
 
 
 def _scores(logits: Numbers, classes: tuple[int, int], multi_label: bool) -> Numbers:

@@ -16,6 +16,7 @@ from pathlib import Path
 from server.text.added_tokens import AddedTokenSplitter, added_tokens_by_id
 from server.text.python_tokenizer import PythonTokenizer, TokenSpan
 from server.text.streams import ReplaceText, StripWhitespace, VocabularyStream, clean_up_steps, decoder_chain
+from server.text.token_bound import bound_of_pieces
 from server.text.token_bytes import NoTokenBytes, TokenBytes
 from server.text.tokenizer import SpecialIds, TokenizerError
 from server.text.tokenizer_files import TokenizerFiles, read_json
@@ -53,6 +54,7 @@ class BlenderbotSmallTokenizer(PythonTokenizer):
             raise TokenizerError("vocab.json has no unknown token (unk_token)")
         self._unk = self.special.unk
         self.vocab_size = max(self._tokens) + 1
+        self.token_bound = bound_of_pieces(self._added_ids)
         self.max_length = files.max_length
         self._clean_up = files.clean_up
 

@@ -14,6 +14,7 @@ from tokenizers import AddedToken
 
 from server.text.added_tokens import AddedTokenSplitter
 from server.text.python_tokenizer import PythonTokenizer, TokenSpan
+from server.text.token_bound import BYTES
 from server.text.token_bytes import TokenBytes
 from server.text.tokenizer import SpecialIds, TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
@@ -38,6 +39,7 @@ class ByT5Tokenizer(PythonTokenizer):
         self.special_ids = frozenset(self._added_tokens)
         self.special = SpecialIds(pad=0, eos=_EOS, unk=_UNK)
         self.vocab_size = _FIRST_SENTINEL + sentinels
+        self.token_bound = BYTES
         self.max_length = files.max_length
 
     def spans(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Iterator[TokenSpan]:

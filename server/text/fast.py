@@ -14,6 +14,7 @@ from tokenizers import models, normalizers
 
 from server.text.fairseq import DEFAULT_SOURCE, set_source_language
 from server.text.streams import UnknownDecoder, VocabularyStream, clean_up, clean_up_steps, decoder_chain
+from server.text.token_bound import bound_of
 from server.text.token_bytes import TokenBytes, bytes_of_decoder
 from server.text.tokenizer import Encoding, SpecialIds, TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
@@ -49,6 +50,7 @@ class FastTokenizer:
         self._has_types = not isinstance(inputs, list) or "token_type_ids" in inputs
         self.marks_subwords = bool(getattr(backend.model, "continuing_subword_prefix", None))
         decoder = backend.decoder
+        self.token_bound = bound_of(backend)
         self._decoder = None if decoder is None else json.loads(decoder.__getstate__())
         try:
             self._chain = decoder_chain(self._decoder, clean_up_steps() if self._clean_up else ())

@@ -18,6 +18,7 @@ from server.text.added_tokens import AddedTokenSplitter, added_tokens_by_id
 from server.text.protobuf import protobuf_fields
 from server.text.python_tokenizer import PythonTokenizer, TokenSpan
 from server.text.streams import DecoderChain, StripWhitespace, clean_up, clean_up_steps
+from server.text.token_bound import bound_of_pieces
 from server.text.token_bytes import TokenBytes, bytes_of_piece
 from server.text.tokenizer import SpecialIds, TokenizerError
 from server.text.tokenizer_files import TokenizerFiles, read_json
@@ -62,6 +63,7 @@ class PieceTokenizer(PythonTokenizer):
         settings = {token.content: token for token in added.values()}
         self._splitter = AddedTokenSplitter(self._special_tokens | set(self._added_ids), settings)
         self.vocab_size = max(max(vocabulary.values()), *self._tokens, *added) + 1
+        self.token_bound = bound_of_pieces(self._special_tokens | set(self._added_ids))
         self.max_length = files.max_length
         self._clean_up = files.clean_up
 

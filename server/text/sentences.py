@@ -23,6 +23,8 @@ _BOUNDARY = re.compile(
     """,
     re.VERBOSE,
 )
+SENTENCE_ENDS = "\n.!?…؟۔।॥。！？｡"
+"""Characters of which every sentence but the last one contains at least one."""
 _LAST_WORD = re.compile(r"(?:^|[^\w.])([\w.]*)$")
 _OPENING = "\"'“‘«‹([{„¿¡ —–-"
 _MAX_WORD_CHARACTERS = 24

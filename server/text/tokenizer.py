@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from server.text.streams import TokenStream
+from server.text.token_bound import TokenBound
 from server.text.token_bytes import TokenBytes
 
 
@@ -67,6 +68,10 @@ class Tokenizer(Protocol):
     @property
     def max_length(self) -> int | None:
         """Maximum number of tokens by the tokenizer's files, with special tokens; None without a usable limit."""
+
+    @property
+    def token_bound(self) -> TokenBound:
+        """Upper bound of the number of tokens of a text."""
 
     def encode(
         self,

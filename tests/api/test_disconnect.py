@@ -13,14 +13,14 @@ from tests.api.conftest import Bench
 async def test_a_client_that_leaves_during_tokenizing_never_reaches_the_engine(bench: Bench, path: str) -> None:
     bench.become_ready()
     tokenizing, left = asyncio.Event(), asyncio.Event()
-    encode = bench.runtime.encode
+    encode = bench.runtime.encode_with
 
     async def slow_encode(*arguments: object, **options: object) -> object:
         tokenizing.set()
         await left.wait()
         return await encode(*arguments, **options)
 
-    bench.runtime.encode = slow_encode
+    bench.runtime.encode_with = slow_encode
     bodies = [b'{"prompt": "abc"}' if path == "/generate" else b'{"inputs": "abc"}']
 
     async def receive() -> dict:

@@ -79,4 +79,4 @@ def test_windows_are_padded_after_the_end() -> None:
     assert audio.window(frames, 3, 5).tolist() == frames[3:8].tolist()
     last = audio.window(frames, 9, 5)
     assert last.shape == (5, 2) and last[:3].tolist() == frames[9:].tolist() and not last[3:].any()
-    assert audio.num_frames(np.zeros(161, dtype=np.float32)) == 2
+    assert audio.num_frames(161) == 2

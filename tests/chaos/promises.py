@@ -109,7 +109,7 @@ PROMISES: tuple[Promise, ...] = (
         "a maximal prompt and a 512-text embedding beside 16 streams: p99 gap ≤ 3 times alone",
         ("tests/engine/test_scheduler.py::test_decoding_continues_during_a_long_prefill",),
         latency.long_prompts,
-        "prompts-are-computed-at-once",
+        "streams-wait-for-large-work",
         {"runs": 5},
         {"runs": 2},
     ),

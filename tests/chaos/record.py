@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 MAX_FAILURES = 5
@@ -59,6 +59,16 @@ class Record:
             if len(self.failures) < MAX_FAILURES:
                 self.failures.append(failure)
         return condition
+
+    def include(self, other: Record, prefix: str = "") -> Record:
+        """Add what a part of the check measured. prefix: before the names of its measures. Returns this record."""
+        self.runs += other.runs
+        for one in other.measures.values():
+            self.measures[prefix + one.what] = replace(one, what=prefix + one.what)
+        self.num_failures += other.num_failures
+        self.failures = [*self.failures, *other.failures][:MAX_FAILURES]
+        self.details |= other.details
+        return self
 
     @property
     def passed(self) -> bool:

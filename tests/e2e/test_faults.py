@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
+from tests.chaos.checks.worker_faults import one_of_two_killed
 from tests.e2e.conftest import RunningServer
 from tests.e2e.sse import events, stream
 from tests.waiting import HANG_SECONDS, eventually, is_gone, open_request
@@ -132,3 +133,8 @@ def test_a_killed_server_leaves_no_worker(own_server: RunningServer) -> None:
     own_server.process.kill()
     own_server.process.wait()
     eventually(lambda: is_gone(worker))
+
+
+def test_one_of_two_workers_is_killed_and_the_other_goes_on() -> None:
+    record = one_of_two_killed(kills=1, streams=16)
+    assert not record.num_failures, record.failures

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from server.ipc.call import Call
 from server.operations.chat import ToolChoice, count_prompt_tokens
 from tests.operations.chat_bench import ChatBench
 from tests.operations.tool_cases import REQUIRED, ROWS, SCHEMAS, check_calls, spec, template
@@ -101,7 +102,8 @@ async def test_tools_are_not_shown_with_the_choice_none(llm: ChatBench) -> None:
     bare, _ = await llm.ask(spec(tools=[]))
     assert llm.sent[0].prompts == llm.sent[1].prompts and not llm.sent[0].params.sections
     assert result.choices[0].content == bare.choices[0].content
-    shown, count = await count_prompt_tokens(llm.runtime, spec())
+    with Call(llm.client) as call:
+        shown, count = await count_prompt_tokens(llm.runtime, call, spec())
     assert shown == "llm" and count > len(llm.sent[0].prompts[0])
 
 

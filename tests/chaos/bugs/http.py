@@ -44,6 +44,39 @@ def lost_worker_tells_nobody() -> None:
 
 
 @bug("http")
+def late_events_are_taken() -> None:
+    """Events of a worker that was lost go to the requests that have moved to another one."""
+    import msgspec
+
+    from server.ipc.client import EngineClient
+
+    def take(self: Any, output: Any) -> None:
+        for worker in list(self._dispatcher.workers.values()):
+            old(self, msgspec.structs.replace(output, epoch=worker.epoch))
+
+    old = replace(EngineClient, "on_output", take)
+
+
+@bug("http")
+def a_dying_supervisor_tells_nobody() -> None:
+    """A fault of a supervisor leaves its worker dead and the server running."""
+    from server.ipc.worker_pool import WorkerPool
+
+    replace(WorkerPool, "_on_end", lambda self, supervisor, task: None)
+
+
+@bug("http")
+def pauses_do_not_grow() -> None:
+    """A worker that becomes ready ends the series of failures, however soon it fails again."""
+    from server.ipc.restart_policy import RestartPolicy
+
+    def failed(self: Any, ready_seconds: float | None) -> None:
+        old(self, None if ready_seconds is None else 1e9)
+
+    old = replace(RestartPolicy, "failed", failed)
+
+
+@bug("http")
 def lost_requests_are_repeated_without_end() -> None:
     """A request moves to another worker each time its worker dies, also after its first events."""
     from server.ipc.client import EngineClient
@@ -94,10 +127,14 @@ def stalled_readers_stay() -> None:
 
 @bug("http")
 def overload_is_queued() -> None:
-    """The queue takes any number of requests."""
+    """The door, admission and the queue take any number of requests."""
+    from server.api.door import Door
     from server.ipc.queue import Queue
+    from server.operations.admission import Admission
 
     replace(Queue, "has_room", lambda self, sequences, tokens: True)
+    replace(Door, "enter", lambda self, scope, headers: None)
+    replace(Admission, "admit", lambda self, call, model, cost, param="": None)
 
 
 @bug("http")

@@ -71,11 +71,13 @@ def values_that_are_not_finite_pass() -> None:
 
 
 @bug("worker")
-def prompts_are_computed_at_once() -> None:
-    """A step computes any number of prompt tokens beside running streams."""
+def streams_wait_for_large_work() -> None:
+    """A step computes as many tokens of prompts and texts as fit, also beside running streams."""
+    from server.engine.encoder_engine import EncoderEngine
     from server.engine.scheduler import Scheduler
 
     replace(Scheduler, "_prefill_limit", lambda self, schedule: self.max_batch_tokens)
+    replace(EncoderEngine, "_max_step_tokens", lambda self, decode_seconds: 8 * self.max_tokens)
 
 
 @bug("http", "worker")

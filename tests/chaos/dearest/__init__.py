@@ -1,0 +1,14 @@
+"""The dearest bodies: a search over the OpenAPI schema of every route, and what each body costs the HTTP process.
+
+Entry points:
+
+    python -m tests.chaos.dearest --tries 60          search on every route and print a table
+    python -m tests.chaos.dearest --corpus            measure the bodies that earlier searches have found
+    search.search(server, tries, seed, only, ...)     the same search, with counts as arguments
+    search.measure_corpus(server, counts, only, ...)  the corpus, alone and sixteen at once
+    measure.measured_server(directory, *arguments)    a server process under the loop monitor
+
+A body is written as a recipe of a few bytes (`recipe`). The search starts from the example of a route, changes it as its
+schema allows (`schema`), and goes on from the dearest bodies so far. `monitor` runs inside of the server process; it is
+installed by a launcher, so that the product knows nothing of it. `corpus.json` holds the recipes that were dear.
+"""

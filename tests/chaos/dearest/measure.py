@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -72,6 +73,11 @@ class MeasuredServer:
         if found := re.search(r"ready on (http://\S+) ", log):
             self.url = found[1]
         return bool(self.url)
+
+    def page(self, path: str) -> bytes:
+        """The whole answer to a `GET`."""
+        with urllib.request.urlopen(self.url + path) as response:
+            return bytes(response.read())
 
     def request(self, path: str, body: bytes | None = None, timeout: float = HANG_SECONDS) -> Answer:
         """Send one request (`GET` without a body) and read the whole answer, of which only the begin is kept."""

@@ -76,8 +76,8 @@ def search(
     timeout: seconds after which the client leaves.
     max_bytes: the body limit of the server.
     """
-    document = json.loads(_whole(server, "/openapi.json"))
-    models = [model["name"] for model in json.loads(_whole(server, "/info"))["models"]]
+    document = json.loads(server.page("/openapi.json"))
+    models = [model["name"] for model in json.loads(server.page("/info"))["models"]]
     found: list[Dear] = []
     for route in post_routes(document):
         if not re.search(only, route.path):
@@ -119,13 +119,6 @@ def line(dear: Dear, count: int) -> str:
     path = f"{dear.path} ({count} at once)" if count > 1 else dear.path
     cost = f"{dear.stall_seconds * 1e3:7.0f} ms {dear.grown_bytes / 2**20:7.0f} MiB {dear.peak_bytes / 2**20:6.0f} MiB"
     return f"{path:42} {dear.status} {cost} {dear.seconds:6.1f} s  {json.dumps(dear.recipe)[:300]}"
-
-
-def _whole(server: MeasuredServer, path: str) -> bytes:
-    import urllib.request
-
-    with urllib.request.urlopen(server.url + path) as response:
-        return bytes(response.read())
 
 
 def _climb(

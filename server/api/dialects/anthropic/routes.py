@@ -209,7 +209,7 @@ def _usage(usage: TokenUsage) -> dict[str, int]:
 
 
 async def _count(runtime: Runtime, call: Call, spec: ChatSpec) -> int:
-    _, tokens = await count_prompt_tokens(runtime, spec)
+    _, tokens = await count_prompt_tokens(runtime, call, spec)
     return tokens
 
 

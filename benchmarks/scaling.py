@@ -1,0 +1,165 @@
+"""Compare one worker of several threads with several workers of one thread: `python -m benchmarks.scaling`.
+
+Both servers run at the same time with the same models and get the same requests in turns, so that a change of the
+machine's speed affects both. A line per load shows the median of the ratios of their throughput, and the memory
+(proportional set size) of the workers of each server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.checkpoints import make
+from benchmarks.http_client import send_all
+from benchmarks.memory import children
+
+_URL = re.compile(r"http://127\.0\.0\.1:(\d+)")
+_WORDS = ("a", "small", "river", "crossed", "the", "old", "town", "and", "every", "baker", "walked", "along", "it")
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests of one kind.
+
+    model: the model. in_flight: number of concurrent requests. requests: number of requests of a round.
+    body: route and JSON body of a request by its number. unit, units: what a request counts as, and how many of it.
+    """
+
+    name: str
+    model: str
+    in_flight: int
+    requests: int
+    body: Callable[[int], tuple[str, dict[str, Any]]]
+    unit: str
+    units: int
+
+
+def text(number: int, words: int) -> str:
+    """A text that no other number has."""
+    return " ".join([str(number), *(_WORDS[(number * 7 + index * 3) % len(_WORDS)] for index in range(words))])
+
+
+def generate(model: str, in_flight: int, requests: int, tokens: int) -> Load:
+    def body(number: int) -> tuple[str, dict[str, Any]]:
+        options = {"max_tokens": tokens, "ignore_eos": True, "temperature": 0}
+        return "/v1/completions", {"model": model, "prompt": text(number, 24), **options}
+
+    return Load(f"{model}: generate, {in_flight} at a time", model, in_flight, requests, body, "tokens/s", tokens)
+
+
+def translate(model: str, in_flight: int, requests: int, tokens: int) -> Load:
+    def body(number: int) -> tuple[str, dict[str, Any]]:
+        options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "num_beams": 1}
+        return "/translate", {"model": model, "inputs": text(number, 20), **options}
+
+    return Load(f"{model}: translate, {in_flight} at a time", model, in_flight, requests, body, "tokens/s", tokens)
+
+
+def embed(model: str, in_flight: int, requests: int, texts: int) -> Load:
+    def body(number: int) -> tuple[str, dict[str, Any]]:
+        inputs = [text(number * texts + index, 40) for index in range(texts)]
+        return "/v1/embeddings", {"model": model, "input": inputs}
+
+    name = f"{model}: embed {texts} {'text' if texts == 1 else 'texts'}, {in_flight} at a time"
+    return Load(name, model, in_flight, requests, body, "texts/s", texts)
+
+
+LOADS = (
+    generate("story", 1, 6, 96),
+    generate("story", 16, 96, 96),
+    translate("translator-en-fr", 16, 64, 16),
+    embed("sentence-encoder", 16, 256, 1),
+    embed("minilm-22m", 1, 32, 1),
+    embed("minilm-22m", 16, 128, 1),
+    embed("minilm-22m", 4, 16, 32),
+    translate("marian-74m", 1, 4, 24),
+    translate("marian-74m", 16, 32, 24),
+    generate("llama-135m", 1, 2, 24),
+    generate("llama-135m", 8, 16, 24),
+    generate("llama-135m", 32, 48, 24),
+)
+
+
+@contextmanager
+def server(models: list[str], workers: int, threads: int) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """A running server. Yields its port and its process."""
+    command = [sys.executable, "-m", "server.cli", "serve", *models, "--port", "0", "--device", "cpu"]
+    options = {"workers": workers, "threads": threads, "kv-cache-memory": "128M", "access-log": None}
+    for name, value in options.items():
+        command += ["--no-access-log"] if value is None else [f"--{name}", str(value)]
+    command += ["--languages", "marian-74m=en-de"] if any("marian-74m" in model for model in models) else []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = next((match for line in process.stdout if (match := _URL.search(line))), None)
+            if found is None:
+                raise RuntimeError("the server did not start")
+            yield int(found[1]), process
+        finally:
+            process.terminate()
+
+
+def worker_bytes(process: subprocess.Popen[str]) -> int:
+    """Proportional set size of all workers of a server."""
+    total = 0
+    for pid in children(process.pid):
+        if b"server.engine.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    return total
+
+
+def throughput(port: int, load: Load, round_number: int) -> float:
+    """Units per second of one round. No round repeats a text of an earlier one."""
+    first = round_number * load.requests
+    calls = [load.body(first + number) for number in range(load.requests)]
+    _, seconds = send_all(port, [(route, json.dumps(body).encode()) for route, body in calls], load.in_flight)
+    return load.requests * load.units / seconds
+
+
+def main() -> None:
+    cores = len(os.sched_getaffinity(0))
+    parser = argparse.ArgumentParser(prog="benchmarks.scaling", description=__doc__)
+    parser.add_argument("--workers", type=int, default=cores, help="workers of one thread (default: one for each core)")
+    parser.add_argument("--threads", type=int, default=cores, help="threads of the single worker (default: all cores)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--checkpoints", type=Path, default=Path(".bench"), help="directory for the models")
+    parser.add_argument("--only", default="", help="only loads whose name contains this text")
+    given = parser.parse_args()
+    demo = Path(__file__).resolve().parents[1] / "weights" / "demo"
+    loads = [load for load in LOADS if given.only in load.name]
+    for model in dict.fromkeys(load.model for load in loads):
+        directory = demo / model if (demo / model).exists() else make(model, given.checkpoints)
+        served = [f"{model}={directory}"]
+        with server(served, 1, given.threads) as (one, first), server(served, given.workers, 1) as (many, second):
+            for load in (load for load in loads if load.model == model):
+                rates: list[tuple[float, float]] = []
+                for number in range(given.rounds + 1):
+                    ports = (one, many) if number % 2 else (many, one)
+                    measured = {port: throughput(port, load, number) for port in ports}
+                    rates.append((measured[one], measured[many]))
+                kept = rates[1:]
+                singles, several = zip(*kept, strict=True)
+                ratios = sorted(after / before for before, after in kept)
+                print(
+                    f"{load.name}: {statistics.median(singles):.0f} and {statistics.median(several):.0f} {load.unit}, "
+                    f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+                    flush=True,
+                )
+            megabytes = [worker_bytes(process) / 1e6 for process in (first, second)]
+            print(f"{model}: memory of the workers {megabytes[0]:.0f} and {megabytes[1]:.0f} MB", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Refuse requests before their bodies are read, when too many are in progress.
+
+This is the first of three limits. Admission by cost follows when the body is known (`server.operations.admission`), and
+the queue of the engine when the texts are tokenized (`server.ipc.queue`).
+"""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from server.errors import Overloaded
+from server.ipc.release_rate import ReleaseRate
+
+OVER_CONNECTION_LIMIT = "triptych.over_connection_limit"
+"""Key of the scope: whether the connection of the request is one above the limit of connections."""
+
+
+class Door:
+    """Counts requests in progress and the bytes of their bodies.
+
+    max_requests: most requests in progress.
+    max_body_bytes: most bytes of all their bodies, as the clients announce them.
+    assumed_bytes: size of a body that is sent without an announcement.
+    """
+
+    def __init__(self, max_requests: int, max_body_bytes: int, assumed_bytes: int) -> None:
+        self.max_requests = max_requests
+        self.max_body_bytes = max_body_bytes
+        self.requests = 0
+        self.body_bytes = 0
+        self._assumed_bytes = assumed_bytes
+        self._rate = ReleaseRate()
+
+    def enter(self, scope: Scope, headers: Headers) -> int:
+        """Count a request. Returns the bytes of its body, for `leave`. Raises Overloaded without room for it."""
+        if scope.get(OVER_CONNECTION_LIMIT):
+            raise self._overloaded("too many connections are open")
+        size = self._announced(headers)
+        if self.requests >= self.max_requests:
+            raise self._overloaded(f"{self.requests:,} requests are in progress (limit {self.max_requests:,})")
+        # A body above the limit of one body is refused when it is read, and must not wait for room that never comes.
+        if self.body_bytes and self.body_bytes + size > self.max_body_bytes:
+            raise self._overloaded(f"the bodies of the requests in progress have {self.body_bytes:,} bytes")
+        self.requests += 1
+        self.body_bytes += size
+        return size
+
+    def leave(self, size: int) -> None:
+        """Count a request that has ended. size: what `enter` returned."""
+        self.requests -= 1
+        self.body_bytes -= size
+        self._rate.add(1)
+
+    def _announced(self, headers: Headers) -> int:
+        length = headers.get("content-length", "")
+        if length.isdigit():
+            return int(length[:20])
+        return self._assumed_bytes if "transfer-encoding" in headers else 0
+
+    def _overloaded(self, reason: str) -> Overloaded:
+        seconds = self._rate.seconds_until(self.requests - self.max_requests + 1)
+        return Overloaded(f"{reason}; try again in {seconds} s", retry_after=seconds)

@@ -1,0 +1,37 @@
+"""Estimate when room becomes free, from the rate at which it became free lately."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+
+MAX_RETRY_SECONDS = 60
+_WINDOW_SECONDS = 10.0
+_BUCKET_SECONDS = 0.25
+
+
+class ReleaseRate:
+    """Amounts that were released in the last seconds."""
+
+    def __init__(self) -> None:
+        self._released: deque[tuple[float, int]] = deque()
+
+    def add(self, amount: int) -> None:
+        """Record a release."""
+        now = time.monotonic()
+        if self._released and now - self._released[-1][0] < _BUCKET_SECONDS:
+            began, earlier = self._released.pop()
+            self._released.append((began, earlier + amount))
+        else:
+            self._released.append((now, amount))
+        while now - self._released[0][0] > _WINDOW_SECONDS:
+            self._released.popleft()
+
+    def seconds_until(self, amount: int) -> int:
+        """Estimated seconds until this amount will have been released, from 1 to `MAX_RETRY_SECONDS`."""
+        if not self._released:
+            return 1
+        elapsed = max(time.monotonic() - self._released[0][0], _BUCKET_SECONDS)
+        rate = sum(released for _, released in self._released) / elapsed
+        return min(max(math.ceil(amount / max(rate, 1e-9)), 1), MAX_RETRY_SECONDS)

@@ -1,0 +1,180 @@
+"""Admission of requests by their cost, before any of their work is done.
+
+What an admitted request may cost is reserved until its call closes. The limits bound the memory of this process: one
+request, and all requests in progress together, may need `memory_bytes` by the sizes of `server.operations.cost`. A
+request that could never fit is refused as too large. One without room now is refused at once, and told when to retry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from server.errors import Overloaded, RequestTooLarge
+from server.ipc.call import Call
+from server.ipc.release_rate import ReleaseRate
+from server.operations.cost import Cost
+
+DEFAULT_MEMORY_BYTES = 384 << 20
+"""With the process itself, one long text in the tokenizer and one recording, this stays below 1 GB."""
+_MIN_MEMORY_BYTES = 64 << 20
+_MEMORY_SHARE = 16
+"""Requests may need this fraction of the memory of the machine: a sixteenth."""
+_MODEL_SHARE = 0.75
+"""Requests for one of several models may take this part of the memory and of the requests."""
+
+
+def default_memory_bytes(machine_bytes: int) -> int:
+    """Memory for the requests in progress on a machine with this memory."""
+    return min(max(machine_bytes // _MEMORY_SHARE, _MIN_MEMORY_BYTES), DEFAULT_MEMORY_BYTES)
+
+
+class AdmittedModel(Protocol):
+    """The part of a served model that admission uses."""
+
+    @property
+    def name(self) -> str: ...
+
+
+@dataclass
+class _Reserved:
+    """What is reserved of one model, one key, or the whole server."""
+
+    requests: int = 0
+    tokens: int = 0
+    memory_bytes: int = 0
+
+    def add(self, requests: int, tokens: int, memory_bytes: int) -> None:
+        self.requests += requests
+        self.tokens += tokens
+        self.memory_bytes += memory_bytes
+
+
+@dataclass
+class _Reservation:
+    """What one call has reserved."""
+
+    model: str
+    key: str | None
+    tokens: int
+    memory_bytes: int
+
+
+@dataclass
+class Admission:
+    """Reserves the cost of requests.
+
+    memory_bytes: most memory that one request, and all requests in progress, may need.
+    max_requests: most requests in progress.
+    models: number of loaded models. Several models share both limits so that none takes all.
+    """
+
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    max_requests: int = 1024
+    models: int = 1
+    total: _Reserved = field(default_factory=_Reserved)
+    _by_model: dict[str, _Reserved] = field(default_factory=dict)
+    _by_key: dict[str, _Reserved] = field(default_factory=dict)
+    _calls: dict[Call, _Reservation] = field(default_factory=dict)
+    _rate: ReleaseRate = field(default_factory=ReleaseRate)
+
+    def admit(self, call: Call, model: AdmittedModel, cost: Cost, param: str = "inputs") -> None:
+        """Reserve the cost of a call until it closes. Of several costs of one call, the largest counts.
+
+        param: the field that causes most of the cost, which errors name.
+
+        Raises:
+            RequestTooLarge: the request could not run even alone, or the limits of its key never allow it.
+            Overloaded: the other requests in progress leave no room.
+            ClientGone: the client has disconnected.
+        """
+        call.check_open()
+        memory, tokens = cost.memory_bytes, cost.input_tokens + cost.new_tokens
+        held = self._calls.get(call)
+        more_memory = max(memory - held.memory_bytes, 0) if held else memory
+        more_tokens = max(tokens - held.tokens, 0) if held else tokens
+        new_requests = 0 if held else 1
+        self._check_size(cost, param)
+        self._check_key(call, new_requests, more_tokens, more_memory, param)
+        self._check_room(model.name, new_requests, more_memory)
+        if held is None:
+            held = self._calls[call] = _Reservation(model.name, call.key.name if call.key else None, 0, 0)
+            call.on_close(lambda: self._release(call))
+        held.tokens += more_tokens
+        held.memory_bytes += more_memory
+        for reserved in self._reserved(held):
+            reserved.add(new_requests, more_tokens, more_memory)
+
+    def _reserved(self, held: _Reservation) -> list[_Reserved]:
+        found = [self.total, self._by_model.setdefault(held.model, _Reserved())]
+        if held.key is not None:
+            found.append(self._by_key.setdefault(held.key, _Reserved()))
+        return found
+
+    def _release(self, call: Call) -> None:
+        held = self._calls.pop(call)
+        for reserved in self._reserved(held):
+            reserved.add(-1, -held.tokens, -held.memory_bytes)
+        for table, name in ((self._by_model, held.model), (self._by_key, held.key)):
+            if name is not None and not table[name].requests:
+                del table[name]
+        self._rate.add(held.memory_bytes)
+
+    def _check_size(self, cost: Cost, param: str) -> None:
+        if cost.memory_bytes <= self.memory_bytes:
+            return
+        measure, count, each = max(cost.measures(), key=lambda one: one[1] * one[2])
+        raise RequestTooLarge(
+            f"`{param}` makes the request too large: up to {count:,} {measure}. It would need "
+            f"{cost.memory_bytes / 2**20:,.0f} MiB, and the limit is {self.memory_bytes / 2**20:,.0f} MiB "
+            f"(--max-request-memory), about {self.memory_bytes // each:,} {measure}",
+            param,
+        )
+
+    def _check_room(self, model: str, requests: int, memory: int) -> None:
+        limit = self.memory_bytes
+        if self.total.memory_bytes + memory > limit:
+            lacking = self.total.memory_bytes + memory - limit
+            raise self._overloaded("the requests in progress need all memory for requests", lacking)
+        of_model = self._by_model.get(model)
+        if self.models == 1 or of_model is None:
+            return
+        if of_model.memory_bytes + memory > limit * _MODEL_SHARE:
+            lacking = of_model.memory_bytes + memory - int(limit * _MODEL_SHARE)
+            raise self._overloaded(f'the requests in progress for "{model}" need all memory of one model', lacking)
+        if of_model.requests + requests > self.max_requests * _MODEL_SHARE:
+            seconds = self._rate.seconds_until(of_model.memory_bytes // of_model.requests)
+            raise Overloaded(
+                f'{of_model.requests:,} requests for "{model}" are in progress; try again in {seconds} s',
+                retry_after=seconds,
+            )
+
+    def _overloaded(self, reason: str, lacking_bytes: int) -> Overloaded:
+        seconds = self._rate.seconds_until(lacking_bytes)
+        return Overloaded(f"{reason} (--max-request-memory); try again in {seconds} s", retry_after=seconds)
+
+    def _check_key(self, call: Call, requests: int, tokens: int, memory: int, param: str) -> None:
+        """Check the limits of the API key of a call."""
+        key = call.key
+        if key is None:
+            return
+        held = self._by_key.get(key.name, _Reserved())
+        parts = (
+            ("requests", requests, held.requests, key.max_requests),
+            ("tokens", tokens, held.tokens, key.max_tokens),
+            ("bytes of memory", memory, held.memory_bytes, key.max_cost),
+        )
+        for unit, more, used, limit in parts:
+            if limit is None or not more or used + more <= limit:
+                continue
+            if more > limit:
+                raise RequestTooLarge(
+                    f"`{param}` makes the request too large for the API key: up to {more:,} {unit}; its limit is "
+                    f"{limit:,.0f}",
+                    param,
+                )
+            seconds = self._rate.seconds_until(memory)
+            raise Overloaded(
+                f"the API key has {used:,} of {limit:,.0f} {unit} in progress; try again in {seconds} s",
+                retry_after=seconds,
+            )

@@ -1,0 +1,71 @@
+"""Values of a JSON body, counted before it is parsed."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import orjson
+import pytest
+
+from server.api.body import MAX_ERRORS, parse, validate
+from server.api.dialects.native.bodies import GenerateBody
+from server.api.json_size import MAX_CONTAINERS, MAX_KEYS, MAX_VALUES, _outside_strings, check_size
+from server.errors import InvalidRequest
+
+
+def random_value(chance: random.Random, depth: int) -> Any:
+    kind = chance.randrange(5) if depth else chance.randrange(3)
+    text = "".join(chance.choice('a\\"[]{},:\n é') for _ in range(chance.randrange(9)))
+    if kind == 3:
+        return [random_value(chance, depth - 1) for _ in range(chance.randrange(5))]
+    if kind == 4:
+        return {f"{text}{index}": random_value(chance, depth - 1) for index in range(chance.randrange(4))}
+    return text if kind else chance.choice([1, None, -2.5])
+
+
+def count(value: Any) -> tuple[int, int, int]:
+    """Commas, keys, and lists and objects."""
+    if not isinstance(value, list | dict):
+        return 0, 0, 0
+    inner = list(map(count, value.values() if isinstance(value, dict) else value))
+    commas, keys, containers = (sum(one[index] for one in inner) for index in range(3))
+    return commas + max(len(value) - 1, 0), keys + (len(value) if isinstance(value, dict) else 0), containers + 1
+
+
+def test_characters_inside_strings_do_not_count() -> None:
+    chance = random.Random(0)
+    for _ in range(500):
+        value = random_value(chance, 4)
+        assert _outside_strings(orjson.dumps(value)) == _outside_strings(json.dumps(value).encode()) == count(value)
+
+
+@pytest.mark.parametrize(
+    "value, problem",
+    [
+        ([1] * MAX_VALUES, None),
+        ([1] * (MAX_VALUES + 1), "values and keys"),
+        (dict.fromkeys(map(str, range(MAX_KEYS)), 1), None),
+        (dict.fromkeys(map(str, range(MAX_KEYS + 1)), 1), "keys"),
+        ([[]] * (MAX_CONTAINERS - 1), None),
+        ([{}] * MAX_CONTAINERS, "lists and objects"),
+        (["[,:" * 200_000, '\\"[', "{" * MAX_CONTAINERS], None),
+    ],
+)
+def test_limits(value: Any, problem: str | None) -> None:
+    raw = orjson.dumps(value)
+    if problem is None:
+        check_size(raw)
+        assert parse(raw) == value
+    else:
+        with pytest.raises(InvalidRequest, match=f"^the body has \\d+ {problem}; the limit is \\d+$"):
+            parse(raw)
+
+
+def test_many_errors_are_counted_and_not_described() -> None:
+    bias = dict.fromkeys(map(str, range(MAX_ERRORS + 1)), "x")
+    with pytest.raises(InvalidRequest, match=r"^the body has 1001 invalid fields or items$"):
+        validate({"prompt": "a", "logit_bias": bias}, GenerateBody)
+    with pytest.raises(InvalidRequest, match=r"^`suppress_tokens\[0\]` must be an integer$"):
+        validate({"prompt": "a", "suppress_tokens": ["x"] * 5000}, GenerateBody)

@@ -1,0 +1,90 @@
+"""The dearest bodies in their quick form: the fake worker, a few recipes, and a planted bug that the monitor must see.
+
+Times are compared with those of the planted bug in the same run. `make chaos` checks them against the promised figures.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.dearest import fake
+from tests.chaos.dearest.measure import MeasuredServer, measured_server
+from tests.chaos.dearest.recipe import body_bytes, expand, shrink
+from tests.chaos.dearest.schema import Mutator
+from tests.chaos.dearest.search import corpus, post_routes
+from tests.wire.checkpoints import write_all
+
+SCORED = {
+    "prompt": {"$list": [{"$text": ["one two. ", 240]}, 16]},
+    "max_new_tokens": 1,
+    "prompt_logprobs": True,
+    "top_logprobs": 20,
+}
+"""A request whose answer has 80,000 log-probabilities."""
+REFUSED = {"prompt": "a", "metadata": {"$list": [{"$list": [1, 0]}, 600_000]}}
+"""A body of 600,000 lists."""
+
+
+@contextmanager
+def serving(directory: Path, *launcher: str) -> Iterator[MeasuredServer]:
+    models = write_all(directory)
+    with measured_server(directory, *models, launcher=("tests.chaos.dearest.fake", *launcher)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeasuredServer]:
+    with serving(tmp_path_factory.mktemp("product")) as product:
+        yield product
+
+
+def stall(server: MeasuredServer, recipe: object, status: int) -> float:
+    """Longest stall of the event loop with two requests at once."""
+    measured = server.measure("/generate", [body_bytes(recipe)] * 2)
+    assert [answer.status for answer in measured.answers] == [status] * 2
+    return measured.stall_seconds
+
+
+def test_large_answers_leave_the_event_loop_free_and_the_monitor_sees_a_planted_bug(
+    server: MeasuredServer, tmp_path: Path
+) -> None:
+    answered, refused = stall(server, SCORED, 200), stall(server, REFUSED, 422)
+    with serving(tmp_path, fake.INLINE) as planted:
+        inline = stall(planted, SCORED, 200)
+    assert inline > 4 * answered, f"{inline:.3f} s with the bug, {answered:.3f} s without it"
+    assert inline > 4 * refused
+
+
+def test_recipes_expand_to_bodies_below_the_limit() -> None:
+    assert expand({"a": {"$text": ["ab ", 7]}, "b": {"$list": [[{"$each": ["x", 2]}], 2]}}) == {
+        "a": "ab ab a",
+        "b": [[["x0", "x1"]]] * 2,
+    }
+    assert expand([{"$keys": [1, 2]}, {"$deep": 2}]) == [{"0": 1, "1": 1}, [[[]]]]
+    shrunk = shrink({"a": {"$list": [{"$text": ["a", 1000]}, 100]}, "b": 1}, 20_000)
+    assert 5000 < len(body_bytes(shrunk)) <= 20_000 and shrunk["b"] == 1
+
+
+@pytest.mark.parametrize("path, recipe", corpus())
+def test_the_corpus_is_within_the_body_limit(path: str, recipe: object) -> None:
+    assert path.startswith("/") and len(body_bytes(recipe)) <= 2 << 20
+
+
+def test_the_generator_reaches_every_route_and_field(server: MeasuredServer) -> None:
+    document = json.loads(server.page("/openapi.json"))
+    routes = {route.path: route for route in post_routes(document)}
+    assert {path for path, methods in document["paths"].items() if "post" in methods} - set(routes) == {
+        "/v1/audio/transcriptions",
+        "/v1/audio/translations",
+    }, "recordings are forms"
+    route = routes["/rerank"]
+    mutator = Mutator(document["components"]["schemas"], random.Random(0))
+    changed = [mutator.mutate(route.schema, dict(route.examples[0])) for _ in range(2000)]
+    found = {name for body in changed if isinstance(body, dict) for name in body}
+    assert {"query", "texts", "raw_scores", "return_text", "truncate", "truncation_direction"} <= found
