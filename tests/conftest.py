@@ -1,7 +1,8 @@
-"""Settings of all tests: hypothesis without time limits, a fixed random seed, and certificates that are read once."""
+"""Settings of all tests: hypothesis without time limits, a fixed random seed, log levels, certificates read once."""
 
 from __future__ import annotations
 
+import logging
 import ssl
 from functools import cache
 
@@ -22,3 +23,9 @@ ssl.create_default_context = cache(ssl.create_default_context)
 def seed() -> None:
     """Seed torch before each test, so that its random numbers do not depend on the tests that ran before it."""
     torch.manual_seed(20261122)
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> None:
+    """Undo the level that a command set for the whole process in a test before."""
+    logging.getLogger("triptych").setLevel(logging.NOTSET)
