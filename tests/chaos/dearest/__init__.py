@@ -9,6 +9,6 @@ Entry points:
     measure.measured_server(directory, *arguments)    a server process under the loop monitor
 
 A body is written as a recipe of a few bytes (`recipe`). The search starts from the example of a route, changes it as
-its schema allows (`schema`), and goes on from the dearest bodies so far. `monitor` runs inside of the server process; it
-is installed by a launcher, so that the product knows nothing of it. `corpus.json` holds the recipes that were dear.
+its schema allows (`schema`), and goes on from the dearest bodies so far. `monitor` runs inside of the server process.
+A launcher installs it, so that the product knows nothing of it. `corpus.json` holds the recipes that were dear.
 """
