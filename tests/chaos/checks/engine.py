@@ -132,6 +132,9 @@ def leaving(closes: int, mates: int = 4) -> Record:
             await asyncio.sleep(rng.random() * 0.05)
         else:
             answer = await connection.head()
+            if not record.must(answer.status == 200, f"close {i}: status {answer.status}"):
+                connection.close()
+                return
             if phase == "after some events":
                 left = rng.randint(1, 6)
                 async for _ in connection.events(answer):
