@@ -14,7 +14,7 @@ CHARACTER_BYTES = 4
 TOKEN_BYTES = 96
 PLACED_TOKEN_BYTES = 480
 SEQUENCE_BYTES = 2048
-NEW_TOKEN_BYTES = 16
+NEW_TOKEN_BYTES = 4
 NUMBER_BYTES = 20
 SCORED_TOKEN_BYTES = 256
 """Memory of the HTTP process per unit of each measure, from measured sizes (docs/decisions/0050-admission.md)."""

@@ -124,7 +124,9 @@ def max_segments(text: str, limit: int, is_markup: bool) -> int:
     A sentence ends at a line break or a mark, markup also at a tag. A segment that does not fit is longer than half of
     the limit, in characters. It is cut near its middle, so that at most every sixteenth part of the limit is a segment.
     """
-    ends = sum(map(text.count, SENTENCE_ENDS)) + (text.count("<") + text.count("&") if is_markup else 0)
+    ends = sum(map(text.count, SENTENCE_ENDS)) + (
+        text.count(">") - text.count("><") + text.count("&") if is_markup else 0
+    )
     return max(1, min(len(text), 2 + ends + 16 * len(text) // max(limit, 1)))
 
 

@@ -75,7 +75,7 @@ class TranslateSpec:
             return_attention=self.options.return_attention or self.markup is not None,
         )
         cost = generation_cost(options, model, (3 if self.markup else 2) * characters, tokens, candidates=1)
-        return replace(cost, placed_tokens=sum(tokens) if self.markup else 0)
+        return replace(cost, placed_tokens=sum(map(model.tokenizer.token_bound, self.inputs)) if self.markup else 0)
 
 
 @dataclass(frozen=True)
