@@ -15,7 +15,7 @@ from tests.engine.speculative import accepting_all_drafts
 
 
 def test_any_interleaving_gives_the_texts_of_each_request_alone() -> None:
-    seen = explore(60)
+    seen = explore(32)
     assert set(KINDS) <= set(seen), "some kinds of request never ended"
     assert min(seen[what] for what in ("aborted", "preemptions", "prefix hits", "accepted drafts")) > 0
 
