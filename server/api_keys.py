@@ -124,10 +124,10 @@ def _from_lines(text: str) -> list[ApiKey]:
 def _from_toml(text: str) -> list[ApiKey]:
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         # Without the rest of the message, which may quote the file.
         where = re.search(r"line \d+, column \d+", str(error))
-        raise ValueError(f"is not valid TOML, {f'at {where[0]}' if where else 'at its end'}") from None
+        raise ValueError(f"is not valid TOML{f', at {where[0]}' if where else ''}") from None
     tables = table.pop("keys", {})
     if table or not isinstance(tables, dict) or not all(isinstance(fields, dict) for fields in tables.values()):
         raise ValueError("must have tables [keys.NAME] only, one for each key")

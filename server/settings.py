@@ -203,7 +203,7 @@ class Settings(BaseSettings):
         default=60.0, description="Time limit for receiving a request body with an audio file."
     )
     max_requests: Count = Field(
-        default=1024, description="Maximum number of HTTP requests in progress; one more is refused at once."
+        default=512, description="Maximum number of HTTP requests in progress; one more is refused at once."
     )
     max_connections: Count | None = Field(
         default=None,

@@ -70,7 +70,7 @@ class Admission:
     """
 
     memory_bytes: int = DEFAULT_MEMORY_BYTES
-    max_requests: int = 1024
+    max_requests: int = 512
     models: int = 1
     total: _Reserved = field(default_factory=_Reserved)
     _by_model: dict[str, _Reserved] = field(default_factory=dict)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.call import Call
-from server.ipc.messages import Encode
+from server.ipc.messages import Encode, EncodeItem
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, max_windows
 from server.operations.encode import matrices, window_item
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.spans import MAX_ANSWER_TOKENS, best_spans
 from server.text.tokenizer import Encoding
 from server.text.truncation import text_runs
-from server.text.windows import window_room, windows
+from server.text.windows import Window, window_room, windows
 
 WINDOW_TOKENS = 384
 """Longest window, question included. Models are trained with this length, and transformers uses it."""
 STRIDE_TOKENS = 128
 """Context tokens that a window has in common with the one before it, as in transformers."""
+MAX_INLINE_TOKENS = 2048
+"""Tokens of question and context that are handled on the event loop, which takes about a millisecond."""
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -65,8 +71,12 @@ async def question_answer(runtime: Runtime, call: Call, spec: QuestionAnswerSpec
             f"`question` leaves no room for the context in a window of {limit} tokens", "question"
         )
     stride = min(STRIDE_TOKENS, limit // 2)
-    cut = windows(encoding, run, limit, stride if stride < width else width // 2)
-    items = [window_item(encoding, window, model, "context") for window in cut]
+
+    def split() -> tuple[list[Window], list[EncodeItem]]:
+        cut = windows(encoding, run, limit, stride if stride < width else width // 2)
+        return cut, [window_item(encoding, window, model, "context") for window in cut]
+
+    cut, items = await _aside(runtime, call, encoding, split)
     message = Encode(call.next_id(), model.name, "classify_tokens", items, deadline=call.deadline)
     parts = list(zip(cut, await matrices(call, message), strict=True))
     cls_id = model.tokenizer.special.cls
@@ -86,7 +96,7 @@ async def _encode(
     (encoding,) = await runtime.encode(
         model.tokenizer, [spec.question], pairs=[spec.context], param="context", offsets=True, call=call
     )
-    run = _context_run(encoding)
+    run = await _aside(runtime, call, encoding, lambda: _context_run(encoding))
     if run is not None:
         return encoding, run
     alone = await runtime.encode(
@@ -96,6 +106,11 @@ async def _encode(
         if not found.ids:
             raise InvalidRequest(f"`{name}` is a text without any token", name)
     raise InvalidRequest(f"the tokenizer of `{model.name}` does not separate the question from the context", "model")
+
+
+async def _aside(runtime: Runtime, call: Call, encoding: Encoding, work: Callable[[], Result]) -> Result:
+    """Run work on an encoding; on a long one in a thread, so that it does not stop the event loop."""
+    return work() if len(encoding.ids) <= MAX_INLINE_TOKENS else await runtime.pools.tokenize.run(work, call)
 
 
 def _context_run(encoding: Encoding) -> tuple[int, int] | None:

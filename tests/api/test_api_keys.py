@@ -64,6 +64,7 @@ def test_one_key_per_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("", "contains no key"),
         ("# [keys.a]\n", "contains no key"),
         ('[keys.a]\nkey = "SECRET\n', "is not valid TOML, at line 2, column "),
+        ("a = " + "[" * 5000, "is not valid TOML"),
         ('key = "SECRET"\n', "must have tables [keys.NAME] only"),
         ('[keys]\na = "SECRET"\n', "must have tables [keys.NAME] only"),
         ('[keys."a b SECRET"]\nkey = "SECRET"\n', "table 1: a name has letters, digits, '.', '_' and '-', 64 at most"),

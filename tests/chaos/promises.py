@@ -14,6 +14,7 @@ from tests.chaos.checks import (
     overload,
     processes,
     security,
+    shared_weights,
 )
 from tests.chaos.promise import Promise
 
@@ -234,7 +235,7 @@ PROMISES: tuple[Promise, ...] = (
         ),
         processes.drains,
         "drain-cuts-streams",
-        {"count": 6},
+        {"count": 6, "restarts": 3},
         {"count": 1},
     ),
     Promise(
@@ -336,5 +337,15 @@ PROMISES: tuple[Promise, ...] = (
         ("tests/test_kernel_build.py::test_check_says_in_one_line_why_the_kernels_are_missing",),
         checkpoints.silent_installation,
         "missing-kernels-are-silent",
+    ),
+    Promise(
+        29,
+        "Workers share their weights",
+        "two workers of a model of 740 MB: the second adds less than 350 MB and its KV pool",
+        ("tests/engine/test_shared_weights.py::test_shared_weights_have_the_bits_of_private_ones",),
+        shared_weights.memory_of_workers,
+        "workers-pack-their-own-weights",
+        {"layers": 12, "hidden_size": 1024, "kv_cache_bytes": 64 << 20},
+        {"layers": 12, "hidden_size": 1024, "kv_cache_bytes": 64 << 20},
     ),
 )

@@ -8,7 +8,7 @@ import pytest
 
 from server.errors import ClientGone, Overloaded
 from server.ipc import call as module
-from server.ipc import queue as queue_module
+from server.ipc import release_rate
 from server.ipc.messages import Encode, Encoded, EncodeItem, Failed, Finished, Generate, Tokens
 from server.ipc.queue import Queue, default_limits
 from tests.ipc.observing import submit
@@ -147,7 +147,7 @@ async def test_statistics_count_unsent_sequences() -> None:
 
 def test_retry_after_follows_the_rate_at_which_the_queue_empties(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(queue_module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(release_rate.time, "monotonic", lambda: now)
     queue = Queue(100, 10_000)
     queue.enter(100, 1000)
     with pytest.raises(Overloaded) as refused:

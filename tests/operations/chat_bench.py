@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -162,7 +163,7 @@ class ChatBench:
         while self.engine.has_work:
             output = self.engine.step()
             if output is not None:
-                self.client.on_output(output)
+                self.client.on_output(msgspec.structs.replace(output, epoch=1))
             await asyncio.sleep(0)
 
 

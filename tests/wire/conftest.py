@@ -68,13 +68,13 @@ class Process:
         raise AssertionError(f"the server ended: {self.output}")
 
     def worker(self) -> psutil.Process:
-        (child,) = psutil.Process(self.process.pid).children()
+        (child,) = self.workers()
         return child
 
     def workers(self) -> list[psutil.Process]:
         """The worker processes that run, oldest first."""
         children = psutil.Process(self.process.pid).children()
-        running = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+        running = [child for child in children if _is_worker(child)]
         return sorted(running, key=lambda child: child.create_time())
 
     def get(self, path: str, **more: Any) -> httpx.Response:
@@ -106,6 +106,14 @@ class Process:
         assert self.process.stdout is not None
         self.process.stdout.close()
         return status
+
+
+def _is_worker(child: psutil.Process) -> bool:
+    """Whether a child of a server is a worker that runs. Templates and grammars have processes too."""
+    try:
+        return child.status() != psutil.STATUS_ZOMBIE and "--fd" in child.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return False
 
 
 def parse_events(text: str) -> list[tuple[str, dict]]:

@@ -77,7 +77,7 @@ def streams_wait_for_large_work() -> None:
     from server.engine.scheduler import Scheduler
 
     replace(Scheduler, "_prefill_limit", lambda self, schedule: self.max_batch_tokens)
-    replace(EncoderEngine, "_max_step_tokens", lambda self, decode_seconds: 8 * self.max_tokens)
+    replace(EncoderEngine, "_max_step_tokens", lambda self, decode_seconds: self.max_tokens)
 
 
 @bug("http", "worker")
@@ -86,6 +86,14 @@ def missing_kernels_are_silent() -> None:
     from server.engine import service
 
     replace(service.log, "warning", lambda *rest: None)
+
+
+@bug("worker")
+def workers_pack_their_own_weights() -> None:
+    """Each worker packs weights of its own."""
+    from tests.chaos.checks import shared_weights
+
+    replace(shared_weights.memory_of_workers, "__defaults__", (False,))
 
 
 @bug("worker")

@@ -14,6 +14,7 @@ from tests.chaos.connection import Connection, ask
 from tests.chaos.pytest_run import run_tests
 from tests.chaos.record import Record
 from tests.chaos.server import server
+from tests.engine.engine_states import explore
 from tests.engine.simulation import Simulation
 from tests.waiting import eventually
 
@@ -53,6 +54,10 @@ def interleavings(count: int, events: int = 150, processes: int = 1) -> Record:
             found = list(pool.map(partial(_interleave, events=events), range(count), chunksize=50))
     for failure in found:
         record.must(failure is None, failure or "")
+    try:
+        record.runs += explore(count // 4)["runs"]
+    except Exception as error:
+        record.must(False, f"an interleaving of the whole engine: {str(error)[:200]}")
     return record
 
 

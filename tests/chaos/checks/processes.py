@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from tests.chaos import facts
-from tests.chaos.checks.pool import pool_kills
+from tests.chaos.checks.worker_faults import one_of_two_killed, restarted_by_signal
 from tests.chaos.connection import Closed, Connection, Event, ask
 from tests.chaos.record import Record
 from tests.chaos.server import command, server
@@ -103,7 +103,7 @@ def killed_workers(kills: int, streams: int = 64, pool: int = 0) -> Record:
         blocks = facts.metric(facts.metric_page(running.url), "triptych_kv_blocks_used")
         record.most("blocks in use on the idle server", blocks, 0, "")
     if pool:
-        record.include(pool_kills(pool, streams), "two workers: ")
+        record.include(one_of_two_killed(pool), "two workers: ")
     return record
 
 
@@ -154,8 +154,11 @@ def orphans(kills: int) -> Record:
     return record
 
 
-def drains(count: int, streams: int = 32, grace: float = 1.5) -> Record:
-    """Promise 19: SIGTERM with open streams, one time with a grace time that is too short for them."""
+def drains(count: int, streams: int = 32, grace: float = 1.5, restarts: int = 0) -> Record:
+    """Promise 19: SIGTERM with open streams, every second time with a grace time that is too short for them.
+
+    restarts: times that SIGHUP replaces two workers, afterwards.
+    """
     record = Record("shutdown")
 
     async def drain(running: RunningServer, limit: float) -> None:
@@ -177,6 +180,8 @@ def drains(count: int, streams: int = 32, grace: float = 1.5) -> Record:
             asyncio.run(drain(running, limit))
             record.must(all(map(is_gone, family)), "a child is left")
             record.runs += 1
+    if restarts:
+        record.include(restarted_by_signal(restarts), "SIGHUP: ")
     return record
 
 

@@ -8,7 +8,7 @@ Entry points:
     search.measure_corpus(server, counts, only, ...)  the corpus, alone and sixteen at once
     measure.measured_server(directory, *arguments)    a server process under the loop monitor
 
-A body is written as a recipe of a few bytes (`recipe`). The search starts from the example of a route, changes it as its
-schema allows (`schema`), and goes on from the dearest bodies so far. `monitor` runs inside of the server process; it is
-installed by a launcher, so that the product knows nothing of it. `corpus.json` holds the recipes that were dear.
+A body is written as a recipe of a few bytes (`recipe`). The search starts from the example of a route and changes it as
+its schema allows (`schema`). It goes on from the dearest bodies so far. `monitor` runs inside of the server process; a
+launcher installs it, so that the product knows nothing of it. `corpus.json` holds the recipes that were dear.
 """

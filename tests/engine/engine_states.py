@@ -1,0 +1,336 @@
+"""A state machine over the whole engine: scheduler, block manager, prefix cache, beams, drafts and grammars together.
+
+The model is fake. Its cache stores tokens instead of keys and values, and its logits depend on the text that a row
+finds in the cache through its block table. A wrong, freed or overwritten block therefore changes the text of an answer,
+and every answer is compared with the one that its request gets alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from functools import cache, lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from models.logits import DecoderOutput, LogitsRequest
+from server.engine.block_manager import BlockManager
+from server.engine.block_tables import BlockTables
+from server.engine.drafts import NgramDrafter
+from server.engine.engine import Engine, ModelEngine
+from server.engine.generation_engine import GenerationEngine
+from server.engine.grammar_masks import GrammarMasks
+from server.engine.grammar_waits import GrammarWaits
+from server.engine.model_limits import ModelLimits
+from server.engine.scheduler import Schedule, Scheduler
+from server.engine.sequence import SequenceGroup, SequenceStatus
+from server.ipc.messages import Generate, Hypothesis, StepOutput
+from server.ipc.sections import AnswerSection
+from server.operations.grammar import answer_rule, assemble
+from tests.engine.stored_logits import StoredLogits
+from tests.ipc.one_row import one_row
+
+END, STOP = 1, 2
+TOKENS = [b"", b"", b"", *(bytes([letter]) for letter in b"abcdefghijklmnopq")]
+VOCAB = len(TOKENS)
+GRAMMAR = assemble(answer_rule(False), {"text": '{"lark_grammar": "start: /[a-e]{3,9}|(fgh|fg){1,4}/"}'})
+STEMS = [[], [5, 6, 7, 8, 9, 10, 11, 12, 13], [5, 6, 7, 8, 9, 4], [3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3]]
+"""Beginnings of prompts; two of them begin alike."""
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampled": {"do_sample": True, "temperature": 1.3},
+    "penalised": {"repetition_penalty": 1.5},
+    "stopped": {"do_sample": True, "stop_token_ids": [STOP]},
+    "scored": {"logprobs": True, "top_logprobs": 2},
+    "beams": {"num_beams": 3, "num_return_sequences": 2},
+    "streamed beams": {"num_beams": 2, "stream": True},
+    "groups": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.7},
+    "grammar": {"do_sample": True, "sections": [AnswerSection(grammar=GRAMMAR)]},
+    "beams with a grammar": {"num_beams": 2, "sections": [AnswerSection(grammar=GRAMMAR)]},
+}
+
+
+@lru_cache(maxsize=1 << 16)
+def logits_after(text: tuple[int, ...]) -> torch.Tensor:
+    """Logits that depend on the whole text, and most on its last two tokens, so that texts repeat themselves."""
+    near = np.random.default_rng([7, *text[-2:]]).normal(size=VOCAB) * 3
+    far = np.random.default_rng([9, *text]).normal(size=VOCAB)
+    return torch.from_numpy((near + far).astype(np.float32))
+
+
+class CachedTextRunner:
+    """Runner of the fake model. broken: ids of requests whose rows have logits that are not finite."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, block_size: int, max_logits_rows: int) -> None:
+        self.model = StoredLogits(max_logits_rows)
+        self.block_size = block_size
+        self.cache: dict[int, int | None] = {}
+        self.broken: set[int] = set()
+
+    def run(self, schedule: Schedule, logits: LogitsRequest | None = None) -> tuple[DecoderOutput, torch.Tensor | None]:
+        size = self.block_size
+        for source, destination, first, end in schedule.copies:
+            for offset in range(first, end):
+                self.cache[destination * size + offset] = self.cache.get(source * size + offset)
+        outputs = []
+        for row in schedule.rows:
+            sequence, start = row.sequence, row.sequence.num_computed_tokens
+            tokens = [*sequence.tokens[start : start + row.num_tokens], *sequence.draft]
+            is_broken = row.group.request_id in self.broken
+            for position, token in enumerate(tokens, start):
+                self.cache[self.slot(sequence.block_table, position)] = None if is_broken else token
+        for row in schedule.rows:
+            sequence = row.sequence
+            end = sequence.num_computed_tokens + row.num_tokens + len(sequence.draft)
+            text = [self.cache.get(self.slot(sequence.block_table, position)) for position in range(end)]
+            if row.needs_logits:
+                ends = range(end - len(sequence.draft), end + 1)
+                outputs += [self.logits_of(row.group, text[:one]) for one in ends]
+        hidden = torch.stack(outputs) if outputs else torch.zeros(0, VOCAB)
+        found = self.model.logits_top_k(hidden, logits) if logits is not None else ()
+        return DecoderOutput(hidden, *found), None
+
+    def slot(self, table: list[int], position: int) -> int:
+        return table[position // self.block_size] * self.block_size + position % self.block_size
+
+    def logits_of(self, group: SequenceGroup, text: list[int | None]) -> torch.Tensor:
+        if group.request_id in self.broken:
+            return torch.full((VOCAB,), torch.nan)
+        known = [token for token in text if token is not None]
+        assert len(known) == len(text), "a row reads values that are not finite, or that nobody wrote"
+        return logits_after(tuple(known))
+
+    def clear(self, self_blocks: list[int], cross_blocks: list[int]) -> None:
+        for block in self_blocks:
+            for offset in range(self.block_size):
+                self.cache[block * self.block_size + offset] = 0
+
+
+def make_engine(block_size: int, blocks: int, tokens: int, rows: int, prefix: bool, drafts: bool, part: int) -> Engine:
+    """An engine with the fake model. part: logits rows that are computed at once."""
+    scheduler = Scheduler(BlockTables(BlockManager(blocks, block_size), None, prefix), tokens, rows)
+    drafter = NgramDrafter(4) if drafts else None
+    runner = CachedTextRunner(block_size, part)
+    generation = GenerationEngine("fake", scheduler, runner, ModelLimits(VOCAB, 1024), drafter)
+    engine = Engine({"fake": ModelEngine("fake", generation)}, torch.device("cpu"))
+    generation.grammar_waits = GrammarWaits(grammar_masks())
+    return engine
+
+
+@cache
+def grammar_masks() -> GrammarMasks:
+    """Shared by all engines, so that the grammar is compiled once."""
+    return GrammarMasks(TOKENS, VOCAB)
+
+
+Spec = tuple[str, int, int, int, int]
+"""A request: kind, stem, number of further prompt tokens, limit of new tokens, seed."""
+
+
+def message(request_id: int, spec: Spec) -> Generate:
+    kind, stem, more, limit, seed = spec
+    prompt = [*STEMS[stem], *(3 + (seed + 5 * place) % (VOCAB - 3) for place in range(more))]
+    given = {"max_new_tokens": limit, "end_token_ids": [END], "seed": seed, **KINDS[kind]}
+    return one_row(request_id, "fake", prompt, **given)
+
+
+@lru_cache(maxsize=1 << 14)
+def alone(spec: Spec) -> tuple[str, list[Hypothesis]]:
+    """Code of the failure, or empty, and hypotheses that a request gets alone: large pool, no cache, no drafts."""
+    engine = make_engine(8, 512, 512, 64, False, False, 64)
+    engine.add(message(0, spec))
+    while engine.has_work:
+        output = engine.step()
+        for end in output.finished if output is not None else ():
+            return "", end.hypotheses
+        for failed in output.failed if output is not None else ():
+            return failed.code, []
+    raise AssertionError("the request never ended")
+
+
+class EngineStates(RuleBasedStateMachine):
+    """Requests that come, run, are aborted, time out and break; answers and blocks are checked after each step.
+
+    prefix, drafts: whether the engine has a prefix cache, and drafts tokens.
+    seen: what happened in all runs since `explore` began.
+    """
+
+    prefix: ClassVar[bool] = False
+    drafts: ClassVar[bool] = False
+    seen: ClassVar[Counter[str]] = Counter()
+
+    @initialize(
+        block_size=st.sampled_from([1, 2, 4]),
+        room=st.integers(40, 120),
+        tokens=st.sampled_from([3, 8, 64]),
+        rows=st.sampled_from([5, 8, 16]),
+        part=st.sampled_from([3, 64]),
+    )
+    def start(self, block_size: int, room: int, tokens: int, rows: int, part: int) -> None:
+        self.engine = make_engine(block_size, room // block_size, tokens, rows, self.prefix, self.drafts, part)
+        generation = self.engine.models["fake"].generation
+        assert generation is not None
+        self.generation = generation
+        self.specs: dict[int, Spec] = {}
+        self.groups: dict[int, SequenceGroup] = {}
+        self.tokens: dict[int, list[int]] = {}
+        self.ended: set[int] = set()
+        self.aborted: set[int] = set()
+        self.expired: set[int] = set()
+
+    @rule(
+        kind=st.sampled_from(sorted(KINDS)),
+        stem=st.integers(0, len(STEMS) - 1),
+        more=st.integers(1, 6),
+        limit=st.integers(1, 24),
+        seed=st.integers(0, 3),
+    )
+    def add(self, kind: str, stem: int, more: int, limit: int, seed: int) -> None:
+        request_id, spec = len(self.specs), (kind, stem, more, limit, seed)
+        self.specs[request_id], self.tokens[request_id] = spec, []
+        self.engine.add(message(request_id, spec))
+        if request_id in self.engine._requests:
+            self.groups[request_id] = self.engine._requests[request_id][1]
+
+    @rule(count=st.integers(1, 12))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            self.take(self.engine.step())
+            self.check_blocks()
+
+    @rule(place=st.integers(0, 30))
+    def abort(self, place: int) -> None:
+        living = self.living()
+        if living:
+            request_id = living[place % len(living)]
+            if request_id in self.engine._requests:
+                self.aborted.add(request_id)  # Otherwise it was refused, and its failure is not reported yet.
+            self.engine.abort(request_id)
+
+    @rule(place=st.integers(0, 30))
+    def pass_deadline(self, place: int) -> None:
+        living = self.living()
+        if living:
+            self.expired.add(living[place % len(living)])
+            heapq.heappush(self.engine._deadlines, (0.0, living[place % len(living)]))
+
+    @rule(place=st.integers(0, 30))
+    def break_row(self, place: int) -> None:
+        living = self.living()
+        if living:
+            self.generation.runner.broken.add(living[place % len(living)])
+
+    @rule(place=st.integers(0, 30))
+    def preempt(self, place: int) -> None:
+        running = self.generation.scheduler.running
+        if running:
+            self.generation.scheduler._preempt(running[place % len(running)])
+
+    @invariant()
+    def blocks_are_counted(self) -> None:
+        if hasattr(self, "engine"):
+            self.check_blocks()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        steps = 0
+        while self.engine.has_work:
+            self.step(1)
+            steps += 1
+            assert steps < 20_000, "the engine does not finish"
+        assert set(self.specs) == self.ended | self.aborted, "a request never ended"
+        blocks = self.generation.scheduler.blocks
+        assert blocks.self_pool.used_blocks == 0, "blocks are left"
+        self.seen["runs"] += 1
+        self.seen["requests"] += len(self.specs)
+        self.seen["aborted"] += len(self.aborted)
+        self.seen["preemptions"] += self.generation.scheduler.num_preemptions
+        self.seen["prefix hits"] += blocks.num_prefix_hits
+        self.seen["accepted drafts"] += self.generation.num_accepted_tokens
+
+    # -------------------------------------------------------------------------------------------------- checks
+
+    def living(self) -> list[int]:
+        return [request_id for request_id in self.specs if request_id not in self.ended | self.aborted]
+
+    def take(self, output: StepOutput | None) -> None:
+        """Check the events of a step."""
+        if output is None:
+            return
+        for event in output.tokens:
+            assert event.request_id not in self.ended | self.aborted, "tokens after the end"
+            self.tokens[event.request_id] += event.token_ids
+            self.check_beginning(event.request_id)
+        for failed in output.failed:
+            self.end(failed.request_id)
+            if failed.code == "timeout":
+                assert failed.request_id in self.expired
+            elif failed.code == "engine_error":
+                assert failed.request_id in self.generation.runner.broken, failed.message
+            elif failed.code != "request_too_large":
+                assert alone(self.specs[failed.request_id])[0] == failed.code
+        for end in output.finished:
+            self.end(end.request_id)
+            if end.hypotheses[0].finish_reason == "timeout":
+                assert end.request_id in self.expired
+                self.check_beginning(end.request_id)
+                continue
+            code, expected = alone(self.specs[end.request_id])
+            self.seen[self.specs[end.request_id][0]] += 1
+            assert not code, "the request fails alone"
+            assert [one.token_ids for one in end.hypotheses] == [one.token_ids for one in expected]
+            assert [one.finish_reason for one in end.hypotheses] == [one.finish_reason for one in expected]
+            assert np.allclose([one.score or 0 for one in end.hypotheses], [one.score or 0 for one in expected])
+
+    def end(self, request_id: int) -> None:
+        assert request_id not in self.ended | self.aborted, "a request ended twice"
+        self.ended.add(request_id)
+
+    def check_beginning(self, request_id: int) -> None:
+        code, expected = alone(self.specs[request_id])
+        found = self.tokens[request_id]
+        assert code or found == expected[0].token_ids[: len(found)], "another text than alone"
+
+    def check_blocks(self) -> None:
+        """Each block has as many references as tables that hold it; requests that ended hold none."""
+        pool = self.generation.scheduler.blocks.self_pool
+        tables = [row.block_table for group in self.groups.values() for row in group.sequences]
+        owners = Counter(block for table in tables for block in table)
+        assert pool.free_blocks + pool.used_blocks == pool.num_blocks
+        assert all(len(set(table)) == len(table) for table in tables), "a table holds a block twice"
+        assert pool.used_blocks == len(owners), "a block is leaked, or free and in use"
+        assert all(pool.references(block) == owners[block] for block in range(pool.num_blocks)), "wrong references"
+        for group in self.groups.values():
+            assert group.status is not SequenceStatus.FINISHED or not any(row.block_table for row in group.sequences)
+
+
+def explore(count: int, steps: int = 40) -> Counter[str]:
+    """Run the machine `count` times with at most `steps` rules each. Raises the error of the first failure.
+
+    A quarter of the runs has neither prefix cache nor drafts, a quarter has both.
+
+    Returns how often each kind of request ended with its text, and counts of preemptions, prefix hits and so on.
+    """
+    EngineStates.seen.clear()
+    chosen = settings(
+        max_examples=max(count // 4, 1),
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    for prefix, drafts in itertools.product((True, False), repeat=2):
+        machine = type("EngineStates", (EngineStates,), {"prefix": prefix, "drafts": drafts})
+        run_state_machine_as_test(machine, settings=chosen)
+    return EngineStates.seen
