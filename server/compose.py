@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from server import settings as configuration
 from server.api.app import create_api, create_monitoring
+from server.api.fast_refusal import FastRefusals
 from server.api.lifecycle import Lifecycle
 from server.api.serve import Endpoints, serve, stop_on_signals
 from server.api.state import State
@@ -110,7 +111,9 @@ class Server:
         log.info("loading %s", ", ".join(self.directories))
         app = create_api(self.state, self.lifecycle.lifespan)
         monitoring = create_monitoring(self.state)
-        await serve(app, monitoring, self.lifecycle, endpoints, stop, lambda: on_ready(endpoints.url))
+        await serve(
+            app, monitoring, self.lifecycle, endpoints, stop, lambda: on_ready(endpoints.url), FastRefusals(self.state)
+        )
 
     async def _load_texts(self) -> None:
         for name, directory in self.directories.items():

@@ -34,6 +34,13 @@ class Door:
 
     def enter(self, scope: Scope, headers: Headers) -> int:
         """Count a request. Returns the bytes of its body, for `leave`. Raises Overloaded without room for it."""
+        size = self.check(scope, headers)
+        self.requests += 1
+        self.body_bytes += size
+        return size
+
+    def check(self, scope: Scope, headers: Headers) -> int:
+        """Bytes of the body of a request. Raises Overloaded without room for the request."""
         if scope.get(OVER_CONNECTION_LIMIT):
             raise self._overloaded("too many connections are open")
         size = self._announced(headers)
@@ -42,8 +49,6 @@ class Door:
         # A body above the limit of one body is refused when it is read, and must not wait for room that never comes.
         if self.body_bytes and self.body_bytes + size > self.max_body_bytes:
             raise self._overloaded(f"the bodies of the requests in progress have {self.body_bytes:,} bytes")
-        self.requests += 1
-        self.body_bytes += size
         return size
 
     def leave(self, size: int) -> None:

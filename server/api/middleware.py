@@ -59,10 +59,9 @@ class RequestMiddleware:
             await self.app(scope, receive, send)
             return
         started = time.monotonic()
-        scope["path"] = _without_slash(scope["path"])
+        scope["path"] = without_slash(scope["path"])
         headers = Headers(scope=scope)
-        sent_id = headers.get("x-request-id", "")
-        request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
+        request_id = request_id_of(headers)
         scope["triptych.arrival"] = started
         scope["triptych.request_id"] = request_id
         REQUEST_ID.set(request_id)
@@ -117,7 +116,7 @@ class RequestMiddleware:
             raise InvalidRequest("the header X-Error-Format must be native or tei", ERROR_FORMAT)
         salt = ""
         if self._needs_key and self.state.keys and not _reads(scope, PUBLIC_PATHS):
-            key = _sent_key(headers)
+            key = sent_key(headers)
             if not key and (scope["method"], scope["path"]) in KEYS_IN_FIELDS:
                 scope[KEY_DEFERRED] = True
             else:
@@ -148,7 +147,7 @@ class RequestMiddleware:
             self.state.tracing.end(scope[TRACE], scope, status, None if route == "unmatched" else route)
 
 
-def _without_slash(path: str) -> str:
+def without_slash(path: str) -> str:
     """The path without the slash that some clients add. Pages keep it, because their links are relative."""
     return path[:-1] if path.endswith("/") and path[:-1] not in ("", *docs_page.PAGE.files) else path
 
@@ -158,7 +157,13 @@ def _reads(scope: Scope, paths: frozenset[str]) -> bool:
     return scope["path"] in paths and scope["method"] in ("GET", "HEAD")
 
 
-def _sent_key(headers: Headers) -> bytes:
+def request_id_of(headers: Headers) -> str:
+    """The id that the client has sent for the request, or a new one."""
+    sent = headers.get("x-request-id", "")
+    return sent if _REQUEST_ID.fullmatch(sent) else uuid.uuid4().hex
+
+
+def sent_key(headers: Headers) -> bytes:
     """The API key of a request, in any of the headers that clients use; empty without one."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     if scheme.lower() not in _KEY_SCHEMES:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from http import HTTPStatus
 from typing import Any, ClassVar
 
 import uvicorn
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -26,6 +28,7 @@ HEADER_SECONDS = 10.0
 MAX_HEADER_BYTES = 64 << 10
 SELF_TEST_SECONDS = 10.0
 
+_PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -39,6 +42,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     """
 
     max_connections: ClassVar[int] = sys.maxsize
+
+    @staticmethod
+    def refuse(scope: Scope) -> Response | None:
+        """The answer to a request that the application does not have to see (`server.api.fast_refusal`), or None."""
+        return None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -78,7 +86,29 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.scope[OVER_CONNECTION_LIMIT] = self._is_over_limit  # type: ignore[literal-required]
-        super()._start_asgi_task(cycle, app)
+        refusal = self.refuse(cycle.scope)  # type: ignore[arg-type]
+        if refusal is None:
+            super()._start_asgi_task(cycle, app)
+        else:
+            self._answer(cycle, refusal)
+
+    def _answer(self, cycle: RequestResponseCycle, response: Response) -> None:
+        """Write a whole response. The rest of the request's body is read and dropped."""
+        keep_alive = cycle.keep_alive and not self._is_over_limit
+        headers = [*cycle.default_headers, *response.raw_headers]
+        if not keep_alive:
+            headers.append((b"connection", b"close"))
+        phrase = _PHRASES.get(response.status_code, b"")
+        head = b"HTTP/1.1 %d %b\r\n%b\r\n" % (
+            response.status_code,
+            phrase,
+            b"".join(b"%b: %b\r\n" % header for header in headers),
+        )
+        cycle.response_started = cycle.response_complete = True
+        self.transport.write(head + bytes(response.body))
+        if not keep_alive:
+            self.transport.close()
+        cycle.on_response()
 
     def _start_header_timer(self) -> None:
         self._in_headers = True
