@@ -75,7 +75,7 @@ class Metrics:
 
         self.time_to_first_token = histogram(
             "time_to_first_token_seconds",
-            "Time from the arrival of a request to its first token.",
+            "Time from the queue of the engine to the first token of a sequence; tokenizing is not in it.",
             _LATENCY_SECONDS,
             ["model"],
         )

@@ -1,10 +1,15 @@
-"""Settings of all tests: hypothesis without time limits, a fixed random seed, log levels, certificates read once."""
+"""Settings of all tests: threads, hypothesis without time limits, a fixed random seed, log levels, certificates."""
 
 from __future__ import annotations
 
 import logging
+import os
 import ssl
 from functools import cache
+
+# Read when torch is imported. Several test processes share the cores, and a thread that spins while it waits takes the
+# time of the others: on two cores, tests/models/test_programs.py took 2.4 times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch

@@ -6,5 +6,13 @@ import atexit
 
 from server.operations.grammar_compiler import GrammarCompiler
 
-COMPILER = GrammarCompiler()
-atexit.register(COMPILER.close)
+
+class SharedCompiler(GrammarCompiler):
+    """A compiler that stays open when one of the runtimes that use it ends."""
+
+    def close(self) -> None:
+        pass
+
+
+COMPILER = SharedCompiler()
+atexit.register(GrammarCompiler.close, COMPILER)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import eq
 from typing import TypeVar, overload
 
 Item = TypeVar("Item", covariant=True)
 
 
 class Computed(Sequence[Item]):
-    """A sequence of `length` items. item: computes the item at an index."""
+    """A sequence of `length` items, equal to one with equal items. item: computes the item at an index."""
 
     def __init__(self, length: int, item: Callable[[int], Item]) -> None:
         self._length = length
@@ -27,3 +28,8 @@ class Computed(Sequence[Item]):
         if isinstance(index, slice):
             return [self._item(place) for place in range(self._length)[index]]
         return self._item(range(self._length)[index])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Computed) and len(self) == len(other) and all(map(eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]

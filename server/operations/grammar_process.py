@@ -1,4 +1,4 @@
-"""The process that compiles grammars, separate from the server because a small schema can take hours or gigabytes.
+"""The process that compiles grammars, separate from the server because a small schema can take minutes or gigabytes.
 
 Usage: `python -P grammar_process.py CPU_SECONDS MEMORY_BYTES`. Each line of stdin is a JSON request, a list of formats;
 each line of stdout is its reply, one entry for each format:

@@ -75,6 +75,7 @@ PROMISES: tuple[Promise, ...] = (
         (
             "tests/engine/test_scheduler.py::test_any_interleaving",
             "tests/engine/test_scheduler.py::test_a_block_freed_twice_is_noticed",
+            "tests/engine/test_engine_states.py::test_any_interleaving_gives_the_texts_of_each_request_alone",
         ),
         engine.interleavings,
         "released-blocks-are-lost",
@@ -324,7 +325,10 @@ PROMISES: tuple[Promise, ...] = (
         27,
         "A grammar stalls only its own request",
         "a first schema of 60 fields beside 16 streams: p99 gap ≤ 1.5 times alone",
-        ("tests/operations/test_grammar.py::test_a_format_that_takes_too_long_delays_no_other_request",),
+        (
+            "tests/operations/test_grammar.py::test_a_format_that_takes_too_long_delays_no_other_request",
+            "tests/engine/test_grammar_waits.py::test_other_requests_end_while_a_grammar_is_slow",
+        ),
         latency.grammars,
         "grammars-compile-in-the-step",
         {"runs": 8},

@@ -37,7 +37,7 @@ def int8_reference(monkeypatch):
         patch.setattr(
             ops,
             "packer",
-            lambda dtype, device, quantization, out_dtype: (
+            lambda dtype, device, quantization, out_dtype, memory=None: (
                 partial(ReferenceInt8Weight, out_dtype=out_dtype) if quantization else None
             ),
         )
