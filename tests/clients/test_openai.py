@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tests.clients.conftest import NO_KEY, ClientServer
 from tests.clients.models import DEMO
 from tests.e2e.conftest import RunningServer, serving
+from tests.waiting import eventually
 
 STORY = "Once upon a time"
 
@@ -489,13 +490,27 @@ def test_a_full_queue_is_a_rate_limit(stalled: RunningServer, stalled_client: Op
     assert caught.value.code == "overloaded" and caught.value.response.headers["retry-after"] == "1"
 
 
-def test_a_worker_that_dies_is_a_server_error(stalled: RunningServer, stalled_client: OpenAI) -> None:
+def test_a_request_that_has_not_begun_survives_its_worker(stalled: RunningServer, stalled_client: OpenAI) -> None:
     with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(stalled_client.completions.create, model="story", prompt=STORY)
+        waiting = threads.submit(stalled_client.completions.create, model="story", prompt=STORY, max_tokens=4)
+        eventually(lambda: "triptych_tokenize_seconds_count 1.0" in stalled.get("/metrics").text)
         stalled.worker().kill()
+        assert waiting.result().choices[0].text == told(4)
+
+
+def test_a_worker_that_dies_is_a_server_error(tmp_path: Path) -> None:
+    endless = {"model": "story", "max_tokens": 500, "extra_body": {"ignore_eos": True}}
+    with (
+        serving(tmp_path / "log", f"story={DEMO / 'story'}") as server,
+        OpenAI(base_url=f"{server.url}/v1", api_key=NO_KEY, max_retries=0) as client,
+        ThreadPoolExecutor() as threads,
+    ):
+        begun = threads.submit(client.completions.create, prompt=[STORY] * 64, **endless)
+        eventually(lambda: server.metric("triptych_generated_tokens_total") > 0)
+        server.worker().kill()
         with pytest.raises(openai.InternalServerError) as caught:
-            waiting.result()
-    assert caught.value.status_code in (500, 503) and caught.value.type == "server_error"
+            begun.result()
+    assert caught.value.status_code == 500 and caught.value.type == "server_error"
 
 
 def test_a_stream_that_fails_ends_with_an_error(tmp_path: Path) -> None:
