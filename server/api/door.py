@@ -1,4 +1,4 @@
-"""Refuse requests before their bodies are read, when too many are in progress.
+"""Limit of requests in progress and of the bytes of their bodies, checked before a body is read.
 
 This is the first of three limits. Admission by cost follows when the body is known (`server.operations.admission`), and
 the queue of the engine when the texts are tokenized (`server.ipc.queue`).

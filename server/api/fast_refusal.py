@@ -56,7 +56,9 @@ class FastRefusals:
         request_id = request_id_of(headers)
         response = error_response(overloaded, request_id, state, self._shape(without_slash(scope["path"])))
         response.headers["x-request-id"] = request_id
-        state.runtime.metrics.requests.labels("unmatched", str(response.status_code)).inc()
+        metrics = state.runtime.metrics
+        metrics.requests.labels("unmatched", str(response.status_code)).inc()
+        metrics.request_seconds.labels("unmatched").observe(0.0)
         self._count(overloaded)
         return response
 

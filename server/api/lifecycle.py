@@ -46,7 +46,7 @@ class Lifecycle:
 
     @contextlib.asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """Start loading on entry; drain and stop on exit."""
+        """Context manager of the running application: loading starts on entry, draining and stopping happen on exit."""
         self._loading = asyncio.create_task(self._load(), name="loading")
         self._begun.set()
         try:

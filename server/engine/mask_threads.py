@@ -54,7 +54,10 @@ class MaskTask:
 
 
 class MaskThreads:
-    """compute: computes the masks of the rows of one group."""
+    """Runs mask tasks in two sets of threads: for fast grammars, and for slow ones.
+
+    compute: computes the masks of the rows of one group.
+    """
 
     def __init__(self, compute: Callable[[Sequence[MaskRow]], None]) -> None:
         self._compute = compute

@@ -122,7 +122,7 @@ class Scheduler:
 
     @property
     def decode_seconds(self) -> float | None:
-        """Duration of a step that decodes the running groups and does nothing else; None if it is not known."""
+        """Expected duration of a pure decode step of the running groups; None before such steps were measured."""
         return self.prefill_budget.decode_seconds(sum(len(group.sequences) for group in self.running))
 
     def refusal(self, group: SequenceGroup) -> str | None:

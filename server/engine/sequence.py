@@ -158,7 +158,7 @@ class SequenceGroup:
 
     @property
     def is_computed(self) -> bool:
-        """Whether all tokens of every sequence are computed. The group waits for its next token."""
+        """Whether the keys and values of all tokens of the group are in the cache, so that it needs a next token."""
         return all(len(row.tokens) == row.num_computed_tokens for row in self.sequences)
 
     @property

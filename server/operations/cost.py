@@ -71,7 +71,10 @@ def most_tokens(tokenizer: Tokenizer, *texts: str) -> int:
 
 
 def max_windows(tokens: int, step_tokens: int) -> int:
-    """Most windows over a text of this many tokens, if each starts at least `step_tokens` after the one before."""
+    """Upper bound of the number of overlapping windows over a text.
+
+    tokens: length of the text. step_tokens: smallest distance between the starts of two windows.
+    """
     return 1 + tokens // max(1, step_tokens)
 
 

@@ -275,7 +275,7 @@ class Runtime:
         offsets: bool = False,
         call: Call | None = None,
     ) -> list[Result]:
-        """Tokenize texts in threads, and keep only the result of `convert` for each.
+        """Tokenize texts in threads and return `convert(encoding)` of each text, without keeping the encodings.
 
         Texts are tokenized in pieces, so that the encodings of few texts are in memory at once and small requests do
         not wait for large ones.

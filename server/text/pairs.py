@@ -84,7 +84,7 @@ class PairTemplate:
 
 
 def _ends_once(tokenizer: Tokenizer, sample: str) -> bool:
-    """Whether the tokenizer adds no end token to a text that ends with one."""
+    """Whether the tokenizer leaves out its end token after a text that already ends with it, as ByT5 does."""
     end = None if tokenizer.special.eos is None else tokenizer.id_to_token(tokenizer.special.eos)
     if end is None:
         return False

@@ -229,6 +229,18 @@ class Simulation:
     def slots_of(self, block: int) -> range:
         return range(block * self.block_size, (block + 1) * self.block_size)
 
+    def run_random_events(self, count: int) -> None:
+        """Add requests, abort them and run steps in a random order, then run all requests to their end."""
+        for _ in range(count):
+            event = self.rng.random()
+            if event < 0.3:
+                self.add()
+            elif event < 0.36:
+                self.abort()
+            else:
+                self.step()
+        self.run_to_the_end()
+
     def run_to_the_end(self) -> None:
         for _ in range(5000):
             if not self.step():

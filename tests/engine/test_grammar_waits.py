@@ -117,7 +117,7 @@ def test_a_grammar_that_never_ends_fails_its_request(gate: Gate, monkeypatch: py
 
 
 def test_a_held_request_that_is_preempted_gives_the_same_text(gate: Gate) -> None:
-    """The pool is too small for all requests, so the newest, which is held, loses its blocks and is computed again."""
+    """A preempted request that waits for its grammar is computed again and ends with the text that it gives alone."""
     engine, results = random_engine(blocks=12), Results()
     others = [random_request(10 + i, "", max_new_tokens=24, suppress_token_ids=[END]) for i in range(2)]
     slow = random_request(0, SLOW, max_new_tokens=30)

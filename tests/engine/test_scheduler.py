@@ -23,17 +23,8 @@ from tests.engine.simulation import Simulation, queue, turn
 def test_any_interleaving(cross, prefix, drafts, chunk):
     preemptions = forks = hits = accepted = 0
     for seed in range(chunk * 20, chunk * 20 + 20):
-        rng = random.Random(f"{cross}{seed}")
-        simulation = Simulation(rng, cross, prefix, drafts)
-        for _ in range(150):
-            event = rng.random()
-            if event < 0.3:
-                simulation.add()
-            elif event < 0.36:
-                simulation.abort()
-            else:
-                simulation.step()
-        simulation.run_to_the_end()
+        simulation = Simulation(random.Random(f"{cross}{seed}"), cross, prefix, drafts)
+        simulation.run_random_events(150)
         preemptions += simulation.scheduler.num_preemptions
         forks += sum(request.beams is not None and request.beams.length > 1 for request in simulation.requests)
         hits += simulation.scheduler.blocks.num_prefix_hits

@@ -104,7 +104,7 @@ def loaded() -> ctypes.CDLL:
 
 
 def choose_isa(name: str) -> bool:
-    """Use the kernels of one instruction set (`kernels/exports.cpp`) from here on: for tests.
+    """Select the kernels of one instruction set (`kernels/exports.cpp`) for all later operations. Used by tests.
 
     Returns False where the library has no such kernels or the processor cannot run them.
     """

@@ -29,15 +29,7 @@ def _interleave(number: int, events: int) -> str | None:
     ]
     simulation = Simulation(random.Random(f"chaos{number}"), cross, prefix, drafts)
     try:
-        for _ in range(events):
-            event = simulation.rng.random()
-            if event < 0.3:
-                simulation.add()
-            elif event < 0.36:
-                simulation.abort()
-            else:
-                simulation.step()
-        simulation.run_to_the_end()
+        simulation.run_random_events(events)
     except AssertionError as error:
         return f"interleaving {number}: {str(error)[:200] or 'free + used is not the total'}"
     return None
