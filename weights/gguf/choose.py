@@ -27,14 +27,15 @@ def models_in(directory: Path) -> list[Path]:
 
 
 def choice(source: str, directory: Path) -> Path:
-    """The only model of a directory with GGUF files. Raises ResolveError for several, with their names."""
+    """The only model of a directory with GGUF files. Raises ResolveError for several, with their names.
+
+    directory: has at least one of `models_in`.
+    """
     from weights.resolve import ResolveError
 
     found = models_in(directory)
     if len(found) == 1:
         return found[0]
-    if not found:
-        raise ResolveError(f"{source!r} has GGUF files, but the first piece of no model (-00001-of-...)")
     named = ", ".join(str(Path(source) / path.name) for path in found[:_MAX_LISTED])
     more = f" (and {len(found) - _MAX_LISTED} more)" if len(found) > _MAX_LISTED else ""
     raise ResolveError(f"{source!r} has {len(found)} GGUF models: choose from {named}{more}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -86,13 +86,24 @@ class GgufFile:
         value = self._values.get(key, default)
         return self._decoded(key, value) if isinstance(value, _Array) else value
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
     def length(self, key: str) -> int:
         """Number of elements of an array of the metadata; 0 without the key."""
         value = self._values.get(key)
         return value.length if isinstance(value, _Array) else 0
+
+    def texts(self, key: str, indices: Collection[int]) -> dict[int, str]:
+        """Elements of an array of texts, by their indices. Raises GgufError for text that is not UTF-8."""
+        array, wanted = self._values.get(key), sorted(set(indices))
+        if not isinstance(array, _Array) or array.kind != _STRING or (wanted and wanted[-1] >= array.length):
+            raise GgufError(f"{self.name!r} is damaged: {key!r} is not a list of texts, or too short")
+        found, index, at, unpack, mapped = {}, 0, array.start, struct.Struct("<Q").unpack_from, self.mapped
+        for next_index in wanted:
+            for _ in range(next_index - index):
+                at += 8 + unpack(mapped, at)[0]
+            (length,) = unpack(mapped, at)
+            found[next_index] = self._utf8(mapped[at + 8 : at + 8 + length])
+            index, at = next_index + 1, at + 8 + length
+        return found
 
     def _read_header(self) -> tuple[dict[str, Any], dict[str, tuple[tuple[int, ...], int, int]]]:
         if self.mapped[:4] != MAGIC:
@@ -243,8 +254,9 @@ class Gguf:
         """Number of elements of an array of the metadata; 0 without the key."""
         return self._first.length(key)
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._first
+    def texts(self, key: str, indices: Collection[int]) -> dict[int, str]:
+        """Elements of an array of texts, by their indices."""
+        return self._first.texts(key, indices)
 
     def floats(self, name: str) -> tuple[float, ...]:
         """The values of a small float32 tensor. Raises GgufError for another type."""
