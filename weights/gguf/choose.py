@@ -16,6 +16,12 @@ def is_gguf(checkpoint: Path) -> bool:
     return checkpoint.suffix == SUFFIX and not checkpoint.is_dir()
 
 
+def model_name(file: str) -> str:
+    """The name of a GGUF file without its suffix and the number of its piece. Other names stay."""
+    match = _PIECE.fullmatch(file)
+    return file.removesuffix(SUFFIX) if match is None else match["model"]
+
+
 def models_in(directory: Path) -> list[Path]:
     """The models of a directory: each GGUF file, and of a model in pieces the first one. Projectors are left out."""
     found = []
