@@ -107,6 +107,8 @@ def load_model(
     tensor or file.
     """
     ops.check_quantization(dtype, device, quantization)
+    if adapters and is_gguf(directory):
+        raise ConfigError(f"adapter {next(iter(adapters))!r}: adapters of models in GGUF files are not supported")
     hf = json_object(directory, "config.json")
     if hf is None:
         raise ConfigError("the checkpoint has no config.json")

@@ -7,6 +7,8 @@
 | `manifest` | compare the files with their published SHA-256 digests                           |
 | `rules`    | convert the names and layouts of a checkpoint to those of a model; no torch      |
 | `load`     | check that a checkpoint has exactly the tensors of a model, and load them        |
+| `json_files` | the JSON files of a checkpoint, or the metadata of a GGUF file in their place   |
+| `gguf`     | the header of GGUF files, and the JSON files that their metadata replace           |
 | `demo`     | small checkpoints that ship with Triptych, and the recipe that trains them       |
 
 Imports nothing of `models` or `server`, except in the recipe of `demo`.

@@ -29,8 +29,12 @@ def stored_tensors(gguf: Gguf) -> Mapping[str, StoredTensor]:
 def _stored(tensor: GgufTensor) -> StoredTensor:
     dtype = _FLOATS.get(tensor.type.name)
     if dtype is not None:
-        return StoredTensor(tensor.shape, dtype, tensor.file.name, lambda: _bytes(tensor).view(dtype).view(tensor.shape))
-    return StoredTensor(tensor.shape, torch.float32, tensor.file.name, lambda: decode_blocks(tensor.type, _bytes(tensor), tensor.shape))
+        return StoredTensor(
+            tensor.shape, dtype, tensor.file.name, lambda: _bytes(tensor).view(dtype).view(tensor.shape)
+        )
+    return StoredTensor(
+        tensor.shape, torch.float32, tensor.file.name, lambda: decode_blocks(tensor.type, _bytes(tensor), tensor.shape)
+    )
 
 
 def _bytes(tensor: GgufTensor) -> Tensor:
