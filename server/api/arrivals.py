@@ -39,8 +39,10 @@ LOG_SECONDS = 1.0
 """Time that one line of the log covers. A line for each refusal would cost more than the refusal."""
 MAX_BODY_BYTES = 1 << 14
 """A larger body is not read here, because that takes longer than a refusal may."""
-STARTS_PER_TURN = 64
-"""Requests that start in one turn of the event loop. A burst of this size reaches an idle worker as a whole."""
+BURST_STARTS = 64
+"""Requests that start in one turn of the event loop of an idle server, so that the first step has the whole burst."""
+STARTS_PER_TURN = 8
+"""Requests that start in one turn beside others. It takes 10 ms, and refusals arrive between two turns."""
 
 
 class _Body(msgspec.Struct):
@@ -97,7 +99,8 @@ class Arrivals:
             self._models[model] -= 1
         self._started.clear()
         self._models = +self._models
-        for _ in range(min(len(self._waiting), STARTS_PER_TURN)):
+        most = STARTS_PER_TURN if self._state.door.requests else BURST_STARTS
+        for _ in range(min(len(self._waiting), most)):
             model, start = self._waiting.popleft()
             self._started.append(model)
             start()

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from server.api.arrivals import MAX_BODY_BYTES, STARTS_PER_TURN, Arrivals
+from server.api.arrivals import BURST_STARTS, MAX_BODY_BYTES, STARTS_PER_TURN, Arrivals
 from server.api.door import OVER_CONNECTION_LIMIT, Door
 from server.api.protocol import DirectHttpProtocol
 from server.api_keys import load_keys
@@ -202,7 +202,7 @@ async def test_requests_that_arrive_at_once_start_in_turns_and_count_before(benc
     """Of many requests in one turn of the event loop, as many start as one model may have; the others are refused."""
     bench.become_ready()
     admission, started, starts = bench.runtime.admission, 0, []
-    admission.models, admission.max_requests = 2, 4 * STARTS_PER_TURN
+    admission.models, admission.max_requests = 2, 4 * BURST_STARTS
     arrivals = Arrivals(bench.state)
 
     def start() -> None:
@@ -210,13 +210,16 @@ async def test_requests_that_arrive_at_once_start_in_turns_and_count_before(benc
         started += 1
 
     scope = {"type": "http", "method": "POST", "path": "/generate", "headers": []}
-    refused = [arrivals(scope, bytearray(b'{"prompt": "a"}'), start) is not None for _ in range(5 * STARTS_PER_TURN)]
-    assert refused == [False] * (3 * STARTS_PER_TURN) + [True] * (2 * STARTS_PER_TURN)
+    refused = [arrivals(scope, bytearray(b'{"prompt": "a"}'), start) is not None for _ in range(5 * BURST_STARTS)]
+    assert refused == [False] * (3 * BURST_STARTS) + [True] * (2 * BURST_STARTS)
     assert arrivals(scope | {"method": "GET"}, None, start) is None and started == 1, "other methods start at once"
-    while started < 1 + 3 * STARTS_PER_TURN:
-        starts.append(started)
+    while started < 1 + 3 * BURST_STARTS:
+        starts.append(started - 1)
         await asyncio.sleep(0)
-    assert starts == [1 + turn * STARTS_PER_TURN for turn in range(3)]
+        bench.state.door.requests = 1
+    beside = range(BURST_STARTS, 3 * BURST_STARTS, STARTS_PER_TURN)
+    assert starts == [0, *beside], "fewer start in a turn beside requests in progress"
+    bench.state.door.requests = 0
     await asyncio.sleep(0)
     assert arrivals(scope, bytearray(b'{"prompt": "a"}'), start) is None, "what has started counts no longer here"
     bench.state.door.max_requests = 1

@@ -34,8 +34,8 @@ _RECEIVE_BYTES = 1 << 16
 class Outcome:
     """What a load has seen.
 
-    seconds: the time in which served requests count.
-    served: requests answered with 200 in that time.
+    seconds: from the first request to the last answer.
+    served: requests answered with 200.
     refusal_seconds: time of each refusal, from the sending of its request (or the begin of its connection).
     late_seconds: of each request, how much later than planned the generator sent it.
     without_retry: refusals without `Retry-After`.
@@ -86,25 +86,24 @@ class Load:
         self._clients: dict[int, _Client] = {}
         self._idle: deque[_Client] = deque()
         self._open = 0
-        self._counts_from, self._counts_until = 0.0, float("inf")
+        self._began = time.monotonic()
         self._closed_loop = False
 
-    def closed(self, connections: int, warm_up: float, seconds: float) -> Outcome:
-        """Each connection sends its next request after its last answer. Answers count after `warm_up`."""
+    def closed(self, connections: int, seconds: float) -> Outcome:
+        """Each connection sends its next request after its last answer. Requests open at the end are given up."""
         self._closed_loop = True
-        self._count(time.monotonic() + warm_up, seconds)
+        end = time.monotonic() + seconds
         for _ in range(connections):
             self._send()
+        while (left := end - time.monotonic()) > 0:
+            self._poll(left)
+        self._open = 0
         return self._finish()
 
-    def arrivals(self, rate: float, warm_up: float, seconds: float) -> Outcome:
-        """Requests at a fixed rate, whether or not earlier ones are answered, on kept connections where one is idle.
-
-        All refusals count, and of the other answers those after `warm_up`.
-        """
+    def arrivals(self, rate: float, seconds: float) -> Outcome:
+        """Requests at a fixed rate, whether or not earlier ones are answered, on kept connections where one is idle."""
         began = time.monotonic()
-        self._count(began + warm_up, seconds)
-        for number in range(int(rate * (warm_up + seconds))):
+        for number in range(int(rate * seconds)):
             planned = began + number / rate
             while (now := time.monotonic()) < planned:
                 self._poll(planned - now)
@@ -114,17 +113,10 @@ class Load:
         return self._finish()
 
     def at_once(self, connections: int) -> Outcome:
-        """One request on each of many connections, all at once. All answers count."""
-        began = time.monotonic()
+        """One request on each of many connections, all at once."""
         for _ in range(connections):
             self._send()
-        self._finish()
-        self.outcome.seconds = time.monotonic() - began
-        return self.outcome
-
-    def _count(self, begin: float, seconds: float) -> None:
-        self.outcome.seconds = seconds
-        self._counts_from, self._counts_until = begin, begin + seconds
+        return self._finish()
 
     def _send(self) -> None:
         """Send one request, on an idle connection or a new one."""
@@ -186,11 +178,10 @@ class Load:
         self._answered(client, int(head[9:12]), b"\nretry-after:" in lower)
         if b"\nconnection: close" in lower:
             self._close(client)
-        elif not self._closed_loop:
+        else:
             self._idle.append(client)
-        elif time.monotonic() < self._counts_until:
-            self._idle.append(client)
-            self._send()
+            if self._closed_loop:
+                self._send()
 
     def _answered(self, client: _Client, status: int, has_retry: bool) -> None:
         now = time.monotonic()
@@ -199,7 +190,7 @@ class Load:
             self.outcome.without_retry += not has_retry
         elif status != 200:
             self._failed(f"status {status}")
-        elif self._counts_from <= now <= self._counts_until:
+        else:
             self.outcome.served += 1
         client.began, client.received = 0.0, b""
         self._open -= 1
@@ -228,6 +219,7 @@ class Load:
             self._poll(left)
         if self._open:
             self.outcome.failures["no answer"] = self._open
+        self.outcome.seconds = time.monotonic() - self._began
         self.outcome.processor_seconds = time.process_time()
         return self.outcome
 
@@ -260,7 +252,7 @@ def _main() -> Outcome:
         os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
     load = Load(url, path, bodies)
     if kind == "closed":
-        return load.closed(int(numbers[0]), *numbers[1:])
+        return load.closed(int(numbers[0]), numbers[1])
     if kind == "arrivals":
         return load.arrivals(*numbers)
     return load.at_once(int(numbers[0]))
