@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gguf
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from models.backends import interface as ops
 from models.config import ConfigError
 from models.loader import load_model
 from tests.parity.checkpoints import save
-from tests.weights.gguf_files import write_gguf
+from tests.weights.gguf_files import q4_k, q6_k, write_gguf
 from weights.read import WeightsError
 
 _WIDE = {
@@ -162,3 +164,53 @@ def weights_of(transformer):
             if isinstance(value, torch.Tensor):
                 found[f"{name}.packed.{attribute}"] = value
     return found
+
+
+def _quantized(name, matrix):
+    """The types of a Q4_K_M file: Q6_K for the token table and the values, Q4_K for the rest, floats for routers."""
+    if name.endswith((".ffn_gate_inp.weight", ".mlp.gate.weight")):
+        return None
+    return q6_k(matrix) if name.startswith("token_embd") or ".attn_v." in name else q4_k(matrix)
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3-moe"])
+def quantized(request, tmp_path_factory):
+    """A GGUF file with quantised matrices, and a directory with the checkpoint of the same, dequantised numbers."""
+    directory = tmp_path_factory.mktemp("quantized")
+    wide = {**_WIDE, "hidden_size": 256, "intermediate_size": 512, "tie_word_embeddings": True}
+    configs = {
+        "llama": ("LlamaForCausalLM", transformers.LlamaConfig(**wide)),
+        "qwen3-moe": (
+            "Qwen3MoeForCausalLM",
+            transformers.Qwen3MoeConfig(
+                **wide,
+                head_dim=64,
+                num_experts=3,
+                num_experts_per_tok=2,
+                moe_intermediate_size=256,
+                norm_topk_prob=True,
+            ),
+        ),
+    }
+    architecture, config = configs[request.param]
+    save(directory, config, architecture, std=0.05)
+    file = write_gguf(directory / "model.gguf", directory, _quantized)
+    tensors = load_file(directory / "model.safetensors")
+    for name, tensor in tensors.items():
+        mapped = "token_embd" if "embed_tokens" in name else ".attn_v." if "v_proj" in name else name
+        stored = None if tensor.dim() == 1 else _quantized(mapped, tensor.float().numpy())
+        if stored is not None:
+            tensors[name] = torch.from_numpy(gguf.quants.dequantize(*stored))
+    save_file(tensors, directory / "model.safetensors")
+    return file, directory
+
+
+def test_matrices_without_a_kernel_are_dequantised(quantized):
+    file, directory = quantized
+    with ops.using("torch"):
+        ours = load_model(file, torch.float32, torch.device("cpu"))
+        theirs = load_model(directory, torch.float32, torch.device("cpu"))
+    expected, found = weights_of(theirs.transformer), weights_of(ours.transformer)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name

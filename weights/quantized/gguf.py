@@ -32,9 +32,11 @@ def _stored(tensor: GgufTensor) -> StoredTensor:
         return StoredTensor(
             tensor.shape, dtype, tensor.file.name, lambda: _bytes(tensor).view(dtype).view(tensor.shape)
         )
-    return StoredTensor(
-        tensor.shape, torch.float32, tensor.file.name, lambda: decode_blocks(tensor.type, _bytes(tensor), tensor.shape)
-    )
+
+    def read() -> Tensor:
+        return decode_blocks(tensor.type, _bytes(tensor), tensor.shape).dequantized(torch.float32)
+
+    return StoredTensor(tensor.shape, torch.float32, tensor.file.name, read)
 
 
 def _bytes(tensor: GgufTensor) -> Tensor:
@@ -155,20 +157,21 @@ def _q6_k(blocks: Tensor) -> QuantizedMatrix:
 
 
 def _iq4_nl(blocks: Tensor) -> QuantizedMatrix:
-    codes = _shifted(blocks[..., 2:], 4, 16)
-    return QuantizedMatrix(_joined(codes), 4, 32, _joined(_half(blocks, 0)), table=_iq4_table())
+    codes = _iq4_values(_shifted(blocks[..., 2:], 4, 16))
+    return QuantizedMatrix(_joined(codes), 8, 32, _joined(_half(blocks, 0)))
 
 
 def _iq4_xs(blocks: Tensor) -> QuantizedMatrix:
     low, shifts = blocks[..., 4:8], torch.tensor((0, 2, 4, 6), dtype=torch.uint8)
     high = (blocks[..., 2:4, None] >> shifts & 3).flatten(-2)
     scales = torch.stack([low & 15, low >> 4], dim=-1).flatten(-2) | high << 4
-    codes = _shifted(blocks[..., 8:], 4, 16)
-    return _two_levels(codes, 4, 32, _half(blocks, 0), _signed(scales, 32), table=_iq4_table())
+    codes = _iq4_values(_shifted(blocks[..., 8:], 4, 16))
+    return _two_levels(codes, 8, 32, _half(blocks, 0), _signed(scales, 32))
 
 
-def _iq4_table() -> Tensor:
-    return torch.tensor(_IQ4_VALUES, dtype=torch.float32)
+def _iq4_values(codes: Tensor) -> Tensor:
+    """Values of the codes, which are integers from -127 to 113. The kernels multiply with them, not with the codes."""
+    return torch.tensor(_IQ4_VALUES, dtype=torch.int8)[codes.int()]
 
 
 def _two_levels(
@@ -179,12 +182,11 @@ def _two_levels(
     scales: Tensor,
     minimum_unit: Tensor | None = None,
     minimums: Tensor | None = None,
-    table: Tensor | None = None,
 ) -> QuantizedMatrix:
     """A matrix whose scales and minimums are integers times a unit per block. All arguments: [..., blocks, n]."""
     units = unit if minimum_unit is None else torch.cat([unit, minimum_unit], dim=-1)
     products = None if minimums is None or minimum_unit is None else _joined(minimum_unit * minimums)
-    return QuantizedMatrix(_joined(codes), bits, group, _joined(unit * scales), products, table, units)
+    return QuantizedMatrix(_joined(codes), bits, group, _joined(unit * scales), products, units=units)
 
 
 _DECODERS: Mapping[str, Callable[[Tensor], QuantizedMatrix]] = {
