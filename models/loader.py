@@ -23,6 +23,7 @@ from models.config.sentence import SentenceConfig
 from models.families import family_of
 from models.families.shared.family import Family, Task
 from models.generation_defaults import GenerationDefaults, generation_defaults
+from models.gguf_rules import gguf_rules
 from models.json_file import json_object
 from models.layers.heads import LanguageModel
 from models.layers.linear import Linear, set_parameter
@@ -32,6 +33,7 @@ from models.pack_weights import pack_weights
 from models.sentence_files import sentence_config
 from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
+from weights.gguf.choose import is_gguf
 from weights.load import LoadReport, load_weights
 from weights.quantized.formats import QuantizedFormat, quantized_format
 from weights.quantized_matrix import QuantizedMatrix
@@ -100,6 +102,7 @@ def load_model(
 ) -> LoadedModel:
     """Load a checkpoint.
 
+    directory: directory of the checkpoint, or its GGUF file.
     dtype: dtype of weights and hidden states. Adapters are computed in this dtype even if the weights are quantised.
     progress: called with (bytes read so far, total bytes).
     quantization: see `pack_weights`. Matrices that the checkpoint stores quantised are then dequantised and rounded.
@@ -130,7 +133,7 @@ def load_model(
     with torch.device("meta"):
         transformer = Transformer(config)
     transformer.eval()
-    rules = family.rules(config, hf, architecture)
+    rules = gguf_rules(config, hf) if is_gguf(directory) else family.rules(config, hf, architecture)
     matrix_format = quantized_format(hf)
     keep = partial(_keeps_quantized, transformer, dtype, device) if quantization is None else _never
     report = _load(
@@ -216,7 +219,9 @@ def _keeps_quantized(
 ) -> bool:
     """Whether the transformer computes with this quantised matrix as it is. name: name of the parameter."""
     path, _, attribute = name.rpartition(".")
-    owner = transformer.get_submodule(path)
+    owner, in_mixture = transformer.get_submodule(path), not _MIXTURE.isdisjoint(path.split("."))
+    if in_mixture:
+        return False
     return isinstance(owner, Linear | LanguageModel) and attribute == "weight" and ops.has_kernel(matrix, dtype, device)
 
 
