@@ -41,6 +41,9 @@ from weights.read import WeightsError, open_checkpoint
 from weights.resolve import ResolveError, file_in
 from weights.rules import Rename, Rule, first_match
 
+_MIXTURE = frozenset(("router", "shared_gate", "experts"))
+"""Modules of a mixture of experts. Their matrices are packed together, or never rounded, and therefore dequantised."""
+
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -219,10 +222,8 @@ def _keeps_quantized(
 ) -> bool:
     """Whether the transformer computes with this quantised matrix as it is. name: name of the parameter."""
     path, _, attribute = name.rpartition(".")
-    owner, in_mixture = transformer.get_submodule(path), not _MIXTURE.isdisjoint(path.split("."))
-    if in_mixture:
-        return False
-    return isinstance(owner, Linear | LanguageModel) and attribute == "weight" and ops.has_kernel(matrix, dtype, device)
+    is_linear = isinstance(transformer.get_submodule(path), Linear | LanguageModel) and attribute == "weight"
+    return is_linear and _MIXTURE.isdisjoint(path.split(".")) and ops.has_kernel(matrix, dtype, device)
 
 
 def _never(name: str, matrix: QuantizedMatrix) -> bool:
