@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import gguf
 import pytest
 import torch
@@ -205,7 +207,7 @@ def quantized(request, tmp_path_factory):
     return file, directory
 
 
-def test_matrices_without_a_kernel_are_dequantised(quantized):
+def test_matrices_without_a_kernel_are_dequantised_and_reported(quantized):
     file, directory = quantized
     with ops.using("torch"):
         ours = load_model(file, torch.float32, torch.device("cpu"))
@@ -214,3 +216,8 @@ def test_matrices_without_a_kernel_are_dequantised(quantized):
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(found[name], tensor), name
+    assert re.fullmatch("GGUF (F32, )?Q4_K, Q6_K", ours.checkpoint_format)
+    (note,) = ours.notes
+    assert re.fullmatch(
+        r"(\d+) of \1 quantized matrices have no kernel: they are dequantized to float32 and take .*", note
+    )
