@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from models.backends import interface as ops
 from models.layers.attention import Attention
 from models.layers.linear import Linear, set_parameter
+from models.layers.moe import MixtureOfExperts
 from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
 
@@ -34,8 +35,8 @@ def pack_weights(
 ) -> int:
     """Pack all linears of a model in place. Projections with the same input are merged into one product.
 
-    quantization: `int8` rounds all linears, the output head and the token table that is tied to it. Other embeddings,
-        norms and biases keep their dtype, and so do hidden states. Attention then works in `ops.attention_dtype`,
+    quantization: `int8` rounds all linears but routers, the output head and the token table that is tied to it. Other
+        embeddings, norms and biases keep their dtype, and so do hidden states. Attention then works in `ops.attention_dtype`,
         except sparse and disentangled attention.
     device: device that runs the model; None for the device of its parameters. They differ if the parameters are on the
         meta device, because `memory` has their contents.
@@ -44,14 +45,19 @@ def pack_weights(
     """
     model.attention_dtype = ops.attention_dtype(model.dtype, quantization)
     packers = []
-    for out_dtype in (model.dtype, model.attention_dtype, torch.float32):
-        pack = ops.packer(model.dtype, device or model.device, quantization, out_dtype, memory)
+    for out_dtype, rounding in (
+        (model.dtype, quantization),
+        (model.attention_dtype, quantization),
+        (torch.float32, quantization),
+        (model.dtype, None),
+    ):
+        pack = ops.packer(model.dtype, device or model.device, rounding, out_dtype, memory)
         if pack is not None:
             packers.append(CountingPacker(pack, out_dtype))
     if packers:
-        packer, projection_packer, head_packer = packers
+        packer, projection_packer, head_packer, router_packer = packers
         with torch.inference_mode():
-            _pack(model, packer, projection_packer)
+            _pack(model, packer, projection_packer, router_packer)
             model.pack_head(head_packer)
     for name, parameter in list(model.named_parameters()):
         kept = memory.keep(parameter)
@@ -61,12 +67,20 @@ def pack_weights(
     return packed_bytes + sum(parameter.nbytes for parameter in model.parameters())
 
 
-def _pack(module: nn.Module, packer: ops.LinearPacker, projection_packer: ops.LinearPacker) -> None:
-    """Pack all linears below a module. projection_packer: packs query, key and value projections of plain attention."""
+def _pack(
+    module: nn.Module, packer: ops.LinearPacker, projection_packer: ops.LinearPacker, router_packer: ops.LinearPacker
+) -> None:
+    """Pack all linears below a module.
+
+    projection_packer: packs query, key and value projections of plain attention.
+    router_packer: packs the routers of mixtures of experts, without quantisation.
+    """
     for name, child in module.named_children():
         if isinstance(child, Attention):
             child.pack(packer, projection_packer, one_input=name != "cross_attention")
+        elif isinstance(child, MixtureOfExperts):
+            child.pack(packer, router_packer)
         elif isinstance(child, Linear):
             child.pack(packer)
         else:
-            _pack(child, packer, projection_packer)
+            _pack(child, packer, projection_packer, router_packer)

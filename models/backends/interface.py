@@ -23,6 +23,7 @@ from models.backends.cpu import library
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_operations
 from models.backends.cpu import sampling as cpu_sampling
+from models.backends.cpu.experts import PackedExperts
 from models.backends.cpu.library import StaleKernels as StaleKernels
 from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.cpu.trace import SymbolicTensor
@@ -31,7 +32,7 @@ from models.backends.torch import logits_top_k as torch_logits
 from models.backends.torch import operations as torch_operations
 from models.backends.torch import sampling as torch_sampling
 from models.backends.torch.sampling import Drawn, Filters
-from models.config import Activation
+from models.config import Activation, MixtureOfExpertsConfig
 from models.layers.activations import activate
 from models.logits import LogitsTopK
 from models.tensor_memory import PRIVATE, TensorMemory
@@ -98,6 +99,10 @@ class LinearWeight(Protocol):
 
     def slice(self, first: int, end: int) -> LinearWeight | None:
         """Output features first..end-1 in the same memory; None where the layout cannot be cut there."""
+
+
+EXPERT_PANEL = cpu_linear.PANEL
+"""Output features of each expert in the weights of `pack_experts` are padded to a multiple of this."""
 
 
 class LinearPacker(Protocol):
@@ -208,6 +213,18 @@ def packer(
     return partial(cpu_linear.FloatWeight, out_dtype=out_dtype, memory=memory)
 
 
+def pack_experts(
+    packer: LinearPacker,
+    inner: tuple[Tensor, Tensor | None],
+    outer: tuple[Tensor, Tensor | None],
+    config: MixtureOfExpertsConfig,
+) -> PackedExperts:
+    """Pack the experts of a layer: weight and bias of all first and of all last products, see `PackedExperts`."""
+    weights = packer(*inner), packer(*outer)
+    assert all(isinstance(weight, cpu_linear.CpuWeight) for weight in weights), "only the CPU kernels have packed weights"
+    return PackedExperts(*weights, config)  # type: ignore[arg-type]
+
+
 def _has_kernels(dtype: torch.dtype, device: torch.device) -> bool:
     return _kernels and device.type == "cpu" and dtype in library.DTYPE_CODES
 
@@ -316,6 +333,17 @@ def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     """Gather rows. x: [rows, ...]. index: [n], int64. Returns [n, ...], contiguous."""
     return backend(x).take_rows(x, index)  # type: ignore[no-any-return]
+
+
+def route(logits: Tensor, choices: int, is_normalized: bool) -> tuple[Tensor, Tensor]:
+    """Choose the experts of each token: those with the largest logits, of equal ones the first.
+
+    logits: [tokens, experts], model dtype. A NaN makes all shares of its token NaN.
+    choices: experts of a token.
+    is_normalized: whether the shares of a token have the sum one; otherwise they are probabilities among all experts.
+    Returns shares, [tokens, choices], float32, and expert indices, [tokens, choices], int64, largest logit first.
+    """
+    return backend(logits).route(logits, choices, is_normalized)  # type: ignore[no-any-return]
 
 
 def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:

@@ -58,16 +58,16 @@ def concatenate(linears: list[Linear]) -> tuple[Tensor, Tensor | None]:
 
     Returns (weight, bias): [sum of out, in] and [sum of out], or None if no linear has a bias. A missing bias is zero.
     """
-    weight = _cat([linear.weight for linear in linears])
+    weight = concatenate_rows([linear.weight for linear in linears])
     if all(linear.bias is None for linear in linears):
         return weight, None
-    return weight, _cat(
+    return weight, concatenate_rows(
         [weight.new_zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias for linear in linears]
     )
 
 
-def _cat(tensors: list[Tensor]) -> Tensor:
-    """Concatenate along the first dimension. For the meta device `torch.cat` would import a compiler, in a second."""
+def concatenate_rows(tensors: list[Tensor]) -> Tensor:
+    """Concatenate tensors along the first dimension. For the meta device `torch.cat` would import a compiler, in a second."""
     first = tensors[0]
     if first.is_meta:
         return first.new_empty((sum(map(len, tensors)), *first.shape[1:]))

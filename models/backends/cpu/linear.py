@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from copy import copy
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -21,7 +21,10 @@ from models.backends.torch.quantization import quantize_int8
 from models.config import Activation
 from models.tensor_memory import PRIVATE, TensorMemory
 
-_PANEL = 32
+if TYPE_CHECKING:
+    from models.backends.cpu.experts import ExpertGroups
+
+PANEL = 32
 """Output channels of one panel, `PANEL` of `kernels/kernels.h`."""
 
 
@@ -93,9 +96,43 @@ class CpuWeight(ABC):
             **self._layout_fields(),
         }
 
+    def multiply_experts(
+        self, x: Tensor, groups: ExpertGroups, columns: int, activation: Activation | None, is_gated: bool
+    ) -> Tensor:
+        """Products of rows with the weights of their experts, which this weight has one after another.
+
+        x: [tokens, in], or [tokens, choices, in] by place, contiguous.
+        groups: the rows of each expert.
+        columns: output channels of one expert. In this weight they are padded to whole panels.
+        activation: activation of the result, or of the gate.
+        is_gated: each panel of a gate is followed by the panel of the values that it multiplies.
+        Returns [tokens, choices, columns], by place.
+        """
+        tokens, choices = groups.order.shape
+        out = x.new_empty((tokens, choices, columns), dtype=self._out_dtype)
+        assert x.dtype == out.dtype
+        fields = self._constant_fields | {
+            "inputs": x,
+            "input_stride": x.stride(-2) if x.dim() == 3 else x.stride(0),
+            "order": groups.order if x.dim() == 2 else None,
+            "choices": choices,
+            "tasks": groups.tasks,
+            "num_tasks": groups.num_tasks,
+            "is_gated": is_gated,
+            "activation": library.ACTIVATION_CODES[activation],
+            "x": None,
+            "rows": tokens,
+            "width": self._width,
+            "out": out,
+            "out_stride": columns,
+            "columns": columns,
+        }
+        self._multiply_experts(x, fields)
+        return out
+
     def slice(self, first: int, end: int) -> Self | None:
         """See `LinearWeight`. None where `first` is inside a panel."""
-        if first % _PANEL:
+        if first % PANEL:
             return None
         found = copy(self)
         vars(found).pop("_constant_fields", None)
@@ -129,6 +166,10 @@ class CpuWeight(ABC):
         """Run the product. x: [rows, in], numbers of a row contiguous. fields: all but those of x."""
 
     @abstractmethod
+    def _multiply_experts(self, x: Tensor, fields: dict[str, Any]) -> None:
+        """Run the products of experts. fields: all but those that only this layout has."""
+
+    @abstractmethod
     def rows(self, index: Tensor) -> Tensor:
         """See `LinearWeight`."""
 
@@ -156,7 +197,7 @@ class FloatWeight(CpuWeight):
         super().__init__(weight, bias, -(-weight.shape[1] // group) * group, out_dtype, memory)
         self._is_packed, self._weight = is_packed, weight.contiguous()
         if is_packed:
-            packed = weight.new_empty(-(-self._columns // _PANEL) * _PANEL * self._padded)
+            packed = weight.new_empty(-(-self._columns // PANEL) * PANEL * self._padded)
             if not weight.is_meta:
                 library.loaded().triptych_pack_floats(
                     library.DTYPE_CODES[weight.dtype],
@@ -182,6 +223,10 @@ class FloatWeight(CpuWeight):
     def _multiply(self, x: Tensor, fields: dict[str, Any]) -> None:
         run("float_linear", x.dtype, x, x=x, stride=x.stride(0), **fields)
 
+    def _multiply_experts(self, x: Tensor, fields: dict[str, Any]) -> None:
+        assert self._is_packed
+        run("float_experts", x.dtype, x, stride=0, **fields)
+
 
 class Int8Weight(CpuWeight):
     """int8 weights with a scale per output channel; each row of x is rounded with its own scale. Sums are exact.
@@ -200,7 +245,7 @@ class Int8Weight(CpuWeight):
         memory: TensorMemory = PRIVATE,
     ) -> None:
         super().__init__(weight, bias, -(-weight.shape[1] // 4) * 4, out_dtype, memory)
-        packed = weight.new_empty(-(-self._columns // _PANEL) * _PANEL * self._padded, dtype=torch.int8)
+        packed = weight.new_empty(-(-self._columns // PANEL) * PANEL * self._padded, dtype=torch.int8)
         offsets = weight.new_empty(self._columns, dtype=torch.int32)
         scales = weight.new_empty(self._columns, dtype=torch.float32)
         if not weight.is_meta:
@@ -229,6 +274,9 @@ class Int8Weight(CpuWeight):
         else:
             rounded, scales = self._quantize(x)
         run("int8_linear", self._out_dtype, x, x=rounded, row_scales=scales, **fields)
+
+    def _multiply_experts(self, x: Tensor, fields: dict[str, Any]) -> None:
+        run("int8_experts", x.dtype, x, row_scales=None, **fields)
 
     def _quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Round x to int8. Returns the values plus 128, [rows, padded], uint8, and row scales, [rows, 1], float32."""

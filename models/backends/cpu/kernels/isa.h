@@ -35,6 +35,7 @@ namespace {
 
 #include "float_linear.h"
 #include "int8_linear.h"
+#include "experts.h"
 #include "norms.h"
 #include "rotary.h"
 #include "sums.h"
