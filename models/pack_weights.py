@@ -13,15 +13,18 @@ from models.layers.linear import Linear, set_parameter
 from models.layers.moe import MixtureOfExperts
 from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
+from weights.quantized_matrix import QuantizedMatrix
 
 
 class CountingPacker:
     """A `LinearPacker` that counts memory. packed_bytes: memory of all weights that it has packed."""
 
-    def __init__(self, pack: Callable[[Tensor, Tensor | None], ops.LinearWeight], out_dtype: torch.dtype) -> None:
+    def __init__(
+        self, pack: Callable[[Tensor | QuantizedMatrix, Tensor | None], ops.LinearWeight], out_dtype: torch.dtype
+    ) -> None:
         self._pack, self.out_dtype, self.packed_bytes = pack, out_dtype, 0
 
-    def __call__(self, weight: Tensor, bias: Tensor | None) -> ops.LinearWeight:
+    def __call__(self, weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> ops.LinearWeight:
         packed = self._pack(weight, bias)
         self.packed_bytes += packed.nbytes
         return packed
@@ -41,6 +44,7 @@ def pack_weights(
     device: device that runs the model; None for the device of its parameters. They differ if the parameters are on the
         meta device, because `memory` has their contents.
     memory: keeps the packed weights, and then the parameters that stay as they are.
+    Matrices that the checkpoint stores quantised, and that `ops.has_kernel` accepts, are packed as they are.
     Returns the memory of all weights in bytes. Raises QuantizationUnavailable.
     """
     model.attention_dtype = ops.attention_dtype(model.dtype, quantization)

@@ -36,6 +36,7 @@ from models.config import Activation, MixtureOfExpertsConfig
 from models.layers.activations import activate
 from models.logits import LogitsTopK
 from models.tensor_memory import PRIVATE, TensorMemory
+from weights.quantized_matrix import QuantizedMatrix
 
 Quantization = Literal["int8"]
 
@@ -108,13 +109,14 @@ EXPERT_PANEL = cpu_linear.PANEL
 class LinearPacker(Protocol):
     """Function that packs a weight [out, in] and its bias, [out] or None, into a kernel's layout.
 
+    A quantised matrix must be one that `has_kernel` accepts.
     out_dtype: dtype of the products.
     """
 
     @property
     def out_dtype(self) -> torch.dtype: ...
 
-    def __call__(self, weight: Tensor, bias: Tensor | None) -> LinearWeight: ...
+    def __call__(self, weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight: ...
 
 
 class DenseWeight:
@@ -198,7 +200,7 @@ def packer(
     quantization: Quantization | None = None,
     out_dtype: torch.dtype | None = None,
     memory: TensorMemory = PRIVATE,
-) -> Callable[[Tensor, Tensor | None], LinearWeight] | None:
+) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight] | None:
     """The function that packs a weight and its bias for the backend's kernels; None where weights stay dense.
 
     out_dtype: dtype of the products; None for `dtype`. Float products give `dtype` or float32.
@@ -210,7 +212,21 @@ def packer(
         return partial(cpu_linear.Int8Weight, out_dtype=out_dtype, memory=memory)
     if not _has_kernels(dtype, device):
         return None
-    return partial(cpu_linear.FloatWeight, out_dtype=out_dtype, memory=memory)
+
+    def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
+        if isinstance(weight, QuantizedMatrix):
+            return cpu_linear.Int8Weight(weight, bias, out_dtype, memory, dtype)
+        return cpu_linear.FloatWeight(weight, bias, out_dtype=out_dtype, memory=memory)
+
+    return pack
+
+
+def has_kernel(matrix: QuantizedMatrix, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether a kernel multiplies with a quantised matrix as it is.
+
+    matrix: may be on the meta device. dtype: dtype of hidden states.
+    """
+    return _has_kernels(dtype, device) and cpu_linear.is_int8(matrix)
 
 
 def pack_experts(
