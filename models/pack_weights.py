@@ -34,9 +34,9 @@ def pack_weights(
 ) -> int:
     """Pack all linears of a model in place. Projections with the same input are merged into one product.
 
-    quantization: `int8` rounds all linears, the output head and the token table that is tied to it. Other embeddings,
-        norms and biases keep their dtype, and so do hidden states. Attention then works in `ops.attention_dtype`,
-        except sparse and disentangled attention.
+    quantization: `int8` rounds all linears, the output head and the token table that is tied to it; `int4` rounds the
+        linears to 4 bits in groups, and the rest to int8. Other embeddings, norms and biases keep their dtype, and so
+        do hidden states. Attention then works in `ops.attention_dtype`, except sparse and disentangled attention.
     device: device that runs the model; None for the device of its parameters. They differ if the parameters are on the
         meta device, because `memory` has their contents.
     memory: keeps the packed weights, and then the parameters that stay as they are.
@@ -44,8 +44,10 @@ def pack_weights(
     """
     model.attention_dtype = ops.attention_dtype(model.dtype, quantization)
     packers = []
-    for out_dtype in (model.dtype, model.attention_dtype, torch.float32):
-        pack = ops.packer(model.dtype, device or model.device, quantization, out_dtype, memory)
+    # Products of the head need the precision of 8 bits more than those of the layers do.
+    head = "int8" if quantization == "int4" else quantization
+    for out_dtype, kind in ((model.dtype, quantization), (model.attention_dtype, quantization), (torch.float32, head)):
+        pack = ops.packer(model.dtype, device or model.device, kind, out_dtype, memory)
         if pack is not None:
             packers.append(CountingPacker(pack, out_dtype))
     if packers:

@@ -23,6 +23,7 @@ from models.backends.cpu import library
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_operations
 from models.backends.cpu import sampling as cpu_sampling
+from models.backends.cpu.group_weight import GroupWeight
 from models.backends.cpu.library import StaleKernels as StaleKernels
 from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.cpu.trace import SymbolicTensor
@@ -30,13 +31,14 @@ from models.backends.torch import disentangled_attention as torch_disentangled
 from models.backends.torch import logits_top_k as torch_logits
 from models.backends.torch import operations as torch_operations
 from models.backends.torch import sampling as torch_sampling
+from models.backends.torch.quantization import quantize_int4
 from models.backends.torch.sampling import Drawn, Filters
 from models.config import Activation
 from models.layers.activations import activate
 from models.logits import LogitsTopK
 from models.tensor_memory import PRIVATE, TensorMemory
 
-Quantization = Literal["int8"]
+Quantization = Literal["int8", "int4"]
 
 kernels_are_built = cpu_operations.available()
 """Whether this installation has compiled kernels; without them a CPU computes with torch."""
@@ -72,7 +74,7 @@ class RotaryAngles(Protocol):
 
 
 class LinearWeight(Protocol):
-    """Weight and bias of a linear in one layout: dense, packed for a kernel, or int8."""
+    """Weight and bias of a linear in one layout: dense, packed for a kernel, or quantised."""
 
     @property
     def nbytes(self) -> int:
@@ -182,9 +184,9 @@ def using(name: Literal["torch", "cpu"], programs: bool = True) -> Iterator[None
 def attention_dtype(dtype: torch.dtype, quantization: Quantization | None) -> torch.dtype:
     """Dtype of queries, keys and values, and of the attention output, in a model of the given dtype.
 
-    int8 models attend in bfloat16: rounding the inputs to int8 already loses more than bfloat16 does.
+    Quantised models attend in bfloat16: rounding the inputs to int8 already loses more than bfloat16 does.
     """
-    return torch.bfloat16 if quantization == "int8" and dtype == torch.float32 else dtype
+    return torch.bfloat16 if quantization is not None and dtype == torch.float32 else dtype
 
 
 def packer(
@@ -201,6 +203,8 @@ def packer(
     Raises QuantizationUnavailable where the backend has no kernel for quantised weights.
     """
     check_quantization(dtype, device, quantization)
+    if quantization == "int4":
+        return lambda weight, bias: GroupWeight(quantize_int4(weight), bias, dtype, out_dtype, memory)
     if quantization == "int8":
         return partial(cpu_linear.Int8Weight, out_dtype=out_dtype, memory=memory)
     if not _has_kernels(dtype, device):

@@ -6,6 +6,7 @@ Each row of a product has the same bits for every number of rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 from typing import Any, Self
@@ -19,6 +20,7 @@ from models.backends.cpu.trace import SymbolicTensor
 from models.backends.torch import operations as torch_operations
 from models.backends.torch.quantization import quantize_int8
 from models.config import Activation
+from models.huge_pages import empty_in_huge_pages
 from models.tensor_memory import PRIVATE, TensorMemory
 
 _PANEL = 32
@@ -30,19 +32,26 @@ class CpuWeight(ABC):
 
     Implements `LinearWeight` of the interface.
 
-    weight: [out, in], the original weight. bias: [out] or None. On the meta device if `memory` has the contents.
+    shape: [out, in]. dtype: dtype of the original weight. bias: [out] or None.
     padded: number of values that one output channel takes in memory, padding included.
     out_dtype: dtype of results, multipliers and residuals; None for the dtype of the weight.
     memory: keeps the packed tensors.
     """
 
+    _weight: Tensor
+
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, padded: int, out_dtype: torch.dtype | None, memory: TensorMemory
+        self,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        bias: Tensor | None,
+        padded: int,
+        out_dtype: torch.dtype | None,
+        memory: TensorMemory,
     ) -> None:
-        self._columns, self._width = weight.shape
-        self._padded, self._dtype, self._out_dtype = padded, weight.dtype, out_dtype or weight.dtype
+        self._columns, self._width = shape
+        self._padded, self._dtype, self._out_dtype = padded, dtype, out_dtype or dtype
         self._bias = None if bias is None else memory.keep(bias.float().contiguous())
-        self._weight = weight
 
     @property
     def nbytes(self) -> int:
@@ -153,10 +162,10 @@ class FloatWeight(CpuWeight):
     ) -> None:
         assert out_dtype in (None, weight.dtype, torch.float32), f"a product of {weight.dtype} cannot give {out_dtype}"
         group = 4 // weight.element_size()
-        super().__init__(weight, bias, -(-weight.shape[1] // group) * group, out_dtype, memory)
+        super().__init__(weight.shape, weight.dtype, bias, -(-weight.shape[1] // group) * group, out_dtype, memory)
         self._is_packed, self._weight = is_packed, weight.contiguous()
         if is_packed:
-            packed = weight.new_empty(-(-self._columns // _PANEL) * _PANEL * self._padded)
+            packed = empty_in_huge_pages(-(-self._columns // _PANEL) * _PANEL * self._padded, weight)
             if not weight.is_meta:
                 library.loaded().triptych_pack_floats(
                     library.DTYPE_CODES[weight.dtype],
@@ -199,8 +208,8 @@ class Int8Weight(CpuWeight):
         out_dtype: torch.dtype | None = None,
         memory: TensorMemory = PRIVATE,
     ) -> None:
-        super().__init__(weight, bias, -(-weight.shape[1] // 4) * 4, out_dtype, memory)
-        packed = weight.new_empty(-(-self._columns // _PANEL) * _PANEL * self._padded, dtype=torch.int8)
+        super().__init__(weight.shape, weight.dtype, bias, -(-weight.shape[1] // 4) * 4, out_dtype, memory)
+        packed = empty_in_huge_pages(-(-self._columns // _PANEL) * _PANEL * self._padded, weight, torch.int8)
         offsets = weight.new_empty(self._columns, dtype=torch.int32)
         scales = weight.new_empty(self._columns, dtype=torch.float32)
         if not weight.is_meta:
