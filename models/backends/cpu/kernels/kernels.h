@@ -30,6 +30,9 @@ struct bfloat16 {
     uint16_t bits;
 };
 
+// Largest number of rows of a tile of a product on this processor, see tiles.h. Defined in exports.cpp.
+extern const int64_t max_tile_rows;
+
 // Output channels that are multiplied together, see tiles.h.
 constexpr int64_t PANEL = 32;
 

@@ -21,8 +21,9 @@ using Units = uint32_t __attribute__((vector_size(LANES * 4)));
 typedef uint32_t UnalignedUnits __attribute__((vector_size(LANES * 4), aligned(1), may_alias));
 static_assert(alignof(UnalignedSums) == 4 && alignof(UnalignedUnits) == 1);
 
-// A tile of at most this many rows is the only tile of its block (see `for_tiles`), so its weights are read once.
-constexpr int MAX_FEW_ROWS = TILE_ROWS / 2 - 1;
+// A tile of at most this many rows is the only tile of its block (see `for_tiles`; `max_tile_rows` is 8 or more), so its
+// weights are read once.
+constexpr int MAX_FEW_ROWS = std::min(TILE_ROWS, 8) / 2 - 1;
 
 // Prefetches weights in equal steps while a tile is computed. A tile of few rows is limited by memory: it prefetches
 // its own panel a few KiB ahead and bypasses the second-level cache, which keeps the data that Python uses between
@@ -57,9 +58,9 @@ template <int ROWS = TILE_ROWS, class Tile> INLINE void with_constant_rows(int64
 }
 
 // Calls body(first row, rows, tile, tiles) for tiles of nearly equal size. A tile of one or two rows would leave
-// multipliers idle.
-template <class Body> INLINE void for_tiles(int64_t begin, int64_t end, int64_t max_rows, const Body& body) {
-    const int64_t rows = end - begin, tiles = (rows + max_rows - 1) / max_rows;
+// multipliers idle. most: largest number of rows that the kernel has a tile for.
+template <class Body> INLINE void for_tiles(int64_t begin, int64_t end, int64_t most, const Body& body) {
+    const int64_t max_rows = std::min(most, max_tile_rows), rows = end - begin, tiles = (rows + max_rows - 1) / max_rows;
     for (int64_t tile = 0; tile < tiles; tile++) {
         const int64_t first = begin + rows * tile / tiles, last = begin + rows * (tile + 1) / tiles;
         body(first, last - first, tile, tiles);
