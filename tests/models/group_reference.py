@@ -7,7 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from models.backends.torch.quantization import quantize_int8
+from models.backends.torch.quantization import quantize_int4, quantize_int8
+from models.config import Activation
+from models.layers.activations import ACTIVATIONS
 from weights.quantized_matrix import QuantizedMatrix
 
 ROUNDED = 32
@@ -30,3 +32,17 @@ def reference(matrix: QuantizedMatrix, bias: Tensor | None) -> Callable[[Tensor]
         return (y if bias is None else y + bias.double()).to(x.dtype)
 
     return multiply
+
+
+class ReferenceInt4Weight:
+    """Reference of the weights of `--quantize int4`. Implements `LinearWeight` but for slices and rows."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._product = reference(quantize_int4(weight), bias)
+        self.nbytes = weight.nbytes
+
+    def multiply(self, x: Tensor, activation: Activation | None = None, multiplier: Tensor | None = None) -> Tensor:
+        y = self._product(x)
+        if activation is not None:
+            y = ACTIVATIONS[activation](y)
+        return y if multiplier is None else y * multiplier

@@ -9,15 +9,12 @@ import torch
 from torch import Tensor
 
 from models.backends.cpu import header
-from models.backends.cpu.linear import CpuWeight
+from models.backends.cpu.linear import PANEL, CpuWeight
 from models.backends.cpu.operations import run
 from models.backends.cpu.trace import SymbolicTensor
 from models.huge_pages import empty_in_huge_pages
 from models.tensor_memory import PRIVATE, TensorMemory
 from weights.quantized_matrix import QuantizedMatrix
-
-_PANEL = 32
-"""Output channels of one panel, `PANEL` of `kernels/kernels.h`."""
 
 _ROUNDED = 32
 """Activations that share a scale, `ROUNDED` of `kernels/kernels.h`."""
@@ -69,12 +66,12 @@ class _Layout:
             "UNIT": 4 + self.groups,
             "UNIT_MINIMUM": 8 + 2 * self.groups,
         }[self.storage]
-        return -(-channel * _PANEL // 64) * 64
+        return -(-channel * PANEL // 64) * 64
 
     @property
     def channel_bytes(self) -> int:
         """Bytes of one channel."""
-        return self.padded // self.block * (self.header_bytes // _PANEL + self.block * self.bits // 8)
+        return self.padded // self.block * (self.header_bytes // PANEL + self.block * self.bits // 8)
 
 
 class GroupWeight(CpuWeight):
@@ -102,8 +99,8 @@ class GroupWeight(CpuWeight):
         code = int((kept if matrix.is_meta else storage)[0])
         layout = _layout(matrix, next(name for name, value in _STORAGES.items() if value == code))
         super().__init__(matrix.shape, dtype, bias, layout.channel_bytes, out_dtype, memory)
-        panels = -(-self._columns // _PANEL)
-        packed = empty_in_huge_pages(panels * _PANEL * layout.channel_bytes, matrix.codes, torch.uint8)
+        panels = -(-self._columns // PANEL)
+        packed = empty_in_huge_pages(panels * PANEL * layout.channel_bytes, matrix.codes, torch.uint8)
         if not matrix.is_meta:
             _pack(matrix, layout, packed.view(panels, layout.padded // layout.block, -1))
         self._weight, self._layout = memory.keep(packed), layout
@@ -139,6 +136,9 @@ class GroupWeight(CpuWeight):
         else:
             rounded = self._quantize(x)
         run("group_linear", self._out_dtype, x, x=rounded, **fields)
+
+    def _multiply_experts(self, x: Tensor, fields: dict[str, Any]) -> None:
+        run("group_experts", x.dtype, x, **fields)
 
     def _quantize(self, x: Tensor) -> Tensor:
         """Round x to int8. Returns [rows, row_bytes], uint8: the values and the blocks of each row."""
@@ -227,10 +227,10 @@ def _is_half(numbers: Tensor) -> bool:
 def _pack(matrix: QuantizedMatrix, layout: _Layout, out: Tensor) -> None:
     """Write a matrix in its layout. out: [panels, blocks, bytes of a block], uint8."""
     # As many panels at a time as stay in the processor's cache.
-    panels = max(1, _PACKED_TOGETHER // (_PANEL * layout.padded))
+    panels = max(1, _PACKED_TOGETHER // (PANEL * layout.padded))
     for first in range(0, len(out), panels):
         part = out[first : first + panels]
-        rows = slice(first * _PANEL, min((first + panels) * _PANEL, len(matrix.codes)))
+        rows = slice(first * PANEL, min((first + panels) * PANEL, len(matrix.codes)))
         lines = [_lines(field, *part.shape[:2]) for field in _fields(matrix, layout.storage, rows)]
         start = 0
         for line in lines:
@@ -266,14 +266,14 @@ def _multiples(numbers: Tensor, units: Tensor) -> Tensor:
 
 def _lines(field: Tensor, panels: int, blocks: int) -> Tensor:
     """Put the numbers of the channels of a panel side by side: [out, blocks, numbers] -> [panels, blocks, bytes]."""
-    padded = _padded(field, panels * _PANEL, blocks).unflatten(0, (panels, _PANEL))
+    padded = _padded(field, panels * PANEL, blocks).unflatten(0, (panels, PANEL))
     return padded.permute(0, 2, 3, 1).flatten(2).contiguous().view(torch.uint8)
 
 
 def _packed_codes(codes: Tensor, layout: _Layout, panels: int) -> Tensor:
     """Pack the codes of panels: [out, in] -> [panels, blocks, bytes]. Units of four codes are handled as int32."""
     unsigned = codes if codes.dtype == torch.uint8 else (codes + (1 << (layout.bits - 1))).view(torch.uint8)
-    units = _padded(unsigned, panels * _PANEL, layout.padded).view(torch.int32).view(panels, 2, _PANEL // 2, -1)
+    units = _padded(unsigned, panels * PANEL, layout.padded).view(torch.int32).view(panels, 2, PANEL // 2, -1)
     if layout.bits == 8:
         lines = units.permute(0, 3, 1, 2)
     else:

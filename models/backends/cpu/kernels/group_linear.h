@@ -190,6 +190,39 @@ void group_linear(DType dtype, const GroupLinear& p, int64_t begin, int64_t end)
     dtype == FLOAT32 ? multiply_items<float>(p, begin, end) : multiply_items<bfloat16>(p, begin, end);
 }
 
+// Products of the rows of one expert with panels of its weight, see `FloatPanels`.
+template <class T> class GroupPanels {
+public:
+    GroupPanels(const GroupLinear& p, int64_t width) : linear_(p), width_(width) {}
+
+    template <class RowOf> void read(int64_t rows, const RowOf& row_of) {
+        x_.resize(rows * linear_.row_bytes);
+        for (int64_t row = 0; row < rows; row++) {
+            const BlockQuantization one{row_of(row), 0, &x_[row * linear_.row_bytes], linear_.row_bytes, 1, width_,
+                                        linear_.w.padded};
+            quantize_row_blocks<T>(one, 0, 1);
+        }
+    }
+
+    INLINE void multiply(int64_t first, int64_t rows, int64_t panel, int64_t tile, int64_t tiles, float* sums) const {
+        const uint8_t* weights = linear_.w.weight + panel * panel_bytes(linear_.w);
+        with_constant_layout(linear_.w, [&](auto bits, auto step) {
+            for_tiles(0, rows, GROUP_TILE_ROWS, [&](int64_t row, int64_t count, int64_t part, int64_t parts) {
+                with_constant_rows<GROUP_TILE_ROWS>(count, [&](auto size) {
+                    multiply_tile<bits.value, step.value, size.value>(
+                        &x_[(first + row) * linear_.row_bytes], linear_.row_bytes, linear_.w, weights,
+                        tile * parts + part, tiles * parts, sums + row * PANEL);
+                });
+            });
+        });
+    }
+
+private:
+    GroupLinear linear_;
+    int64_t width_;
+    std::vector<uint8_t> x_;
+};
+
 template <class T> void unpack_groups(const GroupRows& p, int64_t begin, int64_t end) {
     const GroupWeight& w = p.w;
     BlockScales scales;

@@ -37,6 +37,7 @@ namespace {
 #include "int8_linear.h"
 #include "group_layout.h"
 #include "group_linear.h"
+#include "experts.h"
 #include "norms.h"
 #include "rotary.h"
 #include "sums.h"

@@ -57,10 +57,13 @@ template <int ROWS = TILE_ROWS, class Tile> INLINE void with_constant_rows(int64
     if constexpr (ROWS > 1) with_constant_rows<ROWS - 1>(rows, tile);
 }
 
+// Largest number of rows of a tile of a product on this processor.
+INLINE int64_t product_tile_rows() { return std::min<int64_t>(TILE_ROWS, max_tile_rows); }
+
 // Calls body(first row, rows, tile, tiles) for tiles of nearly equal size. A tile of one or two rows would leave
-// multipliers idle. most: largest number of rows that the kernel has a tile for.
-template <class Body> INLINE void for_tiles(int64_t begin, int64_t end, int64_t most, const Body& body) {
-    const int64_t max_rows = std::min(most, max_tile_rows), rows = end - begin, tiles = (rows + max_rows - 1) / max_rows;
+// multipliers idle.
+template <class Body> INLINE void for_tiles(int64_t begin, int64_t end, int64_t max_rows, const Body& body) {
+    const int64_t rows = end - begin, tiles = (rows + max_rows - 1) / max_rows;
     for (int64_t tile = 0; tile < tiles; tile++) {
         const int64_t first = begin + rows * tile / tiles, last = begin + rows * (tile + 1) / tiles;
         body(first, last - first, tile, tiles);
