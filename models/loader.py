@@ -138,7 +138,9 @@ def load_model(
     transformer.eval()
     rules = gguf_rules(config, hf) if is_gguf(directory) else family.rules(config, hf, architecture)
     matrix_format = quantized_format(hf)
-    keep = partial(_keeps_quantized, transformer, dtype, device) if quantization is None else _never
+    keep: Callable[[str, QuantizedMatrix], bool] = _never
+    if quantization is None:
+        keep = partial(_keeps_quantized, transformer, dtype, device)
     report = _load(
         transformer, directory, family, rules, dtype, device, progress, matrix_format, keep, memory.is_filled
     )

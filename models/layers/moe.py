@@ -96,7 +96,7 @@ def _in_panels(experts: Sequence[Sequence[Linear]]) -> tuple[Tensor, Tensor | No
     weight = concatenate_rows([_padded(_dense(linear)[span]) for linear, span in spans])
     if all(linear.bias is None for linear, _ in spans):
         return weight, None
-    biases = [weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias for linear, _ in spans]
+    biases = [weight.new_zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias for linear, _ in spans]
     return weight, concatenate_rows([_padded(bias[span]) for bias, (_, span) in zip(biases, spans, strict=True)])
 
 

@@ -178,7 +178,7 @@ def _packed(parts: Parts, scheme: _Scheme) -> Description:
     def read() -> QuantizedMatrix:
         codes = unpack(parts.read("weight_packed"), bits, width)
         scales = scales_of_blocks(parts.read("weight_scale"), (out, width), blocks)
-        minimums = None
+        minimums: Tensor | None = None
         if not scheme.symmetric:
             zeros = parts.read("weight_zero_point")
             if packed_zeros:

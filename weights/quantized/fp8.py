@@ -66,7 +66,7 @@ def block_of(parts: Parts, scale: str, shape: Sequence[int], block: Sequence[int
     Raises ValueError for scales of another shape.
     """
     *experts, out, width = shape
-    whole = [(*experts, 1, 1), (*experts, 1)] if experts else [(1, 1), (1,), ()]
+    whole: list[tuple[int, ...]] = [(*experts, 1, 1), (*experts, 1)] if experts else [(1, 1), (1,), ()]
     rows = [(*experts, out, 1), (*experts, out)]
     if block is not None:
         blocks = (*experts, -(-out // block[0]), -(-width // block[1]))

@@ -87,10 +87,10 @@ def combine(
         matched = roles[name]
         if name.endswith(tuple(unused)):
             continue
-        parts = {} if matched is None else found[matched[0]]
-        if matched is None or not any(ending in parts for ending in main):
+        if matched is None or not any(ending in found[matched[0]] for ending in main):
             combined[name] = tensor
         elif matched[1] in main:
+            parts = found[matched[0]]
             size = sum(part.nbytes for part in parts.values())
             combined[matched[0]] = StoredMatrix(tensor.file, size, partial(describe, Parts(matched[0], parts)))
     return combined
