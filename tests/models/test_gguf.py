@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from models.backends import interface as ops
 from models.config import ConfigError
 from models.loader import load_model
-from tests.parity.checkpoints import save
+from tests.parity.checkpoints import random_ids, save
+from tests.parity.paged import Rows
 from tests.weights.gguf_files import q4_k, q6_k, write_gguf
 from weights.read import WeightsError
 
@@ -207,6 +208,13 @@ def quantized(request, tmp_path_factory):
     return file, directory
 
 
+def logits_of(model, texts):
+    rows = Rows(model.transformer)
+    with torch.inference_mode():
+        hidden = rows.feed(dict(enumerate(texts)))
+        return [model.transformer.logits(one) for one in hidden]
+
+
 def test_matrices_without_a_kernel_are_dequantised_and_reported(quantized):
     file, directory = quantized
     with ops.using("torch"):
@@ -221,3 +229,21 @@ def test_matrices_without_a_kernel_are_dequantised_and_reported(quantized):
     assert re.fullmatch(
         r"(\d+) of \1 quantized matrices have no kernel: they are dequantized to float32 and take .*", note
     )
+
+
+@pytest.mark.skipif(not ops.kernels_are_built, reason="the kernels are not built")
+def test_matrices_run_in_kernels_as_they_are_stored(quantized):
+    file, directory = quantized
+    ours = load_model(file, torch.float32, torch.device("cpu"))
+    theirs = load_model(directory, torch.float32, torch.device("cpu"))
+    if ours.family == "llama":
+        assert ours.notes == () and ours.weight_bytes < 1.15 * file.stat().st_size
+    else:
+        assert len(ours.notes) == 1  # experts are dequantised
+    index = torch.arange(97)
+    assert torch.equal(ours.transformer.decoder.tokens(index), theirs.transformer.decoder.tokens(index))
+    texts = random_ids(97, (9, 1, 17))
+    together, expected = logits_of(ours, texts), logits_of(theirs, texts)
+    for text, one, other in zip(texts, together, expected, strict=True):
+        assert (one - other).norm() < 0.05 * other.norm()
+        assert torch.equal(logits_of(ours, [text])[0], one)
