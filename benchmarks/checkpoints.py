@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,12 +21,14 @@ class Shape:
     kind: kind of model.
     architecture, config: names of the model class and the configuration class in transformers.
     settings: arguments of the configuration class.
+    dtype: dtype of the stored weights.
     """
 
     kind: Literal["decoder", "seq2seq", "encoder"]
     architecture: str
     config: str
     settings: dict[str, Any]
+    dtype: Literal["float32", "bfloat16"] = "float32"
 
     @property
     def vocab_size(self) -> int:
@@ -56,6 +58,15 @@ def _llama(hidden: int, layers: int, heads: int, kv_heads: int, middle: int, voc
     return Shape("decoder", "LlamaForCausalLM", "LlamaConfig", settings | _ENDS)
 
 
+def _qwen3_moe(llama: Shape, experts: int, chosen: int, middle: int) -> Shape:
+    """A mixture of experts in every layer. llama: the rest of the shape. chosen: experts of a token."""
+    settings = {"num_experts": experts, "num_experts_per_tok": chosen, "moe_intermediate_size": middle}
+    settings |= {"head_dim": llama.settings["hidden_size"] // llama.settings["num_attention_heads"]}
+    return replace(
+        llama, architecture="Qwen3MoeForCausalLM", config="Qwen3MoeConfig", settings=llama.settings | settings
+    )
+
+
 def _marian(width: int, layers: int, heads: int, middle: int, vocab_size: int) -> Shape:
     sides = ("encoder", "decoder")
     settings = {f"{side}_layers": layers for side in sides} | {f"{side}_attention_heads": heads for side in sides}
@@ -75,6 +86,8 @@ def _bert(hidden: int, layers: int, heads: int, middle: int, vocab_size: int = 3
 SHAPES: dict[str, Shape] = {
     "gpt2-124m": _gpt2(768, 12, 12, 1024, 50257),
     "llama-135m": _llama(576, 30, 9, 3, 1536, 49152),
+    "llama-1b": replace(_llama(2048, 16, 32, 8, 8192, 49152), dtype="bfloat16"),
+    "moe-1b": replace(_qwen3_moe(_llama(1024, 16, 16, 8, 3072, 49152), 32, 4, 512), dtype="bfloat16"),
     "marian-74m": _marian(512, 6, 8, 2048, 58101),
     "minilm-22m": _bert(384, 6, 12, 1536),
     "bert-base": _bert(768, 12, 12, 3072),
@@ -98,7 +111,8 @@ def make(name: str, root: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     config = getattr(transformers, shape.config)(**shape.settings)
-    getattr(transformers, shape.architecture)(config).eval().save_pretrained(directory)
+    model = getattr(transformers, shape.architecture)(config).eval()
+    model.to(getattr(torch, shape.dtype)).save_pretrained(directory)
     kind = shape.kind
     vocabulary.write(directory, shape.vocab_size, wrap=kind == "encoder", pad_last=kind == "seq2seq")
     if shape.kind == "encoder":

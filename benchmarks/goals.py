@@ -43,6 +43,7 @@ def lines(summary: Summary) -> list[Line]:
         *_against_peers(summary, ("gpt2-124m", "llama-135m"), ("A",), 1.0),
         *_bandwidth(summary),
         *_against_peers(summary, ("gpt2-124m", "llama-135m"), ("C",), 1.25),
+        *_large(summary),
         *_translation(summary),
         *_against_peers(summary, ("minilm-22m",), ("E",), 1.25),
         *_against_peers(summary, ("bert-base",), ("F",), 1.25),
@@ -66,6 +67,15 @@ def _against_peers(
                 yield _against_peer(summary, (shape, precision, workload), best, quantity, goal, target)
 
 
+def _large(summary: Summary) -> Iterator[Line]:
+    """Models of a billion parameters, compared with llama.cpp in the same precision."""
+    goals = {("llama-1b", "B"): 2.0, ("moe-1b", "A"): 1.1, ("moe-1b", "B"): 1.5}
+    for (shape, workload), target in goals.items():
+        for precision in ("bfloat16", "int8"):
+            quantity, goal = f"{workload}, {shape}, {precision}", f"≥ {target:g} × llama.cpp {precision}"
+            yield _against_peer(summary, (shape, precision, workload), "llama.cpp", quantity, goal, target)
+
+
 def _against_peer(
     summary: Summary, key: tuple[str, str, str], peer: str | None, quantity: str, goal: str, target: float
 ) -> Line:
@@ -82,8 +92,8 @@ def _against_peer(
 
 
 def _bandwidth(summary: Summary) -> Iterator[Line]:
-    for shape in ("gpt2-124m", "llama-135m"):
-        for precision in ("float32", "bfloat16", "int8"):
+    for shape in ("gpt2-124m", "llama-135m", "llama-1b"):
+        for precision in ("float32", "bfloat16", "int8") if shape != "llama-1b" else ("bfloat16", "int8"):
             share = summary.bandwidth_share(shape, precision)
             text = "–" if share is None else f"{share:.0%}"
             ratio = None if share is None else share / 0.75

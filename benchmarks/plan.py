@@ -36,6 +36,7 @@ class Contest:
 
 
 _DECODERS = (*OURS, "openvino-genai", "ctranslate2", "transformers")
+_LARGE = (*OURS, "llama.cpp")
 _TRANSLATORS = (*OURS, "ctranslate2", "transformers")
 _EMBEDDERS = (*OURS, "openvino", "ctranslate2", "onnxruntime", "sentence-transformers")
 _WITH_INFINITY = (*_EMBEDDERS, "infinity")
@@ -59,6 +60,8 @@ def full() -> list[Contest]:
         contests.append(Contest("minilm-22m", precision, ("E", "E-clients"), _WITH_INFINITY, clients))
         contests.append(Contest("gpt2-124m", precision, ("A", "B", "B-mixed", "C"), decoders, restricted[1:]))
         contests.append(Contest("bert-base", precision, ("F",), _EMBEDDERS))
+        if precision != "float32":
+            contests += [Contest(shape, precision, ("A", "B", "C"), _LARGE) for shape in ("llama-1b", "moe-1b")]
     for precision in reversed(PRECISIONS):
         contests.append(Contest("llama-135m", precision, _SWEEP, (*OURS, "openvino-genai")))
     return contests

@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, Pydant
 from server.api_keys import ApiKeys, load_keys
 from server.client.environment import VARIABLES as CLIENT_VARIABLES
 from server.errors import StartError
+from weights.gguf.choose import model_name
 
 PREFIX = "TRIPTYCH_"
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
@@ -47,17 +48,18 @@ def _model_entries(value: object) -> object:
 def split_entry(entry: str) -> tuple[str, str]:
     """The name and the source of `[NAME=]SOURCE`.
 
-    A missing name is the last part of the source: `name` for `org/name` and for `/some/where/name`. A path may contain
-    `=` itself: it has no name if there is a slash before, or if it is a directory as it stands.
+    A missing name is the last part of the source: `name` for `org/name`, `/some/where/name` and `name.gguf`. A path may
+    contain `=` itself: it has no name if there is a slash before, or if it is a directory as it stands.
     Raises ValueError for a source whose last part cannot be a name.
     """
     name, found, source = entry.partition("=")
-    is_path = "/" in name or (Path(entry).is_dir() and not Path(source).is_dir())
+    is_path = "/" in name or (Path(entry).exists() and not Path(source).exists())
     if found and not is_path:
         return name, source
     name = entry.partition("@")[0].rstrip("/").rpartition("/")[2]
     if name in ("", ".", "..", "~"):
         name = Path(entry).expanduser().resolve().name
+    name = model_name(name)
     if not MODEL_NAME.fullmatch(name):
         raise ValueError(f"cannot name a model after {entry!r}: write NAME=PATH, for example llm={entry}")
     return name, entry
@@ -126,8 +128,9 @@ class Settings(BaseSettings):
     )
     quantize: Names = Field(
         default=[],
-        description="Models whose weights are rounded to int8: int8 for all, or NAME=int8 entries separated by commas. "
-        "Faster and slightly less exact. With dtype float32, their attention and KV cache are bfloat16.",
+        description="Models whose weights are rounded to 8 or 4 bits: int8 or int4 for all, or NAME=int8 and NAME=int4 "
+        "entries separated by commas. Faster and less exact. With dtype float32, their attention and KV cache are "
+        "bfloat16.",
     )
     adapter: Adapters = Field(
         default=[],
@@ -288,8 +291,8 @@ class Settings(BaseSettings):
                     f"write NAME=PATH_OR_HUB_ID, for example llm={source}"
                 )
         for entry in self.quantize:
-            if entry.rpartition("=")[2] != "int8":
-                raise ValueError(f"quantize: write int8 or NAME=int8, not {entry!r}")
+            if entry.rpartition("=")[2] not in ("int8", "int4"):
+                raise ValueError(f"quantize: write int8, int4, NAME=int8 or NAME=int4, not {entry!r}")
         for entry in self.adapter:
             name, _, source = entry.partition("=")
             path, _, model = source.rpartition("@")

@@ -1,11 +1,14 @@
 """The server of llama.cpp (`--llama-cpp`), over HTTP, without streaming.
 
-Its models are in GGUF format, in `made/SHAPE/PRECISION.gguf` in the checkpoint directory; int8 means Q8_0.
+Its models are in GGUF format, in `made/SHAPE/PRECISION.gguf` in the checkpoint directory; int8 means Q8_0. A missing file
+is made by the converter in the source tree of llama.cpp, if the server was built there.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,18 @@ from benchmarks.http_client import send_all
 from benchmarks.workloads import Job
 
 SLOTS, SLOT_TOKENS = 16, 1024
+TYPES = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0"}
+
+_CONVERT = """
+import runpy, sys
+root = sys.argv[1]
+sys.path[:0] = [root, root + "/gguf-py"]
+from conversion import base
+base.TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
+sys.argv[:2] = [root + "/convert_hf_to_gguf.py"]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs the converter. It knows published tokenizers by a hash; those of our random checkpoints split text as GPT-2."""
 
 
 class Entry:
@@ -25,7 +40,7 @@ class Entry:
             raise Refused("not run: no path to llama-server was given")
         model = Path(subject.made) / f"{subject.precision}.gguf"
         if not model.exists():
-            raise Refused(f"not run: there is no {model.name} in {model.parent.name}")
+            convert(subject, model)
         command = [subject.program, "-m", str(model)]
         command += ["-t", str(subject.threads), "-np", str(SLOTS), "-c", str(SLOTS * SLOT_TOKENS)]
         self._server = PeerServer(command)
@@ -42,3 +57,17 @@ class Entry:
 
     def close(self) -> None:
         self._server.close()
+
+
+def convert(subject: Subject, model: Path) -> None:
+    """Write the checkpoint as a GGUF file. model: path of the file. Raises Refused where there is no converter."""
+    assert subject.program is not None
+    roots = [root for root in Path(subject.program).resolve().parents if (root / "convert_hf_to_gguf.py").exists()]
+    if not roots:
+        raise Refused(f"not run: there is no {model.name} in {model.parent.name}, and no converter beside llama-server")
+    partial = model.with_suffix(".partial")
+    command = [sys.executable, "-c", _CONVERT, str(roots[0]), subject.directory, "--outfile", str(partial)]
+    done = subprocess.run([*command, "--outtype", TYPES[subject.precision]], capture_output=True, text=True)
+    if done.returncode or not partial.exists():
+        raise Refused(f"not run: the converter of llama.cpp failed: {(done.stderr.splitlines() or ['?'])[-1]}")
+    partial.rename(model)

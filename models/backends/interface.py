@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from types import ModuleType
 from typing import Literal, Protocol
 
@@ -23,6 +22,8 @@ from models.backends.cpu import library
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_operations
 from models.backends.cpu import sampling as cpu_sampling
+from models.backends.cpu.experts import PackedExperts
+from models.backends.cpu.group_weight import GroupWeight, fits
 from models.backends.cpu.library import StaleKernels as StaleKernels
 from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.cpu.trace import SymbolicTensor
@@ -30,13 +31,15 @@ from models.backends.torch import disentangled_attention as torch_disentangled
 from models.backends.torch import logits_top_k as torch_logits
 from models.backends.torch import operations as torch_operations
 from models.backends.torch import sampling as torch_sampling
+from models.backends.torch.quantization import quantize_int4
 from models.backends.torch.sampling import Drawn, Filters
-from models.config import Activation
+from models.config import Activation, MixtureOfExpertsConfig
 from models.layers.activations import activate
 from models.logits import LogitsTopK
 from models.tensor_memory import PRIVATE, TensorMemory
+from weights.quantized_matrix import QuantizedMatrix
 
-Quantization = Literal["int8"]
+Quantization = Literal["int8", "int4"]
 
 kernels_are_built = cpu_operations.available()
 """Whether this installation has compiled kernels; without them a CPU computes with torch."""
@@ -72,7 +75,7 @@ class RotaryAngles(Protocol):
 
 
 class LinearWeight(Protocol):
-    """Weight and bias of a linear in one layout: dense, packed for a kernel, or int8."""
+    """Weight and bias of a linear in one layout: dense, packed for a kernel, or quantised."""
 
     @property
     def nbytes(self) -> int:
@@ -100,16 +103,21 @@ class LinearWeight(Protocol):
         """Output features first..end-1 in the same memory; None where the layout cannot be cut there."""
 
 
+EXPERT_PANEL = cpu_linear.PANEL
+"""Output features of each expert in the weights of `pack_experts` are padded to a multiple of this."""
+
+
 class LinearPacker(Protocol):
     """Function that packs a weight [out, in] and its bias, [out] or None, into a kernel's layout.
 
+    A quantised matrix must be one that `has_kernel` accepts.
     out_dtype: dtype of the products.
     """
 
     @property
     def out_dtype(self) -> torch.dtype: ...
 
-    def __call__(self, weight: Tensor, bias: Tensor | None) -> LinearWeight: ...
+    def __call__(self, weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight: ...
 
 
 class DenseWeight:
@@ -182,9 +190,9 @@ def using(name: Literal["torch", "cpu"], programs: bool = True) -> Iterator[None
 def attention_dtype(dtype: torch.dtype, quantization: Quantization | None) -> torch.dtype:
     """Dtype of queries, keys and values, and of the attention output, in a model of the given dtype.
 
-    int8 models attend in bfloat16: rounding the inputs to int8 already loses more than bfloat16 does.
+    Quantised models attend in bfloat16: rounding the inputs to int8 already loses more than bfloat16 does.
     """
-    return torch.bfloat16 if quantization == "int8" and dtype == torch.float32 else dtype
+    return torch.bfloat16 if quantization is not None and dtype == torch.float32 else dtype
 
 
 def packer(
@@ -193,7 +201,7 @@ def packer(
     quantization: Quantization | None = None,
     out_dtype: torch.dtype | None = None,
     memory: TensorMemory = PRIVATE,
-) -> Callable[[Tensor, Tensor | None], LinearWeight] | None:
+) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight] | None:
     """The function that packs a weight and its bias for the backend's kernels; None where weights stay dense.
 
     out_dtype: dtype of the products; None for `dtype`. Float products give `dtype` or float32.
@@ -201,11 +209,41 @@ def packer(
     Raises QuantizationUnavailable where the backend has no kernel for quantised weights.
     """
     check_quantization(dtype, device, quantization)
-    if quantization == "int8":
-        return partial(cpu_linear.Int8Weight, out_dtype=out_dtype, memory=memory)
     if not _has_kernels(dtype, device):
         return None
-    return partial(cpu_linear.FloatWeight, out_dtype=out_dtype, memory=memory)
+
+    def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
+        if quantization == "int4" and not isinstance(weight, QuantizedMatrix):
+            weight = quantize_int4(weight)
+        if isinstance(weight, QuantizedMatrix) and not cpu_linear.is_int8(weight):
+            return GroupWeight(weight, bias, dtype, out_dtype, memory)
+        if isinstance(weight, QuantizedMatrix) or quantization == "int8":
+            return cpu_linear.Int8Weight(weight, bias, out_dtype, memory, dtype)
+        return cpu_linear.FloatWeight(weight, bias, out_dtype=out_dtype, memory=memory)
+
+    return pack
+
+
+def has_kernel(matrix: QuantizedMatrix, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether a kernel multiplies with a quantised matrix as it is.
+
+    matrix: may be on the meta device. dtype: dtype of hidden states.
+    """
+    return _has_kernels(dtype, device) and (cpu_linear.is_int8(matrix) or fits(matrix))
+
+
+def pack_experts(
+    packer: LinearPacker,
+    inner: tuple[Tensor, Tensor | None],
+    outer: tuple[Tensor, Tensor | None],
+    config: MixtureOfExpertsConfig,
+) -> PackedExperts:
+    """Pack the experts of a layer: weight and bias of all first and of all last products, see `PackedExperts`."""
+    weights = packer(*inner), packer(*outer)
+    assert all(isinstance(weight, cpu_linear.CpuWeight) for weight in weights), (
+        "only the CPU kernels have packed weights"
+    )
+    return PackedExperts(*weights, config)  # type: ignore[arg-type]
 
 
 def _has_kernels(dtype: torch.dtype, device: torch.device) -> bool:
@@ -316,6 +354,17 @@ def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     """Gather rows. x: [rows, ...]. index: [n], int64. Returns [n, ...], contiguous."""
     return backend(x).take_rows(x, index)  # type: ignore[no-any-return]
+
+
+def route(logits: Tensor, choices: int, is_normalized: bool) -> tuple[Tensor, Tensor]:
+    """Choose the experts of each token: those with the largest logits, of equal ones the first.
+
+    logits: [tokens, experts], model dtype. A NaN makes all shares of its token NaN.
+    choices: experts of a token.
+    is_normalized: whether the shares of a token have the sum one; otherwise they are probabilities among all experts.
+    Returns shares, [tokens, choices], float32, and expert indices, [tokens, choices], int64, largest logit first.
+    """
+    return backend(logits).route(logits, choices, is_normalized)  # type: ignore[no-any-return]
 
 
 def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:

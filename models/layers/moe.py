@@ -2,59 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.config import FeedForwardConfig, MixtureOfExpertsConfig
 from models.layers.feed_forward import FeedForward
-from models.layers.linear import parameter
-
-
-class UnpackedLinear(nn.Module):
-    """Linear layer without bias that is never packed or quantised.
-
-    It is small, and rounding its weight would change which experts a token uses.
-
-    weight: [out, in], model dtype.
-    forward: [tokens, in] -> [tokens, out], model dtype.
-    """
-
-    def __init__(self, in_features: int, out_features: int) -> None:
-        super().__init__()
-        self.weight = parameter(out_features, in_features)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.DenseWeight(self.weight, None).multiply(x)
+from models.layers.linear import Linear
+from weights.quantized_matrix import concatenate_rows
 
 
 class MixtureOfExperts(nn.Module):
     """Weighted sum of the outputs of each token's experts: `sum(share * expert(x))`.
 
     With a shared expert, `sigmoid(shared_gate(x)) * shared(x)` is added for every token.
-    Tokens are sorted by expert, so that an expert computes only its own tokens.
-    The result of a token does not depend on the other tokens.
+    An expert computes only its own tokens. The result of a token does not depend on the other tokens.
 
+    router, shared_gate: never quantised. They are small, and rounding would change which experts a token uses.
+    experts: one feed-forward per expert, deleted once they are packed.
+    packed: all experts in a kernel's layout; None while they are dense.
     forward: [tokens, hidden] -> [tokens, hidden], model dtype.
     Source: Shazeer et al. 2017, arXiv:1701.06538, section 2; shares: Jiang et al. 2024, arXiv:2401.04088, section 2.1.
     """
 
-    unadaptable = ("experts",)
+    unadaptable = ("router", "experts", "shared_gate")
 
     def __init__(self, config: MixtureOfExpertsConfig, hidden_size: int) -> None:
         super().__init__()
         self.config = config
-        self.router = UnpackedLinear(hidden_size, config.num_experts)
+        self.router = Linear(hidden_size, config.num_experts, bias=False)
         self.experts = nn.ModuleList(FeedForward(config.expert, hidden_size) for _ in range(config.num_experts))
+        self.packed: ops.PackedExperts | None = None
         self.shared: FeedForward | None = None
         if config.shared is not None:
             self.shared = FeedForward(config.shared, hidden_size)
-            self.shared_gate = UnpackedLinear(hidden_size, 1)
+            self.shared_gate = Linear(hidden_size, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[0] == 0:
             return x
         shares, experts = self.route(x)
+        shared = None if self.shared is None else self.shared(x)
+        shared_gate = None if self.shared is None else self.shared_gate(x)
+        if self.packed is not None:
+            return self.packed.mix(x, shares, experts, shared, shared_gate)
+        total = self._mix(x, shares, experts)
+        return total if shared is None else total + torch.sigmoid(shared_gate) * shared
+
+    def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose the experts of each token. x: [tokens, hidden]. Returns shares and expert indices, see `ops.route`."""
+        return ops.route(self.router(x), self.config.experts_per_token, self.config.normalized)
+
+    def pack(self, packer: ops.LinearPacker, router_packer: ops.LinearPacker) -> None:
+        """Replace the weights by packed ones. router_packer: packs the router and the gate of the shared expert."""
+        self.router.pack(router_packer)
+        if self.shared is not None:
+            self.shared_gate.pack(router_packer)
+            for linear in self.shared.children():
+                linear.pack(packer)
+        if self.packed is None:
+            inner = _in_panels([[one.up] if one.gate is None else [one.gate, one.up] for one in self.experts])
+            outer = _in_panels([[one.down] for one in self.experts])
+            self.packed = ops.pack_experts(packer, inner, outer, self.config)
+            del self.experts
+
+    def _mix(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
+        """`PackedExperts.mix` with dense experts, which compute one after another."""
         by_expert = experts.flatten().argsort(stable=True)
         counts = torch.bincount(experts.flatten(), minlength=self.config.num_experts).tolist()
         inputs = torch.split(x[by_expert // self.config.experts_per_token], counts)
@@ -62,21 +77,33 @@ class MixtureOfExperts(nn.Module):
         outputs[by_expert] = torch.cat(
             [expert(rows) for expert, rows in zip(self.experts, inputs, strict=True) if len(rows)]
         )
-        total = (outputs.view(*experts.shape, -1).float() * shares[..., None]).sum(1).to(x.dtype)
-        if self.shared is None:
-            return total
-        with_shared: Tensor = total + torch.sigmoid(self.shared_gate(x)) * self.shared(x)
-        return with_shared
+        return (outputs.view(*experts.shape, -1).float() * shares[..., None]).sum(1).to(x.dtype)
 
-    def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose the experts of each token. The probabilities are float32 for every model dtype.
 
-        x: [tokens, hidden], model dtype.
-        Returns (shares, experts), both [tokens, experts_per_token]: float32 weights, and int64 expert indices.
-        """
-        probabilities = torch.softmax(self.router(x).float(), dim=-1)
-        shares, experts = probabilities.topk(self.config.experts_per_token, dim=-1)
-        return (shares / shares.sum(-1, keepdim=True) if self.config.normalized else shares), experts
+def _dense(linear: Linear) -> Tensor:
+    assert isinstance(linear.weight, Tensor), "the matrices of experts are dequantised"
+    return linear.weight
+
+
+def _in_panels(experts: Sequence[Sequence[Linear]]) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of all experts in the order of `ops.pack_experts`: panel by panel, of each linear in turn."""
+    spans = [
+        (linear, slice(first, first + ops.EXPERT_PANEL))
+        for linears in experts
+        for first in range(0, linears[0].weight.shape[0], ops.EXPERT_PANEL)
+        for linear in linears
+    ]
+    weight = concatenate_rows([_padded(_dense(linear)[span]) for linear, span in spans])
+    if all(linear.bias is None for linear, _ in spans):
+        return weight, None
+    biases = [weight.new_zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias for linear, _ in spans]
+    return weight, concatenate_rows([_padded(bias[span]) for bias, (_, span) in zip(biases, spans, strict=True)])
+
+
+def _padded(part: Tensor) -> Tensor:
+    """At most one panel of output features, padded with zeros to a whole one."""
+    missing = ops.EXPERT_PANEL - part.shape[0]
+    return part if missing == 0 else concatenate_rows([part, part.new_zeros((missing, *part.shape[1:]))])
 
 
 def make_feed_forward(

@@ -21,13 +21,18 @@ from tests.parity.checkpoints import save
 from tests.parity.paged import Rows, chunked, encoder_batch, one_by_one
 
 CPU = torch.device("cpu")
-CASES = {"float32": (torch.float32, None), "bfloat16": (torch.bfloat16, None), "int8": (torch.float32, "int8")}
+CASES = {
+    "float32": (torch.float32, None),
+    "bfloat16": (torch.bfloat16, None),
+    "int8": (torch.float32, "int8"),
+    "int4": (torch.float32, "int4"),
+}
 TEXTS = [[5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15], [11, 3], [20, 21, 22, 23, 24, 25, 26], [30], [40, 41, 42]]
 NOT_TRACED = {
-    "paged": {"mixtral", "qwen2-moe", "qwen3-moe"},
+    "paged": set(),
     "ragged": {"bigbird-pegasus", "longt5", "longt5-local", "led"},
 }
-"""Test models by step kind: mixtures of experts, which split the rows by expert, and sparse attention."""
+"""Test models by step kind: sparse attention."""
 LOGITS_NOT_TRACED = {"gemma2"}
 """Test models with capped logits, which a program cannot compute."""
 

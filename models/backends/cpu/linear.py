@@ -6,9 +6,10 @@ Each row of a product has the same bits for every number of rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -19,9 +20,14 @@ from models.backends.cpu.trace import SymbolicTensor
 from models.backends.torch import operations as torch_operations
 from models.backends.torch.quantization import quantize_int8
 from models.config import Activation
+from models.huge_pages import empty_in_huge_pages
 from models.tensor_memory import PRIVATE, TensorMemory
+from weights.quantized_matrix import QuantizedMatrix
 
-_PANEL = 32
+if TYPE_CHECKING:
+    from models.backends.cpu.experts import ExpertGroups
+
+PANEL = 32
 """Output channels of one panel, `PANEL` of `kernels/kernels.h`."""
 
 
@@ -30,19 +36,26 @@ class CpuWeight(ABC):
 
     Implements `LinearWeight` of the interface.
 
-    weight: [out, in], the original weight. bias: [out] or None. On the meta device if `memory` has the contents.
+    shape: [out, in]. dtype: dtype of the original weight. bias: [out] or None.
     padded: number of values that one output channel takes in memory, padding included.
     out_dtype: dtype of results, multipliers and residuals; None for the dtype of the weight.
     memory: keeps the packed tensors.
     """
 
+    _weight: Tensor
+
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, padded: int, out_dtype: torch.dtype | None, memory: TensorMemory
+        self,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        bias: Tensor | None,
+        padded: int,
+        out_dtype: torch.dtype | None,
+        memory: TensorMemory,
     ) -> None:
-        self._columns, self._width = weight.shape
-        self._padded, self._dtype, self._out_dtype = padded, weight.dtype, out_dtype or weight.dtype
+        self._columns, self._width = shape
+        self._padded, self._dtype, self._out_dtype = padded, dtype, out_dtype or dtype
         self._bias = None if bias is None else memory.keep(bias.float().contiguous())
-        self._weight = weight
 
     @property
     def nbytes(self) -> int:
@@ -93,9 +106,43 @@ class CpuWeight(ABC):
             **self._layout_fields(),
         }
 
+    def multiply_experts(
+        self, x: Tensor, groups: ExpertGroups, columns: int, activation: Activation | None, is_gated: bool
+    ) -> Tensor:
+        """Products of rows with the weights of their experts, which this weight has one after another.
+
+        x: [tokens, in], or [tokens, choices, in] by place, contiguous.
+        groups: the rows of each expert.
+        columns: output channels of one expert. In this weight they are padded to whole panels.
+        activation: activation of the result, or of the gate.
+        is_gated: each panel of a gate is followed by the panel of the values that it multiplies.
+        Returns [tokens, choices, columns], by place.
+        """
+        tokens, choices = groups.order.shape
+        out = x.new_empty((tokens, choices, columns), dtype=self._out_dtype)
+        assert x.dtype == out.dtype
+        fields = self._constant_fields | {
+            "inputs": x,
+            "input_stride": x.stride(-2) if x.dim() == 3 else x.stride(0),
+            "order": groups.order if x.dim() == 2 else None,
+            "choices": choices,
+            "tasks": groups.tasks,
+            "num_tasks": groups.num_tasks,
+            "is_gated": is_gated,
+            "activation": library.ACTIVATION_CODES[activation],
+            "x": None,
+            "rows": tokens,
+            "width": self._width,
+            "out": out,
+            "out_stride": columns,
+            "columns": columns,
+        }
+        self._multiply_experts(x, fields)
+        return out
+
     def slice(self, first: int, end: int) -> Self | None:
         """See `LinearWeight`. None where `first` is inside a panel."""
-        if first % _PANEL:
+        if first % PANEL:
             return None
         found = copy(self)
         vars(found).pop("_constant_fields", None)
@@ -129,6 +176,10 @@ class CpuWeight(ABC):
         """Run the product. x: [rows, in], numbers of a row contiguous. fields: all but those of x."""
 
     @abstractmethod
+    def _multiply_experts(self, x: Tensor, fields: dict[str, Any]) -> None:
+        """Run the products of experts. fields: all but those that only this layout has."""
+
+    @abstractmethod
     def rows(self, index: Tensor) -> Tensor:
         """See `LinearWeight`."""
 
@@ -153,10 +204,10 @@ class FloatWeight(CpuWeight):
     ) -> None:
         assert out_dtype in (None, weight.dtype, torch.float32), f"a product of {weight.dtype} cannot give {out_dtype}"
         group = 4 // weight.element_size()
-        super().__init__(weight, bias, -(-weight.shape[1] // group) * group, out_dtype, memory)
+        super().__init__(weight.shape, weight.dtype, bias, -(-weight.shape[1] // group) * group, out_dtype, memory)
         self._is_packed, self._weight = is_packed, weight.contiguous()
         if is_packed:
-            packed = weight.new_empty(-(-self._columns // _PANEL) * _PANEL * self._padded)
+            packed = empty_in_huge_pages(-(-self._columns // PANEL) * PANEL * self._padded, weight)
             if not weight.is_meta:
                 library.loaded().triptych_pack_floats(
                     library.DTYPE_CODES[weight.dtype],
@@ -182,29 +233,45 @@ class FloatWeight(CpuWeight):
     def _multiply(self, x: Tensor, fields: dict[str, Any]) -> None:
         run("float_linear", x.dtype, x, x=x, stride=x.stride(0), **fields)
 
+    def _multiply_experts(self, x: Tensor, fields: dict[str, Any]) -> None:
+        assert self._is_packed
+        run("float_experts", x.dtype, x, stride=0, **fields)
+
+
+def is_int8(matrix: QuantizedMatrix) -> bool:
+    """Whether a matrix has the form of `Int8Weight`: signed codes, one scale per output feature, no minimums."""
+    whole_rows = matrix.scales.shape[1] == 1 and matrix.minimums is None
+    return matrix.codes.dtype == torch.int8 and matrix.bits == 8 and whole_rows
+
 
 class Int8Weight(CpuWeight):
     """int8 weights with a scale per output channel; each row of x is rounded with its own scale. Sums are exact.
 
-    weight: [out, in], any float dtype. bias: [out] or None.
+    weight: [out, in], any float dtype, or a matrix that `is_int8`. bias: [out] or None.
     out_dtype: float32 or bfloat16; None for the dtype of the weight.
     memory: keeps the packed weight, the bias, the scales and the offsets.
+    dtype: dtype of the rows of a quantised matrix; None for the dtype of the weight.
     Source: Dettmers et al. 2022, arXiv:2208.07339, section 2 (vector-wise quantisation).
     """
 
     def __init__(
         self,
-        weight: Tensor,
+        weight: Tensor | QuantizedMatrix,
         bias: Tensor | None,
         out_dtype: torch.dtype | None = None,
         memory: TensorMemory = PRIVATE,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(weight, bias, -(-weight.shape[1] // 4) * 4, out_dtype, memory)
-        packed = weight.new_empty(-(-self._columns // _PANEL) * _PANEL * self._padded, dtype=torch.int8)
-        offsets = weight.new_empty(self._columns, dtype=torch.int32)
-        scales = weight.new_empty(self._columns, dtype=torch.float32)
+        like = weight.codes if isinstance(weight, QuantizedMatrix) else weight
+        super().__init__(weight.shape, dtype or like.dtype, bias, -(-weight.shape[1] // 4) * 4, out_dtype, memory)
+        packed = empty_in_huge_pages(-(-self._columns // PANEL) * PANEL * self._padded, like, torch.int8)
+        offsets = like.new_empty(self._columns, dtype=torch.int32)
+        scales = like.new_empty(self._columns, dtype=torch.float32)
         if not weight.is_meta:
-            rounded, scales = quantize_int8(weight)
+            if isinstance(weight, QuantizedMatrix):
+                rounded, scales = weight.codes.contiguous(), weight.scales[:, 0].contiguous()
+            else:
+                rounded, scales = quantize_int8(weight)
             library.loaded().triptych_pack_int8(
                 rounded.data_ptr(), self._columns, self._width, packed.data_ptr(), offsets.data_ptr()
             )
@@ -229,6 +296,9 @@ class Int8Weight(CpuWeight):
         else:
             rounded, scales = self._quantize(x)
         run("int8_linear", self._out_dtype, x, x=rounded, row_scales=scales, **fields)
+
+    def _multiply_experts(self, x: Tensor, fields: dict[str, Any]) -> None:
+        run("int8_experts", x.dtype, x, row_scales=None, **fields)
 
     def _quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Round x to int8. Returns the values plus 128, [rows, padded], uint8, and row scales, [rows, 1], float32."""

@@ -109,14 +109,20 @@ def _name(traced: TracedOperation) -> str:
         return traced.operation.name
     if isinstance(fields["out"].address, ProgramInput):
         return "output head"
-    return f"product {_width(fields)} to {fields['columns']}"
+    return f"product {_width(fields)} to {fields['columns']}" + (" of experts" if "tasks" in fields else "")
 
 
 def _work(traced: TracedOperation) -> Work:
     fields = traced.fields
     if "activation" not in fields:
         return Work()
-    return Work(fields["weight"].nbytes, 2 * _width(fields) * fields["columns"], fields["rows"] is ROWS)
+    weight, multiplications = fields["weight"], _width(fields) * fields["columns"]
+    weight_bytes = weight.nbytes
+    if "tasks" in fields:
+        multiplications *= fields["choices"] * (2 if fields["is_gated"] else 1)
+        # At least the experts of one row are read.
+        weight_bytes = multiplications * weight.itemsize
+    return Work(weight_bytes, 2 * multiplications, fields["rows"] is ROWS)
 
 
 def _width(fields: dict[str, Any]) -> int:

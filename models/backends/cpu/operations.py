@@ -166,6 +166,28 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
     return out
 
 
+def route(logits: Tensor, choices: int, is_normalized: bool) -> tuple[Tensor, Tensor]:
+    if not _has_dense_rows(logits):
+        logits = logits.contiguous()
+    rows, num_experts = logits.shape
+    shares = logits.new_empty((rows, choices), dtype=torch.float32)
+    experts = logits.new_empty((rows, choices), dtype=torch.int64)
+    run(
+        "route",
+        logits.dtype,
+        logits,
+        logits=logits,
+        stride=logits.stride(0),
+        rows=rows,
+        num_experts=num_experts,
+        choices=choices,
+        is_normalized=is_normalized,
+        shares=shares,
+        experts=experts,
+    )
+    return shares, experts
+
+
 def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     tokens, heads, head_dim = x.shape
     if not _has_dense_rows(x):

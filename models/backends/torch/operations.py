@@ -71,6 +71,13 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
     return x[index]
 
 
+def route(logits: Tensor, choices: int, is_normalized: bool) -> tuple[Tensor, Tensor]:
+    logits = logits.float()
+    experts = logits.sort(dim=-1, descending=True, stable=True).indices[:, :choices].contiguous()
+    shares = torch.softmax(logits, dim=-1).gather(1, experts)
+    return (shares / shares.sum(-1, keepdim=True) if is_normalized else shares), experts
+
+
 def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     cos, sin = angles.cos, angles.sin
     dim = 2 * cos.shape[-1]

@@ -97,6 +97,58 @@ void multiply_tile(const Type* x, int64_t stride, int64_t units, const T* panel,
     }
 }
 
+// Products of the rows of one expert with panels of its weight, see experts.h.
+template <class T> class FloatPanels {
+public:
+    using Type = typename LeftOperand<T>::Type;
+
+    explicit FloatPanels(const FloatLinear& p)
+        : weight_(static_cast<const T*>(p.weight)), width_(p.width), units_((p.width + GROUP - 1) / GROUP) {}
+
+    // Prepares `rows` rows for `multiply`. row_of(i): address of row i.
+    template <class RowOf> void read(int64_t rows, const RowOf& row_of) {
+        const int64_t padded = units_ * GROUP;
+        if constexpr (std::is_same<T, Type>::value) {
+            // A single row, the usual case of a decode step, is read where it is.
+            if (rows == 1 && width_ == padded) {
+                x_ = row_of(0);
+                return;
+            }
+        }
+        copy_.assign(rows * padded, Type{});
+        for (int64_t row = 0; row < rows; row++) {
+            const T* from = row_of(row);
+            Type* line = &copy_[row * padded];
+            if constexpr (std::is_same<T, Type>::value) {
+                std::copy(from, from + width_, line);
+            } else {
+                for (int64_t k = 0; k < width_; k++) line[k] = widen(from[k]);
+            }
+        }
+        x_ = copy_.data();
+    }
+
+    // sums: [rows][PANEL], rows first..first+rows-1 of those read times panel number `panel` of the whole weight.
+    // tile, tiles: number of this tile, and number of tiles that are multiplied by the panel.
+    INLINE void multiply(int64_t first, int64_t rows, int64_t panel, int64_t tile, int64_t tiles, float* sums) const {
+        const int64_t stride = units_ * GROUP;
+        const T* weights = weight_ + panel * PANEL * stride;
+        const auto prefetch =
+            Prefetch::of(weights, PANEL * stride * sizeof(T), units_ * (PANEL / COLUMNS), rows, tile, tiles);
+        with_constant_rows(rows, [&](auto count) {
+            multiply_tile<T, count.value>(x_ + first * stride, stride, units_, weights, prefetch, sums);
+        });
+    }
+
+private:
+    static constexpr int64_t GROUP = sizeof(uint32_t) / sizeof(T);
+
+    const T* weight_;
+    int64_t width_, units_;
+    const Type* x_ = nullptr;
+    std::vector<Type> copy_;
+};
+
 template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t begin, int64_t end) {
     constexpr int64_t group = sizeof(uint32_t) / sizeof(T), passes = PANEL / COLUMNS;
     const int64_t units = (p.width + group - 1) / group, columns = p.epilogue.columns;
@@ -118,7 +170,7 @@ template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t 
             repacked_panel = panel;
             weights = repacked.data();
         }
-        for_tiles(first, last, TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
+        for_tiles(first, last, product_tile_rows(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
             const auto prefetch = Prefetch::of(read, PANEL * width * sizeof(T), units * passes, rows, tile, tiles);
             prefetch_epilogue<Out>(p.epilogue, row, rows, panel * PANEL);
             with_constant_rows(rows, [&](auto count) {

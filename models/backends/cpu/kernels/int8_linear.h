@@ -103,7 +103,7 @@ template <class T> void multiply_items(const Int8Linear& p, int64_t begin, int64
     for_panels(p.rows, blocks_of(p.rows, p.padded), p.epilogue.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
         const int8_t* weights = p.weight + panel * PANEL * p.padded;
         const int64_t count = p.epilogue.columns - panel * PANEL;
-        for_tiles(first, last, TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
+        for_tiles(first, last, product_tile_rows(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
             const auto prefetch = Prefetch::of(weights, PANEL * p.padded, p.padded / QUAD, rows, tile, tiles);
             prefetch_epilogue<T>(p.epilogue, row, rows, panel * PANEL);
             with_constant_rows(rows, [&](auto size) {
@@ -129,6 +129,40 @@ void int8_linear(DType dtype, const Int8Linear& p, int64_t begin, int64_t end) {
         multiply_items<bfloat16>(p, begin, end);
     }
 }
+
+// Products of the rows of one expert with panels of its int8 weight, see `FloatPanels`.
+template <class T> class Int8Panels {
+public:
+    Int8Panels(const Int8Linear& p, int64_t width) : linear_(p), width_(width) {}
+
+    template <class RowOf> void read(int64_t rows, const RowOf& row_of) {
+        x_.resize(rows * linear_.padded);
+        scales_.resize(rows);
+        for (int64_t row = 0; row < rows; row++) {
+            scales_[row] = quantize_row(row_of(row), &x_[row * linear_.padded], width_, linear_.padded);
+        }
+        linear_.row_scales = scales_.data();
+    }
+
+    INLINE void multiply(int64_t first, int64_t rows, int64_t panel, int64_t tile, int64_t tiles, float* sums) const {
+        alignas(64) int32_t exact[TILE_ROWS * PANEL];
+        const int64_t padded = linear_.padded;
+        const int8_t* weights = linear_.weight + panel * PANEL * padded;
+        const auto prefetch = Prefetch::of(weights, PANEL * padded, padded / QUAD, rows, tile, tiles);
+        with_constant_rows(rows, [&](auto count) {
+            multiply_tile<count.value>(&x_[first * padded], padded, weights, prefetch, exact);
+        });
+        for (int64_t i = 0; i < rows; i++) {
+            scale_sums(exact + i * PANEL, linear_, first + i, panel * PANEL, PANEL, sums + i * PANEL);
+        }
+    }
+
+private:
+    Int8Linear linear_;
+    int64_t width_;
+    std::vector<uint8_t> x_;
+    std::vector<float> scales_;
+};
 
 template <class T> void unpack_int8(const WeightRows& p, int64_t begin, int64_t end) {
     const auto* packed = static_cast<const int8_t*>(p.weight);

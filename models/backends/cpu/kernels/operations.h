@@ -8,7 +8,8 @@ inline bool are_within(const int64_t* index, int64_t count, int64_t size) {
     return std::all_of(index, index + count, [&](int64_t i) { return i >= 0 && i < size; });
 }
 
-// Whether every index lies in its table.
+// Whether every index lies in its table. Like the number of items, this reads no memory that a program writes: a thread
+// that comes late finds later operations' data there.
 template <class Parameters> bool is_valid(const Parameters&) { return true; }
 
 inline bool is_valid(const RowSum& p) {
@@ -18,6 +19,8 @@ inline bool is_valid(const RowSum& p) {
 }
 
 inline bool is_valid(const WeightRows& p) { return are_within(p.index, p.count, p.columns); }
+
+inline bool is_valid(const GroupRows& p) { return are_within(p.index, p.count, p.w.columns); }
 
 // `workers.share(count, grain, body)` calls body(begin, end) for parts of 0..count, of at least `grain` items each.
 // Returns false, with nothing computed, where an index lies outside its table.

@@ -1,0 +1,117 @@
+"""Mixtures of experts by compiled kernels (`kernels/experts.h`): all experts of a layer in one weight per product.
+
+A token has the same bits for every number of tokens. The number of tokens of an expert is known to the kernels only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from models.backends.cpu.operations import run
+from models.config import MixtureOfExpertsConfig
+
+if TYPE_CHECKING:
+    from models.backends.cpu.linear import CpuWeight
+
+
+class ExpertGroups(NamedTuple):
+    """The (token, expert) pairs of a step, sorted by expert. Pair `token * choices + choice` has choice `choice`.
+
+    order: [tokens, choices], pair at each place.
+    places: [tokens, choices], place of each pair.
+    tasks: [tokens, choices, 3], of which `num_tasks` are used: expert, first place and end.
+    num_tasks: [tokens, 1], of which the first is used.
+    All int64. In a program, memory is a multiple of the number of tokens.
+    """
+
+    order: Tensor
+    places: Tensor
+    tasks: Tensor
+    num_tasks: Tensor
+
+
+def group_by_expert(experts: Tensor, num_experts: int) -> ExpertGroups:
+    """Sort pairs by expert, those of one expert by token, and divide them into tasks of at most 96 pairs.
+
+    experts: [tokens, choices], int64.
+    """
+    tokens, choices = experts.shape
+    groups = ExpertGroups(
+        *(
+            experts.new_empty(shape)
+            for shape in ((tokens, choices), (tokens, choices), (tokens, choices, 3), (tokens, 1))
+        )
+    )
+    run(
+        "group_by_expert",
+        torch.float32,
+        experts,
+        experts=experts,
+        rows=tokens,
+        choices=choices,
+        num_experts=num_experts,
+        **groups._asdict(),
+    )
+    return groups
+
+
+def sum_of_experts(
+    x: Tensor, groups: ExpertGroups, shares: Tensor, shared: Tensor | None, shared_gate: Tensor | None
+) -> Tensor:
+    """Sum of the results of each token's experts, each times its share, in float32.
+
+    x: [tokens, choices, width], by place, contiguous.
+    shares: [tokens, choices], float32.
+    shared: [tokens, width], contiguous, added to the sum, or None.
+    shared_gate: [tokens, 1]; `shared` is first multiplied by its sigmoid. None for a factor of one.
+    Returns [tokens, width].
+    """
+    tokens, choices, width = x.shape
+    out = x.new_empty((tokens, width))
+    run(
+        "sum_of_experts",
+        x.dtype,
+        x,
+        x=x,
+        places=groups.places,
+        shares=shares,
+        shared=shared,
+        shared_gate=shared_gate,
+        # A trace sets the residual when it fuses a sum into this operation.
+        residual=None,
+        residual_stride=0,
+        out=out,
+        rows=tokens,
+        choices=choices,
+        width=width,
+    )
+    return out
+
+
+class PackedExperts:
+    """The experts of one layer.
+
+    inner: weight of the first products of all experts, [experts * columns, hidden]. The columns of an expert are padded
+        to whole panels of `PANEL`; each panel of a gate is followed by the panel of `up` that it multiplies.
+    outer: weight of the last products, [experts * columns, intermediate], padded likewise.
+    """
+
+    def __init__(self, inner: CpuWeight, outer: CpuWeight, config: MixtureOfExpertsConfig) -> None:
+        self._inner, self._outer, self._config = inner, outer, config
+
+    def mix(
+        self, x: Tensor, shares: Tensor, experts: Tensor, shared: Tensor | None, shared_gate: Tensor | None
+    ) -> Tensor:
+        """Sum of the outputs of each token's experts, each times its share, and of `sigmoid(shared_gate) * shared`.
+
+        x: [tokens, hidden]. shares: [tokens, choices], float32. experts: [tokens, choices], int64.
+        shared: [tokens, hidden] or None. shared_gate: [tokens, 1], or None for a factor of one.
+        Returns [tokens, hidden].
+        """
+        expert, groups = self._config.expert, group_by_expert(experts, self._config.num_experts)
+        inner = self._inner.multiply_experts(x, groups, expert.intermediate_size, expert.activation, expert.gated)
+        outputs = self._outer.multiply_experts(inner, groups, x.shape[1], None, False)
+        return sum_of_experts(outputs, groups, shares, shared, shared_gate)

@@ -1,0 +1,186 @@
+// Mixture of experts: routing, products of each expert with its rows, and the weighted sum per row.
+//
+// The pairs of a row and one of its experts are sorted by expert and cut into tasks, so that threads share the panels
+// of all experts. How many rows an expert has affects no bit of a row.
+
+// Chooses the experts of rows begin..end-1: the largest logits, the smaller index first among equal ones. The shares
+// are the softmax of all logits, or of those of the chosen experts.
+template <class T> void route_rows(const Routing& p, int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; row++) {
+        const T* logits = static_cast<const T*>(p.logits) + row * p.stride;
+        int64_t* experts = p.experts + row * p.choices;
+        float* shares = p.shares + row * p.choices;
+        for (int64_t expert = 0, count = 0; expert < p.num_experts; expert++) {
+            const float logit = widen(logits[expert]);
+            if (count == p.choices && !(logit > widen(logits[experts[count - 1]]))) continue;
+            int64_t at = count < p.choices ? count++ : count - 1;
+            for (; at > 0 && logit > widen(logits[experts[at - 1]]); at--) experts[at] = experts[at - 1];
+            experts[at] = expert;
+        }
+        const float largest = widen(logits[experts[0]]);
+        float chosen = 0.0f, all = 0.0f;
+        // A row that is not finite gets shares that are not finite: NaN may be anywhere among its logits.
+        for (int64_t i = 0; i < p.num_experts; i++) {
+            const float x = widen(logits[i]) - largest;
+            all += x == x ? exp_negative(x) : x;
+        }
+        for (int64_t i = 0; i < p.choices; i++) {
+            shares[i] = exp_negative(widen(logits[experts[i]]) - largest);
+            chosen += shares[i];
+        }
+        const float total = p.is_normalized && all == all ? chosen : all;
+        for (int64_t i = 0; i < p.choices; i++) shares[i] /= total;
+    }
+}
+
+void route(DType dtype, const Routing& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? route_rows<float>(p, begin, end) : route_rows<bfloat16>(p, begin, end);
+}
+
+// Sorts the pairs by expert, in the order of their rows, and cuts them into tasks.
+void group_by_expert(DType, const ExpertGroups& p, int64_t begin, int64_t end) {
+    // Rows of one task, which stay in a core's cache while they are multiplied by one panel after another.
+    constexpr int64_t MAX_TASK_ROWS = 8 * TILE_ROWS;
+    if (begin == end) return;
+    const int64_t pairs = p.rows * p.choices;
+    std::vector<int64_t> next(p.num_experts + 1);
+    for (int64_t pair = 0; pair < pairs; pair++) next[p.experts[pair] + 1]++;
+    int64_t* task = p.tasks;
+    for (int64_t expert = 0; expert < p.num_experts; expert++) {
+        const int64_t first = next[expert], rows = next[expert + 1];
+        const int64_t count = (rows + MAX_TASK_ROWS - 1) / MAX_TASK_ROWS;
+        for (int64_t i = 0; i < count; i++, task += 3) {
+            task[0] = expert;
+            task[1] = first + rows * i / count;
+            task[2] = first + rows * (i + 1) / count;
+        }
+        next[expert + 1] += first;
+    }
+    p.num_tasks[0] = (task - p.tasks) / 3;
+    for (int64_t pair = 0; pair < pairs; pair++) {
+        const int64_t place = next[p.experts[pair]]++;
+        p.order[place] = pair;
+        p.places[pair] = place;
+    }
+}
+
+// Computes a part of the products of experts: items `begin` to `end` of the largest possible number. The number of items
+// of this step is known here only: for all threads, it would have to outlive the operation, see `is_valid`.
+//
+// panels: the rows and the weight in their layout, an object like FloatPanels. T: dtype of inputs and results.
+template <class T, class Linear, class Panels>
+void multiply_experts(const ExpertRows& p, const Linear& linear, Panels panels, int64_t begin, int64_t end) {
+    const Epilogue& epilogue = linear.epilogue;
+    const int64_t panels_of_result = panels_of(epilogue.columns), parts = p.is_gated ? 2 : 1;
+    const int64_t items = p.num_tasks[0] * panels_of_result, most = max_expert_items(linear.rows, p, epilogue);
+    if (most == 0) return;
+    begin = items * begin / most;
+    end = items * end / most;
+    alignas(64) float sums[TILE_ROWS * PANEL];
+    alignas(64) T gate[TILE_ROWS * PANEL];
+    int64_t task_read = -1;
+    for (int64_t item = begin; item < end; item++) {
+        const int64_t* task = p.tasks + item / panels_of_result * 3;
+        const int64_t expert = task[0], first = task[1], rows = task[2] - first, panel = item % panels_of_result;
+        if (task_read != first) {
+            panels.read(rows, [&](int64_t i) {
+                const int64_t row = p.order == nullptr ? first + i : p.order[first + i] / p.choices;
+                return static_cast<const T*>(p.inputs) + row * p.input_stride;
+            });
+            task_read = first;
+        }
+        const int64_t first_panel = (expert * panels_of_result + panel) * parts;
+        for_tiles(0, rows, product_tile_rows(), [&](int64_t row, int64_t tile_rows, int64_t tile, int64_t tiles) {
+            // The epilogue of this tile and this panel, as if they were the first ones.
+            Epilogue f = epilogue;
+            f.columns -= panel * PANEL;
+            f.out = static_cast<T*>(f.out) + (first + row) * f.out_stride + panel * PANEL;
+            if (f.bias != nullptr) f.bias += first_panel * PANEL;
+            prefetch_epilogue<T>(f, 0, tile_rows, 0);
+            panels.multiply(row, tile_rows, first_panel, tile, tiles, sums);
+            if (p.is_gated) {
+                Epilogue of_gate = f;
+                of_gate.out = gate;
+                of_gate.out_stride = PANEL;
+                apply_epilogue<T>(sums, of_gate, 0, tile_rows, 0);
+                f.activation = NONE;
+                f.multiplier = gate;
+                f.multiplier_stride = PANEL;
+                if (f.bias != nullptr) f.bias += PANEL;
+                panels.multiply(row, tile_rows, first_panel + 1, tile, tiles, sums);
+            }
+            apply_epilogue<T>(sums, f, 0, tile_rows, 0);
+        });
+    }
+}
+
+void float_experts(DType dtype, const FloatExperts& p, int64_t begin, int64_t end) {
+    if (dtype == FLOAT32) {
+        multiply_experts<float>(p.experts, p.linear, FloatPanels<float>(p.linear), begin, end);
+    } else {
+        multiply_experts<bfloat16>(p.experts, p.linear, FloatPanels<bfloat16>(p.linear), begin, end);
+    }
+}
+
+void int8_experts(DType dtype, const Int8Experts& p, int64_t begin, int64_t end) {
+    if (dtype == FLOAT32) {
+        multiply_experts<float>(p.experts, p.linear, Int8Panels<float>(p.linear, p.width), begin, end);
+    } else {
+        multiply_experts<bfloat16>(p.experts, p.linear, Int8Panels<bfloat16>(p.linear, p.width), begin, end);
+    }
+}
+
+void group_experts(DType dtype, const GroupExperts& p, int64_t begin, int64_t end) {
+    if (dtype == FLOAT32) {
+        multiply_experts<float>(p.experts, p.linear, GroupPanels<float>(p.linear, p.width), begin, end);
+    } else {
+        multiply_experts<bfloat16>(p.experts, p.linear, GroupPanels<bfloat16>(p.linear, p.width), begin, end);
+    }
+}
+
+// Weighted sums of rows begin..end-1, in float32 in the order of the choices. Each later step rounds to the dtype, as
+// separate operations would.
+template <class T> void sum_rows_of_experts(const ExpertSum& p, int64_t begin, int64_t end) {
+    constexpr int64_t COLUMNS_AT_ONCE = 64;
+    for (int64_t row = begin; row < end; row++) {
+        T gate{};
+        if (p.shared_gate != nullptr) {
+            const float logit = widen(static_cast<const T*>(p.shared_gate)[row]);
+            const float e = exp_negative(-std::fabs(logit));
+            narrow(logit == logit ? (logit < 0.0f ? e : 1.0f) / (1.0f + e) : logit, gate);
+        }
+        for (int64_t column = 0; column < p.width; column += COLUMNS_AT_ONCE) {
+            const int64_t count = std::min(COLUMNS_AT_ONCE, p.width - column);
+            float sums[COLUMNS_AT_ONCE] = {};
+            for (int64_t choice = row * p.choices; choice < (row + 1) * p.choices; choice++) {
+                const T* x = static_cast<const T*>(p.x) + p.places[choice] * p.width + column;
+                const float share = p.shares[choice];
+#pragma omp simd
+                for (int64_t i = 0; i < count; i++) sums[i] += share * widen(x[i]);
+            }
+            T* out = static_cast<T*>(p.out) + row * p.width + column;
+#pragma omp simd
+            for (int64_t i = 0; i < count; i++) narrow(sums[i], out[i]);
+            if (p.shared != nullptr) {
+                const T* shared = static_cast<const T*>(p.shared) + row * p.width + column;
+                T part[COLUMNS_AT_ONCE];
+#pragma omp simd
+                for (int64_t i = 0; i < count; i++) {
+                    p.shared_gate == nullptr ? static_cast<void>(part[i] = shared[i])
+                                             : narrow(widen(gate) * widen(shared[i]), part[i]);
+                }
+#pragma omp simd
+                for (int64_t i = 0; i < count; i++) narrow(widen(out[i]) + widen(part[i]), out[i]);
+            }
+            if (p.residual != nullptr) {
+                const T* residual = static_cast<const T*>(p.residual) + row * p.residual_stride + column;
+#pragma omp simd
+                for (int64_t i = 0; i < count; i++) narrow(widen(residual[i]) + widen(out[i]), out[i]);
+            }
+        }
+    }
+}
+
+void sum_of_experts(DType dtype, const ExpertSum& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? sum_rows_of_experts<float>(p, begin, end) : sum_rows_of_experts<bfloat16>(p, begin, end);
+}

@@ -1,0 +1,177 @@
+"""Mixtures of experts by the compiled kernels give the results of the reference, and the same bits for every batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from models.backends import interface as ops
+from models.backends.cpu import library
+from models.backends.cpu import operations as cpu_ops
+from models.backends.torch import operations as torch_ops
+from models.config import FeedForwardConfig, MixtureOfExpertsConfig
+from models.layers.linear import Linear
+from models.layers.moe import MixtureOfExperts
+from models.pack_weights import CountingPacker
+from tests.models.group_reference import ReferenceInt4Weight
+from tests.models.int8_reference import ReferenceInt8Weight
+from tests.models.test_cpu_linear import RUNNABLE_ISAS
+
+CPU = torch.device("cpu")
+BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+PLAIN = MixtureOfExpertsConfig(FeedForwardConfig(24, "silu", gated=True, bias=False), 5, 2, True)
+WIDE = MixtureOfExpertsConfig(FeedForwardConfig(70, "gelu", gated=True, bias=True), 9, 4, False)
+UNGATED = MixtureOfExpertsConfig(FeedForwardConfig(33, "relu", gated=False, bias=True), 3, 1, False)
+SHARED = replace(PLAIN, shared=FeedForwardConfig(40, "silu", gated=True, bias=False))
+CONFIGS = {"plain": PLAIN, "wide": WIDE, "ungated": UNGATED, "shared": SHARED}
+HIDDEN = 45
+REFERENCES = {"int8": ReferenceInt8Weight, "int4": ReferenceInt4Weight}
+
+
+@pytest.fixture(autouse=True)
+def kernels():
+    assert cpu_ops.available(), "build the kernels: pip install -e ."
+
+
+@pytest.fixture(params=RUNNABLE_ISAS)
+def isa(request):
+    assert library.choose_isa(request.param)
+    with ops.using("cpu"):
+        yield request.param
+    assert library.choose_isa(RUNNABLE_ISAS[-1])
+
+
+@pytest.fixture(params=BOUNDS, ids=str)
+def dtype(request):
+    return request.param
+
+
+def random_moe(config, dtype, hidden=HIDDEN) -> MixtureOfExperts:
+    torch.manual_seed(0)
+    moe = MixtureOfExperts(config, hidden)
+    for parameter in moe.parameters():
+        parameter.copy_(torch.randn(parameter.shape) * parameter.shape[-1] ** -0.5)
+    return moe.to(dtype).eval()
+
+
+def packed(moe: MixtureOfExperts, quantization=None) -> MixtureOfExperts:
+    dtype = moe.router.weight.dtype
+    packers = [CountingPacker(ops.packer(dtype, CPU, kind), dtype) for kind in (quantization, None)]
+    moe.pack(*packers)
+    assert not list(moe.parameters()) and packers[0].packed_bytes > 0
+    return moe
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@torch.inference_mode()
+def test_float_experts_equal_the_reference(isa, dtype, config):
+    """The reference computes in float64."""
+    moe, x = packed(random_moe(config, dtype)), torch.randn(230, HIDDEN).to(dtype)
+    expected = random_moe(config, dtype).double()
+    for rows in (1, 7, 230):
+        # The same choices: rounded logits may choose another expert than exact ones.
+        expected.route = lambda _, rows=rows: moe.route(x[:rows])
+        found = moe(x[:rows])
+        assert found.dtype == dtype
+        torch.testing.assert_close(
+            found.double(), expected(x[:rows].double()), atol=BOUNDS[dtype] * 2, rtol=BOUNDS[dtype]
+        )
+
+
+@pytest.mark.parametrize("kind", REFERENCES)
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@torch.inference_mode()
+def test_quantized_experts_equal_the_reference(isa, dtype, config, kind):
+    """The reference rounds inputs and weights of every expert alike, and has exact sums."""
+    moe, x = packed(random_moe(config, dtype), kind), torch.randn(50, HIDDEN).to(dtype)
+    expected = random_moe(config, dtype)
+    for module in [module for expert in expected.experts for module in expert.modules()]:
+        if isinstance(module, Linear):
+            module.use_packed(REFERENCES[kind](module.weight, module.bias))
+    if expected.shared is not None:
+        for linear in expected.shared.children():
+            linear.use_packed(REFERENCES[kind](linear.weight, linear.bias))
+    expected.route = moe.route
+    difference = (moe(x).float() - expected(x).float()).abs()
+    # The activation of a kernel and of torch differ in the last bit, which may round to another integer.
+    assert difference.mean() < BOUNDS[dtype] / 4 and difference.max() < 0.05
+
+
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+@pytest.mark.parametrize("config", [WIDE, SHARED], ids=["wide", "shared"])
+@torch.inference_mode()
+def test_bits_do_not_depend_on_other_tokens(isa, dtype, config, quantization):
+    """With up to 14 tokens, and with so many that the tokens of an expert are divided into tasks."""
+    moe, x = packed(random_moe(config, dtype), quantization), torch.randn(400, HIDDEN).to(dtype)
+    together = moe(x)
+    for rows in range(1, 15):
+        assert torch.equal(moe(x[rows : 2 * rows]), together[rows : 2 * rows])
+
+
+@torch.inference_mode()
+def test_bits_do_not_depend_on_threads(dtype):
+    config = MixtureOfExpertsConfig(FeedForwardConfig(512, "silu", gated=True, bias=False), 6, 2, True)
+    moe, x = packed(random_moe(config, dtype, 256)), torch.randn(33, 256).to(dtype)
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.append(moe(x))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+@torch.inference_mode()
+def test_experts_without_tokens_are_not_computed(dtype, quantization):
+    """A NaN in their weights reaches no token."""
+    moe, x = random_moe(WIDE, dtype), torch.randn(1, HIDDEN).to(dtype)
+    chosen = set(moe.route(x)[1].flatten().tolist())
+    expected = packed(random_moe(WIDE, dtype), quantization)(x)
+    for index, expert in enumerate(moe.experts):
+        if index not in chosen:
+            expert.up.weight.fill_(torch.nan)
+    assert len(chosen) < WIDE.num_experts
+    assert torch.equal(packed(moe, quantization)(x), expected)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+@torch.inference_mode()
+def test_a_token_that_is_not_finite_affects_no_other_token(dtype, quantization, bad):
+    moe, x = packed(random_moe(SHARED, dtype), quantization), torch.randn(9, HIDDEN).to(dtype)
+    expected = moe(x)
+    x[4, 7] = bad
+    found = moe(x)
+    others = [0, 1, 2, 3, 5, 6, 7, 8]
+    assert not found[4].isfinite().all() and torch.equal(found[others], expected[others])
+    assert moe(x[:0]).shape == (0, HIDDEN)
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize(("experts", "choices"), [(1, 1), (5, 2), (8, 8), (60, 4), (128, 8)])
+def test_route(isa, dtype, experts, choices, normalized):
+    """Among equal logits the first expert is chosen, as in the reference."""
+    logits = (torch.randn(90, experts + 3) * 3).round().div(2).to(dtype)[:, 1:-2]
+    logits[5] = 0
+    logits[6, 0] = 80
+    shares, chosen = ops.route(logits, choices, normalized)
+    expected, indices = torch_ops.route(logits, choices, normalized)
+    assert torch.equal(chosen, indices) and chosen[5].tolist() == list(range(choices))
+    torch.testing.assert_close(shares, expected, atol=1e-6, rtol=1e-5)
+    assert torch.equal(ops.route(logits[7:8], choices, normalized)[0], shares[7:8])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("normalized", [True, False])
+def test_route_of_logits_that_are_not_finite(isa, bad, normalized):
+    """Indices stay in range, and no share is finite."""
+    logits = torch.randn(4, 6)
+    logits[1, 0] = logits[2, 5] = bad
+    logits[3] = bad
+    shares, experts = ops.route(logits, 3, normalized)
+    assert shares.isfinite().all(1).tolist() == [True, False, False, False] and not shares[1:].isfinite().any()
+    assert all(len({*row}) == 3 and {*row} <= {*range(6)} for row in experts.tolist())
