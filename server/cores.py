@@ -1,7 +1,8 @@
-"""Processor cores: how many this process may use, and how several workers divide them."""
+"""Processor cores: how many this process may use, how several workers divide them, and who gives way to whom."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 _PROCESSORS = Path("/sys/devices/system/cpu")
+_NICENESS, _MAX_NICENESS = 10, 19
+"""With 10, a task gets a tenth of a core that a step uses too, and the whole of a core that nothing else uses."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,17 @@ def usable_cores(root: Path = _CGROUP) -> int:
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(root)
     return allowed if quota is None else max(1, min(allowed, round(quota)))
+
+
+def give_way(task: int) -> None:
+    """Lower the priority of a process, or on Linux of a thread, so that the steps have the cores first.
+
+    task: id of the process or thread. Its priority is not changed where the system does not allow it.
+    """
+    if hasattr(os, "setpriority"):
+        with contextlib.suppress(OSError):
+            niceness = min(os.getpriority(os.PRIO_PROCESS, task) + _NICENESS, _MAX_NICENESS)
+            os.setpriority(os.PRIO_PROCESS, task, niceness)
 
 
 def divide_cores(

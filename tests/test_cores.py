@@ -1,12 +1,14 @@
-"""Number of usable cores, and how several workers divide them."""
+"""Number of usable cores, how several workers divide them, and processes that give way."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
-from server.cores import CoreShare, divide_cores, usable_cores
+from server.cores import CoreShare, divide_cores, give_way, usable_cores
 
 
 @pytest.mark.parametrize(
@@ -82,3 +84,15 @@ def test_divided_cores(machine, cores, workers, threads, quota, expected):
 def test_processors_without_a_description_are_cores(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 1, 2, 0}, raising=False)
     assert divide_cores(2, 0, tmp_path, tmp_path) == [CoreShare((0, 1), 2), CoreShare((2, 3), 2)]
+
+
+@pytest.mark.skipif(not hasattr(os, "setpriority"), reason="this system has no priorities of processes")
+def test_a_process_gives_way_as_far_as_the_system_allows():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        for expected in (min(own + 10, 19), 19, 19):
+            give_way(process.pid)
+            assert os.getpriority(os.PRIO_PROCESS, process.pid) == expected
+        process.communicate(b"\n")
+    give_way(process.pid)  # It has ended.
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own

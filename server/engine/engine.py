@@ -34,6 +34,8 @@ from server.ipc.messages import (
 
 log = logging.getLogger("triptych.engine")
 
+PREFILL_SHARE = 0.5
+"""Length of an encoder step, in decode steps, while prompts stretch the decode steps: gaps stay below 2.25 of them."""
 MAX_STALE_DEADLINES = 64
 """Deadlines of ended requests that are kept beside one for each open request, before the heap is cleaned."""
 
@@ -172,13 +174,16 @@ class Engine:
         return timing
 
     def _encode(self, name: str, encoding: EncoderEngine) -> StepTiming | None:
-        """One encoder step, about as long as a step of the decoders that it delays."""
+        """One encoder step, about as long as a step of the decoders that it delays, or shorter beside their prompts."""
         self._encoded_last.add(name)
         self._has_encoded = True
         models = [model for model in self.models.values() if self._is_generating(model)]
         decode_seconds = [model.generation.scheduler.decode_seconds for model in models if model.generation is not None]
         known = [seconds for seconds in decode_seconds if seconds is not None]
-        return encoding.step(self._events, bool(models), min(known, default=None))
+        seconds = min(known, default=None)
+        if seconds is not None and any(m.generation is not None and m.generation.scheduler.has_prefill for m in models):
+            seconds *= PREFILL_SHARE
+        return encoding.step(self._events, bool(models), seconds)
 
     @staticmethod
     def _is_generating(model: ModelEngine) -> bool:

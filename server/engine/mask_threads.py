@@ -7,14 +7,13 @@ their own with a low priority, so that they also leave the processors to the ste
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from server.cores import usable_cores
+from server.cores import give_way, usable_cores
 from server.engine.grammar_state import GrammarState
 
 log = logging.getLogger("triptych.engine")
@@ -24,7 +23,6 @@ SLOW_SECONDS = 0.01
 SLOW_DECAY = 0.9
 """A grammar that was slow once becomes fast again after some tasks: its recorded time falls by this factor."""
 NUM_SLOW_THREADS = 2
-_NICENESS = 10
 
 MaskRow = tuple[GrammarState, Sequence[int], Sequence[int], Sequence[int]]
 """A sequence: its grammar state, its tokens, its end tokens and its stop tokens."""
@@ -63,7 +61,7 @@ class MaskThreads:
         self._compute = compute
         self._num_fast = max(usable_cores() * 4 // 5, 1)
         self._fast = ThreadPoolExecutor(self._num_fast, thread_name_prefix="masks")
-        self._slow = ThreadPoolExecutor(NUM_SLOW_THREADS, thread_name_prefix="slow-masks", initializer=_give_way)
+        self._slow = ThreadPoolExecutor(NUM_SLOW_THREADS, thread_name_prefix="slow-masks", initializer=_lower_priority)
         self._done = threading.Condition()
 
     def start(self, tasks: Sequence[MaskTask]) -> None:
@@ -115,7 +113,7 @@ class MaskThreads:
                 self._done.notify_all()
 
 
-def _give_way() -> None:
+def _lower_priority() -> None:
     """Lower the priority of this thread. Only Linux has priorities of threads."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        give_way(threading.get_native_id())

@@ -125,6 +125,11 @@ class Scheduler:
         """Expected duration of a pure decode step of the running groups; None before such steps were measured."""
         return self.prefill_budget.decode_seconds(sum(len(group.sequences) for group in self.running))
 
+    @property
+    def has_prefill(self) -> bool:
+        """Whether prompts wait, or are partly computed."""
+        return bool(self.waiting) or not all(one.is_ready_to_decode or one.is_computed for one in self.running)
+
     def refusal(self, group: SequenceGroup) -> str | None:
         """Why a group could not run even alone, or None if it can."""
         if group.max_rows > self.max_batch_rows:

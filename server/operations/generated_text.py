@@ -84,7 +84,7 @@ class TextDelta:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
-    logprobs: Logprobs = field(default_factory=Logprobs)
+    logprobs: Sequence[TokenLogprob] = ()
     marks: list[tuple[int, int]] = field(default_factory=list)
 
     def extend(self, later: TextDelta) -> None:
@@ -93,7 +93,8 @@ class TextDelta:
         self.text += later.text
         self.token_ids += later.token_ids
         self.pieces += later.pieces
-        self.logprobs.extend(later.logprobs)
+        if later.logprobs:
+            self.logprobs = Logprobs((*self.logprobs, *later.logprobs))
 
 
 def load_token_bytes(tokenizer: Tokenizer) -> None:
@@ -178,12 +179,13 @@ class GeneratedText:
             elif token_id in self._marker_ids:
                 marks.append((len(text), token_id))
         count = len(pieces)
-        own = Logprobs(logprobs)[:count] if logprobs else Logprobs()
+        own = Logprobs(logprobs)[:count] if logprobs else ()
         delta = TextDelta(self, text, list(token_ids[:count]), pieces, own, marks)
         self.text += delta.text
         self.token_ids += delta.token_ids
         self.pieces += pieces
-        self.logprobs.extend(delta.logprobs)
+        if own:
+            self.logprobs.extend(own)
         return delta
 
     def finish(self, hypothesis: Hypothesis) -> TextDelta:

@@ -43,7 +43,7 @@ class GrammarCompiler:
             f"takes more than {cpu_seconds:g} s or more than {memory_bytes >> 20} MiB of memory to compile"
         )
         arguments = [str(cpu_seconds), str(memory_bytes)]
-        self._processes = [LineProcess(_PROCESS_FILE, arguments) for _ in range(NUM_PROCESSES)]
+        self._processes = [LineProcess(_PROCESS_FILE, arguments, gives_way=True) for _ in range(NUM_PROCESSES)]
         self._idle: queue.LifoQueue[LineProcess] = queue.LifoQueue()
         for process in self._processes:
             self._idle.put(process)

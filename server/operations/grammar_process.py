@@ -14,7 +14,6 @@ without the text around them.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from functools import cache
 from types import SimpleNamespace
@@ -23,8 +22,6 @@ from typing import Any
 import llguidance
 
 MAX_REASON_CHARACTERS = 200
-NICENESS = 5
-"""The streams of running requests have the processor first."""
 
 
 def compile(text_format: dict[str, Any]) -> dict[str, str]:
@@ -78,14 +75,13 @@ def _byte_vocabulary() -> llguidance.LLTokenizer:
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Limit the address space, forbid core files, and give way to other processes."""
+    """Limit the address space, and forbid core files."""
     if sys.platform == "win32":
         return
     import resource
 
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.nice(NICENESS)
 
 
 def _set_alarm(cpu_seconds: float) -> None:

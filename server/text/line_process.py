@@ -9,6 +9,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from server.cores import give_way
+
 _START_SECONDS = 30.0
 _INHERITED_VARIABLES = ("PATH", "PYTHONPATH", "PYTHONHOME", "SYSTEMROOT", "TZ", "LANG", "LC_ALL")
 
@@ -17,10 +19,11 @@ class LineProcess:
     """Starts with the first line, and is replaced after it was killed. Not for several threads at once.
 
     file: Python script. It prints an empty line when it is ready. arguments: its arguments.
+    gives_way: it has a lower priority than this process, from its start.
     """
 
-    def __init__(self, file: Path, arguments: Sequence[str] = ()) -> None:
-        self._file, self._arguments = file, arguments
+    def __init__(self, file: Path, arguments: Sequence[str] = (), gives_way: bool = False) -> None:
+        self._file, self._arguments, self._gives_way = file, arguments, gives_way
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -61,6 +64,8 @@ class LineProcess:
             stderr=subprocess.DEVNULL,
             env={name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ},
         )
+        if self._gives_way:
+            give_way(self._process.pid)
         if not self._exchange(b"", _START_SECONDS):
             raise TimeoutError(f"did not start within {_START_SECONDS:g} s")
 

@@ -346,7 +346,7 @@ PROMISES: tuple[Promise, ...] = (
         latency.grammars,
         "grammars-compile-in-the-step",
         {"runs": 8},
-        {"runs": 3},
+        {"runs": 2},
     ),
     Promise(
         28,

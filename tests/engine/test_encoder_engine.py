@@ -11,7 +11,9 @@ import torch
 import server.engine.engine as engine_module
 from server.engine import encoder_outputs
 from server.engine.encode_queue import EncodeQueue, EncodeRequest
+from server.engine.encoder_engine import EncoderEngine
 from server.engine.fairness import DeficitRoundRobin
+from server.engine.scheduler import Scheduler
 from server.ipc.messages import Encode, EncodeItem
 from tests.engine.harness import engine, generate, run
 from tests.parity.checkpoints import random_ids
@@ -287,3 +289,16 @@ def test_an_encoder_step_beside_streams_takes_as_long_as_a_decode_step(pairs):
     assert encoding._max_step_tokens(0.0001) == 16, "a request must get on"
     assert encoding._max_step_tokens(10.0) == encoding.max_tokens
     assert encoding._max_step_tokens(None) == encoding.max_shared_tokens
+
+
+@pytest.mark.parametrize(("has_prefill", "expected"), [(False, 0.01), (True, 0.005)])
+def test_an_encoder_step_is_shorter_while_prompts_lengthen_the_decode_steps(pairs, monkeypatch, has_prefill, expected):
+    both = engine([pairs("bert"), pairs("gpt2")])
+    both.add(generate(pairs("gpt2"), 1, [5, 6, 7], max_new_tokens=60, end_token_ids=[]))
+    both.step()
+    monkeypatch.setattr(Scheduler, "decode_seconds", 0.01)
+    monkeypatch.setattr(Scheduler, "has_prefill", has_prefill)
+    given = []
+    monkeypatch.setattr(EncoderEngine, "step", lambda self, events, is_shared, seconds: given.append(seconds))
+    both._encode("bert", both.models["bert"].encoding)
+    assert given == [pytest.approx(expected)]

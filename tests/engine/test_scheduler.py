@@ -70,6 +70,22 @@ def test_decoding_continues_during_a_long_prefill():
         assert schedule.phase == "mixed"
 
 
+def test_prompts_count_as_prefill_until_they_are_computed():
+    simulation = Simulation(
+        random.Random(2), cross=False, blocks=200, block_size=4, max_batch_tokens=8, max_batch_rows=8
+    )
+    queue(simulation, 4)
+    assert simulation.scheduler.has_prefill
+    turn(simulation)
+    assert not simulation.scheduler.has_prefill, "the only group decodes"
+    queue(simulation, 30)
+    turn(simulation)
+    assert not simulation.scheduler.waiting and simulation.scheduler.has_prefill
+    while simulation.scheduler.running[-1].num_generated == 0:
+        turn(simulation)
+    assert not simulation.scheduler.has_prefill
+
+
 def test_a_decoding_step_prefills_only_a_small_chunk():
     simulation = Simulation(
         random.Random(2), cross=False, blocks=200, block_size=4, max_batch_tokens=160, max_batch_rows=64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -179,6 +180,8 @@ def test_a_refused_format_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch)
         for _ in range(2):
             grammar.source_of(JsonFormat({"type": "array"}), compiler)
         assert len(lines) == 5
+        niceness = [os.getpriority(os.PRIO_PROCESS, pid) for pid in (compiler._processes[-1].pid, 0)]
+        assert niceness[0] > niceness[1], "compiling does not give way to the streams"
     finally:
         compiler.close()
     with pytest.raises(InvalidRequest, match="the server is stopping"):

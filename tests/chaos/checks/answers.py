@@ -63,6 +63,8 @@ def canaries(requests: int) -> Record:
         answer = await connection.request("POST", "/embed", {"inputs": text})
         if not record.must(answer.status == 200, f"/embed: status {answer.status}"):
             return
+        if not record.must(isinstance(answer.json, list), "/embed: the answer of another route"):
+            return
         vector = answer.json[0]
         known = embeddings.setdefault(text, vector)
         same = all(abs(a - b) < 1e-4 for a, b in zip(vector, known, strict=True))  # type: ignore[call-overload]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from server.api.dialects.native.bodies import GenerateBody, TranslateBody, is_one
 from server.api.sse import frame
 from server.errors import RequestError
-from server.ipc.logprobs import Logprobs
+from server.ipc.logprobs import TokenLogprob
 from server.operations.generate import GeneratedChoice, GenerateResult
 from server.operations.generated_text import AttentionMatrix, ScoredToken, TextDelta
 from server.operations.generation_run import PhaseSeconds, TokenUsage
@@ -133,7 +134,7 @@ class TranslateRenderer:
         return rendered
 
 
-def _tokens(token_ids: list[int], logprobs: Logprobs) -> list[dict[str, Any]]:
+def _tokens(token_ids: list[int], logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
     """The tokens of a `token` event."""
     if not logprobs:
         return [{"id": token_id} for token_id in token_ids]
