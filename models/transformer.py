@@ -73,7 +73,6 @@ from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.lora.adapters import AdapterSet
 from models.stack import Stack
 from models.step_inputs import PagedStepInputs, RaggedStepInputs, SourceStates
-from weights.quantized_matrix import QuantizedMatrix
 
 
 class Transformer(nn.Module):
@@ -254,8 +253,8 @@ class Transformer(nn.Module):
         for stack in (self.encoder, self.decoder):
             if stack is None or not isinstance(stack.embedding, Embedding):
                 continue
-            if isinstance(stack.tokens.weight, QuantizedMatrix):
-                stack.tokens.share(table_packer(stack.tokens.weight, None), dtype)
+            if stack.tokens.matrix is not None:
+                stack.tokens.share(table_packer(stack.tokens.matrix, None), dtype)
 
     def self_attention_layers(self) -> tuple[AttentionConfig, ...]:
         """Attention of each layer of the self-attention cache; empty without a decoder."""

@@ -17,25 +17,29 @@ from weights.quantized_matrix import QuantizedMatrix
 class EmbeddingTable(nn.Module):
     """Table with one vector per index.
 
-    weight: [rows, hidden], model dtype, or a quantised matrix until it is packed. Empty after `share`.
+    weight: [rows, hidden], model dtype. Empty after `share`. See `matrix`.
     packed: the table in a kernel's layout, which may be the weight of an output head, after `share`; or None.
     forward: [tokens], int64 -> [tokens, hidden], model dtype.
     """
 
     def __init__(self, rows: int, hidden_size: int) -> None:
         super().__init__()
-        self.weight: nn.Parameter | QuantizedMatrix = parameter(rows, hidden_size)
+        self.weight = parameter(rows, hidden_size)
         self.packed: ops.LinearWeight | None = None
 
     def forward(self, index: Tensor) -> Tensor:
-        if self.packed is not None:
-            return self.packed.rows(index)
-        assert not isinstance(self.weight, QuantizedMatrix), "a quantised matrix must be packed first"
-        return ops.DenseWeight(self.weight, None).rows(index)
+        assert self.matrix is None, "a quantised matrix must be packed first"
+        return (self.packed or ops.DenseWeight(self.weight, None)).rows(index)
+
+    @property
+    def matrix(self) -> QuantizedMatrix | None:
+        """The table as the checkpoint stores it quantised. It is in the place of `weight` until it is packed."""
+        weight: object = self.weight
+        return weight if isinstance(weight, QuantizedMatrix) else None
 
     def share(self, packed: ops.LinearWeight, dtype: torch.dtype) -> None:
         """Free `weight`, and read rows from a packed weight instead. dtype: of the empty table that stays."""
-        like = self.weight.codes if isinstance(self.weight, QuantizedMatrix) else self.weight
+        like = self.weight if self.matrix is None else self.matrix.codes
         del self.weight
         self.weight = nn.Parameter(like.new_empty((0, like.shape[1]), dtype=dtype), requires_grad=False)
         self.packed = packed

@@ -19,7 +19,6 @@ from server.text.vocabulary_files import word_piece
 from weights.gguf.container import Gguf
 from weights.gguf.documents import CONTROL, UNKNOWN, UNUSED, token_types
 
-PreTokenizer = pre_tokenizers.PreTokenizer
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -30,23 +29,23 @@ _CASED_WORDS = (
 _TEKKEN = rf"{_CASED_WORDS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
-def _gpt2() -> PreTokenizer:
+def _gpt2() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.ByteLevel(add_prefix_space=False)
 
 
-def _digits() -> PreTokenizer:
+def _digits() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
 
 
-def _split(pattern: str) -> Callable[[], PreTokenizer]:
-    def build() -> PreTokenizer:
+def _split(pattern: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
+    def build() -> pre_tokenizers.PreTokenizer:
         split = pre_tokenizers.Split(Regex(pattern), "isolated")
         return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
     return build
 
 
-def _falcon() -> PreTokenizer:
+def _falcon() -> pre_tokenizers.PreTokenizer:
     three = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")
     parts = [pre_tokenizers.Punctuation("contiguous"), _gpt2(), pre_tokenizers.Digits(individual_digits=False), three]
     return pre_tokenizers.Sequence(parts)
@@ -54,7 +53,7 @@ def _falcon() -> PreTokenizer:
 
 _LLAMA3 = _split(rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}")
 _QWEN2 = _split(rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_REST}")
-_PRE_TOKENIZERS: Mapping[str, Callable[[], PreTokenizer]] = {
+_PRE_TOKENIZERS: Mapping[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     **dict.fromkeys(("gpt-2", "phi-2", "jina-v2-de", "jina-v2-es", "mpt", "olmo", "roberta-bpe"), _gpt2),
     **dict.fromkeys(("starcoder", "smollm", "refact", "command-r"), _digits),
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "dbrx", "smaug-bpe", "falcon3"), _LLAMA3),

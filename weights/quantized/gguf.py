@@ -99,7 +99,7 @@ def _shifted(packed: Tensor, bits: int, run: int) -> Tensor:
     packed: [..., bytes]. bits: bits of a code. run: bytes of a run.
     Returns [..., 8 / bits * bytes], uint8.
     """
-    runs = packed.unflatten(-1, (-1, run))
+    runs = packed.reshape(*packed.shape[:-1], -1, run)
     parts = [runs >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
     return torch.stack(parts, dim=-2).flatten(-3)
 
