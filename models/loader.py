@@ -25,6 +25,7 @@ from models.families.shared.family import Family, Task
 from models.generation_defaults import GenerationDefaults, generation_defaults
 from models.gguf_rules import gguf_rules
 from models.json_file import json_object
+from models.layers.embeddings import EmbeddingTable
 from models.layers.heads import LanguageModel
 from models.layers.linear import Linear, set_parameter
 from models.layers.sentence_head import SentenceHead
@@ -34,8 +35,10 @@ from models.sentence_files import sentence_config
 from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
 from weights.gguf.choose import is_gguf
+from weights.gguf.container import read_gguf
 from weights.load import LoadReport, load_weights
 from weights.quantized.formats import QuantizedFormat, quantized_format
+from weights.quantized.gguf import GgufFormat
 from weights.quantized_matrix import QuantizedMatrix
 from weights.read import WeightsError, open_checkpoint
 from weights.resolve import ResolveError, file_in
@@ -117,6 +120,8 @@ def load_model(
     tensor or file.
     """
     ops.check_quantization(dtype, device, quantization)
+    if adapters and is_gguf(directory):
+        raise ConfigError(f"adapter {next(iter(adapters))!r}: adapters of models in GGUF files are not supported")
     hf = json_object(directory, "config.json")
     if hf is None:
         raise ConfigError("the checkpoint has no config.json")
@@ -137,7 +142,7 @@ def load_model(
         transformer = Transformer(config)
     transformer.eval()
     rules = gguf_rules(config, hf) if is_gguf(directory) else family.rules(config, hf, architecture)
-    matrix_format = quantized_format(hf)
+    matrix_format = GgufFormat(read_gguf(directory)) if is_gguf(directory) else quantized_format(hf)
     keep: Callable[[str, QuantizedMatrix], bool] = _never
     if quantization is None:
         keep = partial(_keeps_quantized, transformer, dtype, device)
@@ -224,8 +229,14 @@ def _keeps_quantized(
 ) -> bool:
     """Whether the transformer computes with this quantised matrix as it is. name: name of the parameter."""
     path, _, attribute = name.rpartition(".")
-    is_linear = isinstance(transformer.get_submodule(path), Linear | LanguageModel) and attribute == "weight"
-    return is_linear and _MIXTURE.isdisjoint(path.split(".")) and ops.has_kernel(matrix, dtype, device)
+    owner = transformer.get_submodule(path)
+    takes = isinstance(owner, Linear | LanguageModel) or type(owner) is EmbeddingTable
+    return (
+        takes
+        and attribute == "weight"
+        and _MIXTURE.isdisjoint(path.split("."))
+        and ops.has_kernel(matrix, dtype, device)
+    )
 
 
 def _never(name: str, matrix: QuantizedMatrix) -> bool:

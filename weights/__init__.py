@@ -9,6 +9,8 @@
 | `load`             | check that a checkpoint has exactly the tensors of a model, and load them        |
 | `quantized_matrix` | a matrix of small codes with scales, as rules and kernels see it                 |
 | `quantized`        | formats of quantised checkpoints, one file each                                  |
+| `json_files`       | the JSON files of a checkpoint, or the metadata of a GGUF file in their place    |
+| `gguf`             | the header of GGUF files, and the JSON files that their metadata replace         |
 | `demo`             | small checkpoints that ship with Triptych, and the recipe that trains them       |
 
 Imports nothing of `models` or `server`, except in the recipe of `demo`.

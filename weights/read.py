@@ -189,7 +189,7 @@ def _read_index(path: Path) -> dict[str, str]:
     raise WeightsError(f"{path.name!r} is not an index of weights: a JSON object with a 'weight_map'") from None
 
 
-def _read_gguf(path: Path) -> Mapping[str, StoredTensor]:
+def _read_gguf(path: Path) -> Mapping[str, Stored]:
     from weights.quantized.gguf import stored_tensors  # imports this module
 
     try:

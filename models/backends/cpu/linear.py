@@ -20,6 +20,7 @@ from models.backends.cpu.trace import SymbolicTensor
 from models.backends.torch import operations as torch_operations
 from models.backends.torch.quantization import quantize_int8
 from models.config import Activation
+from models.huge_pages import empty_in_huge_pages
 from models.tensor_memory import PRIVATE, TensorMemory
 from weights.quantized_matrix import QuantizedMatrix
 
@@ -206,7 +207,7 @@ class FloatWeight(CpuWeight):
         super().__init__(weight.shape, weight.dtype, bias, -(-weight.shape[1] // group) * group, out_dtype, memory)
         self._is_packed, self._weight = is_packed, weight.contiguous()
         if is_packed:
-            packed = weight.new_empty(-(-self._columns // PANEL) * PANEL * self._padded)
+            packed = empty_in_huge_pages(-(-self._columns // PANEL) * PANEL * self._padded, weight)
             if not weight.is_meta:
                 library.loaded().triptych_pack_floats(
                     library.DTYPE_CODES[weight.dtype],
@@ -263,7 +264,7 @@ class Int8Weight(CpuWeight):
     ) -> None:
         like = weight.codes if isinstance(weight, QuantizedMatrix) else weight
         super().__init__(weight.shape, dtype or like.dtype, bias, -(-weight.shape[1] // 4) * 4, out_dtype, memory)
-        packed = like.new_empty(-(-self._columns // PANEL) * PANEL * self._padded, dtype=torch.int8)
+        packed = empty_in_huge_pages(-(-self._columns // PANEL) * PANEL * self._padded, like, torch.int8)
         offsets = like.new_empty(self._columns, dtype=torch.int32)
         scales = like.new_empty(self._columns, dtype=torch.float32)
         if not weight.is_meta:
