@@ -16,7 +16,7 @@ from server.ipc.descriptions import ModelSpec
 from server.ipc.weight_memory import WeightMemory
 from tests.parity.checkpoints import edit_config, random_ids, save
 from tests.parity.paged import Rows, encoder_batch
-from tests.parity.quantized_checkpoints import FORMATS, INT8_FORMATS, changed, quantize, relative_error
+from tests.parity.quantized_checkpoints import FORMATS, KERNEL_FORMATS, changed, quantize, relative_error
 from weights.load import WeightsError
 
 CPU = torch.device("cpu")
@@ -105,7 +105,7 @@ def test_kernels_compute_with_the_stored_matrices_where_they_can(pair, kind):
     loaded, expected = load_model(quantized, torch.float32, CPU), load_model(plain, torch.float32, CPU)
     found = logits(loaded)
     assert relative_error(found, logits(expected)) < 0.03
-    if kind in INT8_FORMATS:
+    if kind in KERNEL_FORMATS:
         assert loaded.weight_bytes < 0.7 * expected.weight_bytes and not loaded.notes
     # Alone as in a batch, bit for bit.
     with torch.inference_mode():

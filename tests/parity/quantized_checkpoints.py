@@ -59,8 +59,8 @@ FORMATS: dict[str, tuple[dict[str, Any], Recipe]] = {
         lambda out, width, seed: recipes.fp8(out, width, (32, 32), seed=seed),
     ),
 }
-INT8_FORMATS = ("gptq-8-bits", "compressed-int8")
-"""Formats that the kernels for int8 compute with as they are."""
+KERNEL_FORMATS = ("gptq", "gptq-8-bits", "awq", "compressed-int4", "compressed-int8")
+"""Formats that the kernels compute with as they are."""
 
 
 def quantize(source: Path, name: str, target: Path, linear: Callable[[str], bool]) -> tuple[Path, Path]:
