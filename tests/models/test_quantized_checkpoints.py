@@ -16,7 +16,7 @@ from server.ipc.descriptions import ModelSpec
 from server.ipc.weight_memory import WeightMemory
 from tests.parity.checkpoints import edit_config, random_ids, save
 from tests.parity.paged import Rows, encoder_batch
-from tests.parity.quantized_checkpoints import FORMATS, INT8_FORMATS, changed, quantize, relative_error
+from tests.parity.quantized_checkpoints import FORMATS, KERNEL_FORMATS, changed, quantize, relative_error
 from weights.load import WeightsError
 
 CPU = torch.device("cpu")
@@ -54,13 +54,13 @@ def checkpoint(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pair(checkpoint):
+def pair(checkpoint, tmp_path_factory):
     """Returns the directories of a quantised checkpoint and of its weights in float32, by decoder and format."""
     made = {}
 
     def get(decoder: str, kind: str):
         if (decoder, kind) not in made:
-            made[decoder, kind] = quantize(checkpoint(decoder), kind, is_linear)
+            made[decoder, kind] = quantize(checkpoint(decoder), kind, tmp_path_factory.mktemp(kind), is_linear)
         return made[decoder, kind]
 
     return get
@@ -69,6 +69,10 @@ def pair(checkpoint):
 def is_linear(module: str) -> bool:
     """Projections and the matrices of Mixtral's experts; the router and the head stay as they are."""
     return module.split(".")[-1].endswith(("proj", "w1", "w2", "w3"))
+
+
+def is_query_or_value(module: str) -> bool:
+    return module.endswith(("q_proj", "v_proj"))
 
 
 def logits(loaded: LoadedModel) -> torch.Tensor:
@@ -101,7 +105,7 @@ def test_kernels_compute_with_the_stored_matrices_where_they_can(pair, kind):
     loaded, expected = load_model(quantized, torch.float32, CPU), load_model(plain, torch.float32, CPU)
     found = logits(loaded)
     assert relative_error(found, logits(expected)) < 0.03
-    if kind in INT8_FORMATS:
+    if kind in KERNEL_FORMATS:
         assert loaded.weight_bytes < 0.7 * expected.weight_bytes and not loaded.notes
     # Alone as in a batch, bit for bit.
     with torch.inference_mode():
@@ -109,12 +113,10 @@ def test_kernels_compute_with_the_stored_matrices_where_they_can(pair, kind):
     assert torch.equal(alone, found[len(TEXTS[0]) :][: len(alone)])
 
 
-def test_projections_of_different_kinds_are_separate_products(checkpoint):
+def test_projections_of_different_kinds_are_separate_products(checkpoint, tmp_path):
     if not ops.kernels_are_built:
         pytest.skip("the compiled kernels were not built")
-    quantized, plain = quantize(
-        checkpoint("llama"), "gptq-8-bits", lambda module: module.endswith(("q_proj", "v_proj"))
-    )
+    quantized, plain = quantize(checkpoint("llama"), "gptq-8-bits", tmp_path, is_query_or_value)
     loaded, expected = load_model(quantized, torch.float32, CPU), load_model(plain, torch.float32, CPU)
     attention = loaded.transformer.decoder.layers[0].attention
     assert attention.merged is None and attention.query.packed is not None
@@ -149,7 +151,7 @@ def test_an_encoder(tmp_path):
     save(tmp_path / "bert", BertConfig(**SIZES), "BertForMaskedLM")
     inside = ("query", "key", "value", "dense")
     quantized, plain = quantize(
-        tmp_path / "bert", "gptq", lambda module: ".layer." in module and module.endswith(inside)
+        tmp_path / "bert", "gptq", tmp_path, lambda module: ".layer." in module and module.endswith(inside)
     )
     batch = encoder_batch(TEXTS, CPU)
     with ops.using("torch"), torch.inference_mode():

@@ -59,16 +59,14 @@ FORMATS: dict[str, tuple[dict[str, Any], Recipe]] = {
         lambda out, width, seed: recipes.fp8(out, width, (32, 32), seed=seed),
     ),
 }
-INT8_FORMATS = ("gptq-8-bits", "compressed-int8")
-"""Formats that the kernels for int8 compute with as they are."""
+KERNEL_FORMATS = ("gptq", "gptq-8-bits", "awq", "compressed-int4", "compressed-int8")
+"""Formats that the kernels compute with as they are."""
 
 
-def quantize(
-    source: Path, name: str, linear: Callable[[str], bool] = lambda module: module.split(".")[-1].endswith("proj")
-) -> tuple[Path, Path]:
+def quantize(source: Path, name: str, target: Path, linear: Callable[[str], bool]) -> tuple[Path, Path]:
     """Quantise linears of a checkpoint. Other tensors stay as they are.
 
-    source: directory of the checkpoint. name: key of `FORMATS`.
+    source: directory of the checkpoint. name: key of `FORMATS`. target: directory for the two checkpoints.
     linear: whether the module with this name is quantised.
     Returns the directories of the quantised checkpoint and of one with the same weights in float32.
     """
@@ -84,7 +82,7 @@ def quantize(
             stored[tensor_name], plain[tensor_name] = tensor, tensor
     directories = []
     for kind, tensors in (("quantized", stored), ("plain", plain)):
-        directory = source.parent / f"{source.name}-{name}-{kind}"
+        directory = target / kind
         shutil.copytree(source, directory)
         save(directory, tensors)
         directories.append(directory)
