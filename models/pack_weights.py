@@ -36,8 +36,8 @@ def pack_weights(
     """Pack all linears of a model in place. Projections with the same input are merged into one product.
 
     quantization: `int8` rounds all linears but routers, the output head and the token table that is tied to it. Other
-        embeddings, norms and biases keep their dtype, and so do hidden states. Attention then works in `ops.attention_dtype`,
-        except sparse and disentangled attention.
+        embeddings, norms and biases keep their dtype, and so do hidden states. Attention then works in
+        `ops.attention_dtype`, except sparse and disentangled attention.
     device: device that runs the model; None for the device of its parameters. They differ if the parameters are on the
         meta device, because `memory` has their contents.
     memory: keeps the packed weights, and then the parameters that stay as they are.

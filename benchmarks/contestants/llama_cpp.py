@@ -1,7 +1,7 @@
 """The server of llama.cpp (`--llama-cpp`), over HTTP, without streaming.
 
-Its models are in GGUF format, in `made/SHAPE/PRECISION.gguf` in the checkpoint directory; int8 means Q8_0. A missing file
-is made by the converter in the source tree of llama.cpp, if the server was built there.
+Its models are in GGUF format, in `made/SHAPE/PRECISION.gguf` in the checkpoint directory; int8 means Q8_0. A missing
+file is made by the converter in the source tree of llama.cpp, if the server was built there.
 """
 
 from __future__ import annotations

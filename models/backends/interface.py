@@ -221,7 +221,9 @@ def pack_experts(
 ) -> PackedExperts:
     """Pack the experts of a layer: weight and bias of all first and of all last products, see `PackedExperts`."""
     weights = packer(*inner), packer(*outer)
-    assert all(isinstance(weight, cpu_linear.CpuWeight) for weight in weights), "only the CPU kernels have packed weights"
+    assert all(isinstance(weight, cpu_linear.CpuWeight) for weight in weights), (
+        "only the CPU kernels have packed weights"
+    )
     return PackedExperts(*weights, config)  # type: ignore[arg-type]
 
 

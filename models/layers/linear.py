@@ -67,7 +67,7 @@ def concatenate(linears: list[Linear]) -> tuple[Tensor, Tensor | None]:
 
 
 def concatenate_rows(tensors: list[Tensor]) -> Tensor:
-    """Concatenate tensors along the first dimension. For the meta device `torch.cat` would import a compiler, in a second."""
+    """Concatenate along the first dimension. For the meta device `torch.cat` would import a compiler, in a second."""
     first = tensors[0]
     if first.is_meta:
         return first.new_empty((sum(map(len, tensors)), *first.shape[1:]))

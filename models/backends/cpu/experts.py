@@ -40,7 +40,10 @@ def group_by_expert(experts: Tensor, num_experts: int) -> ExpertGroups:
     """
     tokens, choices = experts.shape
     groups = ExpertGroups(
-        *(experts.new_empty(shape) for shape in ((tokens, choices), (tokens, choices), (tokens, choices, 3), (tokens, 1)))
+        *(
+            experts.new_empty(shape)
+            for shape in ((tokens, choices), (tokens, choices), (tokens, choices, 3), (tokens, 1))
+        )
     )
     run(
         "group_by_expert",
