@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from models.config import ConfigError
-from weights.resolve import file_in
+from weights.json_files import NotJson, read_json_file
 
 
 def json_object(directory: Path, name: str) -> dict[str, Any] | None:
@@ -18,13 +17,10 @@ def json_object(directory: Path, name: str) -> dict[str, Any] | None:
 
     Raises ConfigError for a file that is not a JSON object, and ResolveError for one outside the directory.
     """
-    path = file_in(directory, name)
-    if path is None:
-        return None
     try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
+        value = read_json_file(directory, name)
+    except NotJson:
+        value = ""
+    if value is not None and not isinstance(value, dict):
         raise ConfigError(f"{name!r} is not a JSON object")
     return value

@@ -23,6 +23,7 @@ from models.config.sentence import SentenceConfig
 from models.families import family_of
 from models.families.shared.family import Family, Task
 from models.generation_defaults import GenerationDefaults, generation_defaults
+from models.gguf_rules import gguf_rules
 from models.json_file import json_object
 from models.layers.linear import set_parameter
 from models.layers.sentence_head import SentenceHead
@@ -31,6 +32,7 @@ from models.pack_weights import pack_weights
 from models.sentence_files import sentence_config
 from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
+from weights.gguf.choose import is_gguf
 from weights.load import load_weights
 from weights.read import WeightsError, open_checkpoint
 from weights.resolve import ResolveError, file_in
@@ -93,6 +95,7 @@ def load_model(
 ) -> LoadedModel:
     """Load a checkpoint.
 
+    directory: directory of the checkpoint, or its GGUF file.
     dtype: dtype of weights and hidden states. Adapters are computed in this dtype even if the weights are quantised.
     progress: called with (bytes read so far, total bytes).
     quantization: see `pack_weights`.
@@ -123,7 +126,7 @@ def load_model(
     with torch.device("meta"):
         transformer = Transformer(config)
     transformer.eval()
-    rules = family.rules(config, hf, architecture)
+    rules = gguf_rules(config, hf) if is_gguf(directory) else family.rules(config, hf, architecture)
     parameters = _load(transformer, directory, family, rules, dtype, device, progress, memory.is_filled)
     linears = adaptable(transformer)
     weight_bytes = pack_weights(transformer, quantization, device, memory)

@@ -5,7 +5,6 @@ Reimers and Gurevych 2019, arXiv:1908.10084; files as https://sbert.net writes t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from models.config import Activation, ConfigError
 from models.config.sentence import DenseConfig, Pooling, SentenceConfig
 from models.families.shared.fields import Fields
 from models.json_file import json_object
-from weights.resolve import file_in
+from weights.json_files import NotJson, read_json_file
 
 _MODES: Mapping[str, Pooling] = {
     "cls": "cls",
@@ -49,12 +48,12 @@ def sentence_config(directory: Path, hidden_size: int, default_pooling: Pooling)
     default_pooling: for a checkpoint without `modules.json`; its vectors are normalized to unit length.
     Raises ConfigError with the file and the setting that is not supported.
     """
-    path = file_in(directory, "modules.json")
-    if path is None:
-        return SentenceConfig((default_pooling,))
     try:
-        modules = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in json.loads(path.read_bytes())]
-    except (ValueError, TypeError, KeyError, RecursionError):
+        listed = read_json_file(directory, "modules.json")
+        if listed is None:
+            return SentenceConfig((default_pooling,))
+        modules = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in listed]
+    except (NotJson, TypeError, KeyError):
         raise ConfigError("'modules.json' is not a list of modules") from None
     # Dropout acts in training only.
     modules = [(kind, folder) for kind, folder in modules if kind != "Dropout"]

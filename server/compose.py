@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from server import settings as configuration
 from server.api.app import create_api, create_monitoring
-from server.api.fast_refusal import FastRefusals
+from server.api.arrivals import Arrivals
 from server.api.lifecycle import Lifecycle
 from server.api.serve import Endpoints, serve, stop_on_signals
 from server.api.state import State
@@ -112,7 +112,7 @@ class Server:
         app = create_api(self.state, self.lifecycle.lifespan)
         monitoring = create_monitoring(self.state)
         await serve(
-            app, monitoring, self.lifecycle, endpoints, stop, lambda: on_ready(endpoints.url), FastRefusals(self.state)
+            app, monitoring, self.lifecycle, endpoints, stop, lambda: on_ready(endpoints.url), Arrivals(self.state)
         )
 
     async def _load_texts(self) -> None:

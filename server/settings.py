@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, Pydant
 from server.api_keys import ApiKeys, load_keys
 from server.client.environment import VARIABLES as CLIENT_VARIABLES
 from server.errors import StartError
+from weights.gguf.choose import model_name
 
 PREFIX = "TRIPTYCH_"
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
@@ -47,17 +48,18 @@ def _model_entries(value: object) -> object:
 def split_entry(entry: str) -> tuple[str, str]:
     """The name and the source of `[NAME=]SOURCE`.
 
-    A missing name is the last part of the source: `name` for `org/name` and for `/some/where/name`. A path may contain
-    `=` itself: it has no name if there is a slash before, or if it is a directory as it stands.
+    A missing name is the last part of the source: `name` for `org/name`, `/some/where/name` and `name.gguf`. A path may
+    contain `=` itself: it has no name if there is a slash before, or if it is a directory as it stands.
     Raises ValueError for a source whose last part cannot be a name.
     """
     name, found, source = entry.partition("=")
-    is_path = "/" in name or (Path(entry).is_dir() and not Path(source).is_dir())
+    is_path = "/" in name or (Path(entry).exists() and not Path(source).exists())
     if found and not is_path:
         return name, source
     name = entry.partition("@")[0].rstrip("/").rpartition("/")[2]
     if name in ("", ".", "..", "~"):
         name = Path(entry).expanduser().resolve().name
+    name = model_name(name)
     if not MODEL_NAME.fullmatch(name):
         raise ValueError(f"cannot name a model after {entry!r}: write NAME=PATH, for example llm={entry}")
     return name, entry

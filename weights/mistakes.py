@@ -66,7 +66,7 @@ def _not_a_model(source: str, directory: Path) -> str | None:
     if cached:
         return f"{source!r} is the hub cache: write a hub id, for example {cached[0]}"
     if next(directory.glob("*.gguf"), None) is not None:
-        return f"{source!r} has GGUF files, which are not supported: use the safetensors checkpoint"
+        return f"{source!r} has GGUF files, but not the first piece of a model (-00001-of-...)"
     return f"{source!r} is not a checkpoint: it has no config.json"
 
 

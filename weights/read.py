@@ -2,6 +2,7 @@
 
 Reads safetensors (https://github.com/huggingface/safetensors), one file or shards with an index, memory-mapped.
 Otherwise reads `pytorch_model.bin` with `torch.load(weights_only=True)`, so that no checkpoint can run code.
+A GGUF file takes the place of a directory.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from weights.gguf.choose import is_gguf
+from weights.gguf.container import read_gguf
 from weights.resolve import ResolveError, file_in
 
 DTYPES = {
@@ -69,12 +72,15 @@ class StoredTensor:
 def open_checkpoint(directory: Path, folder: str = "") -> Iterator[Mapping[str, StoredTensor]]:
     """Open the tensors of a checkpoint, by name, in the order of the files.
 
-    directory: directory of the checkpoint.
+    directory: directory of the checkpoint, or a GGUF file.
     folder: subdirectory of the weight files; empty for the directory itself.
 
     Raises WeightsError for a missing, truncated or damaged file, a missing shard, a pickle of other objects than
     tensors, and a file outside the directory.
     """
+    if is_gguf(directory):
+        yield _read_gguf(directory)
+        return
     try:
         files, indexed, read_file = _find_files(directory, f"{folder}/" if folder else "")
         tensors: dict[str, StoredTensor] = {}
@@ -131,6 +137,15 @@ def _read_index(path: Path) -> dict[str, str]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     raise WeightsError(f"{path.name!r} is not an index of weights: a JSON object with a 'weight_map'") from None
+
+
+def _read_gguf(path: Path) -> Mapping[str, StoredTensor]:
+    from weights.quantized.gguf import stored_tensors  # imports this module
+
+    try:
+        return stored_tensors(read_gguf(path))
+    except ResolveError as error:
+        raise WeightsError(str(error)) from None
 
 
 def _read_safetensors(path: Path) -> Mapping[str, StoredTensor]:

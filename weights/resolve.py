@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
+from weights.gguf.choose import choice, is_gguf, models_in
 from weights.mistakes import missing, mistake
 
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
@@ -39,21 +40,26 @@ ADAPTER_WEIGHTS = ("adapter_model.safetensors",)
 
 
 def resolve(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
-    """Find the directory of a checkpoint, and download it from the hub if needed.
+    """Find the directory of a checkpoint, or its GGUF file. Download it from the hub if needed.
 
     A complete checkpoint in the local hub cache is used without a request. Nothing is downloaded where the environment
     sets HF_HUB_OFFLINE. Pickled weights are downloaded only from repositories without safetensors.
 
-    source: a directory, or a hub id `org/name`, with `@revision` for a branch, tag or commit.
+    source: a directory, a GGUF file, a directory with one GGUF model, or a hub id `org/name`, with `@revision` for a
+        branch, tag or commit.
     weights: file names of the weights; a checkpoint with one of them is complete.
 
     Raises ResolveError, whose message lists the places that were tried, or says what the directory is instead.
     """
     directory = Path(source).expanduser()
     if source and directory.is_dir():
+        if tuple(weights) == MODEL_WEIGHTS and not (directory / "config.json").exists() and models_in(directory):
+            return choice(source, directory)
         wrong = mistake(source, directory, tuple(weights) == ADAPTER_WEIGHTS)
         if wrong is not None:
             raise ResolveError(wrong)
+        return directory
+    if source and directory.exists() and is_gguf(directory) and tuple(weights) == MODEL_WEIGHTS:
         return directory
     if source and directory.exists():
         raise ResolveError(f"{directory.name!r} is a file, not a checkpoint directory: write the directory it is in")

@@ -39,13 +39,18 @@ class Door:
         self.body_bytes += size
         return size
 
-    def check(self, scope: Scope, headers: Headers) -> int:
-        """Bytes of the body of a request. Raises Overloaded without room for the request."""
+    def check(self, scope: Scope, headers: Headers, waiting: int = 0) -> int:
+        """Bytes of the body of a request. Raises Overloaded without room for the request.
+
+        waiting: requests that have arrived before and have not entered yet.
+        """
         if scope.get(OVER_CONNECTION_LIMIT):
             raise self._overloaded("too many connections are open")
         size = self._announced(headers)
-        if self.requests >= self.max_requests:
-            raise self._overloaded(f"{self.requests:,} requests are in progress (limit {self.max_requests:,})")
+        if self.requests + waiting >= self.max_requests:
+            raise self._overloaded(
+                f"{self.requests + waiting:,} requests are in progress (limit {self.max_requests:,})"
+            )
         # A body above the limit of one body is refused when it is read, and must not wait for room that never comes.
         if self.body_bytes and self.body_bytes + size > self.max_body_bytes:
             raise self._overloaded(f"the bodies of the requests in progress have {self.body_bytes:,} bytes")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -44,8 +46,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     max_connections: ClassVar[int] = sys.maxsize
 
     @staticmethod
-    def refuse(scope: Scope) -> Response | None:
-        """The answer to a request that the application does not have to see (`server.api.fast_refusal`), or None."""
+    def receive(scope: Scope, body: bytearray | None, start: Callable[[], None]) -> Response | None:
+        """Receive a request (`server.api.arrivals`): call `start` now or soon, or return the answer in its place.
+
+        body: None unless it has arrived as a whole.
+        """
+        start()
         return None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -54,6 +60,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._header_timer: asyncio.TimerHandle | None = None
         self._header_bytes = 0
         self._in_headers = True
+        self._is_parsing = False
+        self._unstarted: tuple[RequestResponseCycle, Any] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
@@ -69,7 +77,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._in_headers:
             self._header_bytes += len(data)
+        self._is_parsing = True
         super().data_received(data)
+        self._is_parsing = False
+        if self._unstarted is not None:
+            (cycle, app), self._unstarted = self._unstarted, None
+            self._start_asgi_task(cycle, app)
         if self._in_headers and self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
             self.transport.write(_TOO_LARGE)
             self.transport.close()
@@ -85,12 +98,19 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if self._is_parsing:
+            # A body that has arrived with the headers may decide whether the request is refused.
+            self._unstarted = cycle, app
+            return
         cycle.scope[OVER_CONNECTION_LIMIT] = self._is_over_limit  # type: ignore[literal-required]
-        refusal = self.refuse(cycle.scope)  # type: ignore[arg-type]
-        if refusal is None:
-            super()._start_asgi_task(cycle, app)
-        else:
-            self._answer(cycle, refusal)
+        body = None if cycle.more_body else cycle.body
+        answer = self.receive(cycle.scope, body, partial(self._start, cycle, app))  # type: ignore[arg-type]
+        if answer is not None:
+            self._answer(cycle, answer)
+
+    def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Hand a request to the application."""
+        super()._start_asgi_task(cycle, app)
 
     def _answer(self, cycle: RequestResponseCycle, response: Response) -> None:
         """Write a whole response. The rest of the request's body is read and dropped."""
@@ -147,9 +167,9 @@ class UvicornConnection:
 class DirectHttpProtocol(LimitedHttpProtocol):
     """Adds the connection of each request to its scope, for direct writes."""
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+    def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.scope[DIRECT_CONNECTION] = UvicornConnection(cycle)  # type: ignore[literal-required]
-        super()._start_asgi_task(cycle, app)
+        super()._start(cycle, app)
 
 
 async def choose_protocol(candidate: type[LimitedHttpProtocol] = DirectHttpProtocol) -> type[LimitedHttpProtocol]:

@@ -167,20 +167,20 @@ async def serve(
     endpoints: Endpoints,
     stop: asyncio.Event,
     on_ready: Callable[[], None],
-    refuse: Callable[[Scope], Response | None],
+    receive: Callable[[Scope, bytearray | None, Callable[[], None]], Response | None],
 ) -> None:
     """Serve until `stop` is set or no worker can be brought back, then drain and stop.
 
     app: the application, whose lifespan is that of `lifecycle`.
     monitoring: the application of the metrics port.
-    refuse: the answer to a request that `app` does not have to see, or None.
+    receive: receives each request, as `LimitedHttpProtocol.receive` does.
     on_ready: called once, when everything is loaded.
     Raises StartError when loading or the workers fail, CheckpointError if a checkpoint is the reason.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     chosen = await choose_protocol()
     limited = type(
-        chosen.__name__, (chosen,), {"max_connections": endpoints.max_connections, "refuse": staticmethod(refuse)}
+        chosen.__name__, (chosen,), {"max_connections": endpoints.max_connections, "receive": staticmethod(receive)}
     )
     servers = [_UvicornServer(_config(app, limited, "on"), endpoints.api, endpoints.tls)]
     if endpoints.metrics is not None:

@@ -16,22 +16,23 @@ class ReleaseRate:
 
     def __init__(self) -> None:
         self._released: deque[tuple[float, int]] = deque()
+        self._total = 0
 
     def add(self, amount: int) -> None:
         """Record a release."""
         now = time.monotonic()
+        self._total += amount
         if self._released and now - self._released[-1][0] < _BUCKET_SECONDS:
             began, earlier = self._released.pop()
             self._released.append((began, earlier + amount))
         else:
             self._released.append((now, amount))
         while now - self._released[0][0] > _WINDOW_SECONDS:
-            self._released.popleft()
+            self._total -= self._released.popleft()[1]
 
     def seconds_until(self, amount: int) -> int:
         """Estimated seconds until this amount will have been released, from 1 to `MAX_RETRY_SECONDS`."""
         if not self._released:
             return 1
         elapsed = max(time.monotonic() - self._released[0][0], _BUCKET_SECONDS)
-        rate = sum(released for _, released in self._released) / elapsed
-        return min(max(math.ceil(amount / max(rate, 1e-9)), 1), MAX_RETRY_SECONDS)
+        return min(max(math.ceil(amount * elapsed / max(self._total, 1e-9)), 1), MAX_RETRY_SECONDS)

@@ -23,6 +23,8 @@ from pathlib import Path
 import msgspec
 
 from server.ipc.descriptions import ModelSpec
+from weights.gguf.choose import is_gguf, pieces
+from weights.resolve import ResolveError
 
 log = logging.getLogger("triptych.supervisor")
 
@@ -55,16 +57,23 @@ class WeightMemory:
 
 
 def files_fingerprint(models: Sequence[ModelSpec]) -> str:
-    """Digest of the specifications of models, and of the size and time of all in their directories."""
+    """Digest of the specifications of models, and of the size and time of all in their directories, or of their files."""
     digest = hashlib.sha256(msgspec.json.encode(list(models)))
     for model in models:
         draft = "" if model.speculation is None else model.speculation.draft_directory
         for directory in (model.directory, *model.adapters.values(), *([draft] if draft else [])):
-            for path in sorted(Path(directory).glob("*")):
+            for path in _files(Path(directory)):
                 with contextlib.suppress(OSError):
                     status = path.stat()
                     digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
+
+
+def _files(checkpoint: Path) -> list[Path]:
+    try:
+        return pieces(checkpoint) if is_gguf(checkpoint) else sorted(checkpoint.glob("*"))
+    except ResolveError:  # a piece is missing
+        return [checkpoint]
 
 
 def _create() -> int | None:

@@ -142,12 +142,22 @@ class Admission:
         if of_model.memory_bytes + memory > limit * _MODEL_SHARE:
             lacking = of_model.memory_bytes + memory - int(limit * _MODEL_SHARE)
             raise self._overloaded(f'the requests in progress for "{model}" need all memory of one model', lacking)
-        if of_model.requests + requests > self.max_requests * _MODEL_SHARE:
-            seconds = self._rate.seconds_until(of_model.memory_bytes // of_model.requests)
-            raise Overloaded(
-                f'{of_model.requests:,} requests for "{model}" are in progress; try again in {seconds} s',
-                retry_after=seconds,
-            )
+        if requests:
+            self.check_share(model)
+
+    def check_share(self, model: str, waiting: int = 0) -> None:
+        """Raise Overloaded if one of several models has as many requests in progress as one of them may have.
+
+        waiting: further requests for the model, which have arrived and are not admitted yet.
+        """
+        of_model = self._by_model.get(model, _Reserved())
+        requests = of_model.requests + waiting
+        if self.models == 1 or requests + 1 <= self.max_requests * _MODEL_SHARE:
+            return
+        seconds = self._rate.seconds_until(of_model.memory_bytes // max(of_model.requests, 1))
+        raise Overloaded(
+            f'{requests:,} requests for "{model}" are in progress; try again in {seconds} s', retry_after=seconds
+        )
 
     def _overloaded(self, reason: str, lacking_bytes: int) -> Overloaded:
         seconds = self._rate.seconds_until(lacking_bytes)

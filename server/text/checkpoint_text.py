@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,8 @@ from server.text.load import load_tokenizer
 from server.text.speech import SpeechTokens
 from server.text.tokenizer import Tokenizer, TokenizerError
 from server.text.tokenizer_files import read_json, read_tokenizer_files
-from weights.resolve import ResolveError, file_in
+from weights.json_files import NotJson, read_json_file
+from weights.resolve import ResolveError
 
 PROMPTS_FILE = "config_sentence_transformers.json"
 SPEECH_FAMILIES = frozenset({"whisper"})
@@ -93,12 +93,9 @@ def check_same_tokens(name: str, text: CheckpointText, draft: CheckpointText) ->
 
 
 def _prompts(directory: Path) -> Prompts:
-    path = file_in(directory, PROMPTS_FILE)
-    if path is None:
-        return Prompts()
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = read_json_file(directory, PROMPTS_FILE)
+    except NotJson:
         raise ResolveError(f"{PROMPTS_FILE} is not readable JSON") from None
     given = content.get("prompts") if isinstance(content, dict) else None
     by_name = {key: value for key, value in given.items() if isinstance(value, str)} if isinstance(given, dict) else {}

@@ -10,22 +10,27 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from server.text.blenderbot_small import BlenderbotSmallTokenizer
 from server.text.byt5 import ByT5Tokenizer
 from server.text.fast import FastTokenizer
+from server.text.gguf import build_tokenizer
 from server.text.m2m_100 import M2M100Tokenizer
 from server.text.marian import MarianTokenizer
 from server.text.sentencepiece_files import build_sentencepiece
 from server.text.tokenizer import Tokenizer, TokenizerError
 from server.text.tokenizer_files import TokenizerFiles, read_tokenizer_files
 from server.text.vocabulary_files import build_byte_level, build_word_piece
+from weights.gguf.choose import is_gguf
+from weights.gguf.container import read_gguf
 from weights.resolve import ResolveError, file_in
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """Load a tokenizer from `tokenizer.json`, or from the older files of its family.
+    """Load a tokenizer from `tokenizer.json`, from the older files of its family, or from a GGUF file.
 
     Raises TokenizerError when there are no files, a file is damaged, or the tokenizer's type is not supported.
     """
     try:
         files = read_tokenizer_files(directory)
+        if is_gguf(directory):
+            return FastTokenizer(build_tokenizer(read_gguf(directory), files), files)
         if file_in(directory, "source.spm") is not None:
             return MarianTokenizer(directory, files)
         if file_in(directory, "tokenizer.json") is None:

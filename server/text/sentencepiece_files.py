@@ -72,8 +72,9 @@ class SentencePieceModel:
         return [text for text, _ in self.pieces]
 
     def merges(self) -> list[tuple[str, str]]:
-        """All pairs of pieces that form a piece, in the order in which a BPE model merges them."""
-        rank = {text: index for index, text in enumerate(self.texts)}
+        """All pairs of pieces that form a piece, in the order in which a BPE model merges them: highest score first."""
+        by_score = sorted(self.pieces, key=lambda piece: -piece[1])
+        rank = {text: index for index, (text, _) in enumerate(by_score)}
         found = []
         for text, index in rank.items():
             pairs = [(text[:cut], text[cut:]) for cut in range(1, len(text))]
@@ -120,7 +121,7 @@ def _llama(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer
 def _t5(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
     """A Unigram model (Kudo 2018, arXiv:1804.10959). Vocabulary: the pieces, then the sentinels in descending order."""
     sentinels = [f"<extra_id_{index}>" for index in range(int(files.config.get("extra_ids", 100)))]
-    backend = _unigram([*model.pieces, *_scored(reversed(sentinels))], 2, model.normalizers(), split_first=True)
+    backend = unigram([*model.pieces, *_scored(reversed(sentinels))], 2, model.normalizers(), split_first=True)
     backend.add_special_tokens(sentinels)
     end = files.roles["eos"].content
     set_template(backend, ["$A", end], ["$A", end, "$B", end], (end,))
@@ -139,7 +140,7 @@ def _pegasus(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokeniz
     pieces = [*_scored(first), *_scored(unused, -100.0), *model.pieces[2:]]
     unk = next(index for index, (token, _) in enumerate(pieces) if token == files.roles["unk"].content)
     cleaned = model.normalizers() or [normalizers.Replace("\n", " ")]
-    backend = _unigram(pieces, unk, [*cleaned, _ONE_SPACE])
+    backend = unigram(pieces, unk, [*cleaned, _ONE_SPACE])
     backend.add_special_tokens([*first, *unused])
     set_template(backend, ["$A", end], ["$A", "$B", end], (end,))
     return backend
@@ -158,7 +159,7 @@ def _camembert(model: SentencePieceModel, files: TokenizerFiles) -> LibraryToken
 
 
 def _roberta_unigram(pieces: Pieces, model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    backend = _unigram([*pieces, ("<mask>", 0.0)], 3, model.normalizers(), split_first=True)
+    backend = unigram([*pieces, ("<mask>", 0.0)], 3, model.normalizers(), split_first=True)
     _add_tokens(backend, model, files)
     begin, end = files.roles["bos"].content, files.roles["eos"].content
     set_template(backend, [begin, "$A", end], [begin, "$A", end, end, "$B", end], (begin, end))
@@ -174,9 +175,9 @@ def _mbart(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer
     mask, codes = files.roles["mask"].content, LANGUAGES[files.kind]
     pieces = [*_scored(first), *model.pieces[3:], *_scored((*codes, mask))]
     if files.kind == "mbart":
-        backend = _unigram(pieces, 3, model.normalizers(), split_first=True)
+        backend = unigram(pieces, 3, model.normalizers(), split_first=True)
     else:
-        backend = _unigram(pieces, 3, [*model.normalizers(), _ONE_SPACE])
+        backend = unigram(pieces, 3, [*model.normalizers(), _ONE_SPACE])
     backend.add_special_tokens([*first, *codes, AddedToken(mask, lstrip=True)])
     return backend
 
@@ -187,7 +188,7 @@ def _deberta_v2(model: SentencePieceModel, files: TokenizerFiles) -> LibraryToke
     require_tokens(model.texts, (files.roles[role].content for role in ("unk", "cls", "sep")), model.file)
     lower = [normalizers.Lowercase()] if files.config.get("do_lower_case") is True else []
     steps = [*lower, normalizers.Strip(), *model.normalizers(), _ONE_SPACE]
-    backend = _unigram(model.pieces, model.texts.index(unk), steps)
+    backend = unigram(model.pieces, model.texts.index(unk), steps)
     if files.config.get("split_by_punct") is True:
         punctuation = pre_tokenizers.Punctuation("isolated")
         backend.pre_tokenizer = pre_tokenizers.Sequence([punctuation, backend.pre_tokenizer])
@@ -226,7 +227,7 @@ def _bert_unigram(
     unk = files.roles["unk"].content
     require_tokens(model.texts, (files.roles[role].content for role in ("unk", "cls", "sep")), model.file)
     spaces = [normalizers.Replace(Regex(r"\A +| +\z"), ""), _ONE_SPACE]
-    backend = _unigram(pieces, model.texts.index(unk), [*steps, *model.normalizers(), *spaces])
+    backend = unigram(pieces, model.texts.index(unk), [*steps, *model.normalizers(), *spaces])
     _add_tokens(backend, model, files)
     set_bert_template(backend, files)
     return backend
@@ -246,7 +247,7 @@ _BUILDERS: Mapping[tuple[str, str], Callable[[SentencePieceModel, TokenizerFiles
 }
 
 
-def _unigram(
+def unigram(
     pieces: Pieces, unk_id: int, steps: list[normalizers.Normalizer], split_first: bool = False
 ) -> LibraryTokenizer:
     """A Unigram model that writes spaces as `▁` and puts one before the text.

@@ -6,7 +6,6 @@ and `added_tokens.json` are read. Defaults of the tokenizer's family fill the re
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 from tokenizers import AddedToken
 
 from server.text.tokenizer import TokenizerError
-from weights.resolve import file_in
+from weights.json_files import NotJson, read_json_file
 
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -122,13 +121,12 @@ class TokenizerFiles:
 
 def read_json(directory: Path, name: str) -> dict[str, Any]:
     """Read a JSON object of a checkpoint. Empty for a missing file; raises TokenizerError for a damaged one."""
-    path = file_in(directory, name)
-    if path is None:
-        return {}
     try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError, OSError):
+        content = read_json_file(directory, name)
+    except NotJson:
         raise TokenizerError(f"{name} is damaged: not JSON") from None
+    if content is None:
+        return {}
     if not isinstance(content, dict):
         raise TokenizerError(f"{name} is damaged: not a JSON object")
     return content
@@ -178,7 +176,7 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
 
 
 def _kind(config: Mapping[str, Any], directory: Path) -> str:
-    model = read_json(directory, "config.json")
+    model = {} if config.get("tokenizer_class") else read_json(directory, "config.json")
     stated = config.get("tokenizer_class") or model.get("tokenizer_class")
     if not stated:
         return _KINDS.get(str(model.get("model_type")), "")

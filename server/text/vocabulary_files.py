@@ -19,28 +19,42 @@ from weights.resolve import file_in
 
 def build_word_piece(path: Path, files: TokenizerFiles) -> LibraryTokenizer:
     """The tokenizer of `vocab.txt`, with BERT's template or MPNet's."""
-    config, roles = files.config, {role: token.content for role, token in files.roles.items()}
-    missing = [role for role in ("unk", "cls", "sep") if role not in roles]
-    if missing:
-        raise TokenizerError(f"vocab.txt needs tokens for {', '.join(missing)} in tokenizer_config.json")
-    vocabulary = models.WordPiece.read_file(str(path))
-    backend = LibraryTokenizer(models.WordPiece(vocabulary, unk_token=roles["unk"]))
-    backend.normalizer = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
-        strip_accents=config.get("strip_accents"),
-        lowercase=bool(config.get("do_lower_case", True)),
-    )
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece(prefix="##")
-    cls, sep = roles["cls"], roles["sep"]
-    require_tokens(vocabulary, (cls, sep), "vocab.txt")
+    vocabulary, config = models.WordPiece.read_file(str(path)), files.config
+    lower_case, strip_accents = bool(config.get("do_lower_case", True)), config.get("strip_accents")
+    backend = word_piece(vocabulary, files, "vocab.txt", lower_case=lower_case, strip_accents=strip_accents)
+    cls, sep = (files.roles[role].content for role in ("cls", "sep"))
     if files.kind == "mpnet":
         backend.post_processor = processors.RobertaProcessing(
             (sep, vocabulary[sep]), (cls, vocabulary[cls]), trim_offsets=True, add_prefix_space=False
         )
     else:
         set_bert_template(backend, files)
+    return backend
+
+
+def word_piece(
+    vocabulary: dict[str, int], files: TokenizerFiles, file: str, *, lower_case: bool, strip_accents: bool | None
+) -> LibraryTokenizer:
+    """A WordPiece model without a template.
+
+    file: name of the file with the vocabulary, for messages.
+    strip_accents: None for the same as `lower_case`.
+    Raises TokenizerError if the vocabulary lacks special tokens.
+    """
+    missing = [role for role in ("unk", "cls", "sep") if role not in files.roles]
+    if missing:
+        raise TokenizerError(f"{file} needs tokens for {', '.join(missing)} in tokenizer_config.json")
+    unk, cls, sep = (files.roles[role].content for role in ("unk", "cls", "sep"))
+    require_tokens(vocabulary, (cls, sep), file)
+    backend = LibraryTokenizer(models.WordPiece(vocabulary, unk_token=unk))
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=bool(files.config.get("tokenize_chinese_chars", True)),
+        strip_accents=strip_accents,
+        lowercase=lower_case,
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
     return backend
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 import httpx
 import pytest
@@ -12,11 +14,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
+from server.api.arrivals import BURST_STARTS, MAX_BODY_BYTES, STARTS_PER_TURN, Arrivals
 from server.api.door import OVER_CONNECTION_LIMIT, Door
-from server.api.fast_refusal import FastRefusals
 from server.api.protocol import DirectHttpProtocol
 from server.api_keys import load_keys
 from server.errors import Overloaded
+from server.ipc.call import Call
+from server.operations.cost import Cost
 from tests.api.conftest import Bench
 
 
@@ -94,7 +98,7 @@ async def test_the_protocol_refuses_without_the_application(bench: Bench) -> Non
 
     config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None)
     config.load()
-    protocol = type("Refusing", (DirectHttpProtocol,), {"refuse": staticmethod(FastRefusals(bench.state))})
+    protocol = type("Refusing", (DirectHttpProtocol,), {"receive": staticmethod(Arrivals(bench.state))})
     listener = await asyncio.get_running_loop().create_server(
         lambda: protocol(config=config, server_state=ServerState(), app_state={}), "127.0.0.1", 0
     )
@@ -121,7 +125,7 @@ async def test_the_protocol_refuses_without_the_application(bench: Bench) -> Non
 
 async def test_the_protocol_leaves_keys_and_other_needs_to_the_application(bench: Bench) -> None:
     bench.become_ready()
-    refuse = FastRefusals(bench.state)
+    refuse = partial(Arrivals(bench.state), body=None, start=lambda: None)
     scope = {"type": "http", "method": "POST", "path": "/generate", "headers": []}
     assert refuse(scope) is None, "there is room"
     bench.state.door.max_requests = 0
@@ -133,3 +137,90 @@ async def test_the_protocol_leaves_keys_and_other_needs_to_the_application(bench
     assert refuse(scope | {"headers": [(b"authorization", b"Bearer secret")]}) is not None
     bench.state.draining = True
     assert refuse(scope | {"headers": [(b"authorization", b"Bearer secret")]}) is None
+
+
+async def test_the_protocol_refuses_requests_to_a_full_model(bench: Bench) -> None:
+    """`decoder`, which answers `/generate` by default, has as many requests as one of several models may have."""
+    bench.become_ready()
+    admission = bench.runtime.admission
+    admission.models, admission.max_requests = 2, 4
+
+    def refused(body: bytes, path: str = "/generate") -> bool:
+        scope = {"type": "http", "method": "POST", "path": path, "headers": []}
+        answer = Arrivals(bench.state)(scope, bytearray(body), lambda: None)
+        assert answer is None or (answer.status_code == 429 and b'for \\"decoder\\" are in progress' in answer.body)
+        return answer is not None
+
+    calls = [Call(bench.client) for _ in range(3)]
+    for call in calls:
+        assert not refused(b'{"model": "decoder", "prompt": "a"}')
+        admission.admit(call, bench.runtime.model("decoder"), Cost(0, 0, 1))
+    assert refused(b'{"prompt": "a", "model": "decoder"}') and refused(b'{"prompt": "a"}')
+    assert refused(b'{"model": "decoder", "prompt": "a"}', "/v1/completions")
+    assert not refused(b'{"model": "embedder", "prompt": "a"}')
+    assert not refused(b'{"model": "decoder"}', "/nowhere"), "the application answers 404"
+    assert not refused(b'{"model": "decoder"') and not refused(b"model=decoder") and not refused(b"")
+    assert not refused(b'{"model": "decoder", "prompt": "%s"}' % (b"a" * MAX_BODY_BYTES))
+    calls[0].close()
+    assert not refused(b'{"prompt": "a"}')
+
+
+async def test_pipelined_requests_are_refused_and_answered_in_order(bench: Bench) -> None:
+    bench.become_ready()
+    reached: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        reached.append(scope["path"])
+        await Response("ok")(scope, receive, send)
+
+    def receive(scope: Scope, body: bytearray | None, start: Callable[[], None]) -> Response | None:
+        if body == b"{}":
+            return Response("full", 429)
+        start()
+        return None
+
+    config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None)
+    config.load()
+    protocol = type("Refusing", (DirectHttpProtocol,), {"receive": staticmethod(receive)})
+    listener = await asyncio.get_running_loop().create_server(
+        lambda: protocol(config=config, server_state=ServerState(), app_state={}), "127.0.0.1", 0
+    )
+    reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname()[:2])
+    try:
+        head = b"POST /%d HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n%b"
+        writer.write(b"".join(head % (number, body) for number, body in enumerate([b"{}", b"[]", b"{}", b"[]"])))
+        for expected in (b"full", b"ok", b"full", b"ok"):
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(len(expected)) == expected, answer
+    finally:
+        writer.close()
+        listener.close()
+    assert reached == ["/1", "/3"]
+
+
+async def test_requests_that_arrive_at_once_start_in_turns_and_count_before(bench: Bench) -> None:
+    """Of many requests in one turn of the event loop, as many start as one model may have; the others are refused."""
+    bench.become_ready()
+    admission, started, starts = bench.runtime.admission, 0, []
+    admission.models, admission.max_requests = 2, 4 * BURST_STARTS
+    arrivals = Arrivals(bench.state)
+
+    def start() -> None:
+        nonlocal started
+        started += 1
+
+    scope = {"type": "http", "method": "POST", "path": "/generate", "headers": []}
+    refused = [arrivals(scope, bytearray(b'{"prompt": "a"}'), start) is not None for _ in range(5 * BURST_STARTS)]
+    assert refused == [False] * (3 * BURST_STARTS) + [True] * (2 * BURST_STARTS)
+    assert arrivals(scope | {"method": "GET"}, None, start) is None and started == 1, "other methods start at once"
+    while started < 1 + 3 * BURST_STARTS:
+        starts.append(started - 1)
+        await asyncio.sleep(0)
+        bench.state.door.requests = 1
+    beside = range(BURST_STARTS, 3 * BURST_STARTS, STARTS_PER_TURN)
+    assert starts == [0, *beside], "fewer start in a turn beside requests in progress"
+    bench.state.door.requests = 0
+    await asyncio.sleep(0)
+    assert arrivals(scope, bytearray(b'{"prompt": "a"}'), start) is None, "what has started counts no longer here"
+    bench.state.door.max_requests = 1
+    assert arrivals(scope, None, start) is not None, "one is waiting"

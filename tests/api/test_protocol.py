@@ -100,18 +100,18 @@ async def test_direct_writes_work_with_the_installed_uvicorn(caplog: pytest.LogC
 
 
 class WithoutConnection(DirectHttpProtocol):
-    """Behaves as if uvicorn had renamed the method that `DirectHttpProtocol` overrides."""
+    """Behaves as if uvicorn had renamed the method that the protocols override."""
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        LimitedHttpProtocol._start_asgi_task(self, cycle, app)
+    def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
+        LimitedHttpProtocol._start(self, cycle, app)
 
 
 class WrongBytes(DirectHttpProtocol):
     """Loses direct writes, as if uvicorn stored the connection of a request in another attribute."""
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+    def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.scope[DIRECT_CONNECTION] = SimpleNamespace(write=lambda body: True)
-        LimitedHttpProtocol._start_asgi_task(self, cycle, app)
+        LimitedHttpProtocol._start(self, cycle, app)
 
 
 class Fault(DirectHttpProtocol):

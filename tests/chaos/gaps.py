@@ -73,13 +73,14 @@ def _once(made: Engine, number: int, streams: int, texts: int, context: int) -> 
     params = GenerationParams(do_sample=True, stream=True)
     rows = [GenerateRow(first + i, 400, i, seed=i) for i in range(streams)]
     made.add(Generate(STORY, params, [[rng.randrange(3, 300) for _ in range(8)] for _ in rows], rows))
-    alone = _gaps(made, range(first, first + streams), steps=120)
+    last: dict[int, float] = {}
+    alone = _gaps(made, range(first, first + streams), last, steps=120)
     prompt = [rng.randrange(3, 300) for _ in range(context - 9)]
     made.add(Generate(STORY, params, [prompt], [GenerateRow(first + streams, 8, 0)]))
     items = [EncodeItem([rng.randrange(5, 300) for _ in range(10)]) for _ in range(texts)]
     made.add(Encode(first + streams + 1, ENCODER, "embed", items))
     began = time.thread_time()
-    disturbed = _gaps(made, range(first, first + streams), until=first + streams + 1)
+    disturbed = _gaps(made, range(first, first + streams), last, until=first + streams + 1)
     seconds = time.thread_time() - began
     for request_id in range(first, first + streams):
         made.abort(request_id)
@@ -88,9 +89,13 @@ def _once(made: Engine, number: int, streams: int, texts: int, context: int) -> 
     return p99(alone), p99(disturbed), texts / seconds
 
 
-def _gaps(made: Engine, ids: Iterable[int], steps: int = 0, until: int | None = None) -> list[float]:
-    """Gaps between the tokens of some streams, in milliseconds, during some steps or until an `Encode` has ended."""
-    last: dict[int, float] = {}
+def _gaps(
+    made: Engine, ids: Iterable[int], last: dict[int, float], steps: int = 0, until: int | None = None
+) -> list[float]:
+    """Gaps between the tokens of some streams, in milliseconds, during some steps or until an `Encode` has ended.
+
+    last: the time of each stream's last token; updated.
+    """
     gaps, wanted = [], set(ids)
     while steps > 0 or (until is not None and until in made._requests):
         steps -= 1

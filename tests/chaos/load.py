@@ -1,43 +1,55 @@
 """A load generator that needs little processor time, as a process of its own: `python -m tests.chaos.load`.
 
-It sends one fixed request on raw connections, and prints one JSON object with what happened. The answer of each request
-counts as refused (429 or 503), served (200) or failed (anything else, a reset, or no answer).
+It sends prepared requests on raw sockets, and reads of an answer only its status, its length and `Retry-After`. An
+answer counts as refused (429 or 503), served (200) or failed (anything else, a reset, or no answer).
+
+Clients of a real server run on other machines. Here they share its cores: the generator takes priority if it may, and
+how late it sends is measured apart from how late the server answers.
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+import itertools
 import json
+import os
+import select
+import socket
 import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 ANSWER_SECONDS = 60.0
 REFUSALS = (429, 503)
+_PRIORITY = -10
+_RECEIVE_BYTES = 1 << 16
 
 
 @dataclass
 class Outcome:
     """What a load has seen.
 
-    seconds: from the first request to the last answer that counts.
-    served: requests answered with 200 in that time.
-    refusal_seconds: time of each refusal, from the planned moment of its request.
+    seconds: from the first request to the last answer.
+    served: requests answered with 200.
+    refusal_seconds: time of each refusal, from the sending of its request (or the begin of its connection).
+    late_seconds: of each request, how much later than planned the generator sent it.
     without_retry: refusals without `Retry-After`.
-    late_seconds: largest delay of a request by the generator itself.
     failures: number of failed requests, by reason.
+    processor_seconds: processor time of the generator.
     """
 
     seconds: float = 0.0
     served: int = 0
     refusal_seconds: list[float] = field(default_factory=list)
+    late_seconds: list[float] = field(default_factory=list)
     without_retry: int = 0
-    late_seconds: float = 0.0
     failures: dict[str, int] = field(default_factory=dict)
+    processor_seconds: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -45,180 +57,206 @@ class Outcome:
         return self.served / self.seconds
 
 
-class _Client(asyncio.Protocol):
-    """One connection: sends the request, and reads the answer without parsing more than it must."""
+class _Client:
+    """One connection. began: time at which its request was sent, or 0 while it has none."""
 
-    def __init__(self, load: Load) -> None:
-        self.load = load
+    __slots__ = ("began", "connecting", "received", "socket")
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.socket = socket.socket()
+        self.socket.setblocking(False)
+        self.socket.connect_ex(address)
+        self.connecting = True
         self.began = 0.0
-        self.busy = False
-        self.buffer = b""
-        self.transport: asyncio.Transport | None = None
+        self.received = b""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        if self.busy:
-            transport.write(self.load.request)
 
-    def send(self, began: float) -> None:
-        self.began, self.busy, self.buffer = began, True, b""
-        if self.transport is not None:
-            self.transport.write(self.load.request)
+class Load:
+    """Requests to one path, sent in turn. url: of the server. bodies: of the requests."""
 
-    def data_received(self, data: bytes) -> None:
-        self.buffer += data
-        head, found, body = self.buffer.partition(b"\r\n\r\n")
+    def __init__(self, url: str, path: str, bodies: Iterable[Any]) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None and parts.port is not None
+        self.address = parts.hostname, parts.port
+        head = "POST %s HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        contents = [json.dumps(body) for body in bodies]
+        self._requests = itertools.cycle([(head % (path, len(one)) + one).encode() for one in contents])
+        self.outcome = Outcome()
+        self._epoll = select.epoll()
+        self._clients: dict[int, _Client] = {}
+        self._idle: deque[_Client] = deque()
+        self._open = 0
+        self._began = time.monotonic()
+        self._closed_loop = False
+
+    def closed(self, connections: int, seconds: float) -> Outcome:
+        """Each connection sends its next request after its last answer. Requests open at the end are given up."""
+        self._closed_loop = True
+        end = time.monotonic() + seconds
+        for _ in range(connections):
+            self._send()
+        while (left := end - time.monotonic()) > 0:
+            self._poll(left)
+        self._open = 0
+        return self._finish()
+
+    def arrivals(self, rate: float, seconds: float) -> Outcome:
+        """Requests at a fixed rate, whether or not earlier ones are answered, on kept connections where one is idle."""
+        began = time.monotonic()
+        for number in range(int(rate * seconds)):
+            planned = began + number / rate
+            while (now := time.monotonic()) < planned:
+                self._poll(planned - now)
+            self.outcome.late_seconds.append(now - planned)
+            self._send()
+            self._poll(0)
+        return self._finish()
+
+    def at_once(self, connections: int) -> Outcome:
+        """One request on each of many connections, all at once."""
+        for _ in range(connections):
+            self._send()
+        return self._finish()
+
+    def _send(self) -> None:
+        """Send one request, on an idle connection or a new one."""
+        self._open += 1
+        if self._idle:
+            client = self._idle.popleft()
+            client.began = time.monotonic()
+            self._write(client)
+            return
+        began = time.monotonic()
+        client = _Client(self.address)
+        client.began = began
+        self._clients[client.socket.fileno()] = client
+        self._epoll.register(client.socket, select.EPOLLOUT)
+
+    def _write(self, client: _Client) -> None:
+        request = next(self._requests)
+        try:
+            sent = client.socket.send(request)
+        except OSError as error:
+            self._lost(client, error)
+            return
+        assert sent == len(request), "a request does not fit into the buffer of its connection"
+
+    def _poll(self, seconds: float) -> None:
+        """Handle what has arrived, or wait for it."""
+        for number, _ in self._epoll.poll(seconds):
+            client = self._clients[number]
+            if client.connecting:
+                self._connected(client)
+            else:
+                self._read(client)
+
+    def _connected(self, client: _Client) -> None:
+        if error := client.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._lost(client, OSError(error, os.strerror(error)))
+            return
+        client.connecting = False
+        self._epoll.modify(client.socket, select.EPOLLIN)
+        self._write(client)
+
+    def _read(self, client: _Client) -> None:
+        try:
+            data = client.socket.recv(_RECEIVE_BYTES)
+        except OSError as error:
+            self._lost(client, error)
+            return
+        if not data:
+            self._lost(client, None)
+            return
+        client.received += data
+        head, found, body = client.received.partition(b"\r\n\r\n")
         if not found:
             return
         lower = head.lower()
         at = lower.find(b"content-length:")
         if at < 0 or len(body) < int(lower[at + 15 :].split(b"\r\n", 1)[0]):
             return
-        self.busy = False
-        self.load.answered(self, int(head[9:12]), b"\nretry-after:" in lower)
-        if b"\nconnection: close" in lower and self.transport is not None:
-            self.transport.close()
+        self._answered(client, int(head[9:12]), b"\nretry-after:" in lower)
+        if b"\nconnection: close" in lower:
+            self._close(client)
         else:
-            self.load.free(self)
+            self._idle.append(client)
+            if self._closed_loop:
+                self._send()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.transport = None
-        if self.busy:
-            self.busy = False
-            self.load.failed("reset" if exc is not None else "closed without an answer")
-
-
-class Load:
-    """Requests of one kind. url: of the server. path, body: of the request."""
-
-    def __init__(self, url: str, path: str, body: Any) -> None:
-        parts = urlsplit(url)
-        assert parts.hostname is not None and parts.port is not None
-        self.host, self.port = parts.hostname, parts.port
-        content = json.dumps(body).encode()
-        self.request = (
-            b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
-            % (path.encode(), len(content), content)
-        )
-        self.outcome = Outcome()
-        self._idle: deque[_Client] = deque()
-        self._open = 0
-        self._end = float("inf")
-        self._closed_loop = False
-        self._all_answered = asyncio.Event()
-
-    def answered(self, client: _Client, status: int, has_retry: bool) -> None:
+    def _answered(self, client: _Client, status: int, has_retry: bool) -> None:
         now = time.monotonic()
-        if status == 200 and now <= self._end:
-            self.outcome.served += 1
-        elif status in REFUSALS:
+        if status in REFUSALS:
             self.outcome.refusal_seconds.append(now - client.began)
             self.outcome.without_retry += not has_retry
         elif status != 200:
-            self.failed(f"status {status}", ends=False)
-        self._ended()
-
-    def failed(self, reason: str, ends: bool = True) -> None:
-        self.outcome.failures[reason] = self.outcome.failures.get(reason, 0) + 1
-        if ends:
-            self._ended()
-
-    def _ended(self) -> None:
+            self._failed(f"status {status}")
+        else:
+            self.outcome.served += 1
+        client.began, client.received = 0.0, b""
         self._open -= 1
-        if not self._open:
-            self._all_answered.set()
 
-    def free(self, client: _Client) -> None:
-        """A connection is idle: it sends the next request of a closed loop, or waits for one."""
-        if not self._closed_loop:
-            self._idle.append(client)
-        elif time.monotonic() < self._end:
-            self._open += 1
-            client.send(time.monotonic())
+    def _lost(self, client: _Client, error: OSError | None) -> None:
+        """The server has closed a connection, or it could not be opened."""
+        if client.began:
+            self._failed("closed without an answer" if error is None else type(error).__name__)
+            self._open -= 1
+        elif client in self._idle:
+            self._idle.remove(client)
+        self._close(client)
 
-    async def _send(self, planned: float) -> None:
-        """Send one request, on an idle connection or a new one."""
-        self._open += 1
-        self._all_answered.clear()
-        while self._idle:
-            client = self._idle.popleft()
-            if client.transport is not None and not client.transport.is_closing():
-                client.send(planned)
-                return
-        client = _Client(self)
-        client.send(planned)
-        try:
-            await asyncio.get_running_loop().create_connection(lambda: client, self.host, self.port)
-        except OSError as error:
-            if client.busy:
-                client.busy = False
-                self.failed(type(error).__name__)
+    def _close(self, client: _Client) -> None:
+        del self._clients[client.socket.fileno()]
+        self._epoll.unregister(client.socket)
+        client.socket.close()
 
-    async def _finish(self) -> None:
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                await self._all_answered.wait()
-        except TimeoutError:
+    def _failed(self, reason: str) -> None:
+        self.outcome.failures[reason] = self.outcome.failures.get(reason, 0) + 1
+
+    def _finish(self) -> Outcome:
+        """Wait for the answers of all requests."""
+        end = time.monotonic() + ANSWER_SECONDS
+        while self._open and (left := end - time.monotonic()) > 0:
+            self._poll(left)
+        if self._open:
             self.outcome.failures["no answer"] = self._open
-
-    async def closed(self, connections: int, seconds: float) -> Outcome:
-        """Each connection sends its next request after its last answer. Only answers within `seconds` count."""
-        self._closed_loop = True
-        began = time.monotonic()
-        self._end = began + seconds
-        await asyncio.gather(*(self._send(began) for _ in range(connections)))
-        await self._finish()
-        self.outcome.seconds = seconds
-        return self.outcome
-
-    async def arrivals(self, rate: float, seconds: float) -> Outcome:
-        """Requests at a fixed rate, whether or not earlier ones are answered. Only answers within `seconds` count."""
-        began = time.monotonic()
-        self._end = began + seconds
-        tasks: set[asyncio.Task[None]] = set()
-        for number in range(int(rate * seconds)):
-            planned = began + number / rate
-            delay = planned - time.monotonic()
-            if delay > 0:
-                await asyncio.sleep(delay)
-            self.outcome.late_seconds = max(self.outcome.late_seconds, time.monotonic() - planned)
-            task = asyncio.ensure_future(self._send(planned))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-        await self._finish()
-        self.outcome.seconds = seconds
-        return self.outcome
-
-    async def at_once(self, connections: int) -> Outcome:
-        """One request on each of many connections, all at once. All answers count."""
-        began = time.monotonic()
-        await asyncio.gather(*(self._send(began) for _ in range(connections)))
-        await self._finish()
-        self.outcome.seconds = time.monotonic() - began
+        self.outcome.seconds = time.monotonic() - self._began
+        self.outcome.processor_seconds = time.process_time()
         return self.outcome
 
 
 Kind = Literal["closed", "arrivals", "at_once"]
 
 
-def run(kind: Kind, url: str, path: str, body: Any, *numbers: float) -> Outcome:
+def run(kind: Kind, url: str, path: str, bodies: list[Any], *numbers: float) -> Outcome:
     """Run a load in a process of its own. numbers: arguments of the method of `Load`."""
-    request = json.dumps([kind, url, path, body, numbers])
-    command = [sys.executable, "-m", "tests.chaos.load"]
-    done = subprocess.run(command, input=request.encode(), stdout=subprocess.PIPE, check=True)
-    return Outcome(**json.loads(done.stdout))
+    with start(kind, url, path, bodies, *numbers) as process:
+        return outcome_of(process)
 
 
-async def _main() -> Outcome:
-    kind, url, path, body, numbers = json.loads(sys.stdin.read())
-    load = Load(url, path, body)
+def start(kind: Kind, url: str, path: str, bodies: list[Any], *numbers: float) -> subprocess.Popen[bytes]:
+    """Start a load in a process of its own, which prints its outcome at its end."""
+    command = [sys.executable, "-m", "tests.chaos.load", json.dumps([kind, url, path, bodies, numbers])]
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+
+def outcome_of(process: subprocess.Popen[bytes]) -> Outcome:
+    """Wait for the end of a load."""
+    output, _ = process.communicate()
+    assert process.returncode == 0, "the load generator failed"
+    return Outcome(**json.loads(output))
+
+
+def _main() -> Outcome:
+    kind, url, path, bodies, numbers = json.loads(sys.argv[1])
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
+    load = Load(url, path, bodies)
     if kind == "closed":
-        return await load.closed(int(numbers[0]), numbers[1])
+        return load.closed(int(numbers[0]), numbers[1])
     if kind == "arrivals":
-        return await load.arrivals(*numbers)
-    return await load.at_once(int(numbers[0]))
+        return load.arrivals(*numbers)
+    return load.at_once(int(numbers[0]))
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(asyncio.run(_main()))))
+    print(json.dumps(asdict(_main())))

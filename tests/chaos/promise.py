@@ -15,9 +15,9 @@ class Promise:
     number, title, figure: from the list.
     tests: tests of `make test` with the same promise and small counts; the last ones are negative controls.
     check: measures the promise on the product. It takes the counts as arguments.
-    bug: name of the planted bug (`tests.chaos.bugs`) with which `check` must fail.
+    bug: name of the planted bug (`tests.chaos.bugs`) with which `check` must fail. more_bugs: further ones.
     full: counts of `make chaos`.
-    small: counts of the run with the planted bug, which must only fail.
+    small: counts of the runs with planted bugs, which must only fail.
     """
 
     number: int
@@ -28,3 +28,8 @@ class Promise:
     bug: str
     full: Mapping[str, float] = field(default_factory=dict)
     small: Mapping[str, float] = field(default_factory=dict)
+    more_bugs: tuple[str, ...] = ()
+
+    @property
+    def bugs(self) -> tuple[str, ...]:
+        return self.bug, *self.more_bugs

@@ -31,6 +31,7 @@ PROMISES: tuple[Promise, ...] = (
         "lost-worker-tells-nobody",
         {"kills": 50, "pool": 10},
         {"kills": 1, "streams": 8},
+        more_bugs=("lost-requests-are-repeated-without-end",),
     ),
     Promise(
         2,

@@ -81,15 +81,15 @@ def write_report(path: Path, results: Mapping[str, Any]) -> None:
         if result is None:
             rows.append(f"| {promise.number} | {promise.title} | {promise.figure} | 0 | not measured | | |")
             continue
-        record, control = result["record"], result["control"]
+        record = result["record"]
         runs = f"{record['runs']:,} {record.get('unit', 'run')}s"
         rows.append(
             f"| {promise.number} | {promise.title} | {promise.figure} | {runs} | {_worst(record)} "
-            f"| {'yes' if record['passed'] else '**no**'} | {_control(promise.bug, control)} |"
+            f"| {'yes' if record['passed'] else '**no**'} | {_controls(result['controls'])} |"
         )
         if record["failures"]:
             notes.append(f"- {promise.number}: {_cell('; '.join(record['failures']))}")
-    controls = [one["control"] for one in results.values() if one["control"] is not None]
+    controls = [control for one in results.values() for control in one["controls"].values()]
     text = _HEAD.format(
         version=version(),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -109,11 +109,10 @@ def write_report(path: Path, results: Mapping[str, Any]) -> None:
         text += "\n## Failures\n\n" + "\n".join(notes) + "\n"
     text += "\n## Planted bugs\n\nWhat each check saw when its bug was planted:\n\n"
     for promise in PROMISES:
-        control = results.get(str(promise.number), {}).get("control")
-        if control is not None:
+        for bug, control in results.get(str(promise.number), {}).get("controls", {}).items():
             failed = [_measure(one) for one in control["measures"] if not one["passed"]]
             seen = "; ".join([*failed, *control["failures"][:2]]) or "nothing"
-            text += f"- {promise.number}, `{promise.bug}`: {_cell(seen)}\n"
+            text += f"- {promise.number}, `{bug}`: {_cell(seen)}\n"
     path.write_text(text, encoding="utf-8")
 
 
@@ -131,10 +130,9 @@ def _measure(one: Mapping[str, Any]) -> str:
     return f"{one['what']} {one['worst']:.3g} {one['unit']} ({'≥' if one['at_least'] else '≤'} {one['limit']:g})"
 
 
-def _control(bug: str, control: Mapping[str, Any] | None) -> str:
-    if control is None:
-        return "not run"
-    return f"`{bug}`: {'caught' if is_caught(control) else '**missed**'}"
+def _controls(controls: Mapping[str, Mapping[str, Any]]) -> str:
+    seen = (f"`{bug}`: {'caught' if is_caught(control) else '**missed**'}" for bug, control in controls.items())
+    return "; ".join(seen) or "not run"
 
 
 def _cell(text: str) -> str:

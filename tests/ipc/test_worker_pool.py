@@ -202,7 +202,7 @@ async def test_the_number_of_devices_decides_how_many_workers_start(
 async def test_a_start_that_fails_later_stops_all_workers(directory: Path) -> None:
     async with pooled(directory, start=False) as (pool, _, _):
         starting = asyncio.create_task(pool.start())
-        await eventually(lambda: pool.num_ready == 1)
+        await eventually(lambda: len(pool.supervisors) == 2)
         (directory / "die").touch()
         pool.supervisors[1].kill()
         with pytest.raises(StartError):

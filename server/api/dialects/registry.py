@@ -59,6 +59,8 @@ def _by_path() -> Mapping[str, list[Route[Any, Any, Any]]]:
 
 
 _ROUTES_BY_PATH = _by_path()
+OPERATION_PATHS = frozenset(_ROUTES_BY_PATH)
+"""Paths of routes that run an operation, as the routes are written."""
 _ALL_ROUTES: tuple[Route[Any, Any, Any] | GetRoute, ...] = (*ROUTES, *GET_ROUTES)
 KEYS_IN_FIELDS = frozenset(
     (method, path)

@@ -134,6 +134,8 @@ def overload_is_queued() -> None:
 
     replace(Queue, "has_room", lambda self, sequences, tokens: True)
     replace(Door, "enter", lambda self, scope, headers: None)
+    replace(Door, "check", lambda self, scope, headers, waiting: 0)
+    replace(Admission, "check_share", lambda self, model, waiting: None)
     replace(Admission, "admit", lambda self, call, model, cost, param="": None)
 
 

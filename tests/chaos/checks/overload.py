@@ -1,44 +1,113 @@
-"""Promise 7: open-loop arrivals above capacity, and many connections at once."""
+"""Promise 7: open-loop arrivals above capacity, and many connections at once.
+
+A request generates 192 to 320 tokens and takes about as long as with a model of useful size. Ten times capacity is then
+a rate that the cores can carry which the server and its clients share. Lengths differ so that sequences do not end
+together.
+
+Goodput is the tokens that the server generates per second. Only requests that are answered generate any, and none may
+fail. Counting tokens measures a few seconds exactly, while whole answers of several seconds would not.
+"""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+from tests.chaos import facts, load
 from tests.chaos.checks.clients import p99
-from tests.chaos.load import Outcome, run
+from tests.chaos.floor import refusing_server
 from tests.chaos.record import Record
 from tests.chaos.server import server
+from tests.e2e.conftest import RunningServer
+from tests.waiting import eventually
+
+_Load = tuple[Any, ...]
+"""Arguments of `load.start`."""
 
 PATH = "/generate"
-BODY: dict[str, Any] = {"model": "story", "prompt": "Once upon a time", "max_new_tokens": 64, "ignore_eos": True}
-CLIENTS = 128
-"""Closed-loop clients that reach the peak."""
+NEW_TOKENS = range(192, 321, 8)
+BODIES: list[dict[str, Any]] = [
+    # Steps of 7 visit all lengths in an order that mixes long and short ones.
+    {"model": "story", "prompt": "Once upon a time", "max_new_tokens": NEW_TOKENS[7 * i % 17], "ignore_eos": True}
+    for i in range(17)
+]
+MEAN_TOKENS = sum(NEW_TOKENS) / len(NEW_TOKENS)
+CLIENTS = 384
+"""Closed-loop clients for the peak: as many as one of several models may have requests in progress."""
+WARM_UP_SHARE = 0.5
+"""Time before goodput counts, as a share of the time after. Refusals count from the begin."""
+SPARE_SECONDS = 1.0
+"""A load lasts longer than its goodput counts, because its process takes time to start."""
+MAX_LATE_MILLISECONDS = 10
+"""Requests that the generator itself sends later than this are not the arrivals that were asked for."""
 
 
 def overload(seconds: float = 10.0, factor: float = 10.0, connections: int = 1280) -> Record:
     """Arrivals at `factor` times the measured capacity; then all connections at once."""
     record = Record("request")
+    warm_up = WARM_UP_SHARE * seconds
     with server() as running:
-        run("closed", running.url, PATH, BODY, CLIENTS, seconds / 4)
-        peak = run("closed", running.url, PATH, BODY, CLIENTS, seconds).rate
-        outcome = run("arrivals", running.url, PATH, BODY, factor * peak, seconds)
+        period = warm_up, seconds
+        closed: _Load = "closed", running.url, PATH, BODIES, CLIENTS, sum(period) + SPARE_SECONDS
+        before, _ = _tokens_per_second(running, closed, *period)
+        rate = factor * before / MEAN_TOKENS
+        arrivals: _Load = "arrivals", running.url, PATH, BODIES, rate, sum(period) + SPARE_SECONDS
+        goodput, outcome = _tokens_per_second(running, arrivals, *period)
+        after, _ = _tokens_per_second(running, closed, *period)
+        peak = (before + after) / 2
         refusals = _judge(record, outcome)
-        record.most("p99 of a refusal", p99(refusals) * 1000 if len(refusals) > 1 else 1e9, 50, "ms")
-        record.least("goodput", outcome.rate / peak, 0.9, "of peak")
-        peak = run("closed", running.url, PATH, BODY, CLIENTS, seconds).rate
-        outcome = run("at_once", running.url, PATH, BODY, connections)
+        record.most("p99 of a refusal", p99(refusals) * 1000, 50, "ms")
+        record.most("p99 lateness of the load generator", p99(outcome.late_seconds) * 1000, MAX_LATE_MILLISECONDS, "ms")
+        record.least("goodput", goodput / peak, 0.9, "of peak")
+        record.details["capacity"] = f"{before:.0f} tokens per second before the arrivals, {after:.0f} after them"
+        record.details["arrivals"] = _in_words(outcome)
+        with refusing_server() as address, load.start("arrivals", address, *arrivals[2:]) as refusing:
+            beside, _ = _tokens_per_second(running, closed, *period)
+            floor = load.outcome_of(refusing)
+        record.details["floor: arrivals at a server that only refuses, beside this one at its peak"] = (
+            f"goodput {beside / peak:.2f} of peak; {_in_words(floor)}"
+        )
+        outcome = load.run("at_once", running.url, PATH, BODIES, connections)
         refusals = _judge(record, outcome)
-        record.most(f"slowest refusal of {connections} at once", max(refusals, default=1e9), 1.0, "s")
-        record.least(f"goodput of {connections} at once", outcome.rate / peak, 0.9, "of peak")
+        record.most(f"slowest refusal of {connections} at once", max(refusals), 1.0, "s")
+        record.least(f"goodput of {connections} at once", outcome.rate * MEAN_TOKENS / peak, 0.9, "of peak")
     return record
 
 
-def _judge(record: Record, outcome: Outcome) -> list[float]:
-    """Check all answers. Returns the times of the refusals."""
+def _tokens_per_second(
+    running: RunningServer, kind: _Load, warm_up: float, seconds: float
+) -> tuple[float, load.Outcome]:
+    """Tokens per second that the server generates under a load, after some seconds, and what the load has seen."""
+    with load.start(*kind) as process:
+        time.sleep(warm_up)
+        began, first = time.monotonic(), _tokens(running)
+        time.sleep(seconds)
+        last, ended = _tokens(running), time.monotonic()
+        outcome = load.outcome_of(process)
+    eventually(lambda: facts.is_idle(running.url))
+    return (last - first) / (ended - began), outcome
+
+
+def _tokens(running: RunningServer) -> float:
+    return facts.metric(facts.metric_page(running.url), "triptych_generated_tokens_total")
+
+
+def _judge(record: Record, outcome: load.Outcome) -> list[float]:
+    """Check all answers. Returns the times of the refusals; of none, a time that no limit allows."""
     refusals = outcome.refusal_seconds
     record.runs += outcome.served + len(refusals) + sum(outcome.failures.values())
-    record.most("resets", outcome.failures.get("reset", 0), 0, "")
+    record.most("resets", outcome.failures.get("ConnectionResetError", 0), 0, "")
     record.must(not outcome.failures, ", ".join(f"{count} requests: {why}" for why, count in outcome.failures.items()))
     record.must(not outcome.without_retry, f"{outcome.without_retry} refusals without Retry-After")
     record.least("refusals", len(refusals), 1, "")
-    return refusals
+    return refusals if len(refusals) > 1 else [1e6, 1e6]
+
+
+def _in_words(outcome: load.Outcome) -> str:
+    refusals, late = outcome.refusal_seconds, outcome.late_seconds
+    return (
+        f"{len(late)} arrivals, {len(refusals)} refusals after {p99(refusals) * 1000:.1f} ms (p99), sent "
+        f"{p99(late) * 1000:.1f} ms late (p99), {outcome.processor_seconds:.1f} s of a core for the generator"
+        if len(refusals) > 1
+        else f"{len(late)} arrivals, {len(refusals)} refusals"
+    )

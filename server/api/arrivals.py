@@ -1,0 +1,152 @@
+"""Refuse or start each request, in the HTTP protocol: a refusal needs no task, no middleware and no route.
+
+An overloaded server may receive ten times the requests that it can answer. Such a refusal takes a small part of the
+time of one that passes through ASGI, so that it takes little from the requests in progress. If one of several models
+is full, the body says whether the request is for that model. Requests that need more than this (a key in a field of the
+body, a traced request, another error format, a page of another origin) and those under another ASGI server are refused
+by `RequestMiddleware` and by the operations.
+
+Requests that arrive at once start in turns of the event loop, so that a thousand of them do not keep it from all other
+work. Those that have not started count as in progress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import lru_cache
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from server.api.dialects.registry import OPERATION_PATHS, default_models, error_shape
+from server.api.error_shape import ErrorShape
+from server.api.middleware import error_response, request_id_of, sent_key, without_slash
+from server.api.route import ERROR_FORMAT
+from server.api.state import State
+from server.errors import Overloaded
+from server.operations.runtime import PLACEHOLDER_NAMES
+
+log = logging.getLogger("triptych.door")
+
+LOG_SECONDS = 1.0
+"""Time that one line of the log covers. A line for each refusal would cost more than the refusal."""
+MAX_BODY_BYTES = 1 << 14
+"""A larger body is not read here, because that takes longer than a refusal may."""
+BURST_STARTS = 64
+"""Requests that start in one turn of the event loop of an idle server, so that the first step has the whole burst."""
+STARTS_PER_TURN = 8
+"""Requests that start in one turn beside others. It takes 10 ms, and refusals arrive between two turns."""
+
+
+class _Body(msgspec.Struct):
+    """The part of a body that says which model it is for."""
+
+    model: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+class Arrivals:
+    """Receives requests from the protocol. state: of the application."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._refused = 0
+        self._shape = lru_cache(256)(self._find_shape)
+        self._default_models: dict[str, str] = {}
+        self._waiting: deque[tuple[str, Callable[[], None]]] = deque()
+        self._started: list[str] = []
+        self._models: Counter[str] = Counter()
+        """Requests by model, or an empty name, that wait or whose task has not run yet."""
+        self._preparing = ExitStack()
+
+    def __call__(self, scope: Scope, body: bytearray | None, start: Callable[[], None]) -> Response | None:
+        """The refusal of a request whose headers have arrived, or None if the application answers it.
+
+        body: None unless it has arrived as a whole.
+        start: hands the request to the application; called soon if it is not refused.
+        """
+        if scope["method"] != "POST":
+            start()
+            return None
+        path, headers, model = without_slash(scope["path"]), Headers(scope=scope), ""
+        try:
+            self._state.door.check(scope, headers, self._models.total())
+            admission = self._state.runtime.admission
+            if body and admission.models > 1 and (model := self._model(path, body)):
+                admission.check_share(model, self._models[model])
+        except Overloaded as error:
+            if self._may_refuse(headers):
+                return self._refusal(error, path, headers)
+        if not self._models:
+            self._preparing.enter_context(self._state.runtime.client.preparing())
+            asyncio.get_running_loop().call_soon(self._turn)
+        self._models[model] += 1
+        self._waiting.append((model, start))
+        return None
+
+    def _turn(self) -> None:
+        """Start the next requests. Those of the last turn have entered the door and the admission by now."""
+        for model in self._started:
+            self._models[model] -= 1
+        self._started.clear()
+        self._models = +self._models
+        most = STARTS_PER_TURN if self._state.door.requests else BURST_STARTS
+        for _ in range(min(len(self._waiting), most)):
+            model, start = self._waiting.popleft()
+            self._started.append(model)
+            start()
+        if self._started:
+            asyncio.get_running_loop().call_soon(self._turn)
+        else:
+            self._preparing.close()
+
+    def _model(self, path: str, body: bytearray) -> str:
+        """The model of a request, or an empty name if only the application can find it out."""
+        if path not in OPERATION_PATHS or len(body) > MAX_BODY_BYTES:
+            return ""
+        try:
+            name = _decode(body).model
+        except msgspec.MsgspecError:
+            return ""
+        runtime = self._state.runtime
+        self._default_models = self._default_models or default_models(runtime)
+        if name is None or (name in PLACEHOLDER_NAMES and name not in runtime.texts):
+            name = self._default_models.get(path, "")
+        return name if name in runtime.texts else ""
+
+    def _may_refuse(self, headers: Headers) -> bool:
+        """Whether this is the refusal that the application would send."""
+        state = self._state
+        if state.draining or state.tracing is not None or ERROR_FORMAT in headers:
+            return False
+        if state.settings.cors_origins and "origin" in headers:
+            return False
+        return not state.keys or state.keys.find(sent_key(headers)) is not None
+
+    def _refusal(self, error: Overloaded, path: str, headers: Headers) -> Response:
+        request_id = request_id_of(headers)
+        response = error_response(error, request_id, self._state, self._shape(path))
+        response.headers["x-request-id"] = request_id
+        metrics = self._state.runtime.metrics
+        metrics.requests.labels("unmatched", str(response.status_code)).inc()
+        metrics.request_seconds.labels("unmatched").observe(0.0)
+        if not self._refused:
+            asyncio.get_running_loop().call_later(LOG_SECONDS, self._log, error.message)
+        self._refused += 1
+        return response
+
+    def _find_shape(self, path: str) -> ErrorShape:
+        return error_shape(Request({"type": "http", "path": path, "headers": []}), self._state.settings.dialect_errors)
+
+    def _log(self, reason: str) -> None:
+        log.warning("refused %d requests within %g s: %s", self._refused, LOG_SECONDS, reason)
+        self._refused = 0

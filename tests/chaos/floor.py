@@ -1,0 +1,52 @@
+"""The least server that refuses: `python -m tests.chaos.floor`. It shows how well any server could refuse on a machine.
+
+It answers whatever arrives with the same 503, on asyncio, without reading the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_BODY = b'{"error":{"message":"the server is full; try again in 1 s"}}'
+_ANSWER = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
+)
+
+
+class _Refusal(asyncio.Protocol):
+    """Refuses one request for each part of one that arrives: the requests of the load generator arrive whole."""
+
+    transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(_ANSWER)
+
+
+@contextmanager
+def refusing_server() -> Iterator[str]:
+    """Run the server in a process of its own. Returns its address."""
+    with subprocess.Popen([sys.executable, "-m", "tests.chaos.floor"], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+async def _main() -> None:
+    server = await asyncio.get_running_loop().create_server(_Refusal, "127.0.0.1", 0, backlog=2048)
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

@@ -1,0 +1,76 @@
+"""Every block type of GGUF is decoded to the same float32 bits as by the `gguf` package."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from weights.gguf.types import TYPES
+from weights.quantized.gguf import decode_blocks
+from weights.quantized_matrix import QuantizedMatrix
+
+gguf = pytest.importorskip("gguf")
+QUANTIZED = {kind: block for kind, block in TYPES.items() if block.weights > 1}
+
+
+def random_blocks(name: str, rows: int, inputs: int, seed: int = 0) -> np.ndarray:
+    """Rows of random blocks. Every pattern of bytes is a block; scales in float16 are made finite and small."""
+    block = next(block for block in TYPES.values() if block.name == name)
+    generator = np.random.default_rng(seed)
+    blocks = generator.integers(0, 256, (rows, inputs // block.weights, block.nbytes), dtype=np.uint8)
+    for start in SCALES[name]:
+        scale = generator.uniform(-0.05, 0.05, blocks.shape[:2]).astype(np.float16)
+        blocks[..., start : start + 2] = scale[..., None].view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+SCALES = {
+    **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS"), (0,)),
+    **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2)),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q6_K": (208,),
+}
+"""Offsets of the float16 numbers in a block."""
+
+
+@pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: TYPES[kind].name)
+def test_a_block_type_has_the_size_and_the_weights_of_the_reference(kind: int) -> None:
+    block, theirs = TYPES[kind], gguf.GGMLQuantizationType(kind)
+    assert (block.name, gguf.GGML_QUANT_SIZES[theirs]) == (theirs.name, (block.weights, block.nbytes))
+    data = random_blocks(block.name, 5, 1024)
+    matrix = decode_blocks(block, torch.from_numpy(data), (5, 1024))
+    assert matrix.shape == (5, 1024)
+    expected = gguf.quants.dequantize(data, theirs)
+    assert matrix.dequantized(torch.float32).numpy().tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: TYPES[kind].name)
+def test_two_levels_of_scales_are_integers_times_their_units(kind: int) -> None:
+    matrix = decode_blocks(TYPES[kind], torch.from_numpy(random_blocks(TYPES[kind].name, 3, 512)), (3, 512))
+    if matrix.units is None:
+        assert TYPES[kind].weights == 32
+        return
+    per_block = TYPES[kind].weights // matrix.group
+    for level, numbers in enumerate((matrix.scales, matrix.minimums)):
+        if numbers is not None:
+            integers = numbers.unflatten(1, (-1, per_block)) / matrix.units[..., level, None]
+            assert (integers - integers.round()).abs().max() < 1e-4 and integers.abs().max() < 129
+
+
+def test_codes_use_only_their_bits() -> None:
+    for block in QUANTIZED.values():
+        codes = decode_blocks(block, torch.from_numpy(random_blocks(block.name, 4, 512)), (4, 512)).codes.int()
+        bits = decode_blocks(block, torch.from_numpy(random_blocks(block.name, 4, 512)), (4, 512)).bits
+        assert int(codes.max() - codes.min()) == (1 << bits) - 1, block.name
+
+
+def test_experts_before_the_rows_stay() -> None:
+    block = next(block for block in TYPES.values() if block.name == "Q4_K")
+    data = random_blocks("Q4_K", 6, 256)
+    matrix = decode_blocks(block, torch.from_numpy(data), (3, 2, 256))
+    flat = decode_blocks(block, torch.from_numpy(data), (6, 256))
+    assert isinstance(matrix, QuantizedMatrix) and matrix.shape == (3, 2, 256)
+    joined = matrix.flatten(0, 1)
+    assert isinstance(joined, QuantizedMatrix) and joined.equal(flat)

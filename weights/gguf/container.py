@@ -1,0 +1,287 @@
+"""Read the header of a GGUF file: its metadata, and the type, shape and place of each tensor.
+
+The file is memory-mapped. Arrays of the metadata, such as the vocabulary, are decoded when they are needed.
+No length or offset of the file is used before it is compared with the size of the file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from weights.gguf.types import OTHER_NAMES, TYPES, BlockType
+from weights.resolve import ResolveError
+
+MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_MAX_DIMENSIONS = 4
+_MAX_KEY_BYTES = 65535
+_STRING, _ARRAY, _BOOL = 8, 9, 7
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+
+
+class GgufError(ResolveError):
+    """A GGUF file is damaged, or contains something that is not supported. The message is one line with its name."""
+
+
+@dataclass(frozen=True)
+class GgufTensor:
+    """Place of a tensor.
+
+    shape: as in torch, outputs before inputs. offset, nbytes: its bytes in the file.
+    file: the file that contains it.
+    """
+
+    shape: tuple[int, ...]
+    type: BlockType
+    offset: int
+    nbytes: int
+    file: GgufFile
+
+    def data(self) -> memoryview:
+        """The bytes of the tensor, as a view of the mapped file."""
+        return memoryview(self.file.mapped)[self.offset : self.offset + self.nbytes]
+
+
+@dataclass(frozen=True)
+class _Array:
+    """An array of the metadata that is not decoded yet. kind: type of its elements. start: its first byte."""
+
+    kind: int
+    length: int
+    start: int
+
+
+class GgufFile:
+    """The header of one file.
+
+    tensors: by their names in the file.
+    mapped: the whole file.
+    Raises GgufError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        try:
+            with path.open("rb") as file:
+                self.mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            reason = "is empty" if isinstance(error, ValueError) else "cannot be read"
+            raise GgufError(f"{self.name!r} {reason}") from None
+        self._at = 0
+        try:
+            self._values, tensors = self._read_header()
+        except (struct.error, OverflowError):
+            raise self._truncated() from None
+        self.tensors = {name: self._place(name, *place) for name, place in tensors.items()}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a metadata key. Arrays are lists. Raises GgufError for text that is not UTF-8."""
+        value = self._values.get(key, default)
+        return self._decoded(key, value) if isinstance(value, _Array) else value
+
+    def length(self, key: str) -> int:
+        """Number of elements of an array of the metadata; 0 without the key."""
+        value = self._values.get(key)
+        return value.length if isinstance(value, _Array) else 0
+
+    def texts(self, key: str, indices: Collection[int]) -> dict[int, str]:
+        """Elements of an array of texts, by their indices. Raises GgufError for text that is not UTF-8."""
+        array, wanted = self._values.get(key), sorted(set(indices))
+        if not isinstance(array, _Array) or array.kind != _STRING or (wanted and wanted[-1] >= array.length):
+            raise GgufError(f"{self.name!r} is damaged: {key!r} is not a list of texts, or too short")
+        found, index, at, unpack, mapped = {}, 0, array.start, struct.Struct("<Q").unpack_from, self.mapped
+        for next_index in wanted:
+            for _ in range(next_index - index):
+                at += 8 + unpack(mapped, at)[0]
+            (length,) = unpack(mapped, at)
+            found[next_index] = self._utf8(mapped[at + 8 : at + 8 + length])
+            index, at = next_index + 1, at + 8 + length
+        return found
+
+    def _read_header(self) -> tuple[dict[str, Any], dict[str, tuple[tuple[int, ...], int, int]]]:
+        if self.mapped[:4] != MAGIC:
+            raise GgufError(f"{self.name!r} is not a GGUF file")
+        self._at = 4
+        version = self._scalar("I")
+        if version not in _VERSIONS:
+            swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+            reason = "is written for big-endian processors" if swapped in _VERSIONS else f"has GGUF version {version}"
+            raise GgufError(f"{self.name!r} {reason}, which is not supported; versions 2 and 3 are")
+        num_tensors, num_keys = self._scalar("Q"), self._scalar("Q")
+        if num_tensors + num_keys > len(self.mapped) // 8:  # each takes more than eight bytes
+            raise self._truncated()
+        values: dict[str, Any] = {}
+        for _ in range(num_keys):
+            key = self._text(_MAX_KEY_BYTES)
+            if key in values:
+                raise GgufError(f"{self.name!r} is damaged: it has the key {key[:80]!r} twice")
+            values[key] = self._value(self._scalar("I"))
+        tensors: dict[str, tuple[tuple[int, ...], int, int]] = {}
+        for _ in range(num_tensors):
+            name, dimensions = self._text(_MAX_KEY_BYTES), self._scalar("I")
+            if dimensions > _MAX_DIMENSIONS:
+                raise GgufError(f"{self.name!r} is damaged: tensor {name[:80]!r} has {dimensions} dimensions")
+            shape = tuple(self._scalar("Q") for _ in range(dimensions))[::-1]
+            if name in tensors:
+                raise GgufError(f"{self.name!r} is damaged: it has the tensor {name[:80]!r} twice")
+            tensors[name] = (shape, self._scalar("I"), self._scalar("Q"))
+        alignment = values.get("general.alignment", 32)
+        if not isinstance(alignment, int) or alignment <= 0 or alignment % 8:
+            raise GgufError(f"{self.name!r} is damaged: 'general.alignment' must be a multiple of 8")
+        self._data_start = -(-self._at // alignment) * alignment
+        return values, tensors
+
+    def _place(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> GgufTensor:
+        block = TYPES.get(kind)
+        if block is None:
+            named = OTHER_NAMES.get(kind, f"number {kind}")
+            supported = ", ".join(one.name for one in TYPES.values())
+            raise GgufError(f"{self.name!r}: tensor {name[:80]!r} has type {named}, which is not supported, only {supported}")
+        if not shape or 0 in shape or shape[-1] % block.weights:
+            raise GgufError(
+                f"{self.name!r} is damaged: tensor {name[:80]!r} of shape {list(shape)} does not consist of {block.name} "
+                f"blocks of {block.weights}"
+            )
+        nbytes, start = prod(shape) // block.weights * block.nbytes, self._data_start + offset
+        if start + nbytes > len(self.mapped):
+            raise self._truncated()
+        return GgufTensor(shape, block, start, nbytes, self)
+
+    def _truncated(self) -> GgufError:
+        return GgufError(f"{self.name!r} is truncated or damaged: it has only {len(self.mapped):,} bytes")
+
+    def _scalar(self, code: str) -> Any:
+        (value,) = struct.unpack_from(f"<{code}", self.mapped, self._at)
+        self._at += struct.calcsize(f"<{code}")
+        return value
+
+    def _skip(self, nbytes: int) -> int:
+        """Move behind the next bytes. Returns the place of the first of them."""
+        start = self._at
+        if nbytes > len(self.mapped) - start:
+            raise self._truncated()
+        self._at = start + nbytes
+        return start
+
+    def _text(self, max_bytes: int | None = None) -> str:
+        length = self._scalar("Q")
+        if max_bytes is not None and length > max_bytes:
+            raise GgufError(f"{self.name!r} is damaged: a name has {length:,} bytes, more than {max_bytes:,}")
+        start = self._skip(length)
+        return self._utf8(self.mapped[start : start + length])
+
+    def _utf8(self, content: bytes) -> str:
+        try:
+            return content.decode("utf-8")
+        except UnicodeDecodeError:
+            raise GgufError(f"{self.name!r} is damaged: a text in it is not UTF-8") from None
+
+    def _value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self._text()
+        if kind == _ARRAY:
+            return self._array()
+        if kind == _BOOL:
+            return self._scalar("B") != 0
+        if kind not in _SCALARS:
+            raise GgufError(f"{self.name!r} is damaged: a value of the metadata has type {kind}")
+        return self._scalar(_SCALARS[kind])
+
+    def _array(self) -> _Array:
+        kind, length = self._scalar("I"), self._scalar("Q")
+        start = self._at
+        if kind == _STRING:
+            if length > (len(self.mapped) - start) // 8:
+                raise self._truncated()
+            mapped, at, unpack = self.mapped, start, struct.Struct("<Q").unpack_from
+            for _ in range(length):
+                at += 8 + unpack(mapped, at)[0]
+            if at > len(mapped):
+                raise self._truncated()
+            self._at = at
+        elif kind in _SCALARS:
+            self._skip(length * struct.calcsize(f"<{_SCALARS[kind]}"))
+        else:
+            raise GgufError(f"{self.name!r} is damaged: an array of the metadata has elements of type {kind}")
+        return _Array(kind, length, start)
+
+    def _decoded(self, key: str, array: _Array) -> list[Any]:
+        if array.kind != _STRING:
+            code = "B" if array.kind == _BOOL else _SCALARS[array.kind]
+            return list(struct.unpack_from(f"<{array.length}{code}", self.mapped, array.start))
+        texts, at, unpack, mapped = [], array.start, struct.Struct("<Q").unpack_from, self.mapped
+        try:
+            for _ in range(array.length):
+                (length,) = unpack(mapped, at)
+                texts.append(mapped[at + 8 : at + 8 + length].decode("utf-8"))
+                at += 8 + length
+        except UnicodeDecodeError:
+            raise GgufError(f"{self.name!r} is damaged: element {len(texts)} of {key!r} is not UTF-8") from None
+        return texts
+
+
+class Gguf:
+    """A model in one file or in several pieces, each of which has a part of the tensors.
+
+    tensors: by their names in the files.
+    """
+
+    def __init__(self, files: list[GgufFile]) -> None:
+        self._first = files[0]
+        self.tensors: dict[str, GgufTensor] = {}
+        for file in files:
+            for name, tensor in file.tensors.items():
+                if name in self.tensors:
+                    raise GgufError(f"tensor {name[:80]!r} is in both {self.tensors[name].file.name!r} and {file.name!r}")
+                self.tensors[name] = tensor
+
+    @property
+    def name(self) -> str:
+        return self._first.name
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a metadata key of the first file. Arrays are lists."""
+        return self._first.get(key, default)
+
+    def length(self, key: str) -> int:
+        """Number of elements of an array of the metadata; 0 without the key."""
+        return self._first.length(key)
+
+    def texts(self, key: str, indices: Collection[int]) -> dict[int, str]:
+        """Elements of an array of texts, by their indices."""
+        return self._first.texts(key, indices)
+
+    def floats(self, name: str) -> tuple[float, ...]:
+        """The values of a small float32 tensor. Raises GgufError for another type."""
+        tensor = self.tensors[name]
+        if tensor.type.name != "F32":
+            raise GgufError(f"{self.name!r}: tensor {name!r} has type {tensor.type.name}, not F32")
+        return struct.unpack(f"<{prod(tensor.shape)}f", tensor.data())
+
+
+def read_gguf(path: Path) -> Gguf:
+    """Read the header of a file, and of all pieces of the same model. Raises GgufError."""
+    from weights.gguf.choose import pieces
+
+    try:
+        statuses = tuple((str(piece), piece.stat().st_size, piece.stat().st_mtime_ns) for piece in pieces(path))
+    except OSError:
+        raise GgufError(f"{path.name!r} cannot be read") from None
+    return _read(statuses)
+
+
+@lru_cache(maxsize=2)
+def _read(statuses: tuple[tuple[str, int, int], ...]) -> Gguf:
+    """Read the files with these paths, sizes and times. The result is kept because several readers need the header."""
+    files = [GgufFile(Path(path)) for path, _, _ in statuses]
+    stated = files[0].get("split.count", 1)
+    if isinstance(stated, int) and stated > 1 and stated != len(files):
+        raise GgufError(f"{files[0].name!r} is one of {stated} pieces, and its name must end in -00001-of-{stated:05}.gguf")
+    return Gguf(files)

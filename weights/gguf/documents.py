@@ -1,0 +1,145 @@
+"""The JSON files of the checkpoint that a GGUF file was converted from, as far as its metadata has them.
+
+The rest of the server reads a GGUF file as if it were a directory with these files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from weights.gguf.config import hf_config, pooling
+from weights.gguf.container import Gguf, GgufError
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+"""Types of tokens. Source: `gguf/constants.py` of https://github.com/ggml-org/llama.cpp."""
+_ROLES = {
+    "bos": "bos",
+    "eos": "eos",
+    "unk": "unknown",
+    "sep": "seperator",
+    "pad": "padding",
+    "cls": "cls",
+    "mask": "mask",
+}
+"""Special tokens of a tokenizer, and their names in metadata keys (one is misspelt in the format itself)."""
+_ENDS = frozenset(
+    ("</s>", "<eos>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>")
+)
+"""Control tokens that end a text in every model that has them. Files state only one or two of them by their ids."""
+_BEGINS = frozenset(("llama-bpe", "llama3", "llama-v3", "tekken"))
+"""Pre-tokenizers whose models begin a text with the begin token, which older files do not state."""
+_STRIPS_AFTER = "phi3"
+"""Architecture whose control tokens remove the white space after them. The metadata lacks this."""
+_KEEPS_AFTER = frozenset(("<unk>", "<s>", "<|endoftext|>"))
+
+
+def document(gguf: Gguf, name: str) -> dict[str, Any] | list[dict[str, Any]] | None:
+    """The contents of a JSON file of the original checkpoint; None for a file that has no counterpart.
+
+    name: path of the file inside the directory, such as `config.json`.
+    Raises GgufError.
+    """
+    build = _DOCUMENTS.get(name)
+    return None if build is None else build(gguf)
+
+
+def token_types(gguf: Gguf) -> list[int]:
+    """Type of each token. All tokens of a file without types are normal."""
+    count = gguf.length("tokenizer.ggml.tokens")
+    types = gguf.get("tokenizer.ggml.token_type") or [NORMAL] * count
+    if count == 0 or len(types) != count:
+        raise GgufError(f"{gguf.name!r} has {count} tokens and {len(types)} types of tokens")
+    return list(types)
+
+
+def role_ids(gguf: Gguf) -> dict[str, int]:
+    """Token ids of the special tokens by role (`bos`, `eos`...)."""
+    count, found = gguf.length("tokenizer.ggml.tokens"), {}
+    for role, name in _ROLES.items():
+        index = gguf.get(f"tokenizer.ggml.{name}_token_id")
+        if index is None:
+            continue
+        if not isinstance(index, int) or not 0 <= index < count:
+            raise GgufError(f"{gguf.name!r}: 'tokenizer.ggml.{name}_token_id' is not one of its {count} tokens")
+        found[role] = index
+    if gguf.get("tokenizer.ggml.model") == "bert" and "cls" not in found and "bos" in found:
+        found["cls"] = found["bos"]
+    return found
+
+
+def _tokenizer_config(gguf: Gguf) -> dict[str, Any]:
+    types, roles = token_types(gguf), role_ids(gguf)
+    added = [index for index, kind in enumerate(types) if kind in (CONTROL, USER_DEFINED)]
+    texts = gguf.texts("tokenizer.ggml.tokens", {*added, *roles.values()})
+    strips = gguf.get("general.architecture") == _STRIPS_AFTER and gguf.get("tokenizer.ggml.model") == "llama"
+    tokens = {
+        str(index): {
+            "content": texts[index],
+            "special": types[index] == CONTROL,
+            "normalized": False,
+            "rstrip": strips and texts[index] not in _KEEPS_AFTER,
+            "lstrip": texts[index] == "<mask>",
+            "single_word": False,
+        }
+        for index in added
+        if texts[index]
+    }
+    model, pre = gguf.get("tokenizer.ggml.model"), gguf.get("tokenizer.ggml.pre")
+    settings: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "added_tokens_decoder": tokens,
+        "add_bos_token": gguf.get("tokenizer.ggml.add_bos_token", model == "llama" or pre in _BEGINS),
+        "add_eos_token": gguf.get("tokenizer.ggml.add_eos_token", model == "t5"),
+        "add_prefix_space": gguf.get("tokenizer.ggml.add_space_prefix", model in ("llama", "t5")),
+        **{f"{role}_token": texts[index] for role, index in roles.items()},
+    }
+    templates = _chat_templates(gguf)
+    return {**settings, **({"chat_template": templates} if templates else {})}
+
+
+def _chat_templates(gguf: Gguf) -> list[dict[str, str]]:
+    """The chat templates: a default one, and further ones by name."""
+    names = gguf.get("tokenizer.chat_templates") or []
+    keys = {"default": "tokenizer.chat_template", **{name: f"tokenizer.chat_template.{name}" for name in names}}
+    found = {name: gguf.get(key) for name, key in keys.items()}
+    return [{"name": name, "template": text} for name, text in found.items() if isinstance(text, str)]
+
+
+def _generation_config(gguf: Gguf) -> dict[str, Any]:
+    """Special tokens of generation. `eos_token_id` has all tokens that end a text or a turn of a chat."""
+    if gguf.length("tokenizer.ggml.tokens") == 0:
+        return {}
+    types, roles = token_types(gguf), role_ids(gguf)
+    control = [index for index, kind in enumerate(types) if kind == CONTROL]
+    stated = [gguf.get(f"tokenizer.ggml.{name}_token_id") for name in ("eot", "eom")]
+    ends = [roles.get("eos"), *(index for index in stated if isinstance(index, int) and index in control)]
+    ends += [index for index, text in gguf.texts("tokenizer.ggml.tokens", control).items() if text in _ENDS]
+    settings = {f"{role}_token_id": roles[role] for role in ("bos", "pad") if role in roles}
+    eos = list(dict.fromkeys(index for index in ends if index is not None))
+    return {**settings, **({"eos_token_id": eos} if eos else {})}
+
+
+def _config(gguf: Gguf) -> dict[str, Any]:
+    return {**hf_config(gguf), **_generation_config(gguf)}
+
+
+def _modules(gguf: Gguf) -> list[dict[str, Any]] | None:
+    if pooling(gguf) is None:
+        return None
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    return [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in paths.items()]
+
+
+def _pooling(gguf: Gguf) -> dict[str, Any] | None:
+    mode = pooling(gguf)
+    return None if mode is None else {"pooling_mode": mode}
+
+
+_DOCUMENTS: Mapping[str, Callable[[Gguf], dict[str, Any] | list[dict[str, Any]] | None]] = {
+    "config.json": _config,
+    "tokenizer_config.json": _tokenizer_config,
+    "generation_config.json": _generation_config,
+    "modules.json": _modules,
+    "1_Pooling/config.json": _pooling,
+}

@@ -1,0 +1,38 @@
+"""Read the JSON files of a checkpoint: a directory, or a GGUF file, whose metadata replaces them. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from weights.gguf.choose import is_gguf
+from weights.resolve import file_in
+
+
+class NotJson(ValueError):
+    """A file is not JSON, or only a null."""
+
+
+def read_json_file(checkpoint: Path, name: str) -> Any:
+    """The contents of a JSON file, or None if the checkpoint has no such file.
+
+    checkpoint: directory, or GGUF file.
+    name: path of the file inside the directory.
+    Raises NotJson for a damaged file, ResolveError for one outside the directory and for a damaged GGUF file.
+    """
+    if is_gguf(checkpoint):
+        from weights.gguf.container import read_gguf
+        from weights.gguf.documents import document
+
+        return document(read_gguf(checkpoint), name)
+    path = file_in(checkpoint, name)
+    if path is None:
+        return None
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError, OSError):
+        value = None
+    if value is None:
+        raise NotJson(name)
+    return value

@@ -1,0 +1,1 @@
+"""Readers of quantised checkpoints, one file per format."""
