@@ -24,10 +24,10 @@ BLOCK_SIZE = 32
 
 
 def load(checkpoint: Path, precision: str) -> LoadedModel:
-    """Load a checkpoint on the CPU. precision: float32, bfloat16 or int8."""
+    """Load a checkpoint on the CPU. precision: float32, bfloat16, int8 or int4."""
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     device = torch.device("cpu")
-    return load_model(checkpoint, dtype, device, None, "int8" if precision == "int8" else None)
+    return load_model(checkpoint, dtype, device, None, precision if precision in ("int8", "int4") else None)
 
 
 @torch.inference_mode()
@@ -62,7 +62,7 @@ def deviation(xs: list[int], ys: list[float]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16", "int8"])
+    parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16", "int8", "int4"])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--longest", type=int, default=CONTEXTS[-1], help="longest context, in tokens")
     parser.add_argument("--steps", type=int, default=9)

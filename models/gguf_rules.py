@@ -12,7 +12,7 @@ from models.config import LanguageModelHead, MixtureOfExpertsConfig, ModelConfig
 from weights.rules import Drop, LayoutChange, Rename, Rule, Split
 
 _PAIRED_NEIGHBOURS = frozenset(("llama", "mistral", "mixtral", "smollm3"))
-"""Values of `model_type` whose queries and keys are stored so that neighbouring dimensions of a head rotate together."""
+"""Values of `model_type` whose queries and keys are stored so that neighbouring dimensions rotate together."""
 _FUSED_GATE = "phi3"
 """Value of `model_type` that stores gate and up matrix as one."""
 
@@ -64,7 +64,9 @@ def gguf_rules(model: ModelConfig, hf: Mapping[str, Any]) -> Sequence[Rule]:
         rotated("attn_k", "key", attention.num_kv_heads),
         block("attn_v", "attention.value"),
         *(
-            Split(rf"blk\.(\d+)\.attn_qkv\.{part}", [f"{name}.{part}" for name in parts], 0, (width, kv_width, kv_width))
+            Split(
+                rf"blk\.(\d+)\.attn_qkv\.{part}", [f"{name}.{part}" for name in parts], 0, (width, kv_width, kv_width)
+            )
             for part in ("weight", "bias")
         ),
         block("attn_output", "attention.output"),

@@ -25,7 +25,9 @@ from models.families.shared.family import Family, Task
 from models.generation_defaults import GenerationDefaults, generation_defaults
 from models.gguf_rules import gguf_rules
 from models.json_file import json_object
-from models.layers.linear import set_parameter
+from models.layers.embeddings import EmbeddingTable
+from models.layers.heads import LanguageModel
+from models.layers.linear import Linear, set_parameter
 from models.layers.sentence_head import SentenceHead
 from models.lora.read import adaptable, read_lora
 from models.pack_weights import pack_weights
@@ -33,10 +35,17 @@ from models.sentence_files import sentence_config
 from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
 from weights.gguf.choose import is_gguf
-from weights.load import load_weights
+from weights.gguf.container import read_gguf
+from weights.load import LoadReport, load_weights
+from weights.quantized.formats import QuantizedFormat, quantized_format
+from weights.quantized.gguf import GgufFormat
+from weights.quantized_matrix import QuantizedMatrix
 from weights.read import WeightsError, open_checkpoint
 from weights.resolve import ResolveError, file_in
 from weights.rules import Rename, Rule, first_match
+
+_MIXTURE = frozenset(("router", "shared_gate", "experts"))
+"""Modules of a mixture of experts. Their matrices are packed together, or never rounded, and therefore dequantised."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,8 @@ class LoadedModel:
     context_tokens: longest sequence of the decoder, or of the encoder of an encoder-only model; None without a limit.
     source_tokens: longest source of an encoder-decoder; None without a limit, and for other models.
     adapters: low-rank adapters by name.
+    checkpoint_format: format of the quantised matrices of the checkpoint, or empty.
+    notes: properties of the checkpoint that cost memory or are not used, one sentence each.
     """
 
     transformer: Transformer
@@ -70,6 +81,8 @@ class LoadedModel:
     context_tokens: int | None
     source_tokens: int | None
     adapters: Mapping[str, LoadedAdapter]
+    checkpoint_format: str
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -98,7 +111,7 @@ def load_model(
     directory: directory of the checkpoint, or its GGUF file.
     dtype: dtype of weights and hidden states. Adapters are computed in this dtype even if the weights are quantised.
     progress: called with (bytes read so far, total bytes).
-    quantization: see `pack_weights`.
+    quantization: see `pack_weights`. Matrices that the checkpoint stores quantised are then dequantised and rounded.
     adapters: directory of each low-rank adapter, as peft saves it, by name.
     memory: keeps the tensors of the transformer and its adapters.
 
@@ -107,6 +120,8 @@ def load_model(
     tensor or file.
     """
     ops.check_quantization(dtype, device, quantization)
+    if adapters and is_gguf(directory):
+        raise ConfigError(f"adapter {next(iter(adapters))!r}: adapters of models in GGUF files are not supported")
     hf = json_object(directory, "config.json")
     if hf is None:
         raise ConfigError("the checkpoint has no config.json")
@@ -127,11 +142,17 @@ def load_model(
         transformer = Transformer(config)
     transformer.eval()
     rules = gguf_rules(config, hf) if is_gguf(directory) else family.rules(config, hf, architecture)
-    parameters = _load(transformer, directory, family, rules, dtype, device, progress, memory.is_filled)
+    matrix_format = GgufFormat(read_gguf(directory)) if is_gguf(directory) else quantized_format(hf)
+    keep: Callable[[str, QuantizedMatrix], bool] = _never
+    if quantization is None:
+        keep = partial(_keeps_quantized, transformer, dtype, device)
+    report = _load(
+        transformer, directory, family, rules, dtype, device, progress, matrix_format, keep, memory.is_filled
+    )
     linears = adaptable(transformer)
     weight_bytes = pack_weights(transformer, quantization, device, memory)
     loaded_adapters = {
-        name: _load_adapter(transformer, name, path, directory, rules, linears, dtype, device, memory)
+        name: _load_adapter(transformer, name, path, directory, rules, linears, dtype, device, memory, matrix_format)
         for name, path in (adapters or {}).items()
     }
     return LoadedModel(
@@ -144,11 +165,13 @@ def load_model(
         labels=_labels(hf, config.head),
         problem_type=hf.get("problem_type"),
         sentence=_load_sentence_head(directory, sentence, device),
-        parameters=parameters,
+        parameters=report.parameters,
         weight_bytes=weight_bytes,
         context_tokens=context_tokens,
         source_tokens=(config.max_source_positions or context_tokens) if config.is_encoder_decoder else None,
         adapters=loaded_adapters,
+        checkpoint_format="" if matrix_format is None else matrix_format.description,
+        notes=_notes(matrix_format, report, dtype, quantization),
     )
 
 
@@ -160,15 +183,17 @@ def _load(
     dtype: torch.dtype,
     device: torch.device,
     progress: Callable[[int, int], None] | None,
+    matrix_format: QuantizedFormat | None,
+    keep_quantized: Callable[[str, QuantizedMatrix], bool],
     shapes_only: bool,
-) -> int:
+) -> LoadReport:
     """Load the weights of the transformer, with the family's defaults for absent tensors.
 
+    matrix_format, keep_quantized: see `load_weights`.
     shapes_only: leave the parameters on the meta device, with their shapes and dtype.
-    Returns the number of parameters; tied ones count once.
     """
     shapes = {name: tuple(parameter.shape) for name, parameter in transformer.named_parameters()}
-    with open_checkpoint(directory) as stored:
+    with open_checkpoint(directory, matrix_format=matrix_format) as stored:
         matches = [first_match(rules, name) for name in stored]
     found = {target for match in matches if match is not None for target in match[1]}
     zero = {name: shapes.pop(name) for name in family.zero_if_absent & shapes.keys() - found}
@@ -177,14 +202,64 @@ def _load(
         del shapes[name]
     if shapes_only:
         transformer.to(dtype)
-        return sum(torch.Size(shape).numel() for shape in shapes.values())
     assign = partial(set_parameter, transformer)
-    report = load_weights(directory, rules, shapes, dtype, device, assign, progress)
+    report = load_weights(
+        directory,
+        rules,
+        shapes,
+        dtype,
+        device,
+        assign,
+        progress,
+        matrix_format=matrix_format,
+        keep_quantized=keep_quantized,
+        shapes_only=shapes_only,
+    )
+    if shapes_only:
+        return report
     for name, shape in zero.items():
         assign(name, torch.zeros(shape, dtype=dtype, device=device))
     for name, source in tied.items():
         assign(name, transformer.get_parameter(source))
-    return report.parameters
+    return report
+
+
+def _keeps_quantized(
+    transformer: Transformer, dtype: torch.dtype, device: torch.device, name: str, matrix: QuantizedMatrix
+) -> bool:
+    """Whether the transformer computes with this quantised matrix as it is. name: name of the parameter."""
+    path, _, attribute = name.rpartition(".")
+    owner = transformer.get_submodule(path)
+    takes = isinstance(owner, Linear | LanguageModel) or type(owner) is EmbeddingTable
+    return (
+        takes
+        and attribute == "weight"
+        and _MIXTURE.isdisjoint(path.split("."))
+        and ops.has_kernel(matrix, dtype, device)
+    )
+
+
+def _never(name: str, matrix: QuantizedMatrix) -> bool:
+    return False
+
+
+def _notes(
+    matrix_format: QuantizedFormat | None, report: LoadReport, dtype: torch.dtype, quantization: ops.Quantization | None
+) -> tuple[str, ...]:
+    """See `LoadedModel.notes`."""
+    if matrix_format is None:
+        return ()
+    name, notes = str(dtype).removeprefix("torch."), []
+    if quantization is not None:
+        notes.append(f"{report.dequantized} quantized matrices are rounded again, to {quantization}")
+    elif report.dequantized:
+        notes.append(
+            f"{report.dequantized} of {report.dequantized + report.matrices} quantized matrices have no kernel: "
+            f"they are dequantized to {name} and take {report.dequantized_bytes / 2**20:,.1f} MiB"
+        )
+    if matrix_format.unused:
+        notes.append(f"the server does not use the {matrix_format.unused} of the checkpoint")
+    return tuple(notes)
 
 
 def _load_sentence_head(directory: Path, config: SentenceConfig, device: torch.device) -> SentenceHead:
@@ -212,12 +287,13 @@ def _load_adapter(
     dtype: torch.dtype,
     device: torch.device,
     memory: TensorMemory,
+    matrix_format: QuantizedFormat | None,
 ) -> LoadedAdapter:
     try:
         settings = json_object(directory, "adapter_config.json")
         if settings is None:
             raise ConfigError("the directory has no adapter_config.json")
-        with open_checkpoint(base) as stored:
+        with open_checkpoint(base, matrix_format=matrix_format) as stored:
             updates = read_lora(directory, settings, rules, linears, stored, device)
     except (ConfigError, WeightsError, ResolveError) as error:
         raise ConfigError(f"adapter {name!r}: {error}") from error

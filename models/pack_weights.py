@@ -13,15 +13,18 @@ from models.layers.linear import Linear, set_parameter
 from models.layers.moe import MixtureOfExperts
 from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
+from weights.quantized_matrix import QuantizedMatrix
 
 
 class CountingPacker:
     """A `LinearPacker` that counts memory. packed_bytes: memory of all weights that it has packed."""
 
-    def __init__(self, pack: Callable[[Tensor, Tensor | None], ops.LinearWeight], out_dtype: torch.dtype) -> None:
+    def __init__(
+        self, pack: Callable[[Tensor | QuantizedMatrix, Tensor | None], ops.LinearWeight], out_dtype: torch.dtype
+    ) -> None:
         self._pack, self.out_dtype, self.packed_bytes = pack, out_dtype, 0
 
-    def __call__(self, weight: Tensor, bias: Tensor | None) -> ops.LinearWeight:
+    def __call__(self, weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> ops.LinearWeight:
         packed = self._pack(weight, bias)
         self.packed_bytes += packed.nbytes
         return packed
@@ -35,12 +38,14 @@ def pack_weights(
 ) -> int:
     """Pack all linears of a model in place. Projections with the same input are merged into one product.
 
-    quantization: `int8` rounds all linears but routers, the output head and the token table that is tied to it. Other
-        embeddings, norms and biases keep their dtype, and so do hidden states. Attention then works in
-        `ops.attention_dtype`, except sparse and disentangled attention.
+    quantization: `int8` rounds all linears but routers, the output head and the token table that is tied to it; `int4`
+        rounds the linears to 4 bits in groups, and the head and the table to int8. Other embeddings, norms and biases
+        keep their dtype, and so do hidden states. Attention then works in `ops.attention_dtype`, except sparse and
+        disentangled attention.
     device: device that runs the model; None for the device of its parameters. They differ if the parameters are on the
         meta device, because `memory` has their contents.
     memory: keeps the packed weights, and then the parameters that stay as they are.
+    Matrices that the checkpoint stores quantised, and that `ops.has_kernel` accepts, are packed as they are.
     Returns the memory of all weights in bytes. Raises QuantizationUnavailable.
     """
     model.attention_dtype = ops.attention_dtype(model.dtype, quantization)
@@ -48,7 +53,8 @@ def pack_weights(
     for out_dtype, rounding in (
         (model.dtype, quantization),
         (model.attention_dtype, quantization),
-        (torch.float32, quantization),
+        # Products of the head need the precision of 8 bits more than those of the layers do.
+        (torch.float32, "int8" if quantization == "int4" else quantization),
         (model.dtype, None),
     ):
         pack = ops.packer(model.dtype, device or model.device, rounding, out_dtype, memory)
@@ -58,7 +64,7 @@ def pack_weights(
         packer, projection_packer, head_packer, router_packer = packers
         with torch.inference_mode():
             _pack(model, packer, projection_packer, router_packer)
-            model.pack_head(head_packer)
+            model.pack_head(head_packer, packer)
     for name, parameter in list(model.named_parameters()):
         kept = memory.keep(parameter)
         if kept is not parameter:

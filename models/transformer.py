@@ -66,12 +66,14 @@ from models.config import AttentionConfig, ClassificationHead, ModelConfig, Span
 from models.executor import MAX_LOGITS_ROWS, Executor
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
+from models.layers.embeddings import Embedding
 from models.layers.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
 from models.layers.layer import Layer
 from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.lora.adapters import AdapterSet
 from models.stack import Stack
 from models.step_inputs import PagedStepInputs, RaggedStepInputs, SourceStates
+from weights.quantized_matrix import QuantizedMatrix
 
 
 class Transformer(nn.Module):
@@ -238,13 +240,22 @@ class Transformer(nn.Module):
                 hidden = self._reread(hidden, batch)
             return self.head(hidden)  # type: ignore[no-any-return]
 
-    def pack_head(self, packer: ops.LinearPacker) -> None:
-        """Pack the weight of a language model head. A token table that is tied to it reads its rows from there."""
+    def pack_head(self, packer: ops.LinearPacker, table_packer: ops.LinearPacker) -> None:
+        """Pack the weight of a language model head. A token table that is tied to it reads its rows from there.
+
+        table_packer: packs the token tables that the checkpoint stores quantised.
+        """
+        dtype = self.dtype
         if isinstance(self.head, LanguageModel) and self.decoder is not None:
             tied = self.decoder.tokens if self.head.weight is None else None
             packed = self.head.pack(packer, None if tied is None else tied.weight)
             if tied is not None:
-                tied.share(packed)
+                tied.share(packed, dtype)
+        for stack in (self.encoder, self.decoder):
+            if stack is None or not isinstance(stack.embedding, Embedding):
+                continue
+            if isinstance(stack.tokens.weight, QuantizedMatrix):
+                stack.tokens.share(table_packer(stack.tokens.weight, None), dtype)
 
     def self_attention_layers(self) -> tuple[AttentionConfig, ...]:
         """Attention of each layer of the self-attention cache; empty without a decoder."""

@@ -31,7 +31,7 @@ REPEATED = frozenset({"adapter"})
 """Flags that may be given more than once."""
 METAVARS = {
     "adapter": "NAME=PATH_OR_HUB_ID@MODEL",
-    "quantize": "[NAME=]int8",
+    "quantize": "[NAME=]int8|int4",
     "speculative": "NAME=METHOD",
     "languages": "[NAME=]SOURCE-TARGET",
 }
@@ -309,6 +309,8 @@ def _check(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
         ("serves", ", ".join(model.tasks)),
         ("parameters", f"{info.parameters:,}"),
         ("weights", f"{info.weight_bytes / 2**20:,.1f} MiB, {info.quantization or info.dtype} on {device}"),
+        *([("format", info.checkpoint_format)] if info.checkpoint_format else []),
+        *(("note", note) for note in info.notes),
         ("context", context),
         ("vocabulary", f"{info.vocab_size:,} tokens"),
     ]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from starlette.types import ASGIApp
 
@@ -29,6 +29,7 @@ from server.ipc.descriptions import (
     Device,
     EngineOptions,
     ModelSpec,
+    Quantization,
     Speculation,
 )
 from server.ipc.fit import shortage
@@ -305,7 +306,7 @@ def _pool(
             name,
             str(directory),
             settings.dtype,
-            "int8" if name in quantized else None,
+            quantized.get(name),
             speculations.get(name),
             {adapter.name: str(adapter.directory) for adapter in adapters if adapter.model == name},
         )
@@ -314,14 +315,17 @@ def _pool(
     return WorkerPool(specs, settings.device, options, client, settings.workers, limits, worker, settings.grace_seconds)
 
 
-def _quantized_models(entries: Sequence[str], names: Sequence[str]) -> set[str]:
-    """The models to quantize by the entries of `--quantize`. Raises StartError for a model that is not served."""
-    quantized: set[str] = set()
-    for entry in entries:
-        name = entry.partition("=")[0]
-        if "=" in entry and name not in names:
+def _quantized_models(entries: Sequence[str], names: Sequence[str]) -> dict[str, Quantization]:
+    """Quantization of each model by the entries of `--quantize`. An entry with a name goes before one without.
+
+    Raises StartError for a model that is not served.
+    """
+    quantized: dict[str, Quantization] = {}
+    for entry in sorted(entries, key=lambda entry: "=" in entry):
+        name, is_named, kind = entry.rpartition("=")
+        if is_named and name not in names:
             raise StartError(f"quantize: no model is named {name!r}, only {', '.join(names)}")
-        quantized.update([name] if "=" in entry else names)
+        quantized.update(dict.fromkeys([name] if is_named else names, cast(Quantization, kind)))
     return quantized
 
 

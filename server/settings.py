@@ -128,8 +128,9 @@ class Settings(BaseSettings):
     )
     quantize: Names = Field(
         default=[],
-        description="Models whose weights are rounded to int8: int8 for all, or NAME=int8 entries separated by commas. "
-        "Faster and slightly less exact. With dtype float32, their attention and KV cache are bfloat16.",
+        description="Models whose weights are rounded to 8 or 4 bits: int8 or int4 for all, or NAME=int8 and NAME=int4 "
+        "entries separated by commas. Faster and less exact. With dtype float32, their attention and KV cache are "
+        "bfloat16.",
     )
     adapter: Adapters = Field(
         default=[],
@@ -290,8 +291,8 @@ class Settings(BaseSettings):
                     f"write NAME=PATH_OR_HUB_ID, for example llm={source}"
                 )
         for entry in self.quantize:
-            if entry.rpartition("=")[2] != "int8":
-                raise ValueError(f"quantize: write int8 or NAME=int8, not {entry!r}")
+            if entry.rpartition("=")[2] not in ("int8", "int4"):
+                raise ValueError(f"quantize: write int8, int4, NAME=int8 or NAME=int4, not {entry!r}")
         for entry in self.adapter:
             name, _, source = entry.partition("=")
             path, _, model = source.rpartition("@")

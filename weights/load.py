@@ -15,7 +15,8 @@ from torch import Tensor
 
 from weights.finite import is_finite
 from weights.manifest import ManifestError, check_manifest
-from weights.read import StoredTensor, WeightsError, open_checkpoint
+from weights.quantized_matrix import QuantizedMatrix
+from weights.read import MatrixFormat, Stored, StoredMatrix, StoredTensor, WeightsError, open_checkpoint
 from weights.rules import Rule, first_match
 
 __all__ = ["LoadReport", "WeightsError", "load_weights"]
@@ -30,10 +31,16 @@ class LoadReport:
 
     parameters: number of parameters; tied ones count once.
     bytes: memory of the loaded tensors.
+    matrices: number of quantised matrices that are kept as they are stored.
+    dequantized: number of quantised matrices that are dequantised.
+    dequantized_bytes: memory of the dequantised matrices.
     """
 
     parameters: int
     bytes: int
+    matrices: int = 0
+    dequantized: int = 0
+    dequantized_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,15 +48,21 @@ class _TensorSource:
     """Source of one tensor of the model: result `index` of applying `rule` to a tensor of the checkpoint.
 
     name: name of the tensor in the checkpoint.
+    layout: the result on the meta device.
     """
 
     name: str
     rule: Rule
     index: int
+    layout: Tensor | QuantizedMatrix
 
-    def read(self, stored: Mapping[str, StoredTensor]) -> Tensor:
-        tensor: Tensor = self.rule.change(stored[self.name].read())[self.index]
-        return tensor
+    def read(self, stored: Mapping[str, Stored]) -> Tensor | QuantizedMatrix:
+        return self.of(stored[self.name].read())
+
+    def of(self, tensor: Tensor | QuantizedMatrix) -> Tensor | QuantizedMatrix:
+        """The result for a tensor that was read from the checkpoint."""
+        changed: Tensor | QuantizedMatrix = self.rule.change(tensor)[self.index]
+        return changed
 
 
 @dataclass
@@ -66,6 +79,13 @@ class _LoadPlan:
     misshapen: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)
+
+    def compare_copies(self, stored: Mapping[str, Stored]) -> None:
+        """Find the tied tensors that differ from each other."""
+        for target, copy in self.copies:
+            first = self.sources[target]
+            if not _bit_equal(first.read(stored), copy.read(stored)):
+                self.contradictions.append(f"{copy.name} differs from {first.name}, to which it is tied")
 
     def raise_faults(self) -> None:
         """Raise WeightsError with all differences, if there are any."""
@@ -86,10 +106,13 @@ def load_weights(
     expected: Mapping[str, Sequence[int]],
     dtype: torch.dtype,
     device: torch.device | str,
-    assign: Callable[[str, Tensor], None],
+    assign: Callable[[str, Tensor | QuantizedMatrix], None],
     progress: Callable[[int, int], None] | None = None,
     keep_float32: Callable[[str], bool] = lambda name: False,
     folder: str = "",
+    matrix_format: MatrixFormat | None = None,
+    keep_quantized: Callable[[str, QuantizedMatrix], bool] = lambda name, layout: False,
+    shapes_only: bool = False,
 ) -> LoadReport:
     """Load every tensor of a model and pass it to `assign` once.
 
@@ -98,41 +121,104 @@ def load_weights(
     expected: shape of each tensor of the model, by its name. A tied tensor has one name, even if the checkpoint has
         several copies of it.
     dtype, device: dtype and device of the loaded tensors. They are contiguous and share no memory with the file.
-    assign: called with the name in the model and the tensor.
+    assign: called with the name in the model and the tensor, or the matrix if `keep_quantized` keeps it.
     progress: called with (bytes read so far, total bytes), counted in the dtypes of the checkpoint.
     keep_float32: whether the tensor with this name in the model is float32 for every `dtype`.
     folder: subdirectory of the weight files; empty for the directory itself.
+    matrix_format: format of the quantised matrices of the checkpoint, or None.
+    keep_quantized: whether the model takes this quantised matrix, given by its name in the model and on the meta
+        device, as it is. Other quantised matrices are dequantised.
+    shapes_only: read no tensor, and assign all on the meta device.
 
     Raises WeightsError for files that cannot be read or differ from the manifest, and for tensors with NaN or infinity.
     One WeightsError names all missing, unexpected and misshapen tensors.
     """
     try:
-        check_manifest(directory)
+        if not shapes_only:
+            check_manifest(directory)
     except ManifestError as error:
         raise WeightsError(str(error)) from None
-    with open_checkpoint(directory, folder) as stored:
+    with open_checkpoint(directory, folder, matrix_format) as stored:
         plan = _make_plan(stored, rules, expected)
+        if not shapes_only:
+            plan.compare_copies(stored)
         plan.raise_faults()
-        total_bytes = sum(stored[name].nbytes for name in {source.name for source in plan.sources.values()})
-        done_bytes, parameters, loaded_bytes = 0, 0, 0
-        not_finite: list[str] = []
-        overflowing: list[str] = []
+        loaded = _Loaded(dtype, device, keep_float32, keep_quantized)
+        sizes = {name: stored[name].nbytes for name in {source.name for source in plan.sources.values()}}
+        done_bytes = 0
         for stored_name, targets in _by_stored_name(plan.sources).items():
+            tensor = None if shapes_only else stored[stored_name].read()
             for name, source in targets:
-                target_dtype = torch.float32 if keep_float32(name) else dtype
-                view = source.read(stored)
-                tensor = torch.empty(view.shape, dtype=target_dtype, device=device)
-                tensor.copy_(view)
-                if not is_finite(tensor):
-                    (overflowing if is_finite(view) else not_finite).append(stored_name)
-                assign(name, tensor)
-                parameters += tensor.numel()
-                loaded_bytes += tensor.numel() * tensor.itemsize
-            done_bytes += stored[stored_name].nbytes
-            if progress is not None:
-                progress(done_bytes, total_bytes)
-        _refuse_not_finite(not_finite, overflowing, dtype)
-    return LoadReport(parameters, loaded_bytes)
+                assign(name, loaded.convert(name, source, None if tensor is None else source.of(tensor)))
+            done_bytes += sizes[stored_name]
+            if progress is not None and not shapes_only:
+                progress(done_bytes, sum(sizes.values()))
+        _refuse_not_finite(loaded.not_finite, loaded.overflowing, dtype)
+    return loaded.report
+
+
+class _Loaded:
+    """Converts tensors to their dtype and device, and counts them. The arguments are those of `load_weights`.
+
+    not_finite, overflowing: names in the checkpoint of tensors with NaN or infinity, in the file or after conversion.
+    """
+
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        keep_float32: Callable[[str], bool],
+        keep_quantized: Callable[[str, QuantizedMatrix], bool],
+    ) -> None:
+        self._dtype, self._device = dtype, device
+        self._keep_float32, self._keep_quantized = keep_float32, keep_quantized
+        self.report = LoadReport(0, 0)
+        self.not_finite: list[str] = []
+        self.overflowing: list[str] = []
+
+    def convert(
+        self, name: str, source: _TensorSource, value: Tensor | QuantizedMatrix | None
+    ) -> Tensor | QuantizedMatrix:
+        """Convert one tensor. name: name in the model. value: the tensor in the checkpoint, or None for shapes only."""
+        layout, report = source.layout, self.report
+        dtype = torch.float32 if self._keep_float32(name) else self._dtype
+        kept = isinstance(layout, QuantizedMatrix) and self._keep_quantized(name, layout)
+        result: Tensor | QuantizedMatrix
+        if isinstance(layout, QuantizedMatrix) and kept:
+            result = layout if value is None else self._copied(source.name, value)
+        else:
+            result = self._dense(source.name, layout.shape, dtype, value)
+        size = result.numel() * dtype.itemsize
+        is_dequantized = isinstance(layout, QuantizedMatrix) and not kept
+        self.report = LoadReport(
+            parameters=report.parameters + result.numel(),
+            bytes=report.bytes + (result.nbytes if kept else size),
+            matrices=report.matrices + kept,
+            dequantized=report.dequantized + is_dequantized,
+            dequantized_bytes=report.dequantized_bytes + size * is_dequantized,
+        )
+        return result
+
+    def _copied(self, stored_name: str, matrix: Tensor | QuantizedMatrix) -> QuantizedMatrix:
+        assert isinstance(matrix, QuantizedMatrix)
+        if not matrix.is_finite():
+            self.not_finite.append(stored_name)
+        return matrix.clone()
+
+    def _dense(
+        self, stored_name: str, shape: torch.Size, dtype: torch.dtype, value: Tensor | QuantizedMatrix | None
+    ) -> Tensor:
+        if value is None:
+            return torch.empty(shape, dtype=dtype, device="meta")
+        if isinstance(value, QuantizedMatrix):
+            tensor = value.dequantized(dtype).to(self._device)
+        else:
+            tensor = torch.empty(shape, dtype=dtype, device=self._device)
+            tensor.copy_(value)
+        if not is_finite(tensor):
+            finite_before = value.is_finite() if isinstance(value, QuantizedMatrix) else is_finite(value)
+            (self.overflowing if finite_before else self.not_finite).append(stored_name)
+        return tensor
 
 
 def _refuse_not_finite(not_finite: Sequence[str], overflowing: Sequence[str], dtype: torch.dtype) -> None:
@@ -148,28 +234,21 @@ def _refuse_not_finite(not_finite: Sequence[str], overflowing: Sequence[str], dt
         )
 
 
-def _make_plan(
-    stored: Mapping[str, StoredTensor], rules: Sequence[Rule], expected: Mapping[str, Sequence[int]]
-) -> _LoadPlan:
+def _make_plan(stored: Mapping[str, Stored], rules: Sequence[Rule], expected: Mapping[str, Sequence[int]]) -> _LoadPlan:
     plan = _LoadPlan()
     stored_names: dict[str, str] = {}
     for stored_name, tensor in stored.items():
         matched = first_match(rules, stored_name)
-        if matched is None:
-            plan.unexpected.append(stored_name)
+        if matched is None or any(target not in expected for target in matched[1]):
+            if not _is_unused(tensor):
+                plan.unexpected.append(stored_name)
             continue
         rule, targets = matched
         if not targets:
             continue
-        if any(target not in expected for target in targets):
-            plan.unexpected.append(stored_name)
-            continue
         stored_names |= dict.fromkeys(targets, stored_name)
-        if tensor.dtype not in _FLOATS:
-            plan.misshapen.append(f"{stored_name} has no floating-point dtype")
-            continue
         try:
-            changed = rule.change(torch.empty(tensor.shape, device="meta"))
+            changed = rule.change(_layout(tensor))
         except ValueError as error:
             plan.misshapen.append(f"{stored_name}: {error}")
             continue
@@ -177,17 +256,28 @@ def _make_plan(
             if tuple(result.shape) != tuple(expected[target]):
                 plan.misshapen.append(f"{stored_name} is {list(result.shape)}, not {list(expected[target])}")
                 break
+            source = _TensorSource(stored_name, rule, index, result)
             if target in plan.sources:
-                plan.copies.append((target, _TensorSource(stored_name, rule, index)))
+                plan.copies.append((target, source))
             else:
-                plan.sources[target] = _TensorSource(stored_name, rule, index)
+                plan.sources[target] = source
     absent = [name for name in expected if name not in stored_names]
     plan.missing = list(dict.fromkeys(_checkpoint_name(name, stored_names) for name in absent))
-    for target, copy in plan.copies:
-        first = plan.sources[target]
-        if not _bit_equal(first.read(stored), copy.read(stored)):
-            plan.contradictions.append(f"{copy.name} differs from {first.name}, to which it is tied")
     return plan
+
+
+def _is_unused(tensor: Stored) -> bool:
+    return isinstance(tensor, StoredTensor) and tensor.unused_if_zero and not tensor.read().any()
+
+
+def _layout(tensor: Stored) -> Tensor | QuantizedMatrix:
+    """The tensor on the meta device. Raises ValueError for tensors that are no matrix, and for an integer dtype."""
+    if isinstance(tensor, StoredMatrix):
+        return tensor.layout
+    if tensor.dtype not in _FLOATS:
+        name = "" if tensor.dtype is None else f" {str(tensor.dtype).removeprefix('torch.')}"
+        raise ValueError(f"dtype{name} is not supported for a tensor that is not quantized")
+    return torch.empty(tensor.shape, device="meta")
 
 
 def _by_stored_name(sources: Mapping[str, _TensorSource]) -> dict[str, list[tuple[str, _TensorSource]]]:
@@ -198,7 +288,9 @@ def _by_stored_name(sources: Mapping[str, _TensorSource]) -> dict[str, list[tupl
     return grouped
 
 
-def _bit_equal(one: Tensor, other: Tensor) -> bool:
+def _bit_equal(one: Tensor | QuantizedMatrix, other: Tensor | QuantizedMatrix) -> bool:
+    if isinstance(one, QuantizedMatrix) or isinstance(other, QuantizedMatrix):
+        return isinstance(one, QuantizedMatrix) and isinstance(other, QuantizedMatrix) and one.equal(other)
     return one.dtype == other.dtype and torch.equal(one, other)
 
 

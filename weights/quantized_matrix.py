@@ -133,8 +133,8 @@ class QuantizedMatrix:
     def unflatten(self, dim: int, sizes: Sequence[int]) -> QuantizedMatrix | Tensor:
         """Split a dimension into several."""
         if self._is_input(dim):
-            return self.dequantized(torch.float32).unflatten(dim, tuple(sizes))
-        return self._map(lambda part: part.unflatten(dim % self.codes.dim(), tuple(sizes)))
+            return self.dequantized(torch.float32).unflatten(dim, tuple(sizes))  # type: ignore[no-any-return, no-untyped-call]
+        return self._map(lambda part: part.unflatten(dim % self.codes.dim(), tuple(sizes)))  # type: ignore[no-untyped-call]
 
     def flatten(self, start: int, end: int) -> QuantizedMatrix | Tensor:
         """Join the dimensions `start` to `end`, both included."""

@@ -12,9 +12,9 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from weights.gguf.choose import is_gguf
 from weights.gguf.container import read_gguf
+from weights.quantized_matrix import QuantizedMatrix
 from weights.resolve import ResolveError, file_in
 
 DTYPES = {
@@ -29,6 +30,7 @@ DTYPES = {
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
     "I64": torch.int64,
     "I32": torch.int32,
     "I16": torch.int16,
@@ -48,12 +50,14 @@ class StoredTensor:
 
     dtype: dtype in the file, or None for a dtype that Triptych does not read.
     file: name of the file.
+    unused_if_zero: the tensor is ignored if the model has no such tensor and all numbers are zero.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype | None
     file: str
     _read: Callable[[], Tensor]
+    unused_if_zero: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -68,12 +72,58 @@ class StoredTensor:
         return self._read()
 
 
+class StoredMatrix:
+    """A quantised matrix in the files of a checkpoint.
+
+    file: name of the file with its codes.
+    nbytes: size of all its tensors in the files, in bytes.
+    describe: returns the matrix on the meta device, and a function that reads it. Raises ValueError, with the reason,
+        if the tensors in the files are no matrix.
+    """
+
+    def __init__(
+        self, file: str, nbytes: int, describe: Callable[[], tuple[QuantizedMatrix, Callable[[], QuantizedMatrix]]]
+    ) -> None:
+        self.file, self.nbytes, self._describe = file, nbytes, describe
+
+    @cached_property
+    def _described(self) -> tuple[QuantizedMatrix, Callable[[], QuantizedMatrix]]:
+        return self._describe()
+
+    @property
+    def layout(self) -> QuantizedMatrix:
+        """The matrix on the meta device. Raises ValueError if the tensors in the files are no matrix."""
+        return self._described[0]
+
+    def read(self) -> QuantizedMatrix:
+        """Read the matrix: on the CPU, with the layout of `layout`.
+
+        It may share memory with the mapped file, and is valid while the checkpoint is open.
+        """
+        matrix = self._described[1]()
+        assert matrix.shape == self.layout.shape and matrix.has_layout_of(self.layout), "the layout is another one"
+        return matrix
+
+
+Stored = StoredTensor | StoredMatrix
+
+
+class MatrixFormat(Protocol):
+    """A way to store quantised matrices as several tensors each. See `weights.quantized`."""
+
+    def matrices(self, stored: Mapping[str, StoredTensor]) -> Mapping[str, Stored]:
+        """Replace the tensors of each quantised matrix by the matrix, under the name of an unquantised one."""
+
+
 @contextmanager
-def open_checkpoint(directory: Path, folder: str = "") -> Iterator[Mapping[str, StoredTensor]]:
+def open_checkpoint(
+    directory: Path, folder: str = "", matrix_format: MatrixFormat | None = None
+) -> Iterator[Mapping[str, Stored]]:
     """Open the tensors of a checkpoint, by name, in the order of the files.
 
     directory: directory of the checkpoint, or a GGUF file.
     folder: subdirectory of the weight files; empty for the directory itself.
+    matrix_format: format of quantised matrices, or None.
 
     Raises WeightsError for a missing, truncated or damaged file, a missing shard, a pickle of other objects than
     tensors, and a file outside the directory.
@@ -97,7 +147,7 @@ def open_checkpoint(directory: Path, folder: str = "") -> Iterator[Mapping[str, 
     for name, file in indexed.items():
         if name not in tensors:
             raise WeightsError(f"the index lists tensor {name!r} in {file!r}, but the file does not contain it")
-    yield tensors
+    yield tensors if matrix_format is None else matrix_format.matrices(tensors)
 
 
 @contextmanager
@@ -139,7 +189,7 @@ def _read_index(path: Path) -> dict[str, str]:
     raise WeightsError(f"{path.name!r} is not an index of weights: a JSON object with a 'weight_map'") from None
 
 
-def _read_gguf(path: Path) -> Mapping[str, StoredTensor]:
+def _read_gguf(path: Path) -> Mapping[str, Stored]:
     from weights.quantized.gguf import stored_tensors  # imports this module
 
     try:

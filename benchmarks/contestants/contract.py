@@ -17,7 +17,7 @@ class Subject:
     """The model that a contestant loads.
 
     shape: name in `checkpoints.SHAPES`.
-    precision: float32, bfloat16 or int8.
+    precision: float32, bfloat16, int8 or int4.
     directory: directory of the checkpoint.
     made: directory for models that contestants convert from the checkpoint.
     threads: number of threads for computations.

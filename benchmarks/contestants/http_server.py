@@ -111,8 +111,8 @@ class Server:
     def __init__(self, subject: Subject | None) -> None:
         command = [sys.executable, "-m", "server.cli", "serve", "--port", "0", "--log-level", "warning"]
         if subject is not None:
-            precision = ["--quantize", "int8"] if subject.precision == "int8" else ["--dtype", subject.precision]
-            command += [f"m={subject.directory}", *precision, "--threads", str(subject.threads)]
+            flag = "--quantize" if subject.precision in ("int8", "int4") else "--dtype"
+            command += [f"m={subject.directory}", flag, subject.precision, "--threads", str(subject.threads)]
             command += ["--kv-cache-memory", str(KV_BYTES), "--no-access-log"]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self.ready_seconds = 0.0

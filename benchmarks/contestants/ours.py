@@ -30,8 +30,10 @@ class Entry:
         from server.engine.service import start
 
         self._ids = itertools.count(1)
-        int8 = subject.precision == "int8"
-        spec = ModelSpec("m", subject.directory, "auto" if int8 else subject.precision, "int8" if int8 else None)
+        if subject.precision == "int8" or subject.precision == "int4":
+            spec = ModelSpec("m", subject.directory, "auto", subject.precision)
+        else:
+            spec = ModelSpec("m", subject.directory, subject.precision)
         options = EngineOptions(threads=subject.threads, kv_cache_bytes=KV_BYTES)
         started = time.perf_counter()
         self._engine, (info,) = start(Configure(1, "cpu", [spec], options), lambda progress: None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from types import ModuleType
 from typing import Literal, Protocol
 
@@ -24,6 +23,7 @@ from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_operations
 from models.backends.cpu import sampling as cpu_sampling
 from models.backends.cpu.experts import PackedExperts
+from models.backends.cpu.group_weight import GroupWeight, fits
 from models.backends.cpu.library import StaleKernels as StaleKernels
 from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.cpu.trace import SymbolicTensor
@@ -31,13 +31,15 @@ from models.backends.torch import disentangled_attention as torch_disentangled
 from models.backends.torch import logits_top_k as torch_logits
 from models.backends.torch import operations as torch_operations
 from models.backends.torch import sampling as torch_sampling
+from models.backends.torch.quantization import quantize_int4
 from models.backends.torch.sampling import Drawn, Filters
 from models.config import Activation, MixtureOfExpertsConfig
 from models.layers.activations import activate
 from models.logits import LogitsTopK
 from models.tensor_memory import PRIVATE, TensorMemory
+from weights.quantized_matrix import QuantizedMatrix
 
-Quantization = Literal["int8"]
+Quantization = Literal["int8", "int4"]
 
 kernels_are_built = cpu_operations.available()
 """Whether this installation has compiled kernels; without them a CPU computes with torch."""
@@ -73,7 +75,7 @@ class RotaryAngles(Protocol):
 
 
 class LinearWeight(Protocol):
-    """Weight and bias of a linear in one layout: dense, packed for a kernel, or int8."""
+    """Weight and bias of a linear in one layout: dense, packed for a kernel, or quantised."""
 
     @property
     def nbytes(self) -> int:
@@ -108,13 +110,14 @@ EXPERT_PANEL = cpu_linear.PANEL
 class LinearPacker(Protocol):
     """Function that packs a weight [out, in] and its bias, [out] or None, into a kernel's layout.
 
+    A quantised matrix must be one that `has_kernel` accepts.
     out_dtype: dtype of the products.
     """
 
     @property
     def out_dtype(self) -> torch.dtype: ...
 
-    def __call__(self, weight: Tensor, bias: Tensor | None) -> LinearWeight: ...
+    def __call__(self, weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight: ...
 
 
 class DenseWeight:
@@ -187,9 +190,9 @@ def using(name: Literal["torch", "cpu"], programs: bool = True) -> Iterator[None
 def attention_dtype(dtype: torch.dtype, quantization: Quantization | None) -> torch.dtype:
     """Dtype of queries, keys and values, and of the attention output, in a model of the given dtype.
 
-    int8 models attend in bfloat16: rounding the inputs to int8 already loses more than bfloat16 does.
+    Quantised models attend in bfloat16: rounding the inputs to int8 already loses more than bfloat16 does.
     """
-    return torch.bfloat16 if quantization == "int8" and dtype == torch.float32 else dtype
+    return torch.bfloat16 if quantization is not None and dtype == torch.float32 else dtype
 
 
 def packer(
@@ -198,7 +201,7 @@ def packer(
     quantization: Quantization | None = None,
     out_dtype: torch.dtype | None = None,
     memory: TensorMemory = PRIVATE,
-) -> Callable[[Tensor, Tensor | None], LinearWeight] | None:
+) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight] | None:
     """The function that packs a weight and its bias for the backend's kernels; None where weights stay dense.
 
     out_dtype: dtype of the products; None for `dtype`. Float products give `dtype` or float32.
@@ -206,11 +209,27 @@ def packer(
     Raises QuantizationUnavailable where the backend has no kernel for quantised weights.
     """
     check_quantization(dtype, device, quantization)
-    if quantization == "int8":
-        return partial(cpu_linear.Int8Weight, out_dtype=out_dtype, memory=memory)
     if not _has_kernels(dtype, device):
         return None
-    return partial(cpu_linear.FloatWeight, out_dtype=out_dtype, memory=memory)
+
+    def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
+        if quantization == "int4" and not isinstance(weight, QuantizedMatrix):
+            weight = quantize_int4(weight)
+        if isinstance(weight, QuantizedMatrix) and not cpu_linear.is_int8(weight):
+            return GroupWeight(weight, bias, dtype, out_dtype, memory)
+        if isinstance(weight, QuantizedMatrix) or quantization == "int8":
+            return cpu_linear.Int8Weight(weight, bias, out_dtype, memory, dtype)
+        return cpu_linear.FloatWeight(weight, bias, out_dtype=out_dtype, memory=memory)
+
+    return pack
+
+
+def has_kernel(matrix: QuantizedMatrix, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether a kernel multiplies with a quantised matrix as it is.
+
+    matrix: may be on the meta device. dtype: dtype of hidden states.
+    """
+    return _has_kernels(dtype, device) and (cpu_linear.is_int8(matrix) or fits(matrix))
 
 
 def pack_experts(

@@ -73,7 +73,7 @@ def _text_settings(hf: Mapping[str, Any]) -> dict[str, Any]:
     text = hf.get("text_config")
     if not isinstance(text, dict):
         raise ConfigError("'text_config' must be an object")
-    outside = ("auto_map", "quantization_config", "tie_word_embeddings")
+    outside = ("auto_map", "tie_word_embeddings")
     return {**text, **{name: hf[name] for name in outside if name in hf}}
 
 

@@ -71,13 +71,16 @@ class Attention(nn.Module):
         one_input: whether the three projections have the same input. They are then packed as one product.
         """
         self.output.pack(packer)
-        if not one_input:
-            for linear in (self.query, self.key, self.value):
+        if self.merged is not None:
+            return
+        linears = [self.query, self.key, self.value]
+        merged = concatenate(linears) if one_input and self.query.packed is None else None
+        if merged is None:
+            for linear in linears:
                 linear.pack(projection_packer)
-        elif self.merged is None:
-            linears = [self.query, self.key, self.value]
+        else:
             ends = [*accumulate(linear.weight.shape[0] for linear in linears)]
-            self.merged = projection_packer(*concatenate(linears))
+            self.merged = projection_packer(*merged)
             slices = [self.merged.slice(*span) for span in zip([0, *ends], ends, strict=False)]
             self.separable = None not in slices
             for linear, packed in zip(linears, slices, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from models.backends import interface as ops
@@ -10,28 +11,34 @@ from models.config import EmbeddingConfig, FairseqSinusoidalPositions, LearnedPo
 from models.layers.linear import Linear, parameter
 from models.layers.norms import make_norm
 from models.layers.positions import fairseq_sinusoids, sinusoids
+from weights.quantized_matrix import QuantizedMatrix
 
 
 class EmbeddingTable(nn.Module):
     """Table with one vector per index.
 
-    weight: [rows, hidden], model dtype. Empty after `share`, but its dtype and device stay those of the table.
-    packed: the weight of an output head that is tied to this table, after `share`; or None.
+    weight: [rows, hidden], model dtype, or a quantised matrix until it is packed. Empty after `share`.
+    packed: the table in a kernel's layout, which may be the weight of an output head, after `share`; or None.
     forward: [tokens], int64 -> [tokens, hidden], model dtype.
     """
 
     def __init__(self, rows: int, hidden_size: int) -> None:
         super().__init__()
-        self.weight = parameter(rows, hidden_size)
+        self.weight: nn.Parameter | QuantizedMatrix = parameter(rows, hidden_size)
         self.packed: ops.LinearWeight | None = None
 
     def forward(self, index: Tensor) -> Tensor:
-        return (self.packed or ops.DenseWeight(self.weight, None)).rows(index)
+        if self.packed is not None:
+            return self.packed.rows(index)
+        assert not isinstance(self.weight, QuantizedMatrix), "a quantised matrix must be packed first"
+        return ops.DenseWeight(self.weight, None).rows(index)
 
-    def share(self, packed: ops.LinearWeight) -> None:
-        """Free `weight`, and read rows from the packed weight of the tied output head instead."""
+    def share(self, packed: ops.LinearWeight, dtype: torch.dtype) -> None:
+        """Free `weight`, and read rows from a packed weight instead. dtype: of the empty table that stays."""
+        like = self.weight.codes if isinstance(self.weight, QuantizedMatrix) else self.weight
+        del self.weight
+        self.weight = nn.Parameter(like.new_empty((0, like.shape[1]), dtype=dtype), requires_grad=False)
         self.packed = packed
-        self.weight = nn.Parameter(self.weight[:0].clone(), requires_grad=False)
 
 
 class ProjectedEmbeddingTable(EmbeddingTable):

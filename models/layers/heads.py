@@ -23,6 +23,7 @@ from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, parameter
 from models.layers.norms import SublayerNorms, make_norm
 from models.layers.pooling import pool
+from weights.quantized_matrix import QuantizedMatrix
 
 
 class LanguageModel(nn.Module):
@@ -31,14 +32,15 @@ class LanguageModel(nn.Module):
     A packed head of a bfloat16 model returns the float32 sums of its product. A dense head rounds them to bfloat16
     first.
 
-    weight: [vocab, hidden], model dtype; None for a head that is tied to the token table.
+    weight: [vocab, hidden], model dtype; None for a head that is tied to the token table. Until it is packed, it may be
+        a quantised matrix.
     bias: [vocab], model dtype, or None.
     """
 
     def __init__(self, config: LanguageModelHead, hidden_size: int, vocab_size: int) -> None:
         super().__init__()
         self.scale, self.cap = config.scale, config.cap
-        self.weight = None if config.tied else parameter(vocab_size, hidden_size)
+        self.weight: nn.Parameter | QuantizedMatrix | None = None if config.tied else parameter(vocab_size, hidden_size)
         self.bias = parameter(vocab_size) if config.bias else None
         self.packed: ops.LinearWeight | None = None
 
@@ -52,11 +54,14 @@ class LanguageModel(nn.Module):
         """
         if self.scale != 1.0:
             hidden = hidden * self.scale
-        weight = self.packed or ops.DenseWeight(tokens if self.weight is None else self.weight, self.bias)
+        weight = self.packed
+        if weight is None:
+            assert not isinstance(self.weight, QuantizedMatrix), "a quantised matrix must be packed first"
+            weight = ops.DenseWeight(tokens if self.weight is None else self.weight, self.bias)
         logits = _float32_product(weight, hidden, out)
         return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
 
-    def pack(self, packer: ops.LinearPacker, tokens: Tensor | None) -> ops.LinearWeight:
+    def pack(self, packer: ops.LinearPacker, tokens: Tensor | QuantizedMatrix | None) -> ops.LinearWeight:
         """Replace the weight by a packed one that writes float32, and return it.
 
         tokens: [vocab, hidden], the token table of a tied head, else None.

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.config import Activation
+from weights.quantized_matrix import QuantizedMatrix, concatenate_rows
 
 
 def parameter(*shape: int) -> nn.Parameter:
@@ -14,22 +15,28 @@ def parameter(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape), requires_grad=False)
 
 
-def set_parameter(module: nn.Module, name: str, tensor: Tensor) -> None:
-    """Set the parameter with this dotted name, without gradient."""
-    owner, _, attribute = name.rpartition(".")
-    setattr(module.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
+def set_parameter(module: nn.Module, name: str, value: Tensor | QuantizedMatrix) -> None:
+    """Set the parameter with this dotted name, without gradient. A quantised matrix replaces the parameter."""
+    path, _, attribute = name.rpartition(".")
+    owner = module.get_submodule(path)
+    if isinstance(value, QuantizedMatrix):
+        delattr(owner, attribute)
+        setattr(owner, attribute, value)
+    else:
+        setattr(owner, attribute, nn.Parameter(value, requires_grad=False))
 
 
 class Linear(nn.Module):
     """`x W^T + b`.
 
-    weight: [out, in], bias: [out] or None, model dtype; deleted once the weight is packed.
+    weight: [out, in], model dtype, or a quantised matrix as the checkpoint stores it, until it is packed.
+    bias: [out] or None, model dtype. Both are deleted once the weight is packed.
     packed: the weight in a kernel's layout, or with adapters; None while it is dense.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool) -> None:
         super().__init__()
-        self.weight = parameter(out_features, in_features)
+        self.weight: nn.Parameter | QuantizedMatrix = parameter(out_features, in_features)
         self.bias = parameter(out_features) if bias else None
         self.packed: ops.LinearWeight | None = None
 
@@ -40,7 +47,10 @@ class Linear(nn.Module):
     @property
     def linear_weight(self) -> ops.LinearWeight:
         """The weight in its current layout."""
-        return self.packed or ops.DenseWeight(self.weight, self.bias)
+        if self.packed is not None:
+            return self.packed
+        assert not isinstance(self.weight, QuantizedMatrix), "a quantised matrix must be packed first"
+        return ops.DenseWeight(self.weight, self.bias)
 
     def pack(self, packer: ops.LinearPacker) -> None:
         """Replace the weight by a packed one, unless a layer that shares this module has already done so."""
@@ -53,25 +63,27 @@ class Linear(nn.Module):
         del self.weight, self.bias
 
 
-def concatenate(linears: list[Linear]) -> tuple[Tensor, Tensor | None]:
+def concatenate(linears: list[Linear]) -> tuple[Tensor | QuantizedMatrix, Tensor | None] | None:
     """Weight and bias of several linears with the same input, concatenated along the output features.
 
     Returns (weight, bias): [sum of out, in] and [sum of out], or None if no linear has a bias. A missing bias is zero.
+    None where the weights are quantised in different ways, or only some of them.
     """
-    weight = concatenate_rows([linear.weight for linear in linears])
-    if all(linear.bias is None for linear in linears):
+    weights = [linear.weight for linear in linears]
+    quantized = [weight for weight in weights if isinstance(weight, QuantizedMatrix)]
+    weight: Tensor | QuantizedMatrix
+    if not quantized:
+        weight = concatenate_rows([weight for weight in weights if isinstance(weight, Tensor)])
+    elif len(quantized) == len(weights) and all(quantized[0].has_layout_of(one) for one in quantized):
+        weight = QuantizedMatrix.concatenated(quantized)
+    else:
+        return None
+    biases = [linear.bias for linear in linears if linear.bias is not None]
+    if not biases:
         return weight, None
     return weight, concatenate_rows(
-        [weight.new_zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias for linear in linears]
+        [biases[0].new_zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias for linear in linears]
     )
-
-
-def concatenate_rows(tensors: list[Tensor]) -> Tensor:
-    """Concatenate along the first dimension. For the meta device `torch.cat` would import a compiler, in a second."""
-    first = tensors[0]
-    if first.is_meta:
-        return first.new_empty((sum(map(len, tensors)), *first.shape[1:]))
-    return torch.cat(tensors)
 
 
 class ConvolutionWeights(nn.Module):

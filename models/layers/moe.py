@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from models.backends import interface as ops
 from models.config import FeedForwardConfig, MixtureOfExpertsConfig
 from models.layers.feed_forward import FeedForward
-from models.layers.linear import Linear, concatenate_rows
+from models.layers.linear import Linear
+from weights.quantized_matrix import concatenate_rows
 
 
 class MixtureOfExperts(nn.Module):
@@ -79,6 +80,11 @@ class MixtureOfExperts(nn.Module):
         return (outputs.view(*experts.shape, -1).float() * shares[..., None]).sum(1).to(x.dtype)
 
 
+def _dense(linear: Linear) -> Tensor:
+    assert isinstance(linear.weight, Tensor), "the matrices of experts are dequantised"
+    return linear.weight
+
+
 def _in_panels(experts: Sequence[Sequence[Linear]]) -> tuple[Tensor, Tensor | None]:
     """Weight and bias of all experts in the order of `ops.pack_experts`: panel by panel, of each linear in turn."""
     spans = [
@@ -87,10 +93,10 @@ def _in_panels(experts: Sequence[Sequence[Linear]]) -> tuple[Tensor, Tensor | No
         for first in range(0, linears[0].weight.shape[0], ops.EXPERT_PANEL)
         for linear in linears
     ]
-    weight = concatenate_rows([_padded(linear.weight[span]) for linear, span in spans])
+    weight = concatenate_rows([_padded(_dense(linear)[span]) for linear, span in spans])
     if all(linear.bias is None for linear, _ in spans):
         return weight, None
-    biases = [weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias for linear, _ in spans]
+    biases = [weight.new_zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias for linear, _ in spans]
     return weight, concatenate_rows([_padded(bias[span]) for bias, (_, span) in zip(biases, spans, strict=True)])
 
 

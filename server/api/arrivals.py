@@ -98,16 +98,16 @@ class Arrivals:
         for model in self._started:
             self._models[model] -= 1
         self._started.clear()
-        self._models = +self._models
+        if not self._waiting:
+            self._models.clear()
+            self._preparing.close()
+            return
+        asyncio.get_running_loop().call_soon(self._turn)
         most = STARTS_PER_TURN if self._state.door.requests else BURST_STARTS
         for _ in range(min(len(self._waiting), most)):
             model, start = self._waiting.popleft()
             self._started.append(model)
             start()
-        if self._started:
-            asyncio.get_running_loop().call_soon(self._turn)
-        else:
-            self._preparing.close()
 
     def _model(self, path: str, body: bytearray) -> str:
         """The model of a request, or an empty name if only the application can find it out."""

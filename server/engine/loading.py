@@ -266,6 +266,8 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
         load_seconds=loaded.seconds,
         quantization=loaded.spec.quantization,
         num_mels=loaded.num_mels,
+        checkpoint_format=model.checkpoint_format,
+        notes=list(model.notes),
     )
 
 

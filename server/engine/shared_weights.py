@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import mmap
 import os
 import struct
 import time
-import warnings
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -27,6 +25,7 @@ import torch
 from torch import Tensor
 
 from models.backends import interface as ops
+from models.huge_pages import map_in_huge_pages
 from server.ipc.descriptions import ModelSpec
 from server.ipc.weight_memory import files_fingerprint
 
@@ -97,7 +96,7 @@ class MappedMemory:
     is_filled = True
 
     def __init__(self, descriptor: int) -> None:
-        self._map = mmap.mmap(descriptor, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
+        self._map = map_in_huge_pages(descriptor, os.fstat(descriptor).st_size)
         end = len(self._map) - _TRAILER.size
         (length,) = _TRAILER.unpack_from(self._map, end)
         index = msgspec.msgpack.decode(self._map[end - length : end], type=_Index)
@@ -113,10 +112,7 @@ class MappedMemory:
         )
         if tensor.numel() == 0:
             return torch.empty(tensor.shape, dtype=tensor.dtype)
-        with warnings.catch_warnings():
-            # torch warns that the buffer is not writable. Nothing writes to weights.
-            warnings.filterwarnings("ignore", "The given buffer is not writable")
-            flat = torch.frombuffer(self._map, dtype=tensor.dtype, count=tensor.numel(), offset=entry.offset)
+        flat = torch.frombuffer(self._map, dtype=tensor.dtype, count=tensor.numel(), offset=entry.offset)
         return flat.view(tensor.shape)
 
 

@@ -12,8 +12,9 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 DType = Literal["float32", "bfloat16", "float16"]
 DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
 """`auto` is float32 on a CPU and bfloat16 on CUDA; `ModelInfo.dtype` has the outcome."""
-Quantization = Literal["int8"]
-"""`int8`: weights are rounded per output channel, activations per row.
+Quantization = Literal["int8", "int4"]
+"""`int8`: weights are rounded per output channel, activations per row. `int4`: weights are rounded to 4 bits in groups
+of 32 inputs, activations to int8 in groups of 32; output heads and tied embeddings are as with `int8`.
 
 Norms and hidden states keep the model dtype. Attention and its KV cache use bfloat16 if the model dtype is float32.
 """
@@ -138,6 +139,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     embedding_size: size of the vector of a text; 0 means hidden_size.
     load_seconds: time to load the model.
     num_mels: values per audio frame of the encoder input; 0 for text.
+    checkpoint_format: format of the quantised matrices of the checkpoint; empty if it has none.
+    notes: properties of the checkpoint that cost memory or are not used, for the operator.
     adapter_of: for an adapter, the name of its model, whose KV blocks it uses. `parameters` and `weight_bytes` then
         count the adapter only.
     """
@@ -168,6 +171,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     load_seconds: float = 0.0
     quantization: Quantization | None = None
     num_mels: int = 0
+    checkpoint_format: str = ""
+    notes: list[str] = []
     adapter_of: str = ""
 
     @property

@@ -57,7 +57,7 @@ class WeightMemory:
 
 
 def files_fingerprint(models: Sequence[ModelSpec]) -> str:
-    """Digest of the specifications of models, and of the size and time of all in their directories, or of their files."""
+    """Digest of the specifications of models, and of the size and time of their files."""
     digest = hashlib.sha256(msgspec.json.encode(list(models)))
     for model in models:
         draft = "" if model.speculation is None else model.speculation.draft_directory

@@ -108,7 +108,9 @@ def _byte_level(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: 
     backend.decoder = decoders.ByteLevel()
     if pre == "roberta-bpe":
         sep, cls = files.roles["eos"].content, files.roles["bos"].content
-        backend.post_processor = processors.RobertaProcessing((sep, vocabulary[sep]), (cls, vocabulary[cls]), True, False)
+        backend.post_processor = processors.RobertaProcessing(
+            (sep, vocabulary[sep]), (cls, vocabulary[cls]), True, False
+        )
     else:
         set_configured_template(backend, files)
     return backend
@@ -121,7 +123,9 @@ def _sentencepiece(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], file
     add it only before the text (Mistral 0.3) cannot be told apart, and ggml's own programs treat them the same.
     """
     model = SentencePieceModel(gguf.name, list(zip(tokens, _scores(gguf, tokens), strict=True)), b"", True, ())
-    bpe = models.BPE(_vocabulary(tokens, types), model.merges(), unk_token=_unknown(tokens, types), fuse_unk=True, byte_fallback=True)
+    bpe = models.BPE(
+        _vocabulary(tokens, types), model.merges(), unk_token=_unknown(tokens, types), fuse_unk=True, byte_fallback=True
+    )
     backend = LibraryTokenizer(bpe)
     prefix, steps = files.config.get("add_prefix_space"), [normalizers.Replace(" ", "▁")]
     backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), *steps] if prefix else steps)

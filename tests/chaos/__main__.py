@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from tests.chaos.report import is_caught, write_report
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 900.0
+UNTIMED_AT_ONCE = 2
+"""Checks without times that run beside each other, after those that need the machine for themselves."""
 
 
 def run(promise: Promise, scale: str, bug: str | None) -> dict[str, Any]:
@@ -43,6 +46,17 @@ def run(promise: Promise, scale: str, bug: str | None) -> dict[str, Any]:
     return record | {"seconds": round(time.monotonic() - began, 1)}
 
 
+def measure(promise: Promise, scale: str, bugs: bool) -> tuple[dict[str, Any], list[str]]:
+    """Run the check of a promise, as it is and with its planted bugs. Returns the result and lines about it."""
+    record = run(promise, scale, None)
+    lines = [f"{promise.number:2} {promise.title}", _line("as it is", record)]
+    controls = {}
+    for bug in promise.bugs if bugs else ():
+        controls[bug] = run(promise, "small", bug)
+        lines.append(_line(bug, controls[bug]))
+    return {"scale": scale, "record": record, "controls": controls}, lines
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--only", type=int, nargs="*", help="numbers of promises", default=[])
@@ -55,33 +69,37 @@ def main() -> int:
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     known = arguments.resume and arguments.results.exists()
     results: dict[str, Any] = json.loads(arguments.results.read_text()) if known else {}
-    for promise in PROMISES:
-        if (arguments.only and promise.number not in arguments.only) or str(promise.number) in results:
-            continue
-        print(f"{promise.number:2} {promise.title}", flush=True)
-        record = run(promise, arguments.scale, None)
-        _say("as it is", record)
-        controls = {}
-        for bug in () if arguments.no_bugs else promise.bugs:
-            controls[bug] = run(promise, "small", bug)
-            _say(bug, controls[bug])
-        results[str(promise.number)] = {"scale": arguments.scale, "record": record, "controls": controls}
+    bugs = not arguments.no_bugs
+    open_ones = [
+        promise
+        for promise in PROMISES
+        if (not arguments.only or promise.number in arguments.only) and str(promise.number) not in results
+    ]
+
+    def check(promise: Promise) -> None:
+        result, lines = measure(promise, arguments.scale, bugs)
+        print("\n".join(lines), flush=True)
+        results[str(promise.number)] = result
         arguments.results.write_text(json.dumps(results, indent=1))
+
+    for promise in open_ones:
+        if promise.is_timed:
+            check(promise)
+    with ThreadPoolExecutor(UNTIMED_AT_ONCE) as pool:
+        list(pool.map(check, [promise for promise in open_ones if not promise.is_timed]))
     if arguments.report is not None:
         write_report(arguments.report, results)
     caught = all(is_caught(control) for one in results.values() for control in one["controls"].values())
     return int(not (caught and all(one["record"]["passed"] for one in results.values())))
 
 
-def _say(name: str, record: dict[str, Any]) -> None:
+def _line(name: str, record: dict[str, Any]) -> str:
     measures = [
         f"{one['what']} {one['worst']:.4g} {one['unit']} (limit {one['limit']:g})" for one in record["measures"]
     ]
-    print(
-        f"   {name}: {'pass' if record['passed'] else 'FAIL'}, {record['runs']} runs, {record['seconds']} s; "
-        + "; ".join([*measures, *record["failures"]]),
-        flush=True,
-    )
+    passed = "pass" if record["passed"] else "FAIL"
+    details = "; ".join([*measures, *record["failures"]])
+    return f"   {name}: {passed}, {record['runs']} runs, {record['seconds']} s; {details}"
 
 
 if __name__ == "__main__":

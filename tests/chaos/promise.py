@@ -18,6 +18,7 @@ class Promise:
     bug: name of the planted bug (`tests.chaos.bugs`) with which `check` must fail. more_bugs: further ones.
     full: counts of `make chaos`.
     small: counts of the runs with planted bugs, which must only fail.
+    is_timed: whether it measures times or rates, so that nothing else may run beside it.
     """
 
     number: int
@@ -29,6 +30,7 @@ class Promise:
     full: Mapping[str, float] = field(default_factory=dict)
     small: Mapping[str, float] = field(default_factory=dict)
     more_bugs: tuple[str, ...] = ()
+    is_timed: bool = True
 
     @property
     def bugs(self) -> tuple[str, ...]:

@@ -104,7 +104,7 @@ PROMISES: tuple[Promise, ...] = (
         overload.overload,
         "overload-is-queued",
         {},
-        {"seconds": 3, "connections": 200},
+        {"seconds": 2, "connections": 800},
     ),
     Promise(
         8,
@@ -125,6 +125,7 @@ PROMISES: tuple[Promise, ...] = (
         "preempted-sequences-lose-a-token",
         {"requests": 500},
         {"requests": 80},
+        is_timed=False,
     ),
     Promise(
         10,
@@ -135,6 +136,7 @@ PROMISES: tuple[Promise, ...] = (
         "answers-are-swapped",
         {"requests": 10_000},
         {"requests": 300},
+        is_timed=False,
     ),
     Promise(
         11,
@@ -149,6 +151,7 @@ PROMISES: tuple[Promise, ...] = (
         "noise-depends-on-the-batch",
         {},
         {"families": "llama and test_in_a_mixed_batch"},
+        is_timed=False,
     ),
     Promise(
         12,
@@ -157,6 +160,7 @@ PROMISES: tuple[Promise, ...] = (
         ("tests/invariance/test_bad_row_fails_alone.py::test_one_poisoned_request_of_sixteen_fails_alone",),
         engine.bad_rows,
         "values-that-are-not-finite-pass",
+        is_timed=False,
     ),
     Promise(
         13,
@@ -170,6 +174,7 @@ PROMISES: tuple[Promise, ...] = (
         "an-error-has-no-words",
         {"per_route": 60},
         {"per_route": 6},
+        is_timed=False,
     ),
     Promise(
         14,
@@ -180,6 +185,7 @@ PROMISES: tuple[Promise, ...] = (
         "errors-quote-the-request",
         {},
         {"every": 10},
+        is_timed=False,
     ),
     Promise(
         15,
@@ -216,6 +222,7 @@ PROMISES: tuple[Promise, ...] = (
         "incomplete-characters-are-sent",
         {"count": 5000},
         {"count": 100},
+        is_timed=False,
     ),
     Promise(
         18,
@@ -226,6 +233,7 @@ PROMISES: tuple[Promise, ...] = (
         "frames-are-not-escaped",
         {"step": 1},
         {},
+        is_timed=False,
     ),
     Promise(
         19,
@@ -252,6 +260,7 @@ PROMISES: tuple[Promise, ...] = (
         "the-manifest-is-not-read",
         {"flips": 1},
         {"flips": 1, "damages": 0},
+        is_timed=False,
     ),
     Promise(
         21,
@@ -264,6 +273,7 @@ PROMISES: tuple[Promise, ...] = (
         ),
         checkpoints.no_code,
         "links-leave-the-directory",
+        is_timed=False,
     ),
     Promise(
         22,
@@ -272,6 +282,7 @@ PROMISES: tuple[Promise, ...] = (
         ("tests/wire/test_lifecycle.py::test_every_route_but_probes_and_the_page_needs_a_key",),
         security.keys,
         "no-key-is-a-key",
+        is_timed=False,
     ),
     Promise(
         23,
@@ -285,6 +296,7 @@ PROMISES: tuple[Promise, ...] = (
         "paths-become-labels",
         {"paths": 10_000},
         {"paths": 200, "requests": 15},
+        is_timed=False,
     ),
     Promise(
         24,
@@ -293,8 +305,9 @@ PROMISES: tuple[Promise, ...] = (
         ("tests/e2e/test_growth.py::test_requests_leave_nothing",),
         growth.growth,
         "every-request-leaves-a-kilobyte",
-        {"requests": 40_000, "every": 2000},
+        {"requests": 20_000, "every": 1000},
         {"requests": 4000, "every": 500, "warm_up": 1500},
+        is_timed=False,
     ),
     Promise(
         25,
@@ -320,7 +333,7 @@ PROMISES: tuple[Promise, ...] = (
         processes.loading,
         "loading-has-no-limit",
         {"stops": 1},
-        {"stops": 1},
+        {"stops": 1, "crashes": 0, "limit": 40},
     ),
     Promise(
         27,
@@ -342,6 +355,7 @@ PROMISES: tuple[Promise, ...] = (
         ("tests/test_kernel_build.py::test_check_says_in_one_line_why_the_kernels_are_missing",),
         checkpoints.silent_installation,
         "missing-kernels-are-silent",
+        is_timed=False,
     ),
     Promise(
         29,
@@ -352,5 +366,6 @@ PROMISES: tuple[Promise, ...] = (
         "workers-pack-their-own-weights",
         {"layers": 12, "hidden_size": 1024, "kv_cache_bytes": 64 << 20},
         {"layers": 12, "hidden_size": 1024, "kv_cache_bytes": 64 << 20},
+        is_timed=False,
     ),
 )

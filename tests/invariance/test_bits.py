@@ -1,4 +1,4 @@
-"""Logits of a row have the same bits alone and in a batch: every generating family, float32, bfloat16 and int8."""
+"""Logits of a row have the same bits alone and in a batch: every generating family and precision."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from tests.parity.checkpoints import save
 from tests.parity.paged import Rows
 
 CPU = torch.device("cpu")
-CASES = {"float32": (torch.float32, None), "bfloat16": (torch.bfloat16, None), "int8": (torch.float32, "int8")}
+CASES = {
+    "float32": (torch.float32, None),
+    "bfloat16": (torch.bfloat16, None),
+    "int8": (torch.float32, "int8"),
+    "int4": (torch.float32, "int4"),
+}
 TEXTS = [[5, 6, 7, 8, 9], [11, 3], [20, 21, 22, 23, 24, 25, 26], [30], [40, 41, 42]]
 
 

@@ -15,6 +15,7 @@ from models.config import FeedForwardConfig, MixtureOfExpertsConfig
 from models.layers.linear import Linear
 from models.layers.moe import MixtureOfExperts
 from models.pack_weights import CountingPacker
+from tests.models.group_reference import ReferenceInt4Weight
 from tests.models.int8_reference import ReferenceInt8Weight
 from tests.models.test_cpu_linear import RUNNABLE_ISAS
 
@@ -26,6 +27,7 @@ UNGATED = MixtureOfExpertsConfig(FeedForwardConfig(33, "relu", gated=False, bias
 SHARED = replace(PLAIN, shared=FeedForwardConfig(40, "silu", gated=True, bias=False))
 CONFIGS = {"plain": PLAIN, "wide": WIDE, "ungated": UNGATED, "shared": SHARED}
 HIDDEN = 45
+REFERENCES = {"int8": ReferenceInt8Weight, "int4": ReferenceInt4Weight}
 
 
 @pytest.fixture(autouse=True)
@@ -78,25 +80,26 @@ def test_float_experts_equal_the_reference(isa, dtype, config):
         )
 
 
+@pytest.mark.parametrize("kind", REFERENCES)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @torch.inference_mode()
-def test_int8_experts_equal_the_reference(isa, dtype, config):
+def test_quantized_experts_equal_the_reference(isa, dtype, config, kind):
     """The reference rounds inputs and weights of every expert alike, and has exact sums."""
-    moe, x = packed(random_moe(config, dtype), "int8"), torch.randn(50, HIDDEN).to(dtype)
+    moe, x = packed(random_moe(config, dtype), kind), torch.randn(50, HIDDEN).to(dtype)
     expected = random_moe(config, dtype)
     for module in [module for expert in expected.experts for module in expert.modules()]:
         if isinstance(module, Linear):
-            module.use_packed(ReferenceInt8Weight(module.weight, module.bias))
+            module.use_packed(REFERENCES[kind](module.weight, module.bias))
     if expected.shared is not None:
         for linear in expected.shared.children():
-            linear.use_packed(ReferenceInt8Weight(linear.weight, linear.bias))
+            linear.use_packed(REFERENCES[kind](linear.weight, linear.bias))
     expected.route = moe.route
     difference = (moe(x).float() - expected(x).float()).abs()
     # The activation of a kernel and of torch differ in the last bit, which may round to another integer.
     assert difference.mean() < BOUNDS[dtype] / 4 and difference.max() < 0.05
 
 
-@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
 @pytest.mark.parametrize("config", [WIDE, SHARED], ids=["wide", "shared"])
 @torch.inference_mode()
 def test_bits_do_not_depend_on_other_tokens(isa, dtype, config, quantization):
@@ -121,7 +124,7 @@ def test_bits_do_not_depend_on_threads(dtype):
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
 
 
-@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
 @torch.inference_mode()
 def test_experts_without_tokens_are_not_computed(dtype, quantization):
     """A NaN in their weights reaches no token."""
@@ -136,7 +139,7 @@ def test_experts_without_tokens_are_not_computed(dtype, quantization):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
 @torch.inference_mode()
 def test_a_token_that_is_not_finite_affects_no_other_token(dtype, quantization, bad):
     moe, x = packed(random_moe(SHARED, dtype), quantization), torch.randn(9, HIDDEN).to(dtype)

@@ -15,14 +15,17 @@ from models.backends import interface as ops
 from models.backends.cpu import library
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_ops
+from models.backends.cpu.group_weight import GroupWeight
 from models.backends.cpu.lowering import lower
 from models.backends.cpu.trace import Trace
 from models.backends.torch import operations as torch_ops
+from models.backends.torch.quantization import quantize_int4
 from models.layers.activations import ACTIVATIONS
+from tests.models.group_reference import reference
 from tests.models.int8_reference import ReferenceInt8Weight
 
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-KINDS = ("packed", "dense", "int8")
+KINDS = ("packed", "dense", "int8", "int4")
 ISAS = ("baseline", "v3", "v4", "v4_vnni", "v4_bf16")
 RUNNABLE_ISAS = [name for name in ISAS if cpu_ops.available() and library.choose_isa(name)]
 SHAPES = [(8, 5), (1, 1), (33, 17), (24, 64), (63, 33), (576, 96), (1536, 70)]
@@ -50,6 +53,9 @@ def make(kind, weight, bias):
     """The tested product and its reference."""
     if kind == "int8":
         return cpu_linear.Int8Weight(weight, bias).multiply, ReferenceInt8Weight(weight, bias).multiply
+    if kind == "int4":
+        matrix = quantize_int4(weight)
+        return GroupWeight(matrix, bias, weight.dtype).multiply, reference(matrix, bias)
     product = cpu_linear.FloatWeight(weight, bias, is_packed=kind == "packed")
     return product.multiply, lambda x: torch_ops.linear(x.double(), weight.double(), _double(bias)).to(x.dtype)
 

@@ -184,7 +184,7 @@ def test_a_row_that_is_not_finite_affects_no_other_row(bad):
     x = torch.randn(9, 20)
     x[4, 7] = bad
     weight = torch.randn(33, 20)
-    for quantization in (None, "int8"):
+    for quantization in (None, "int8", "int4"):
         packed = ops.packer(torch.float32, CPU, quantization)(weight, None)
         finite = packed.multiply(x).sum(1).isfinite()
         assert finite.tolist() == [row != 4 for row in range(9)]

@@ -139,8 +139,8 @@ def test_gemma_3_before_and_after_transformers_5():
 def test_multimodal_gemma_3_builds_its_text_part():
     both = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]}
     assert build({**both, "text_config": GEMMA3}) == build(GEMMA3)
-    for wrong in ({}, {"text_config": None}, {"text_config": GEMMA3, "quantization_config": {"bits": 4}}):
-        with pytest.raises(ConfigError, match=r"text_config|quantization_config"):
+    for wrong in ({}, {"text_config": None}):
+        with pytest.raises(ConfigError, match="text_config"):
             build({**both, **wrong})
 
 

@@ -65,16 +65,21 @@ def test_a_header_that_cannot_be_read_is_an_error(old, new, message):
         header.read_operations(TEXT.replace(old, new, 1))
 
 
+@pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_int8_without_kernels_is_refused(tmp_path, dtype):
+def test_quantization_without_kernels_is_refused(tmp_path, dtype, kind):
     """Without kernels, int8 would copy the weights to float64: 0.3 tokens per second, against 7.5 in bfloat16."""
     architecture, config = DECODERS["llama"]
     save(tmp_path, config, architecture)
-    with ops.using("torch"), pytest.raises(ops.QuantizationUnavailable, match=r"^--quantize int8 needs a CPU[^\n]*$"):
-        load_model(tmp_path, dtype, torch.device("cpu"), quantization="int8")
+    with (
+        ops.using("torch"),
+        pytest.raises(ops.QuantizationUnavailable, match=rf"^--quantize {kind} needs a CPU[^\n]*$"),
+    ):
+        load_model(tmp_path, dtype, torch.device("cpu"), quantization=kind)
 
 
+@pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize(("device", "dtype"), [("cuda", torch.bfloat16), ("cpu", torch.float16)])
-def test_int8_on_other_devices_and_dtypes_is_refused(device, dtype):
+def test_quantization_on_other_devices_and_dtypes_is_refused(device, dtype, kind):
     with pytest.raises(ops.QuantizationUnavailable, match=r"cuda|float16"):
-        ops.packer(dtype, torch.device(device), "int8")
+        ops.packer(dtype, torch.device(device), kind)

@@ -16,7 +16,6 @@ MODEL_TYPES = sorted(FAMILIES)
 ROPE = {"rope_type": "stranger", "factor": 2.0, "rope_theta": 10000.0}
 UNKNOWN_VALUES = {
     "auto_map": {"AutoModel": "modeling_stranger.StrangerModel"},
-    "quantization_config": {"quant_method": "gptq", "bits": 4},
     "rope_scaling": ROPE,
     "rope_parameters": ROPE,
 }

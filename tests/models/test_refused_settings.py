@@ -11,7 +11,6 @@ from tests.models.family_bases import BART, BASES, FALCON, LLAMA, MPT, ORIGINAL,
 
 REFUSED = [
     ("llama", "auto_map", {"AutoModel": "modeling.Own"}),
-    ("llama", "quantization_config", {"quant_method": "gptq"}),
     ("llama", "hidden_act", "mish"),
     ("llama", "hidden_act", ["silu"]),
     ("llama", "hidden_size", 30),

@@ -159,7 +159,9 @@ def _qwen2(of: Metadata) -> Settings:
 
 
 def _qwen3(of: Metadata) -> Settings:
-    return _rotary(of, model_type="qwen3", use_sliding_window=False, attention_bias=of.has("blk.0.attn_q.bias"), **_rms(of))
+    return _rotary(
+        of, model_type="qwen3", use_sliding_window=False, attention_bias=of.has("blk.0.attn_q.bias"), **_rms(of)
+    )
 
 
 def _experts(of: Metadata) -> Settings:

@@ -143,11 +143,13 @@ class GgufFile:
         if block is None:
             named = OTHER_NAMES.get(kind, f"number {kind}")
             supported = ", ".join(one.name for one in TYPES.values())
-            raise GgufError(f"{self.name!r}: tensor {name[:80]!r} has type {named}, which is not supported, only {supported}")
+            raise GgufError(
+                f"{self.name!r}: tensor {name[:80]!r} has type {named}, which is not supported, only {supported}"
+            )
         if not shape or 0 in shape or shape[-1] % block.weights:
             raise GgufError(
-                f"{self.name!r} is damaged: tensor {name[:80]!r} of shape {list(shape)} does not consist of {block.name} "
-                f"blocks of {block.weights}"
+                f"{self.name!r} is damaged: tensor {name[:80]!r} of shape {list(shape)} does not consist of "
+                f"{block.name} blocks of {block.weights}"
             )
         nbytes, start = prod(shape) // block.weights * block.nbytes, self._data_start + offset
         if start + nbytes > len(self.mapped):
@@ -239,7 +241,9 @@ class Gguf:
         for file in files:
             for name, tensor in file.tensors.items():
                 if name in self.tensors:
-                    raise GgufError(f"tensor {name[:80]!r} is in both {self.tensors[name].file.name!r} and {file.name!r}")
+                    raise GgufError(
+                        f"tensor {name[:80]!r} is in both {self.tensors[name].file.name!r} and {file.name!r}"
+                    )
                 self.tensors[name] = tensor
 
     @property
@@ -283,5 +287,7 @@ def _read(statuses: tuple[tuple[str, int, int], ...]) -> Gguf:
     files = [GgufFile(Path(path)) for path, _, _ in statuses]
     stated = files[0].get("split.count", 1)
     if isinstance(stated, int) and stated > 1 and stated != len(files):
-        raise GgufError(f"{files[0].name!r} is one of {stated} pieces, and its name must end in -00001-of-{stated:05}.gguf")
+        raise GgufError(
+            f"{files[0].name!r} is one of {stated} pieces, and its name must end in -00001-of-{stated:05}.gguf"
+        )
     return Gguf(files)

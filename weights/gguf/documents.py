@@ -24,7 +24,17 @@ _ROLES = {
 }
 """Special tokens of a tokenizer, and their names in metadata keys (one is misspelt in the format itself)."""
 _ENDS = frozenset(
-    ("</s>", "<eos>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>")
+    (
+        "</s>",
+        "<eos>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|im_end|>",
+        "<|end|>",
+    )
 )
 """Control tokens that end a text in every model that has them. Files state only one or two of them by their ids."""
 _BEGINS = frozenset(("llama-bpe", "llama3", "llama-v3", "tekken"))

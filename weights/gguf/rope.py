@@ -41,7 +41,10 @@ def rope_scaling(of: Metadata) -> dict[str, Any] | None:
 
 
 def llama3_scaling(gguf: Gguf, theta: float, head_dim: int) -> dict[str, Any] | None:
-    """`rope_scaling` from the tensor `rope_freqs`; None without it. Raises GgufError for other divisors than LLaMA 3's."""
+    """`rope_scaling` from the tensor `rope_freqs`; None without it.
+
+    Raises GgufError for other divisors than those of LLaMA 3.
+    """
     if "rope_freqs.weight" not in gguf.tensors:
         return None
     divisors = gguf.floats("rope_freqs.weight")

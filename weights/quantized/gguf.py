@@ -15,22 +15,57 @@ from torch import Tensor
 from weights.gguf.container import Gguf, GgufTensor
 from weights.gguf.types import BlockType
 from weights.quantized_matrix import QuantizedMatrix
-from weights.read import StoredTensor
+from weights.read import Stored, StoredMatrix, StoredTensor
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
-def stored_tensors(gguf: Gguf) -> Mapping[str, StoredTensor]:
+class GgufFormat:
+    """The quantised matrices of a GGUF file. Implements `QuantizedFormat`.
+
+    description: the block types of the file.
+    """
+
+    unused = ""
+
+    def __init__(self, gguf: Gguf) -> None:
+        kinds = dict.fromkeys(tensor.type.name for tensor in gguf.tensors.values() if len(tensor.shape) > 1)
+        self.description = f"GGUF {', '.join(sorted(kinds))}"
+
+    def matrices(self, stored: Mapping[str, StoredTensor]) -> Mapping[str, Stored]:
+        """The tensors as they are: each is a matrix already."""
+        return stored
+
+
+def stored_tensors(gguf: Gguf) -> Mapping[str, Stored]:
     """The tensors of a model by their names in the file."""
     return {name: _stored(tensor) for name, tensor in gguf.tensors.items()}
 
 
-def _stored(tensor: GgufTensor) -> StoredTensor:
+def _stored(tensor: GgufTensor) -> Stored:
     dtype = _FLOATS.get(tensor.type.name)
     if dtype is not None:
-        return StoredTensor(tensor.shape, dtype, tensor.file.name, lambda: _bytes(tensor).view(dtype).view(tensor.shape))
-    return StoredTensor(tensor.shape, torch.float32, tensor.file.name, lambda: decode_blocks(tensor.type, _bytes(tensor), tensor.shape))
+        return StoredTensor(
+            tensor.shape, dtype, tensor.file.name, lambda: _bytes(tensor).view(dtype).view(tensor.shape)
+        )
+
+    def describe() -> tuple[QuantizedMatrix, Callable[[], QuantizedMatrix]]:
+        return _layout(tensor), lambda: decode_blocks(tensor.type, _bytes(tensor), tensor.shape)
+
+    return StoredMatrix(tensor.file.name, tensor.nbytes, describe)
+
+
+def _layout(tensor: GgufTensor) -> QuantizedMatrix:
+    """The matrix on the meta device. Each block has the layout of a block of zeros."""
+    one = decode_blocks(tensor.type, torch.zeros(tensor.type.nbytes, dtype=torch.uint8), (1, tensor.type.weights))
+    rows, blocks = tensor.shape[:-1], tensor.shape[-1] // tensor.type.weights
+
+    def repeated(part: Tensor) -> Tensor:
+        return torch.empty((*rows, blocks * part.shape[1], *part.shape[2:]), dtype=part.dtype, device="meta")
+
+    minimums, units = (None if part is None else repeated(part) for part in (one.minimums, one.units))
+    return QuantizedMatrix(repeated(one.codes), one.bits, one.group, repeated(one.scales), minimums, one.table, units)
 
 
 def _bytes(tensor: GgufTensor) -> Tensor:
@@ -151,20 +186,21 @@ def _q6_k(blocks: Tensor) -> QuantizedMatrix:
 
 
 def _iq4_nl(blocks: Tensor) -> QuantizedMatrix:
-    codes = _shifted(blocks[..., 2:], 4, 16)
-    return QuantizedMatrix(_joined(codes), 4, 32, _joined(_half(blocks, 0)), table=_iq4_table())
+    codes = _iq4_values(_shifted(blocks[..., 2:], 4, 16))
+    return QuantizedMatrix(_joined(codes), 8, 32, _joined(_half(blocks, 0)))
 
 
 def _iq4_xs(blocks: Tensor) -> QuantizedMatrix:
     low, shifts = blocks[..., 4:8], torch.tensor((0, 2, 4, 6), dtype=torch.uint8)
     high = (blocks[..., 2:4, None] >> shifts & 3).flatten(-2)
     scales = torch.stack([low & 15, low >> 4], dim=-1).flatten(-2) | high << 4
-    codes = _shifted(blocks[..., 8:], 4, 16)
-    return _two_levels(codes, 4, 32, _half(blocks, 0), _signed(scales, 32), table=_iq4_table())
+    codes = _iq4_values(_shifted(blocks[..., 8:], 4, 16))
+    return _two_levels(codes, 8, 32, _half(blocks, 0), _signed(scales, 32))
 
 
-def _iq4_table() -> Tensor:
-    return torch.tensor(_IQ4_VALUES, dtype=torch.float32)
+def _iq4_values(codes: Tensor) -> Tensor:
+    """Values of the codes, which are integers from -127 to 113. The kernels multiply with them, not with the codes."""
+    return torch.tensor(_IQ4_VALUES, dtype=torch.int8)[codes.int()]
 
 
 def _two_levels(
@@ -175,12 +211,11 @@ def _two_levels(
     scales: Tensor,
     minimum_unit: Tensor | None = None,
     minimums: Tensor | None = None,
-    table: Tensor | None = None,
 ) -> QuantizedMatrix:
     """A matrix whose scales and minimums are integers times a unit per block. All arguments: [..., blocks, n]."""
     units = unit if minimum_unit is None else torch.cat([unit, minimum_unit], dim=-1)
     products = None if minimums is None or minimum_unit is None else _joined(minimum_unit * minimums)
-    return QuantizedMatrix(_joined(codes), bits, group, _joined(unit * scales), products, table, units)
+    return QuantizedMatrix(_joined(codes), bits, group, _joined(unit * scales), products, units=units)
 
 
 _DECODERS: Mapping[str, Callable[[Tensor], QuantizedMatrix]] = {

@@ -6,6 +6,7 @@ Each row of a product has the same bits for every number of rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +20,9 @@ from models.backends.cpu.trace import SymbolicTensor
 from models.backends.torch import operations as torch_operations
 from models.backends.torch.quantization import quantize_int8
 from models.config import Activation
+from models.huge_pages import empty_in_huge_pages
 from models.tensor_memory import PRIVATE, TensorMemory
+from weights.quantized_matrix import QuantizedMatrix
 
 if TYPE_CHECKING:
     from models.backends.cpu.experts import ExpertGroups
@@ -33,19 +36,26 @@ class CpuWeight(ABC):
 
     Implements `LinearWeight` of the interface.
 
-    weight: [out, in], the original weight. bias: [out] or None. On the meta device if `memory` has the contents.
+    shape: [out, in]. dtype: dtype of the original weight. bias: [out] or None.
     padded: number of values that one output channel takes in memory, padding included.
     out_dtype: dtype of results, multipliers and residuals; None for the dtype of the weight.
     memory: keeps the packed tensors.
     """
 
+    _weight: Tensor
+
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, padded: int, out_dtype: torch.dtype | None, memory: TensorMemory
+        self,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        bias: Tensor | None,
+        padded: int,
+        out_dtype: torch.dtype | None,
+        memory: TensorMemory,
     ) -> None:
-        self._columns, self._width = weight.shape
-        self._padded, self._dtype, self._out_dtype = padded, weight.dtype, out_dtype or weight.dtype
+        self._columns, self._width = shape
+        self._padded, self._dtype, self._out_dtype = padded, dtype, out_dtype or dtype
         self._bias = None if bias is None else memory.keep(bias.float().contiguous())
-        self._weight = weight
 
     @property
     def nbytes(self) -> int:
@@ -194,10 +204,10 @@ class FloatWeight(CpuWeight):
     ) -> None:
         assert out_dtype in (None, weight.dtype, torch.float32), f"a product of {weight.dtype} cannot give {out_dtype}"
         group = 4 // weight.element_size()
-        super().__init__(weight, bias, -(-weight.shape[1] // group) * group, out_dtype, memory)
+        super().__init__(weight.shape, weight.dtype, bias, -(-weight.shape[1] // group) * group, out_dtype, memory)
         self._is_packed, self._weight = is_packed, weight.contiguous()
         if is_packed:
-            packed = weight.new_empty(-(-self._columns // PANEL) * PANEL * self._padded)
+            packed = empty_in_huge_pages(-(-self._columns // PANEL) * PANEL * self._padded, weight)
             if not weight.is_meta:
                 library.loaded().triptych_pack_floats(
                     library.DTYPE_CODES[weight.dtype],
@@ -228,28 +238,40 @@ class FloatWeight(CpuWeight):
         run("float_experts", x.dtype, x, stride=0, **fields)
 
 
+def is_int8(matrix: QuantizedMatrix) -> bool:
+    """Whether a matrix has the form of `Int8Weight`: signed codes, one scale per output feature, no minimums."""
+    whole_rows = matrix.scales.shape[1] == 1 and matrix.minimums is None
+    return matrix.codes.dtype == torch.int8 and matrix.bits == 8 and whole_rows
+
+
 class Int8Weight(CpuWeight):
     """int8 weights with a scale per output channel; each row of x is rounded with its own scale. Sums are exact.
 
-    weight: [out, in], any float dtype. bias: [out] or None.
+    weight: [out, in], any float dtype, or a matrix that `is_int8`. bias: [out] or None.
     out_dtype: float32 or bfloat16; None for the dtype of the weight.
     memory: keeps the packed weight, the bias, the scales and the offsets.
+    dtype: dtype of the rows of a quantised matrix; None for the dtype of the weight.
     Source: Dettmers et al. 2022, arXiv:2208.07339, section 2 (vector-wise quantisation).
     """
 
     def __init__(
         self,
-        weight: Tensor,
+        weight: Tensor | QuantizedMatrix,
         bias: Tensor | None,
         out_dtype: torch.dtype | None = None,
         memory: TensorMemory = PRIVATE,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(weight, bias, -(-weight.shape[1] // 4) * 4, out_dtype, memory)
-        packed = weight.new_empty(-(-self._columns // PANEL) * PANEL * self._padded, dtype=torch.int8)
-        offsets = weight.new_empty(self._columns, dtype=torch.int32)
-        scales = weight.new_empty(self._columns, dtype=torch.float32)
+        like = weight.codes if isinstance(weight, QuantizedMatrix) else weight
+        super().__init__(weight.shape, dtype or like.dtype, bias, -(-weight.shape[1] // 4) * 4, out_dtype, memory)
+        packed = empty_in_huge_pages(-(-self._columns // PANEL) * PANEL * self._padded, like, torch.int8)
+        offsets = like.new_empty(self._columns, dtype=torch.int32)
+        scales = like.new_empty(self._columns, dtype=torch.float32)
         if not weight.is_meta:
-            rounded, scales = quantize_int8(weight)
+            if isinstance(weight, QuantizedMatrix):
+                rounded, scales = weight.codes.contiguous(), weight.scales[:, 0].contiguous()
+            else:
+                rounded, scales = quantize_int8(weight)
             library.loaded().triptych_pack_int8(
                 rounded.data_ptr(), self._columns, self._width, packed.data_ptr(), offsets.data_ptr()
             )

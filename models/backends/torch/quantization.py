@@ -1,9 +1,11 @@
-"""Quantise rows of numbers to int8. Used when weights are loaded."""
+"""Quantise rows of numbers to int8, or groups of numbers to 4 bits. Used when weights are loaded."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from weights.quantized_matrix import QuantizedMatrix
 
 ROUNDED_TOGETHER = 1 << 17
 """Numbers rounded at a time, so that intermediate results stay in the processor's cache."""
@@ -30,3 +32,29 @@ def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:
     scales = torch.where(scales == 0, 1.0, scales)
     # The kernels multiply by the reciprocal as well. A division would sometimes give a different rounded value.
     return (wide * (1 / scales)[:, None]).round().clamp(-127, 127).nan_to_num().to(torch.int8), scales
+
+
+def quantize_int4(x: Tensor, group: int = 32) -> QuantizedMatrix:
+    """Round groups of each row to integers from -8 to 7, with one step size per group, a float16 number.
+
+    The largest number of a group becomes -8 or 8. One least-squares step then improves the step size.
+    x: [rows, width], any float dtype. A group with NaN or infinity has a step size that is not finite.
+    """
+    rows, width = x.shape
+    groups = -(-width // group)
+    codes, scales = x.new_empty((rows, width), dtype=torch.int8), x.new_empty((rows, groups), dtype=torch.float32)
+    chunk = max(1, ROUNDED_TOGETHER // width)
+    for first in range(0, 0 if x.is_meta else rows, chunk):
+        part = slice(first, first + chunk)
+        wide = torch.nn.functional.pad(x[part].float(), (0, groups * group - width)).unflatten(1, (groups, group))
+        steps = wide.gather(2, wide.abs().argmax(2, keepdim=True)) / -8
+        rounded = _rounded_to_4_bits(wide, steps)
+        squares = rounded.square().sum(2, keepdim=True)
+        steps = torch.where(squares == 0, steps, (wide * rounded).sum(2, keepdim=True) / squares).half().float()
+        rounded = _rounded_to_4_bits(wide, steps)
+        codes[part], scales[part] = rounded.flatten(1)[:, :width].to(torch.int8), steps[..., 0]
+    return QuantizedMatrix(codes, 4, group, scales)
+
+
+def _rounded_to_4_bits(x: Tensor, steps: Tensor) -> Tensor:
+    return (x / torch.where(steps == 0, 1.0, steps)).round_().clamp_(-8, 7).nan_to_num_()

@@ -45,8 +45,6 @@ class Fields:
         own = published_code is not None and published_code.is_all_of(hf.get("auto_map"))
         if hf.get("auto_map") and not own:
             raise ConfigError("'auto_map': running code from the checkpoint is not supported")
-        if hf.get("quantization_config"):
-            raise ConfigError("'quantization_config': quantized checkpoints are not supported")
         # Checked for every family, because an unknown type means that the positions of the model are unknown.
         for name in ("rope_scaling", "rope_parameters"):
             rope_type(name, hf.get(name))

@@ -53,6 +53,8 @@ def overload(seconds: float = 10.0, factor: float = 10.0, connections: int = 128
         rate = factor * before / MEAN_TOKENS
         arrivals: _Load = "arrivals", running.url, PATH, BODIES, rate, sum(period) + SPARE_SECONDS
         goodput, outcome = _tokens_per_second(running, arrivals, *period)
+        if not record.must(bool(outcome.refusal_seconds), "no request was refused"):
+            return record
         after, _ = _tokens_per_second(running, closed, *period)
         peak = (before + after) / 2
         refusals = _judge(record, outcome)
@@ -93,7 +95,7 @@ def _tokens(running: RunningServer) -> float:
 
 
 def _judge(record: Record, outcome: load.Outcome) -> list[float]:
-    """Check all answers. Returns the times of the refusals; of none, a time that no limit allows."""
+    """Check all answers. Returns the times of the refusals, or a time that no limit allows if there are none."""
     refusals = outcome.refusal_seconds
     record.runs += outcome.served + len(refusals) + sum(outcome.failures.values())
     record.most("resets", outcome.failures.get("ConnectionResetError", 0), 0, "")

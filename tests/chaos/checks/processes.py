@@ -222,6 +222,8 @@ def loading(stops: int, crashes: int = 5, limit: float = 60.0) -> Record:
                     worker.kill()
                 process.kill()
                 process.wait()
+    if not crashes:
+        return record
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory) / "log"
         with log.open("wb") as output:

@@ -90,7 +90,7 @@ void multiply_experts(const ExpertRows& p, const Linear& linear, Panels panels, 
             task_read = first;
         }
         const int64_t first_panel = (expert * panels_of_result + panel) * parts;
-        for_tiles(0, rows, TILE_ROWS, [&](int64_t row, int64_t tile_rows, int64_t tile, int64_t tiles) {
+        for_tiles(0, rows, product_tile_rows(), [&](int64_t row, int64_t tile_rows, int64_t tile, int64_t tiles) {
             // The epilogue of this tile and this panel, as if they were the first ones.
             Epilogue f = epilogue;
             f.columns -= panel * PANEL;
@@ -127,6 +127,14 @@ void int8_experts(DType dtype, const Int8Experts& p, int64_t begin, int64_t end)
         multiply_experts<float>(p.experts, p.linear, Int8Panels<float>(p.linear, p.width), begin, end);
     } else {
         multiply_experts<bfloat16>(p.experts, p.linear, Int8Panels<bfloat16>(p.linear, p.width), begin, end);
+    }
+}
+
+void group_experts(DType dtype, const GroupExperts& p, int64_t begin, int64_t end) {
+    if (dtype == FLOAT32) {
+        multiply_experts<float>(p.experts, p.linear, GroupPanels<float>(p.linear, p.width), begin, end);
+    } else {
+        multiply_experts<bfloat16>(p.experts, p.linear, GroupPanels<bfloat16>(p.linear, p.width), begin, end);
     }
 }
 

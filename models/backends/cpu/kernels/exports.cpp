@@ -3,12 +3,29 @@
 #include <chrono>
 #include <sched.h>
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
 #include "kernels.h"
 #include "threads.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
+
+// Family of the processor if AMD made it, as its manuals write it (for example 25 for Zen 3 and Zen 4); 0 otherwise.
+int64_t amd_family() {
+#ifdef __x86_64__
+    uint32_t a, b, c, d;
+    // "AuthenticAMD" in the order b, d, c.
+    if (__get_cpuid(0, &a, &b, &c, &d) && b == 0x68747541 && d == 0x69746e65 && c == 0x444d4163) {
+        __get_cpuid(1, &a, &b, &c, &d);
+        return (a >> 8 & 15) + (a >> 20 & 255);
+    }
+#endif
+    return 0;
+}
 
 // A table of kernels and the processors that run it.
 struct Isa {
@@ -72,6 +89,11 @@ constexpr int64_t STRUCT_BYTES[] = {
 };
 
 }  // namespace
+
+// Family 25: beside prefetches, dot products whose sums take more than 16 registers run at half their rate. Measured on
+// model 17, int8: 234 G multiplications/s on one core in tiles of 8 rows, 110 in tiles of 12; bfloat16: 118 and 110.
+// Other processors: 12 rows fill the registers (measured on family 26).
+extern const int64_t max_tile_rows = amd_family() == 25 ? 8 : 12;
 
 // Hash of kernels.h at build time. Python compares it with the file that it reads.
 EXPORT const char* triptych_interface_hash() { return TRIPTYCH_INTERFACE_HASH; }

@@ -170,7 +170,7 @@ template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t 
             repacked_panel = panel;
             weights = repacked.data();
         }
-        for_tiles(first, last, TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
+        for_tiles(first, last, product_tile_rows(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
             const auto prefetch = Prefetch::of(read, PANEL * width * sizeof(T), units * passes, rows, tile, tiles);
             prefetch_epilogue<Out>(p.epilogue, row, rows, panel * PANEL);
             with_constant_rows(rows, [&](auto count) {

@@ -103,7 +103,7 @@ template <class T> void multiply_items(const Int8Linear& p, int64_t begin, int64
     for_panels(p.rows, blocks_of(p.rows, p.padded), p.epilogue.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
         const int8_t* weights = p.weight + panel * PANEL * p.padded;
         const int64_t count = p.epilogue.columns - panel * PANEL;
-        for_tiles(first, last, TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
+        for_tiles(first, last, product_tile_rows(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
             const auto prefetch = Prefetch::of(weights, PANEL * p.padded, p.padded / QUAD, rows, tile, tiles);
             prefetch_epilogue<T>(p.epilogue, row, rows, panel * PANEL);
             with_constant_rows(rows, [&](auto size) {

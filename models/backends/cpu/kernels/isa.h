@@ -35,6 +35,8 @@ namespace {
 
 #include "float_linear.h"
 #include "int8_linear.h"
+#include "group_layout.h"
+#include "group_linear.h"
 #include "experts.h"
 #include "norms.h"
 #include "rotary.h"

@@ -16,21 +16,31 @@
 #include <utility>
 #include <vector>
 
-#define INLINE inline __attribute__((always_inline))
+#define ALWAYS_INLINE __attribute__((always_inline))
+#define INLINE inline ALWAYS_INLINE
 
 enum DType : int32_t { FLOAT32 = 0, BFLOAT16 = 1 };
 
 enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6 };
 
+// How the scales and minimums of a weight in groups are stored, see group_layout.h.
+enum ScaleStorage : int32_t { HALF = 0, HALF_MINIMUM = 1, HALF_ZERO = 2, SINGLE = 3, SINGLE_MINIMUM = 4, UNIT = 5, UNIT_MINIMUM = 6 };
+
 struct bfloat16 {
     uint16_t bits;
 };
+
+// Largest number of rows of a tile of a product on this processor, see tiles.h. Defined in exports.cpp.
+extern const int64_t max_tile_rows;
 
 // Output channels that are multiplied together, see tiles.h.
 constexpr int64_t PANEL = 32;
 
 // Numbers of a channel side by side in int8 panels.
 constexpr int64_t QUAD = 4;
+
+// Activations that share a scale in products with weights in groups.
+constexpr int64_t ROUNDED = 32;
 
 // --- Parameters of the operations. Strides count numbers, not bytes, unless the comment says otherwise.
 
@@ -187,6 +197,43 @@ struct Int8Linear {
     Epilogue epilogue;
 };
 
+// Activations, rounded to int8 in blocks of `ROUNDED` numbers with a scale per block, see group_linear.h.
+struct BlockQuantization {
+    const void* x;      // [rows, width], rows `stride` numbers apart
+    int64_t stride;
+    uint8_t* out;       // [rows, row_bytes]: `padded` int8 values, then a `RoundedBlock` per block
+    int64_t row_bytes, rows, width, padded;
+};
+
+// A packed weight whose channels have a scale for each group of inputs, see group_layout.h.
+struct GroupWeight {
+    const uint8_t* weight;  // [panels][padded / block][header_bytes, then block * 4 * bits bytes of codes]
+    int64_t bits;           // of a stored code: 4, 6 or 8
+    int64_t group;          // inputs that share a scale
+    int64_t block;          // inputs of a header: one or more groups
+    int64_t header_bytes;
+    int64_t scale_storage;  // a ScaleStorage
+    int64_t padded;         // inputs, padded to whole blocks
+    int64_t columns;        // output channels
+};
+
+// Product of rows with a weight in groups, see group_linear.h.
+struct GroupLinear {
+    const uint8_t* x;  // [rows, row_bytes], see BlockQuantization
+    int64_t row_bytes, rows;
+    GroupWeight w;
+    Epilogue epilogue;
+};
+
+// Rows of a weight in groups, as numbers of the operation's dtype.
+struct GroupRows {
+    GroupWeight w;
+    int64_t width;
+    const int64_t* index;  // [count]
+    int64_t count;
+    void* out;             // [count, width], contiguous
+};
+
 // The experts of each row and their shares, see experts.h.
 struct Routing {
     const void* logits;     // [rows, num_experts], rows `stride` numbers apart
@@ -232,6 +279,13 @@ struct Int8Experts {
     ExpertRows experts;
     int64_t width;  // numbers of an input row
     Int8Linear linear;
+};
+
+// The same with a weight in groups. The field x is unused.
+struct GroupExperts {
+    ExpertRows experts;
+    int64_t width;  // numbers of an input row
+    GroupLinear linear;
 };
 
 // out = sum of share * x over the choices of a row + sigmoid(shared_gate) * shared + residual, see experts.h.
@@ -337,10 +391,14 @@ constexpr int64_t GRAIN = 32768;
     X(float_linear, FloatLinear, panel_items(p.rows, p.row_bytes, p.epilogue.columns), p.width * PANEL)    \
     X(quantize_rows, RowQuantization, p.rows, p.width)                                                     \
     X(int8_linear, Int8Linear, panel_items(p.rows, p.padded, p.epilogue.columns), p.padded * PANEL)        \
+    X(quantize_blocks, BlockQuantization, p.rows, p.width)                                                 \
+    X(group_linear, GroupLinear, panel_items(p.rows, p.row_bytes, p.w.columns), p.w.padded * PANEL)        \
+    X(unpack_group_rows, GroupRows, p.count, 8 * p.width)                                                  \
     X(route, Routing, p.rows, 8 * p.num_experts)                                                           \
     X(group_by_expert, ExpertGroups, 1, p.rows * p.choices)                                                \
     X(float_experts, FloatExperts, max_expert_items(p.linear.rows, p.experts, p.linear.epilogue), p.linear.width * PANEL) \
     X(int8_experts, Int8Experts, max_expert_items(p.linear.rows, p.experts, p.linear.epilogue), p.linear.padded * PANEL) \
+    X(group_experts, GroupExperts, max_expert_items(p.linear.rows, p.experts, p.linear.epilogue), p.linear.w.padded * PANEL) \
     X(sum_of_experts, ExpertSum, p.rows, p.choices * p.width)                                              \
     X(unpack_rows, WeightRows, p.count, 8 * p.width)                                                       \
     X(unpack_int8_rows, WeightRows, p.count, p.width)                                                      \

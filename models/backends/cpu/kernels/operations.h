@@ -20,6 +20,8 @@ inline bool is_valid(const RowSum& p) {
 
 inline bool is_valid(const WeightRows& p) { return are_within(p.index, p.count, p.columns); }
 
+inline bool is_valid(const GroupRows& p) { return are_within(p.index, p.count, p.w.columns); }
+
 // `workers.share(count, grain, body)` calls body(begin, end) for parts of 0..count, of at least `grain` items each.
 // Returns false, with nothing computed, where an index lies outside its table.
 template <class Workers> bool run_operation(Operation operation, DType dtype, const void* parameters, Workers& workers) {

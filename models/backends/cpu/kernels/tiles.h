@@ -21,8 +21,9 @@ using Units = uint32_t __attribute__((vector_size(LANES * 4)));
 typedef uint32_t UnalignedUnits __attribute__((vector_size(LANES * 4), aligned(1), may_alias));
 static_assert(alignof(UnalignedSums) == 4 && alignof(UnalignedUnits) == 1);
 
-// A tile of at most this many rows is the only tile of its block (see `for_tiles`), so its weights are read once.
-constexpr int MAX_FEW_ROWS = TILE_ROWS / 2 - 1;
+// A tile of at most this many rows is the only tile of its block (see `for_tiles`; `max_tile_rows` is 8 or more), so its
+// weights are read once.
+constexpr int MAX_FEW_ROWS = std::min(TILE_ROWS, 8) / 2 - 1;
 
 // Prefetches weights in equal steps while a tile is computed. A tile of few rows is limited by memory: it prefetches
 // its own panel a few KiB ahead and bypasses the second-level cache, which keeps the data that Python uses between
@@ -55,6 +56,9 @@ template <int ROWS = TILE_ROWS, class Tile> INLINE void with_constant_rows(int64
     if (rows == ROWS) return tile(std::integral_constant<int, ROWS>{});
     if constexpr (ROWS > 1) with_constant_rows<ROWS - 1>(rows, tile);
 }
+
+// Largest number of rows of a tile of a product on this processor.
+INLINE int64_t product_tile_rows() { return std::min<int64_t>(TILE_ROWS, max_tile_rows); }
 
 // Calls body(first row, rows, tile, tiles) for tiles of nearly equal size. A tile of one or two rows would leave
 // multipliers idle.

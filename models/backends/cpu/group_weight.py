@@ -1,0 +1,296 @@
+"""Linear weights of 4, 6 or 8 bits with a scale per group of inputs, in the layout of `kernels/group_layout.h`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.backends.cpu import header
+from models.backends.cpu.linear import PANEL, CpuWeight
+from models.backends.cpu.operations import run
+from models.backends.cpu.trace import SymbolicTensor
+from models.huge_pages import empty_in_huge_pages
+from models.tensor_memory import PRIVATE, TensorMemory
+from weights.quantized_matrix import QuantizedMatrix
+
+_ROUNDED = 32
+"""Activations that share a scale, `ROUNDED` of `kernels/kernels.h`."""
+
+_ROUNDED_BYTES = 8
+"""Bytes of a `RoundedBlock` of `kernels/group_linear.h`."""
+
+_PACKED_TOGETHER = 1 << 18
+"""Numbers packed at a time, so that intermediate results stay in the processor's cache."""
+
+_MAX_GROUPS = 16
+"""Largest number of groups of a block, `MAX_GROUPS` of `kernels/group_layout.h`."""
+
+_STORAGES = header.read_codes(header.PATH.read_text(), "ScaleStorage")
+
+
+def fits(matrix: QuantizedMatrix) -> bool:
+    """Whether the kernels have a layout for a matrix: groups of 16 or a multiple of 32 inputs, and no table."""
+    whole = matrix.group >= matrix.shape[1] or matrix.group % 32 == 0 or (matrix.group == 16 and matrix.bits <= 6)
+    return matrix.table is None and whole
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Sizes of a packed matrix.
+
+    storage: name of a ScaleStorage. bits: bits of a stored code. group: inputs that share a scale.
+    block: inputs of a header. padded: inputs, padded to whole blocks.
+    """
+
+    storage: str
+    bits: int
+    group: int
+    block: int
+    padded: int
+
+    @property
+    def groups(self) -> int:
+        return self.block // self.group
+
+    @property
+    def header_bytes(self) -> int:
+        channel = {
+            "HALF": 2,
+            "HALF_MINIMUM": 4,
+            "HALF_ZERO": 3,
+            "SINGLE": 4,
+            "SINGLE_MINIMUM": 8,
+            "UNIT": 4 + self.groups,
+            "UNIT_MINIMUM": 8 + 2 * self.groups,
+        }[self.storage]
+        return -(-channel * PANEL // 64) * 64
+
+    @property
+    def channel_bytes(self) -> int:
+        """Bytes of one channel."""
+        return self.padded // self.block * (self.header_bytes // PANEL + self.block * self.bits // 8)
+
+
+class GroupWeight(CpuWeight):
+    """A quantised matrix, kept in its bits. Activations are rounded to int8 in blocks of 32.
+
+    matrix: a matrix that `fits`. bias: [out] or None.
+    dtype: dtype of the embeddings that `rows` gives. out_dtype: float32 or bfloat16; None for `dtype`.
+    memory: keeps the packed weight and the bias.
+    """
+
+    def __init__(
+        self,
+        matrix: QuantizedMatrix,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        out_dtype: torch.dtype | None = None,
+        memory: TensorMemory = PRIVATE,
+    ) -> None:
+        assert fits(matrix)
+        # How scales are stored depends on the contents, which processes that share the weights do not read.
+        storage = torch.empty(1, dtype=torch.int64, device=matrix.codes.device)
+        if not matrix.is_meta:
+            storage.fill_(_STORAGES[_storage(matrix)])
+        kept = memory.keep(storage)
+        code = int((kept if matrix.is_meta else storage)[0])
+        layout = _layout(matrix, next(name for name, value in _STORAGES.items() if value == code))
+        super().__init__(matrix.shape, dtype, bias, layout.channel_bytes, out_dtype, memory)
+        panels = -(-self._columns // PANEL)
+        packed = empty_in_huge_pages(panels * PANEL * layout.channel_bytes, matrix.codes, torch.uint8)
+        if not matrix.is_meta:
+            _pack(matrix, layout, packed.view(panels, layout.padded // layout.block, -1))
+        self._weight, self._layout = memory.keep(packed), layout
+        self._row_bytes = layout.padded + layout.padded // _ROUNDED * _ROUNDED_BYTES
+
+    def rows(self, index: Tensor) -> Tensor:
+        index = index.contiguous()
+        out = index.new_empty((index.shape[0], self._width), dtype=self._dtype)
+        fields = {"width": self._width, "index": index, "count": index.shape[0], "out": out}
+        run("unpack_group_rows", self._dtype, index, **self._weight_fields(), **fields)
+        return out
+
+    def _weight_fields(self) -> dict[str, Any]:
+        layout = self._layout
+        return {
+            "weight": self._weight,
+            "bits": layout.bits,
+            "group": layout.group,
+            "block": layout.block,
+            "header_bytes": layout.header_bytes,
+            "scale_storage": _STORAGES[layout.storage],
+            "padded": layout.padded,
+            "columns": self._columns,
+        }
+
+    def _layout_fields(self) -> dict[str, Any]:
+        return {"row_bytes": self._row_bytes, **self._weight_fields()}
+
+    def _multiply(self, x: Tensor, fields: dict[str, Any]) -> None:
+        if isinstance(x, SymbolicTensor):
+            # A program rounds a tensor once for all products that read it.
+            rounded = x.trace.once((x.address, self._layout.padded, "blocks"), lambda: self._quantize(x))
+        else:
+            rounded = self._quantize(x)
+        run("group_linear", self._out_dtype, x, x=rounded, **fields)
+
+    def _multiply_experts(self, x: Tensor, fields: dict[str, Any]) -> None:
+        run("group_experts", x.dtype, x, **fields)
+
+    def _quantize(self, x: Tensor) -> Tensor:
+        """Round x to int8. Returns [rows, row_bytes], uint8: the values and the blocks of each row."""
+        rows = x.shape[0]
+        rounded = x.new_empty((rows, self._row_bytes), dtype=torch.uint8)
+        run(
+            "quantize_blocks",
+            x.dtype,
+            x,
+            x=x,
+            stride=x.stride(0),
+            out=rounded,
+            row_bytes=self._row_bytes,
+            rows=rows,
+            width=self._width,
+            padded=self._layout.padded,
+        )
+        return rounded
+
+
+def _storage(matrix: QuantizedMatrix) -> str:
+    """Name of the smallest storage that has the scales and minimums of a matrix exactly."""
+    if _is_centred(matrix):
+        return "UNIT" if _units(matrix) is not None else "HALF" if _is_half(matrix.scales) else "SINGLE"
+    minimums = _minimums(matrix)
+    if _units(matrix) is not None:
+        return "UNIT_MINIMUM"
+    if not _is_half(matrix.scales):
+        return "SINGLE_MINIMUM"
+    if torch.equal(matrix.scales * _zeros(matrix.scales, minimums), minimums):
+        return "HALF_ZERO"
+    return "HALF_MINIMUM" if _is_half(minimums) else "SINGLE_MINIMUM"
+
+
+def _layout(matrix: QuantizedMatrix, storage: str) -> _Layout:
+    width, units = matrix.shape[1], _units(matrix)
+    # One group for a whole row may have any number of inputs.
+    group = matrix.group if matrix.group < width or matrix.group == 16 else -(-width // _ROUNDED) * _ROUNDED
+    block = group if units is None else width // units.shape[1]
+    whole = max(block, _ROUNDED)
+    return _Layout(storage, _stored_bits(matrix), group, block, -(-width // whole) * whole)
+
+
+def _stored_bits(matrix: QuantizedMatrix) -> int:
+    return next(bits for bits in (4, 6, 8) if matrix.bits <= bits)
+
+
+def _units(matrix: QuantizedMatrix) -> Tensor | None:
+    """Units of the scales, and of the minimums, where a header can have them: [out, blocks, 1 or 2]."""
+    units, signed = matrix.units, matrix.codes.dtype == torch.int8
+    if units is None or units.shape[2] != (1 if signed else 2) or signed is not (matrix.minimums is None):
+        return None
+    block, remainder = divmod(matrix.shape[1], units.shape[1])
+    fits = not remainder and block % _ROUNDED == 0 == block % matrix.group and block // matrix.group <= _MAX_GROUPS
+    return units if fits else None
+
+
+def _is_centred(matrix: QuantizedMatrix) -> bool:
+    """Whether the stored codes, less the middle of their range, times their scales are the weights."""
+    if matrix.codes.dtype == torch.int8:
+        return matrix.minimums is None
+    is_middle = matrix.bits == _stored_bits(matrix) and matrix.minimums is not None
+    return is_middle and torch.equal(_minimums(matrix), matrix.scales * _middle(matrix))
+
+
+def _middle(matrix: QuantizedMatrix) -> int:
+    return 1 << (_stored_bits(matrix) - 1)
+
+
+def _minimums(matrix: QuantizedMatrix) -> Tensor:
+    """Minimums of the stored codes."""
+    minimums = torch.zeros_like(matrix.scales) if matrix.minimums is None else matrix.minimums
+    return minimums if matrix.codes.dtype == torch.uint8 else minimums + matrix.scales * _middle(matrix)
+
+
+def _zeros(scales: Tensor, minimums: Tensor) -> Tensor:
+    """Zero points: the multiples of the scales nearest to the minimums, in the range of uint8."""
+    return (minimums / torch.where(scales == 0, 1.0, scales)).nan_to_num().round().clamp(0, 255)
+
+
+def _is_half(numbers: Tensor) -> bool:
+    """Whether float16 has the same numbers; NaN counts as any number."""
+    return torch.equal(numbers.half().float().nan_to_num(), numbers.nan_to_num())
+
+
+def _pack(matrix: QuantizedMatrix, layout: _Layout, out: Tensor) -> None:
+    """Write a matrix in its layout. out: [panels, blocks, bytes of a block], uint8."""
+    # As many panels at a time as stay in the processor's cache.
+    panels = max(1, _PACKED_TOGETHER // (PANEL * layout.padded))
+    for first in range(0, len(out), panels):
+        part = out[first : first + panels]
+        rows = slice(first * PANEL, min((first + panels) * PANEL, len(matrix.codes)))
+        lines = [_lines(field, *part.shape[:2]) for field in _fields(matrix, layout.storage, rows)]
+        start = 0
+        for line in lines:
+            part[:, :, start : start + line.shape[2]] = line
+            start += line.shape[2]
+        part[:, :, start : layout.header_bytes] = 0
+        part[:, :, layout.header_bytes :] = _packed_codes(matrix.codes[rows], layout, len(part))
+
+
+def _fields(matrix: QuantizedMatrix, storage: str, rows: slice) -> list[Tensor]:
+    """Fields of the headers in their order: [out, blocks, numbers per block] each."""
+    scales, units = matrix.scales[rows], _units(matrix)
+    minimums = _minimums(matrix)[rows] if "MINIMUM" in storage or "ZERO" in storage else None
+    if units is None:
+        kind = torch.float32 if "SINGLE" in storage else torch.float16
+        fields = [scales.to(kind)]
+        if storage == "HALF_ZERO":
+            fields.append(_zeros(scales, minimums).to(torch.uint8))
+        elif minimums is not None:
+            fields.append(minimums.to(kind))
+        return [field[:, :, None] for field in fields]
+    units = units[rows]
+    numbers = [scales] if minimums is None else [scales, minimums]
+    whole = [_multiples(one, units[:, :, place]) for place, one in enumerate(numbers)]
+    return [*units.split(1, dim=2), *whole]
+
+
+def _multiples(numbers: Tensor, units: Tensor) -> Tensor:
+    """Numbers, [out, groups], as multiples of the units of their blocks, [out, blocks]: [out, blocks, groups], int8."""
+    by_block = numbers.unflatten(1, (units.shape[1], -1))
+    return (by_block / torch.where(units == 0, 1.0, units)[:, :, None]).nan_to_num().round().to(torch.int8)
+
+
+def _lines(field: Tensor, panels: int, blocks: int) -> Tensor:
+    """Put the numbers of the channels of a panel side by side: [out, blocks, numbers] -> [panels, blocks, bytes]."""
+    padded = _padded(field, panels * PANEL, blocks).unflatten(0, (panels, PANEL))
+    return padded.permute(0, 2, 3, 1).flatten(2).contiguous().view(torch.uint8)
+
+
+def _packed_codes(codes: Tensor, layout: _Layout, panels: int) -> Tensor:
+    """Pack the codes of panels: [out, in] -> [panels, blocks, bytes]. Units of four codes are handled as int32."""
+    unsigned = codes if codes.dtype == torch.uint8 else (codes + (1 << (layout.bits - 1))).view(torch.uint8)
+    units = _padded(unsigned, panels * PANEL, layout.padded).view(torch.int32).view(panels, 2, PANEL // 2, -1)
+    if layout.bits == 8:
+        lines = units.permute(0, 3, 1, 2)
+    else:
+        lower = units & 0x0F0F0F0F
+        lines = (lower[:, 0] | lower[:, 1] << 4).transpose(1, 2)
+        if layout.bits == 6:
+            upper = (units >> 4 & 0x03030303).unflatten(3, (-1, 2))
+            third = upper[:, 0, :, :, 0] | upper[:, 1, :, :, 0] << 2 | upper[:, 0, :, :, 1] << 4
+            third = (third | upper[:, 1, :, :, 1] << 6).transpose(1, 2)
+            lines = torch.cat([lines.unflatten(1, (-1, 2)), third[:, :, None]], dim=2)
+    return lines.reshape(panels, -1).view(torch.uint8).view(panels, layout.padded // layout.block, -1)
+
+
+def _padded(field: Tensor, rows: int, width: int) -> Tensor:
+    """Pad the first two dimensions with zeros."""
+    if field.shape[:2] == (rows, width):
+        return field.contiguous()
+    padded = field.new_zeros((rows, width, *field.shape[2:]))
+    padded[: field.shape[0], : field.shape[1]] = field
+    return padded

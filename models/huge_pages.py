@@ -1,0 +1,77 @@
+"""Memory in pages of 2 MiB for weights, which products read from end to end.
+
+With pages of 4 KiB, a processor spends more time on looking up addresses than on reading, above all in a virtual
+machine. Everything here is advice to the kernel of the operating system: where it has no such pages, small ones serve.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import weakref
+
+import torch
+from torch import Tensor
+
+HUGE_PAGE_BYTES = 2 << 20
+
+_MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
+"""Use huge pages from now on; copy the present pages to huge pages (Linux 6.1). From asm-generic/mman-common.h."""
+
+_MAP_FIXED, _FAILED = 0x10, ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def empty_in_huge_pages(count: int, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Uninitialised memory for `count` numbers, in huge pages if it fills at least one.
+
+    like: its device, and its dtype unless `dtype` is given. Raises MemoryError.
+    """
+    dtype = dtype or like.dtype
+    size = count * dtype.itemsize
+    if size < HUGE_PAGE_BYTES or like.is_meta:
+        return like.new_empty(count, dtype=dtype)
+    # A mapping of its own has no pages yet. Memory of the allocator may have small ones from an earlier use.
+    start = _map(size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+    if start is None:
+        raise MemoryError(f"no memory for {size:,} bytes of weights")
+    _libc.madvise(start, size, _MADV_HUGEPAGE)
+    return torch.frombuffer(_buffer(start, size), dtype=dtype, count=count)
+
+
+def map_in_huge_pages(descriptor: int, size: int) -> ctypes.Array[ctypes.c_char]:
+    """Map a file in memory, read-only, in huge pages. The mapping ends when nothing refers to the result.
+
+    Raises OSError.
+    """
+    start = _map(size, mmap.PROT_READ, mmap.MAP_SHARED | mmap.MAP_POPULATE, descriptor)
+    if start is None:
+        raise OSError("the weights cannot be mapped")
+    _libc.madvise(start, size, _MADV_COLLAPSE)
+    return _buffer(start, size)
+
+
+def _map(size: int, protection: int, flags: int, descriptor: int) -> int | None:
+    """Map memory at a multiple of the size of a huge page. Returns its address, or None."""
+    reserved = _libc.mmap(None, size + HUGE_PAGE_BYTES, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    if reserved == _FAILED:
+        return None
+    start = -(-reserved // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+    end = start + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    mapped = _libc.mmap(start, size, protection, flags | _MAP_FIXED, descriptor, 0) != _FAILED
+    for first, last in ((reserved, start), (end if mapped else start, reserved + size + HUGE_PAGE_BYTES)):
+        if first < last:
+            _libc.munmap(first, last - first)
+    return start if mapped else None
+
+
+def _buffer(start: int, size: int) -> ctypes.Array[ctypes.c_char]:
+    buffer = (ctypes.c_char * size).from_address(start)
+    # At exit the process ends with its mappings, and threads may still read them.
+    weakref.finalize(buffer, _libc.munmap, start, size).atexit = False
+    return buffer

@@ -1,0 +1,249 @@
+"""A model in a GGUF file is the model of the Hugging Face checkpoint that it was converted from."""
+
+from __future__ import annotations
+
+import re
+
+import gguf
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from models.backends import interface as ops
+from models.config import ConfigError
+from models.loader import load_model
+from tests.parity.checkpoints import random_ids, save
+from tests.parity.paged import Rows
+from tests.weights.gguf_files import q4_k, q6_k, write_gguf
+from weights.read import WeightsError
+
+_WIDE = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.5, 2.0, 4.0],
+    "long_factor": [2.0, 3.0, 5.0, 9.0],
+    "attention_factor": 1.25,
+}
+_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+_EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_FALCON = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "bias": False}
+_BERT = {key: _WIDE[key] for key in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")}
+
+CASES = {
+    "llama-3": (
+        "LlamaForCausalLM",
+        transformers.LlamaConfig(**_WIDE, rope_parameters=_LLAMA3, tie_word_embeddings=True),
+    ),
+    "llama-head-dim": ("LlamaForCausalLM", transformers.LlamaConfig(**_WIDE, head_dim=12)),
+    "mistral": ("MistralForCausalLM", transformers.MistralConfig(**_WIDE, sliding_window=None)),
+    "mixtral": (
+        "MixtralForCausalLM",
+        transformers.MixtralConfig(**_WIDE, num_local_experts=5, num_experts_per_tok=2, sliding_window=None),
+    ),
+    "qwen2-yarn": ("Qwen2ForCausalLM", transformers.Qwen2Config(**_WIDE, rope_parameters=_YARN)),
+    "qwen2-moe": (
+        "Qwen2MoeForCausalLM",
+        transformers.Qwen2MoeConfig(**_WIDE, **_EXPERTS, shared_expert_intermediate_size=40, norm_topk_prob=False),
+    ),
+    "qwen3": ("Qwen3ForCausalLM", transformers.Qwen3Config(**_WIDE, head_dim=12, tie_word_embeddings=True)),
+    "qwen3-moe": (
+        "Qwen3MoeForCausalLM",
+        transformers.Qwen3MoeConfig(**_WIDE, **_EXPERTS, head_dim=12, norm_topk_prob=True),
+    ),
+    "gemma": ("GemmaForCausalLM", transformers.GemmaConfig(**_WIDE, head_dim=12)),
+    "gemma-2": (
+        "Gemma2ForCausalLM",
+        transformers.Gemma2Config(**_WIDE, head_dim=12, query_pre_attn_scalar=12, sliding_window=6),
+    ),
+    "gemma-3": (
+        "Gemma3ForCausalLM",
+        transformers.Gemma3TextConfig(
+            **{**_WIDE, "num_hidden_layers": 7}, head_dim=12, query_pre_attn_scalar=12, sliding_window=6
+        ),
+    ),
+    "phi-2": (
+        "PhiForCausalLM",
+        transformers.PhiConfig(**{**_WIDE, "num_key_value_heads": 4}, partial_rotary_factor=0.5),
+    ),
+    "phi-3": (
+        "Phi3ForCausalLM",
+        transformers.Phi3Config(**_WIDE, rope_parameters=_LONG, original_max_position_embeddings=48),
+    ),
+    "starcoder-2": ("Starcoder2ForCausalLM", transformers.Starcoder2Config(**_WIDE, sliding_window=6)),
+    "gpt-2": (
+        "GPT2LMHeadModel",
+        transformers.GPT2Config(vocab_size=97, n_positions=64, n_embd=32, n_layer=2, n_head=4, n_inner=56),
+    ),
+    "gpt-neox": (
+        "GPTNeoXForCausalLM",
+        transformers.GPTNeoXConfig(
+            **{**_WIDE, "num_key_value_heads": 4}, rope_parameters={"rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+        ),
+    ),
+    "falcon-7b": ("FalconForCausalLM", transformers.FalconConfig(**_FALCON, new_decoder_architecture=False)),
+    "falcon-40b": (
+        "FalconForCausalLM",
+        transformers.FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2),
+    ),
+    "stablelm": ("StableLmForCausalLM", transformers.StableLmConfig(**_WIDE, use_qkv_bias=True)),
+    "stablelm-2-12b": (
+        "StableLmForCausalLM",
+        transformers.StableLmConfig(**_WIDE, qk_layernorm=True, use_parallel_residual=True),
+    ),
+    "smollm-3": ("SmolLM3ForCausalLM", transformers.SmolLM3Config(**{**_WIDE, "num_hidden_layers": 4})),
+    "bert": (
+        "BertModel",
+        transformers.BertConfig(**_BERT, num_attention_heads=4, max_position_embeddings=64, layer_norm_eps=1e-5),
+    ),
+    "nomic-bert": (
+        "NomicBertModel",
+        transformers.NomicBertConfig(**_BERT, num_attention_heads=4, max_position_embeddings=64),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_gguf_file_is_the_checkpoint_it_was_converted_from(tmp_path, case):
+    architecture, config = CASES[case]
+    save(tmp_path, config, architecture)
+    file = write_gguf(tmp_path / "model.gguf", tmp_path)
+    theirs = load_model(tmp_path, torch.float32, torch.device("cpu"))
+    ours = load_model(file, torch.float32, torch.device("cpu"))
+    assert ours.config == theirs.config
+    assert ours.tasks == theirs.tasks
+    # GGUF calls Mistral without windows a LLaMA, which is the same model.
+    assert ours.architecture == ("LlamaForCausalLM" if case == "mistral" else theirs.architecture)
+    assert (ours.parameters, ours.weight_bytes) == (theirs.parameters, theirs.weight_bytes)
+    tolerance = 1e-6 if "gemma" in case else 0.0  # the files have one plus the weights of norms
+    expected = weights_of(theirs.transformer)
+    found = weights_of(ours.transformer)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.allclose(found[name], tensor, rtol=0, atol=tolerance), name
+
+
+def test_adapters_are_refused(tmp_path):
+    save(tmp_path, CASES["llama-3"][1], "LlamaForCausalLM")
+    file = write_gguf(tmp_path / "model.gguf", tmp_path)
+    with pytest.raises(ConfigError, match="adapter 'small': adapters of models in GGUF files are not supported"):
+        load_model(file, torch.float32, torch.device("cpu"), adapters={"small": tmp_path})
+
+
+def test_a_missing_tensor_is_named_as_in_the_file(tmp_path):
+    save(tmp_path, CASES["llama-head-dim"][1], "LlamaForCausalLM")
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    file = write_gguf(tmp_path / "model.gguf", tmp_path)
+    with pytest.raises(WeightsError, match=r"1 missing \(blk\.1\.ffn_up\.weight\)"):
+        load_model(file, torch.float32, torch.device("cpu"))
+
+
+def weights_of(transformer):
+    """All tensors that a model computes with, packed or not."""
+    found = dict(transformer.named_parameters())
+    for name, module in transformer.named_modules():
+        packed = getattr(module, "packed", None)
+        for attribute, value in vars(packed).items() if packed is not None else ():
+            if isinstance(value, torch.Tensor):
+                found[f"{name}.packed.{attribute}"] = value
+    return found
+
+
+def _quantized(name, matrix):
+    """The types of a Q4_K_M file: Q6_K for the token table and the values, Q4_K for the rest, floats for routers."""
+    if name.endswith((".ffn_gate_inp.weight", ".mlp.gate.weight")):
+        return None
+    return q6_k(matrix) if name.startswith("token_embd") or ".attn_v." in name else q4_k(matrix)
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3-moe"])
+def quantized(request, tmp_path_factory):
+    """A GGUF file with quantised matrices, and a directory with the checkpoint of the same, dequantised numbers."""
+    directory = tmp_path_factory.mktemp("quantized")
+    wide = {**_WIDE, "hidden_size": 256, "intermediate_size": 512, "tie_word_embeddings": True}
+    configs = {
+        "llama": ("LlamaForCausalLM", transformers.LlamaConfig(**wide)),
+        "qwen3-moe": (
+            "Qwen3MoeForCausalLM",
+            transformers.Qwen3MoeConfig(
+                **wide,
+                head_dim=64,
+                num_experts=3,
+                num_experts_per_tok=2,
+                moe_intermediate_size=256,
+                norm_topk_prob=True,
+            ),
+        ),
+    }
+    architecture, config = configs[request.param]
+    save(directory, config, architecture, std=0.05)
+    file = write_gguf(directory / "model.gguf", directory, _quantized)
+    tensors = load_file(directory / "model.safetensors")
+    for name, tensor in tensors.items():
+        mapped = "token_embd" if "embed_tokens" in name else ".attn_v." if "v_proj" in name else name
+        stored = None if tensor.dim() == 1 else _quantized(mapped, tensor.float().numpy())
+        if stored is not None:
+            tensors[name] = torch.from_numpy(gguf.quants.dequantize(*stored))
+    save_file(tensors, directory / "model.safetensors")
+    return file, directory
+
+
+def logits_of(model, texts):
+    rows = Rows(model.transformer)
+    with torch.inference_mode():
+        hidden = rows.feed(dict(enumerate(texts)))
+        return [model.transformer.logits(one) for one in hidden]
+
+
+def test_matrices_without_a_kernel_are_dequantised_and_reported(quantized):
+    file, directory = quantized
+    with ops.using("torch"):
+        ours = load_model(file, torch.float32, torch.device("cpu"))
+        theirs = load_model(directory, torch.float32, torch.device("cpu"))
+    expected, found = weights_of(theirs.transformer), weights_of(ours.transformer)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
+    assert re.fullmatch("GGUF (F32, )?Q4_K, Q6_K", ours.checkpoint_format)
+    (note,) = ours.notes
+    assert re.fullmatch(
+        r"(\d+) of \1 quantized matrices have no kernel: they are dequantized to float32 and take .*", note
+    )
+
+
+@pytest.mark.skipif(not ops.kernels_are_built, reason="the kernels are not built")
+def test_matrices_run_in_kernels_as_they_are_stored(quantized):
+    file, directory = quantized
+    ours = load_model(file, torch.float32, torch.device("cpu"))
+    theirs = load_model(directory, torch.float32, torch.device("cpu"))
+    if ours.family == "llama":
+        assert ours.notes == () and ours.weight_bytes < 1.15 * file.stat().st_size
+    else:
+        assert len(ours.notes) == 1  # experts are dequantised
+    index = torch.arange(97)
+    assert torch.equal(ours.transformer.decoder.tokens(index), theirs.transformer.decoder.tokens(index))
+    texts = random_ids(97, (9, 1, 17))
+    together, expected = logits_of(ours, texts), logits_of(theirs, texts)
+    for text, one, other in zip(texts, together, expected, strict=True):
+        assert (one - other).norm() < 0.05 * other.norm()
+        assert torch.equal(logits_of(ours, [text])[0], one)

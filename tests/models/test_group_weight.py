@@ -1,0 +1,181 @@
+"""Weights with a scale per group of inputs, in every form of scales, on every instruction set that the processor runs.
+
+Products equal float64 arithmetic on the dequantised weights and the rounded activations, and the bits of a row are the
+same for every number of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from models.backends.cpu.group_weight import GroupWeight, fits
+from models.backends.torch.quantization import quantize_int4
+from models.tensor_memory import PRIVATE
+from tests.models.group_reference import reference
+from tests.models.test_cpu_linear import close, dtype, isa, kernels
+from weights.quantized_matrix import QuantizedMatrix
+
+__all__ = ["dtype", "isa", "kernels"]
+
+
+def flat(columns, width, bits=4, group=32, minimum=None, is_half=True, signed=True):
+    """Random codes. minimum: None, `zero` (integer zero points), or `half` (float16 numbers)."""
+    groups = -(-width // group)
+    low, high = (-(1 << (bits - 1)), 1 << (bits - 1)) if signed else (0, 1 << bits)
+    codes = torch.randint(low, high, (columns, width)).to(torch.int8 if signed else torch.uint8)
+    scales = torch.rand(columns, groups) / width**0.5 / (1 << bits)
+    scales = scales.half().float() if is_half else scales
+    minimums = None
+    if minimum == "zero":
+        minimums = scales * torch.randint(0, 1 << bits, scales.shape)
+    elif minimum == "half":
+        minimums = (torch.rand(columns, groups) / width**0.5).half().float()
+    return QuantizedMatrix(codes, bits, group, scales, minimums)
+
+
+def in_units(columns, width, bits, group, with_minimums, block=256):
+    """A K format: scales, and minimums, are small integers times units of a block of 256 inputs."""
+    matrix = flat(columns, width, bits, group, signed=not with_minimums)
+    units = (torch.rand(columns, width // block, 1 + with_minimums) / width**0.5 / (1 << bits) / 32).half().float()
+    low = 0 if with_minimums else -32
+    numbers = torch.randint(low, 64, (1 + with_minimums, columns, width // block, block // group))
+    scales, *minimums = (one * units[:, :, place, None] for place, one in enumerate(numbers))
+    return replace(
+        matrix, scales=scales.flatten(1), minimums=minimums[0].flatten(1) if with_minimums else None, units=units
+    )
+
+
+def symmetric_with_zero_points(columns, width):
+    """As GPTQ writes symmetric weights: unsigned codes and the zero point 8 in all groups."""
+    matrix = flat(columns, width, group=128, signed=False)
+    return replace(matrix, minimums=matrix.scales * 8)
+
+
+FORMATS = {
+    "int4": lambda columns, width: quantize_int4(torch.randn(columns, width) * width**-0.5),
+    "Q4_1": lambda columns, width: flat(columns, width, minimum="half", signed=False),
+    "Q5_0": lambda columns, width: flat(columns, width, bits=5),
+    "Q5_1": lambda columns, width: flat(columns, width, bits=5, minimum="half", signed=False),
+    "Q8_0": lambda columns, width: flat(columns, width, bits=8),
+    "Q2_K": lambda columns, width: in_units(columns, width, 2, 16, True),
+    "Q3_K": lambda columns, width: in_units(columns, width, 3, 16, False),
+    "Q4_K": lambda columns, width: in_units(columns, width, 4, 32, True),
+    "Q5_K": lambda columns, width: in_units(columns, width, 5, 32, True),
+    "Q6_K": lambda columns, width: in_units(columns, width, 6, 16, False),
+    "GPTQ": lambda columns, width: flat(columns, width, group=128, minimum="zero", signed=False),
+    "symmetric GPTQ": symmetric_with_zero_points,
+    "group 64": lambda columns, width: flat(columns, width, group=64),
+    "group 16": lambda columns, width: flat(columns, width, group=16),
+    "channels": lambda columns, width: flat(columns, width, bits=8, group=width),
+    "float32 scales": lambda columns, width: flat(columns, width, is_half=False),
+    "float32 minimums": lambda columns, width: flat(columns, width, minimum="half", is_half=False, signed=False),
+    "signed with minimums": lambda columns, width: flat(columns, width, minimum="half"),
+    "unsigned without": lambda columns, width: flat(columns, width, signed=False),
+}
+BITS = {"int4": 4.5, "Q5_0": 6.5, "Q8_0": 8.5, "Q4_K": 4.75, "Q6_K": 6.625, "GPTQ": 4.25, "symmetric GPTQ": 4.125}
+"""Largest memory of one weight in bits, of a wide matrix. A file has 4.5 bits in Q4_K and 6.5625 bits in Q6_K."""
+
+
+def widths(name):
+    return (256, 768) if name.endswith("_K") else (16, 33, 100, 512)
+
+
+@pytest.fixture(params=FORMATS)
+def name(request):
+    return request.param
+
+
+def test_products(isa, dtype, name):
+    for width in widths(name):
+        matrix, bias = FORMATS[name](70, width), torch.randn(70).to(dtype)
+        assert fits(matrix)
+        for bias_or_none in (bias, None):
+            x = torch.randn(40, width).to(dtype)
+            x[3] = 0
+            close(GroupWeight(matrix, bias_or_none, dtype).multiply(x), reference(matrix, bias_or_none)(x))
+
+
+def test_bits_do_not_depend_on_other_rows(isa, name):
+    matrix = FORMATS[name](70, 768)
+    product = GroupWeight(matrix, None, torch.float32)
+    x = torch.randn(500, 768)
+    together = product.multiply(x)
+    for rows in range(1, 41):
+        assert torch.equal(product.multiply(x[rows : 2 * rows]), together[rows : 2 * rows])
+
+
+def test_rows_are_the_dequantised_weights(isa, dtype, name):
+    for width in widths(name):
+        matrix = FORMATS[name](70, width)
+        packed, index = GroupWeight(matrix, None, dtype), torch.randint(70, (50,))
+        expected = matrix.dequantized(torch.float32)[index]
+        torch.testing.assert_close(packed.rows(index).float(), expected.to(dtype).float(), atol=1e-6, rtol=1e-2)
+        for bad in (-1, 70):
+            with pytest.raises(IndexError):
+                packed.rows(torch.tensor([0, bad]))
+
+
+def test_slices_share_memory(name):
+    matrix, bias = FORMATS[name](100, 512), torch.randn(100)
+    whole = GroupWeight(matrix, bias, torch.float32)
+    x = torch.randn(5, 512)
+    assert whole.slice(5, 40) is None
+    for first, end in ((0, 40), (32, 100), (64, 65)):
+        part = whole.slice(first, end)
+        assert torch.equal(part.multiply(x), whole.multiply(x)[:, first:end])
+        assert torch.equal(part.rows(torch.tensor([0])), whole.rows(torch.tensor([first])))
+
+
+@pytest.mark.parametrize("name", BITS)
+def test_resident_memory(name):
+    packed = GroupWeight(FORMATS[name](256, 1024), None, torch.float32)
+    assert packed.nbytes * 8 / (256 * 1024) <= BITS[name]
+
+
+def test_a_matrix_whose_contents_are_in_shared_memory(name):
+    """A second process has the shapes of the checkpoint only, and the tensors that the first one has kept."""
+    kept = []
+
+    class Recorded:
+        is_filled = False
+
+        def keep(self, tensor):
+            kept.append(tensor)
+            return tensor
+
+    class Filled:
+        is_filled = True
+
+        def keep(self, tensor):
+            found = kept.pop(0)
+            assert (tensor.shape, tensor.dtype, tensor.device.type) == (found.shape, found.dtype, "meta")
+            return found
+
+    matrix, x = FORMATS[name](70, 512), torch.randn(3, 512)
+    first = GroupWeight(matrix, None, torch.float32, None, Recorded())
+    second = GroupWeight(matrix.to_meta(), None, torch.float32, None, Filled())
+    assert not kept and torch.equal(first.multiply(x), second.multiply(x))
+
+
+def test_matrices_without_a_layout():
+    assert not fits(flat(4, 64, group=8)) and not fits(flat(4, 64, bits=8, group=16))
+    assert not fits(
+        QuantizedMatrix(torch.zeros(4, 32, dtype=torch.uint8), 4, 32, torch.ones(4, 1), table=torch.ones(16))
+    )
+
+
+def test_int4_rounds_better_than_the_largest_number_alone():
+    """Root mean square error of a normal distribution; the step size of the largest number alone gives 0.0859."""
+    x = torch.randn(1000, 320, generator=torch.Generator().manual_seed(0))
+    error = (quantize_int4(x).dequantized(torch.float32) - x).square().mean().sqrt()
+    assert error < 0.0845
+
+
+def test_int4_keeps_zeros_and_marks_numbers_that_are_not_finite():
+    x = torch.zeros(3, 64)
+    x[1, 40], x[2, 3] = torch.nan, torch.inf
+    found = GroupWeight(quantize_int4(x), None, torch.float32, None, PRIVATE).multiply(torch.ones(1, 64))
+    assert found[0, 0] == 0 and not found[0, 1:].isfinite().any()

@@ -1,0 +1,65 @@
+"""Memory in huge pages: contents, sizes, lifetime, and the pages themselves where the system has them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.huge_pages import HUGE_PAGE_BYTES, empty_in_huge_pages, map_in_huge_pages
+
+POLICY = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def huge_bytes(address):
+    """Memory of the mapping at an address that lies in huge pages, from /proc/self/smaps."""
+    is_here, found = False, 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if "-" in first:
+            start, end = (int(one, 16) for one in first.split("-"))
+            is_here = start <= address < end
+        elif is_here and first in ("AnonHugePages:", "ShmemPmdMapped:"):
+            found += int(rest[0]) << 10
+    return found
+
+
+def is_mapped(address):
+    spans = (line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines())
+    return any(int(start, 16) <= address < int(end, 16) for start, end in spans)
+
+
+@pytest.mark.parametrize("count", [1, 1000, HUGE_PAGE_BYTES // 2, HUGE_PAGE_BYTES // 2 + 7, 3 * HUGE_PAGE_BYTES - 1])
+def test_empty_memory(count):
+    found = empty_in_huge_pages(count, torch.empty(0), torch.int16).fill_(3)
+    assert found.shape == (count,) and found.dtype == torch.int16 and (found == 3).all()
+    assert found.data_ptr() % 64 == 0 and empty_in_huge_pages(5, torch.empty(0, device="meta")).is_meta
+
+
+@pytest.mark.skipif(not POLICY.exists() or "[never]" in POLICY.read_text(), reason="the system has no huge pages")
+def test_the_pages_that_a_weight_fills_are_huge():
+    torch.ones(6 * HUGE_PAGE_BYTES, dtype=torch.uint8)  # leaves memory with small pages to the allocator
+    found = empty_in_huge_pages(4 * HUGE_PAGE_BYTES + 5, torch.empty(0), torch.uint8).fill_(1)
+    assert huge_bytes(found.data_ptr()) >= 4 * HUGE_PAGE_BYTES
+
+
+@pytest.mark.parametrize("size", [1, 5000, 2 * HUGE_PAGE_BYTES, 2 * HUGE_PAGE_BYTES + 5000])
+def test_a_mapped_file(size):
+    descriptor = os.memfd_create("weights")
+    content = torch.randint(256, (size,), dtype=torch.uint8)
+    os.write(descriptor, content.numpy().tobytes())
+    mapped = map_in_huge_pages(descriptor, size)
+    os.close(descriptor)
+    tensor = torch.frombuffer(mapped, dtype=torch.uint8, count=size)
+    address = tensor.data_ptr()
+    del mapped
+    assert torch.equal(tensor, content) and is_mapped(address)
+    del tensor
+    assert not is_mapped(address)
+
+
+def test_a_file_that_cannot_be_mapped():
+    with pytest.raises(OSError, match="cannot be mapped"):
+        map_in_huge_pages(-1, 4096)

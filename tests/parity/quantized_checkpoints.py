@@ -1,0 +1,110 @@
+"""Tiny checkpoints whose linear layers are quantised by the recipes of `tests.weights.quantized_recipes`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tests.parity.checkpoints import edit_config
+from tests.weights import quantized_recipes as recipes
+
+Recipe = Callable[[int, int, int], recipes.Stored]
+"""Function of (output features, inputs, seed)."""
+
+INT8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+_PACKED = {"num_bits": 4, "type": "int", "symmetric": False, "strategy": "group", "group_size": 32}
+_FP8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}
+
+
+def _compressed(weights: Mapping[str, Any], name: str, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    group = {"targets": ["Linear"], "weights": dict(weights), "input_activations": inputs, "format": name}
+    return {"quant_method": "compressed-tensors", "format": name, "config_groups": {"group_0": group}, "ignore": []}
+
+
+_GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True}
+_DYNAMIC = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+FORMATS: dict[str, tuple[dict[str, Any], Recipe]] = {
+    "gptq": (_GPTQ, lambda out, width, seed: recipes.gptq(out, width, seed=seed)),
+    "gptq-act-order": (
+        {**_GPTQ, "desc_act": True, "sym": False},
+        lambda out, width, seed: recipes.gptq(out, width, symmetric=False, act_order=True, seed=seed),
+    ),
+    "gptq-8-bits": (
+        {**_GPTQ, "bits": 8, "group_size": -1, "checkpoint_format": "gptq_v2"},
+        lambda out, width, seed: recipes.gptq(out, width, 8, width, version=2, seed=seed),
+    ),
+    "awq": (
+        {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True},
+        lambda out, width, seed: recipes.awq(out, width, seed=seed),
+    ),
+    "compressed-int4": (
+        _compressed(_PACKED, "pack-quantized"),
+        lambda out, width, seed: recipes.compressed(out, width, _PACKED, "pack-quantized", seed),
+    ),
+    "compressed-int8": (
+        _compressed(INT8, "int-quantized", _DYNAMIC),
+        lambda out, width, seed: recipes.compressed(out, width, INT8, "int-quantized", seed),
+    ),
+    "compressed-fp8": (
+        _compressed(_FP8, "float-quantized"),
+        lambda out, width, seed: recipes.compressed(out, width, _FP8, "float-quantized", seed),
+    ),
+    "fp8": (
+        {"quant_method": "fp8", "weight_block_size": [32, 32], "activation_scheme": "dynamic"},
+        lambda out, width, seed: recipes.fp8(out, width, (32, 32), seed=seed),
+    ),
+}
+INT8_FORMATS = ("gptq-8-bits", "compressed-int8")
+"""Formats that the kernels for int8 compute with as they are."""
+
+
+def quantize(
+    source: Path, name: str, linear: Callable[[str], bool] = lambda module: module.split(".")[-1].endswith("proj")
+) -> tuple[Path, Path]:
+    """Quantise linears of a checkpoint. Other tensors stay as they are.
+
+    source: directory of the checkpoint. name: key of `FORMATS`.
+    linear: whether the module with this name is quantised.
+    Returns the directories of the quantised checkpoint and of one with the same weights in float32.
+    """
+    config, recipe = FORMATS[name]
+    stored, plain = {}, {}
+    for seed, (tensor_name, tensor) in enumerate(load_file(source / "model.safetensors").items()):
+        module = tensor_name.removesuffix(".weight")
+        if tensor_name.endswith(".weight") and tensor.dim() == 2 and linear(module):
+            parts, weights = recipe(tensor.shape[0], tensor.shape[1], seed)
+            stored |= {f"{module}.{ending}": part for ending, part in parts.items()}
+            plain[tensor_name] = weights.float()
+        else:
+            stored[tensor_name], plain[tensor_name] = tensor, tensor
+    directories = []
+    for kind, tensors in (("quantized", stored), ("plain", plain)):
+        directory = source.parent / f"{source.name}-{name}-{kind}"
+        shutil.copytree(source, directory)
+        save(directory, tensors)
+        directories.append(directory)
+    edit_config(directories[0], quantization_config=config)
+    return directories[0], directories[1]
+
+
+def save(directory: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write the weights of a checkpoint."""
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(contiguous, directory / "model.safetensors", {"format": "pt"})
+
+
+def changed(directory: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
+    """Change the tensors of a checkpoint."""
+    tensors = load_file(directory / "model.safetensors")
+    change(tensors)
+    save(directory, tensors)
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """Root mean square error of logits, relative to their spread."""
+    return float((found - expected).square().mean().sqrt() / expected.std())

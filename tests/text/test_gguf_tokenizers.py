@@ -1,0 +1,270 @@
+"""The tokenizer of a GGUF file gives the ids and texts of the tokenizer that it was converted from."""
+
+from __future__ import annotations
+
+import json
+
+import gguf
+import pytest
+import sentencepiece
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from server.text.chat import read_templates
+from server.text.load import load_tokenizer
+from server.text.sentencepiece_files import SentencePieceModel
+from server.text.tokenizer import TokenizerError
+from server.text.tokenizer_files import read_tokenizer_files
+from tests.text.checkpoints import (
+    CORPUS,
+    TORTURE,
+    write_bert,
+    write_llama,
+    write_sentencepiece_llama,
+    write_xlm_roberta,
+)
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = (
+    gguf.TokenType[name] for name in ("NORMAL", "UNKNOWN", "CONTROL", "USER_DEFINED", "UNUSED", "BYTE")
+)
+_GPT4 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_DIGITS_OF_FALCON = [
+    pre_tokenizers.Punctuation("contiguous"),
+    pre_tokenizers.ByteLevel(add_prefix_space=False),
+    pre_tokenizers.Digits(individual_digits=False),
+    pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"),
+]
+
+
+def _split(pattern: str) -> pre_tokenizers.PreTokenizer:
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), byte_level])
+
+
+BYTE_LEVEL = {
+    "gpt-2": (None, pre_tokenizers.ByteLevel(add_prefix_space=False)),
+    "olmo": (normalizers.NFC(), pre_tokenizers.ByteLevel(add_prefix_space=False)),
+    "llama-bpe": (None, _split(_GPT4 % "{1,3}")),
+    "qwen2": (normalizers.NFC(), _split(_GPT4 % "")),
+    "starcoder": (
+        None,
+        pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        ),
+    ),
+    "falcon": (None, pre_tokenizers.Sequence(_DIGITS_OF_FALCON)),
+}
+"""Normaliser and pre-tokenizer of the published `tokenizer.json`, by the name that the converter gives it."""
+
+
+def write_vocabulary(path, model, tokens, types, change=lambda writer: None, architecture="llama", **more):
+    """A GGUF file with a vocabulary and no tensors. more: values of `tokenizer.ggml.*`."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_tokenizer_model(model)
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    for name, value in more.items():
+        add = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string, list: writer.add_array}[
+            type(value)
+        ]
+        add(f"tokenizer.ggml.{name}", value)
+    change(writer)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def byte_level(pre):
+    """A trained tokenizer of the `tokenizers` library with special tokens at the end."""
+    backend = Tokenizer(models.BPE(ignore_merges=pre == "llama-bpe"))
+    normalizer, backend.pre_tokenizer = BYTE_LEVEL[pre]
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    backend.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend.train_from_iterator(
+        [*CORPUS, *TORTURE], trainers.BpeTrainer(vocab_size=700, initial_alphabet=alphabet, show_progress=False)
+    )
+    backend.add_special_tokens(["<|endoftext|>", "<|im_end|>"])
+    backend.add_tokens(["<think>"])
+    return backend
+
+
+def in_gguf(path, backend, pre, **more):
+    """The file that the converter writes for a byte-level tokenizer, with two ids that no token has."""
+    size, added = backend.get_vocab_size() + 2, backend.get_added_tokens_decoder()
+    kinds = {index: CONTROL if token.special else USER_DEFINED for index, token in added.items()}
+    tokens = [backend.id_to_token(index) or f"[PAD{index}]" for index in range(size)]
+    types = [kinds.get(index, NORMAL if backend.id_to_token(index) else UNUSED) for index in range(size)]
+    merges = [" ".join(pair) for pair in json.loads(backend.to_str())["model"]["merges"]]
+    eos = backend.token_to_id("<|im_end|>")
+    return write_vocabulary(path, "gpt2", tokens, types, pre=pre, merges=merges, eos_token_id=eos, **more)
+
+
+def assert_same(ours, encode, decode, texts=TORTURE):
+    for text in texts:
+        ids = encode(text)
+        assert ours.encode([text], add_special_tokens=False)[0].ids == ids, text
+        assert ours.decode(ids, skip_special_tokens=False) == decode(ids), text
+        stream = ours.stream(skip_special_tokens=False)
+        assert "".join([*map(stream.push, ids), stream.finish()]) == decode(ids), text
+
+
+@pytest.mark.parametrize("pre", BYTE_LEVEL)
+def test_byte_level(tmp_path, pre):
+    theirs = byte_level(pre)
+    ours = load_tokenizer(in_gguf(tmp_path / "model.gguf", theirs, pre))
+    assert_same(
+        ours,
+        lambda text: theirs.encode(text, add_special_tokens=False).ids,
+        lambda ids: theirs.decode(ids, skip_special_tokens=False),
+        [*TORTURE, "<think>so<|im_end|>", "x<|im_end|>\n<|endoftext|> y"],
+    )
+    assert ours.vocab_size == theirs.get_vocab_size()
+    assert ours.id_to_token(ours.vocab_size) is None
+    assert ours.decode(theirs.encode("a<|im_end|>b<think>").ids) == "ab<think>"
+
+
+def test_begin_and_end_tokens(tmp_path):
+    theirs = byte_level("llama-bpe")
+    begin, end = (theirs.token_to_id(token) for token in ("<|endoftext|>", "<|im_end|>"))
+    ids = theirs.encode("A small frog").ids
+    cases = {
+        (("pre", "llama-bpe"),): [begin, *ids],
+        (("pre", "llama-bpe"), ("add_bos_token", False)): ids,
+        (("pre", "llama-bpe"), ("add_eos_token", True)): [begin, *ids, end],
+    }
+    for number, (settings, expected) in enumerate(cases.items()):
+        more = {name: value for name, value in settings if name != "pre"}
+        path = in_gguf(tmp_path / f"{number}.gguf", theirs, "llama-bpe", bos_token_id=begin, **more)
+        assert load_tokenizer(path).encode(["A small frog"])[0].ids == expected
+
+
+def test_an_unknown_pre_tokenizer_is_refused_by_name(tmp_path):
+    path = in_gguf(tmp_path / "model.gguf", byte_level("gpt-2"), "klingon")
+    with pytest.raises(TokenizerError, match="pre-tokenizer 'klingon' is not supported, only gpt-2"):
+        load_tokenizer(path)
+    write_vocabulary(path, "rwkv", ["a"], [NORMAL])
+    with pytest.raises(TokenizerError, match="tokenizer 'rwkv' is not supported, only gpt2, llama, bert, t5"):
+        load_tokenizer(path)
+
+
+def _pieces(path):
+    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    kinds = {
+        "IsUnknown": UNKNOWN,
+        "IsControl": CONTROL,
+        "IsUnused": UNUSED,
+        "IsByte": BYTE,
+    }
+    indices = range(model.get_piece_size())
+    types = [next((kind for name, kind in kinds.items() if getattr(model, name)(index)), NORMAL) for index in indices]
+    return model, [model.id_to_piece(index) for index in indices], [model.get_score(index) for index in indices], types
+
+
+def test_sentencepiece_bpe(tmp_path):
+    model, tokens, scores, types = _pieces(write_sentencepiece_llama(tmp_path) / "tokenizer.model")
+    roles = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
+    path = write_vocabulary(
+        tmp_path / "model.gguf", "llama", tokens, types, lambda w: w.add_token_scores(scores), **roles
+    )
+    ours = load_tokenizer(path)
+    texts = [text for text in TORTURE if not any(token in text for token in ("<s>", "</s>", "<unk>"))]
+    for text in texts:
+        assert ours.encode([text], add_special_tokens=False)[0].ids == model.encode(text), text
+        assert ours.encode([text])[0].ids == [1, *model.encode(text)]
+        assert ours.decode(model.encode(text)) == model.decode(model.encode(text)), text
+    unprefixed = write_vocabulary(
+        path, "llama", tokens, types, lambda w: w.add_token_scores(scores), add_space_prefix=False, **roles
+    )
+    # The space that the other tokenizer adds is part of the text here.
+    for text in texts:
+        expected = model.encode(text) if text else [tokens.index("▁")]
+        assert load_tokenizer(unprefixed).encode([f" {text}"], add_special_tokens=False)[0].ids == expected, text
+
+
+def test_special_tokens_between_texts_of_llama_2(tmp_path):
+    directory = write_llama(tmp_path / "hf")
+    theirs = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    size = theirs.get_vocab_size()
+    tokens = [theirs.id_to_token(index) for index in range(size)]
+    types = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * (size - 259)]
+    scores = [0.0] * 259 + [-float(index) for index in range(size - 259)]
+    roles = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
+    path = write_vocabulary(
+        tmp_path / "model.gguf", "llama", tokens, types, lambda w: w.add_token_scores(scores), **roles
+    )
+    texts = ["<s>The old sailor</s> sees<s>", "</s><s>", " <s> a", "The café</s>"]
+    decode = lambda ids: theirs.decode(ids, skip_special_tokens=False)  # noqa: E731
+    assert_same(load_tokenizer(path), lambda text: theirs.encode(text, add_special_tokens=False).ids, decode, texts)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_word_piece(tmp_path, lower):
+    directory = write_bert(tmp_path / "hf", lower=lower)
+    theirs = load_tokenizer(directory)
+    words = (directory / "vocab.txt").read_text().splitlines()
+    types = [CONTROL if word in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") else NORMAL for word in words]
+    tokens = [
+        word if kind == CONTROL else word[2:] if word.startswith("##") else f"▁{word}"
+        for word, kind in zip(words, types, strict=True)
+    ]
+    roles = {"unknown_token_id": 1, "bos_token_id": 2, "seperator_token_id": 3, "padding_token_id": 0}
+    ours = load_tokenizer(write_vocabulary(tmp_path / "model.gguf", "bert", tokens, types, **roles))
+    for text in TORTURE:
+        one, other = (tokenizer.encode([text], pairs=["two houses!"])[0] for tokenizer in (ours, theirs))
+        assert (one.ids, one.type_ids, one.special) == (other.ids, other.type_ids, other.special), text
+        assert ours.decode(one.ids) == theirs.decode(one.ids)
+
+
+def test_unigram_of_xlm_roberta(tmp_path):
+    directory = write_xlm_roberta(tmp_path / "hf")
+    theirs = load_tokenizer(directory)
+    _, pieces, scores, _ = _pieces(directory / "sentencepiece.bpe.model")
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *pieces[3:], "<mask>"]
+    types = [CONTROL, CONTROL, CONTROL, UNKNOWN, *[NORMAL] * (len(pieces) - 3), CONTROL]
+    scores = [0.0] * 4 + scores[3:] + [0.0]
+    charsmap = SentencePieceModel.read((directory / "sentencepiece.bpe.model").read_bytes(), "model").charsmap
+    roles = {
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "unknown_token_id": 3,
+        "padding_token_id": 1,
+        "mask_token_id": len(tokens) - 1,
+    }
+
+    def change(writer):
+        writer.add_token_scores(scores)
+        writer.add_precompiled_charsmap(charsmap)
+
+    path = write_vocabulary(
+        tmp_path / "model.gguf", "t5", tokens, types, change, "bert", add_bos_token=True, add_eos_token=True, **roles
+    )
+    ours = load_tokenizer(path)
+    for text in TORTURE:
+        one, other = (tokenizer.encode([text], pairs=["two houses!"])[0] for tokenizer in (ours, theirs))
+        assert one.ids == other.ids, text
+        assert ours.decode(one.ids) == theirs.decode(one.ids)
+
+
+def test_chat_templates(tmp_path):
+    theirs = byte_level("qwen2")
+    path = in_gguf(tmp_path / "model.gguf", theirs, "qwen2")
+    assert read_templates(path, read_tokenizer_files(path)).by_name == {}
+    one, two = "{{ messages[0].content }}", "{{ tools }}"
+
+    def rewrite(template):
+        eos, pre = theirs.token_to_id("<|im_end|>"), "qwen2"
+        tokens = [theirs.id_to_token(index) for index in range(theirs.get_vocab_size())]
+        types = [CONTROL if token.startswith("<|") else NORMAL for token in tokens]
+        change = lambda writer: writer.add_chat_template(template)  # noqa: E731
+        return write_vocabulary(path, "gpt2", tokens, types, change, pre=pre, eos_token_id=eos)
+
+    templates = read_templates(rewrite(one), read_tokenizer_files(path))
+    assert templates.by_name == {"default": one}
+    assert templates.special_tokens == {"eos_token": "<|im_end|>"}
+    named = [{"name": "default", "template": one}, {"name": "tool_use", "template": two}]
+    assert read_templates(rewrite(named), read_tokenizer_files(path)).by_name == {"default": one, "tool_use": two}

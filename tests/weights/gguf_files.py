@@ -1,0 +1,256 @@
+"""Write GGUF files from Hugging Face checkpoints, with the names and keys of the `gguf` package.
+
+The layouts follow `convert_hf_to_gguf.py` of https://github.com/ggml-org/llama.cpp (2026-11).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from safetensors.numpy import load_file
+
+Quantize = Callable[[str, np.ndarray], tuple[np.ndarray, gguf.GGMLQuantizationType] | None]
+"""Function from a name in GGUF and a matrix to its blocks and their type; None to store float32."""
+
+_ARCHITECTURES = {
+    "mistral": "llama",
+    "mixtral": "llama",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+    "gemma3_text": "gemma3",
+    "phi": "phi2",
+    "gpt_neox": "gptneox",
+    "nomic_bert": "nomic-bert",
+}
+_PAIRED = ("llama", "mistral", "mixtral", "smollm3")
+
+
+def architecture_of(model_type: str) -> str:
+    """Name of a family in GGUF."""
+    return _ARCHITECTURES.get(model_type, model_type)
+
+
+def write_gguf(
+    path: Path,
+    directory: Path,
+    quantize: Quantize = lambda name, matrix: None,
+    change: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
+) -> Path:
+    """Write the model of a directory. change: adds metadata, for example a tokenizer."""
+    hf = json.loads((directory / "config.json").read_text())
+    kind = hf["model_type"]
+    writer = gguf.GGUFWriter(path, architecture_of(kind))
+    _add_settings(writer, hf)
+    change(writer)
+    enum = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture_of(kind))
+    layers = hf.get("num_hidden_layers") or hf["n_layer"]
+    names = gguf.get_tensor_name_map(enum, layers)
+    for name, tensor in _stacked(kind, load_file(directory / "model.safetensors")).items():
+        mapped = names.get_name(_older_name(name), try_suffixes=(".weight", ".bias"))
+        if mapped is None or (mapped == "output.weight" and hf.get("tie_word_embeddings", kind == "gpt2")):
+            assert mapped is not None or name.startswith("pooler."), f"no name for {name}"
+            continue
+        stored = None if tensor.ndim < 2 else quantize(mapped, tensor)
+        if stored is None:
+            writer.add_tensor(mapped, np.ascontiguousarray(_layout(hf, name, tensor.astype(np.float32))))
+        else:
+            writer.add_tensor(mapped, _layout(hf, name, stored[0]), raw_dtype=stored[1])
+    for name, factors in _rope_tensors(hf).items():
+        writer.add_tensor(name, factors)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add_settings(writer: gguf.GGUFWriter, hf: Mapping[str, Any]) -> None:
+    def first(*names: str) -> Any:
+        return next((hf[name] for name in names if hf.get(name) is not None), None)
+
+    hidden, heads = first("hidden_size", "n_embd"), first("num_attention_heads", "n_head")
+    head_dim = first("head_dim") or hidden // heads
+    values = {
+        writer.add_block_count: first("num_hidden_layers", "n_layer"),
+        writer.add_context_length: first("max_position_embeddings", "n_positions"),
+        writer.add_embedding_length: hidden,
+        writer.add_feed_forward_length: first("intermediate_size", "n_inner", "ffn_hidden_size") or 4 * hidden,
+        writer.add_head_count: heads,
+        writer.add_head_count_kv: (first("num_key_value_heads") if hf["model_type"] != "falcon" else _falcon_heads(hf)),
+        writer.add_layer_norm_rms_eps: first("rms_norm_eps"),
+        writer.add_layer_norm_eps: first("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
+        writer.add_key_length: first("head_dim"),
+        writer.add_value_length: first("head_dim"),
+        writer.add_expert_count: first("num_local_experts", "num_experts"),
+        writer.add_expert_used_count: first("num_experts_per_tok"),
+        writer.add_expert_feed_forward_length: first("moe_intermediate_size"),
+        writer.add_expert_shared_feed_forward_length: first("shared_expert_intermediate_size"),
+        writer.add_attn_logit_softcapping: first("attn_logit_softcapping"),
+        writer.add_final_logit_softcapping: first("final_logit_softcapping"),
+        writer.add_sliding_window: first("sliding_window") if hf["model_type"].startswith(("gemma", "star")) else None,
+    }
+    for add, value in values.items():
+        if value is not None:
+            add(value)
+    rope = hf.get("rope_parameters") or {}
+    full = rope.get("full_attention", rope)
+    if hf["model_type"] == "gpt_neox":
+        writer.add_parallel_residual(hf["use_parallel_residual"])
+    if full.get("rope_theta") is not None:
+        writer.add_rope_freq_base(full["rope_theta"])
+    if full.get("partial_rotary_factor") is not None:
+        writer.add_rope_dimension_count(int(full["partial_rotary_factor"] * head_dim))
+    if full.get("rope_type") in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(full["rope_type"]))
+        writer.add_rope_scaling_factor(full["factor"])
+    if full.get("rope_type") in ("yarn", "longrope"):
+        writer.add_rope_scaling_orig_ctx_len(
+            hf.get("original_max_position_embeddings") or full["original_max_position_embeddings"]
+        )
+    if full.get("attention_factor") is not None:
+        writer.add_rope_scaling_attn_factors(full["attention_factor"])
+
+
+def _falcon_heads(hf: Mapping[str, Any]) -> int:
+    return hf["num_kv_heads"] if hf["new_decoder_architecture"] else 1
+
+
+def _rope_tensors(hf: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Divisors of the rotary frequencies, as the converter computes them."""
+    rope = hf.get("rope_parameters") or {}
+    if rope.get("rope_type") == "longrope":
+        return {f"rope_factors_{one}.weight": np.array(rope[f"{one}_factor"], np.float32) for one in ("long", "short")}
+    if rope.get("rope_type") != "llama3":
+        return {}
+    dim, factors = hf["head_dim"], []
+    for exponent in range(0, dim, 2):
+        wavelength = 2 * np.pi * rope["rope_theta"] ** (exponent / dim)
+        original, low, high = (
+            rope[name] for name in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
+        )
+        if wavelength < original / high:
+            factors.append(1.0)
+        elif wavelength > original / low:
+            factors.append(rope["factor"])
+        else:
+            smooth = (original / wavelength - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
+    return {"rope_freqs.weight": np.array(factors, np.float32)}
+
+
+def _older_name(name: str) -> str:
+    """The name before transformers 5, which the package knows."""
+    return name.replace("mlp.gate.", "block_sparse_moe.gate.") if "block_sparse" in name else name
+
+
+def _stacked(kind: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """One tensor for each matrix of all experts and, in StableLM, for the norms of all heads."""
+    out: dict[str, np.ndarray] = {}
+    groups: dict[str, list[np.ndarray]] = {}
+    for name in sorted(
+        tensors, key=lambda name: [int(part) if part.isdigit() else part for part in name.split(".")] and name
+    ):
+        tensor = tensors[name]
+        parts = name.split(".")
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            stem = name.rpartition(".")[0]
+            if name.endswith("down_proj"):
+                out[f"{stem}.down_proj.weight"] = tensor
+            else:
+                out[f"{stem}.gate_proj.weight"], out[f"{stem}.up_proj.weight"] = np.split(tensor, 2, axis=1)
+        elif "experts" in parts or "norms" in parts:
+            place = parts.index("experts" if "experts" in parts else "norms")
+            joined = parts[: place + 1] if "experts" in parts else parts[:place]
+            groups.setdefault(".".join([*joined, *parts[place + 2 :]]), []).append((int(parts[place + 1]), tensor))
+        else:
+            out[name] = tensor
+    return out | {
+        name: np.stack([one for _, one in sorted(found, key=lambda item: item[0])]) for name, found in groups.items()
+    }
+
+
+def _layout(hf: Mapping[str, Any], name: str, tensor: np.ndarray) -> np.ndarray:
+    """Rearrange a tensor, or the blocks of its rows, as the converter does."""
+    kind, rows = hf["model_type"], len(tensor)
+    heads = hf.get("num_attention_heads") or hf["n_head"]
+    kv_heads = hf.get("num_key_value_heads") or heads
+    if kind in _PAIRED and ("q_proj" in name or "k_proj" in name):
+        count = heads if "q_proj" in name else kv_heads
+        return tensor.reshape(count, 2, rows // count // 2, -1).swapaxes(1, 2).reshape(tensor.shape)
+    if kind.startswith("gemma") and name.endswith("norm.weight"):
+        return tensor + np.float32(1)
+    if kind == "gpt2" and name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
+        return tensor.T
+    if kind == "gpt_neox" and "query_key_value" in name:
+        return tensor.reshape(heads, 3, rows // heads // 3, -1).swapaxes(0, 1).reshape(tensor.shape)
+    if kind == "falcon" and "query_key_value" in name:
+        groups = _falcon_heads(hf)
+        parts = tensor.reshape(groups, heads // groups + 2, hf["hidden_size"] // heads, -1)
+        joined = [parts[:, :-2], parts[:, [-2]], parts[:, [-1]]]
+        return np.concatenate([part.reshape(-1, parts.shape[-1]) for part in joined]).reshape(tensor.shape)
+    return tensor
+
+
+def q4_k(matrix: np.ndarray) -> tuple[np.ndarray, gguf.GGMLQuantizationType]:
+    """Round a matrix to Q4_K blocks: groups of 32 with a scale and a minimum of six bits."""
+    groups = matrix.astype(np.float32).reshape(-1, 8, 32)
+    low = np.minimum(groups.min(2), 0)
+    steps = np.maximum((groups.max(2) - low) / 15, 1e-8)
+    unit, low_unit = (np.maximum(one.max(1, keepdims=True) / 63, 1e-8).astype(np.float16) for one in (steps, -low))
+    scales, minimums = (
+        (one / unit.astype(np.float32)).round().clip(0, 63).astype(np.uint8)
+        for one, unit in ((steps, unit), (-low, low_unit))
+    )
+    wide = unit.astype(np.float32) * scales, low_unit.astype(np.float32) * minimums
+    codes = (
+        ((groups + wide[1][..., None]) / np.where(wide[0] == 0, 1, wide[0])[..., None])
+        .round()
+        .clip(0, 15)
+        .astype(np.uint8)
+    )
+    packed = codes.reshape(-1, 4, 2, 32)
+    header = np.concatenate(
+        [
+            scales[:, :4] | (scales[:, 4:] >> 4) << 6,
+            minimums[:, :4] | (minimums[:, 4:] >> 4) << 6,
+            scales[:, 4:] & 15 | (minimums[:, 4:] & 15) << 4,
+        ],
+        axis=1,
+    )
+    blocks = [
+        unit.view(np.uint8),
+        low_unit.view(np.uint8),
+        header,
+        (packed[:, :, 0] | packed[:, :, 1] << 4).reshape(-1, 128),
+    ]
+    return _rows(matrix, blocks), gguf.GGMLQuantizationType.Q4_K
+
+
+def q6_k(matrix: np.ndarray) -> tuple[np.ndarray, gguf.GGMLQuantizationType]:
+    """Round a matrix to Q6_K blocks: groups of 16 with a scale of eight bits."""
+    groups = matrix.astype(np.float32).reshape(-1, 16, 16)
+    steps = np.abs(groups).max(2) / 31
+    unit = np.maximum(steps.max(1, keepdims=True) / 127, 1e-8).astype(np.float16)
+    scales = (steps / unit.astype(np.float32)).round().clip(1, 127).astype(np.int8)
+    wide = unit.astype(np.float32) * scales
+    codes = ((groups / np.where(wide == 0, 1, wide)[..., None]).round().clip(-32, 31) + 32).astype(np.uint8)
+    halves = codes.reshape(-1, 2, 2, 64)
+    quarters = codes.reshape(-1, 2, 4, 32) >> 4
+    upper = sum(quarters[:, :, part] << 2 * part for part in range(4))
+    lower = halves[:, :, 0] & 15 | (halves[:, :, 1] & 15) << 4
+    blocks = [
+        lower.reshape(-1, 128),
+        upper.reshape(-1, 64).astype(np.uint8),
+        scales.view(np.uint8),
+        unit.view(np.uint8),
+    ]
+    return _rows(matrix, blocks), gguf.GGMLQuantizationType.Q6_K
+
+
+def _rows(matrix: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(parts, axis=1).reshape(*matrix.shape[:-1], -1)

@@ -1,0 +1,125 @@
+"""Quantise matrices and store them as published formats do, one number after the other.
+
+Each recipe returns the tensors of one module, by the ending of their names, and the weights that they stand for in
+float64, [out, in]. The bit layouts are written with Python integers, so that they share nothing with the readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Stored = tuple[dict[str, Tensor], Tensor]
+
+
+def words(numbers: Sequence[int], bits: int) -> list[int]:
+    """Numbers as a stream of bits, lowest first, in signed 32-bit words."""
+    stream = sum(number << (index * bits) for index, number in enumerate(numbers))
+    count = -(-len(numbers) * bits // 32)
+    unsigned = [(stream >> (32 * index)) & 0xFFFFFFFF for index in range(count)]
+    return [word - (1 << 32) if word >> 31 else word for word in unsigned]
+
+
+def packed_columns(codes: Tensor, bits: int) -> Tensor:
+    """Pack the numbers of each column: [rows, columns] -> [rows * bits / 32, columns], int32."""
+    return torch.tensor([words(column.tolist(), bits) for column in codes.T], dtype=torch.int32).T.contiguous()
+
+
+def packed_rows(codes: Tensor, bits: int) -> Tensor:
+    """Pack the numbers of each row: [rows, columns] -> [rows, columns * bits / 32], int32."""
+    return torch.tensor([words(row.tolist(), bits) for row in codes], dtype=torch.int32)
+
+
+def random_codes(out: int, width: int, bits: int, groups: int, symmetric: bool, seed: int) -> tuple[Tensor, ...]:
+    """Random codes [out, in], scales [out, groups] as float16 stores them, and zero points [out, groups]."""
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randint(0, 1 << bits, (out, width), generator=generator)
+    scales = (torch.rand(out, groups, generator=generator) * 0.02 + 0.002) * 8 / (1 << bits)
+    zeros = torch.full((out, groups), 1 << (bits - 1))
+    if not symmetric:
+        # A zero point of 0 cannot be stored by version 1 of GPTQ.
+        zeros = torch.randint(1, 1 << bits, (out, groups), generator=generator)
+    return codes, scales.half(), zeros
+
+
+def gptq(
+    out: int,
+    width: int,
+    bits: int = 4,
+    group: int = 32,
+    symmetric: bool = True,
+    version: int = 1,
+    act_order: bool = False,
+    seed: int = 0,
+) -> Stored:
+    """GPTQ, as AutoGPTQ stores it. act_order: the groups follow a random order of the inputs (`desc_act`)."""
+    groups = -(-width // group)
+    codes, scales, zeros = random_codes(out, width, bits, groups, symmetric, seed)
+    index = torch.arange(width) // group
+    if act_order:
+        index = index[torch.randperm(width, generator=torch.Generator().manual_seed(seed))]
+    weights = (codes - zeros[:, index]).double() * scales.double()[:, index]
+    return {
+        "qweight": packed_columns(codes.T, bits),
+        "qzeros": packed_rows(zeros.T - (1 if version == 1 else 0), bits),
+        "scales": scales.T.contiguous(),
+        "g_idx": index.int(),
+    }, weights
+
+
+def awq(out: int, width: int, group: int = 32, seed: int = 0) -> Stored:
+    """AWQ, as AutoAWQ's version `gemm` stores it."""
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+    codes, scales, zeros = random_codes(out, width, 4, -(-width // group), False, seed)
+    index = torch.arange(width) // group
+
+    def reordered(numbers: Tensor) -> Tensor:
+        return torch.stack([numbers[:, 8 * (place // 8) + order[place % 8]] for place in range(out)], 1)
+
+    return {
+        "qweight": packed_rows(reordered(codes.T), 4),
+        "qzeros": packed_rows(reordered(zeros.T), 4),
+        "scales": scales.T.contiguous(),
+    }, (codes - zeros[:, index]).double() * scales.double()[:, index]
+
+
+def fp8(out: int, width: int, block: tuple[int, int] | None = None, channel: bool = False, seed: int = 0) -> Stored:
+    """fp8 with scales of blocks, of output features, or one scale."""
+    generator = torch.Generator().manual_seed(seed)
+    numbers = (torch.randn(out, width, generator=generator) * 40).to(torch.float8_e4m3fn)
+    rows, columns = block or ((1, width) if channel else (out, width))
+    scales = torch.rand(-(-out // rows), -(-width // columns), generator=generator) * 1e-3 + 1e-4
+    wide = scales.double().repeat_interleave(rows, 0)[:out].repeat_interleave(columns, 1)[:, :width]
+    name = "weight_scale_inv" if block else "weight_scale"
+    stored = scales if block or channel else scales.reshape(())
+    return {"weight": numbers, name: stored}, numbers.double() * wide
+
+
+def compressed(out: int, width: int, arguments: dict[str, Any], name: str, seed: int = 0) -> Stored:
+    """compressed-tensors, written and read back by that package.
+
+    arguments: `weights` of a group of `config_groups`. name: format of the package, for example `pack-quantized`.
+    """
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+
+    scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**arguments))
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(out, width, generator=generator) * 0.05
+    group, block = arguments.get("group_size"), arguments.get("block_structure")
+    shapes = {"group": (out, -(-width // (group or width))), "channel": (out, 1), "tensor": (1,)}
+    blocks = None if block is None else (-(-out // block[0]), -(-width // block[1]))
+    shape = blocks or shapes[arguments["strategy"]]
+    most = 448 if arguments["type"] == "float" else 1 << (arguments["num_bits"] - 1)
+    scales = (torch.rand(shape, generator=generator) * 0.5 + 0.75) * 0.2 / most
+    module = {"weight": weight, "weight_scale": scales.bfloat16().float()}
+    if not arguments["symmetric"]:
+        module["weight_zero_point"] = torch.randint(-3, 4, shape, generator=generator, dtype=torch.int8)
+    compressor = BaseCompressor.get_value_from_registry(name)
+    stored = compressor.compress(module, scheme)
+    return {key: value.contiguous() for key, value in stored.items()}, compressor.decompress(stored, scheme)[
+        "weight"
+    ].double()

@@ -1,0 +1,62 @@
+"""The formats of quantised checkpoints that are read, by the `quant_method` of `config.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from weights.quantized.awq import Awq
+from weights.quantized.compressed_tensors import CompressedTensors
+from weights.quantized.fp8 import Fp8
+from weights.quantized.gptq import Gptq
+from weights.quantized.settings import Settings
+from weights.read import MatrixFormat, WeightsError
+
+
+class QuantizedFormat(MatrixFormat, Protocol):
+    """A format of quantised checkpoints.
+
+    description: name, bits and groups, for users.
+    unused: parts of the checkpoint that the server does not use, for users; empty if there are none.
+    """
+
+    description: str
+    unused: str
+
+
+FORMATS: Mapping[str, Callable[[Settings], QuantizedFormat]] = {
+    "gptq": Gptq,
+    "awq": Awq,
+    "compressed-tensors": CompressedTensors,
+    "fp8": Fp8,
+    "fbgemm_fp8": Fp8,
+}
+_UNQUANTIZED = "load it with transformers, save the result of model.dequantize(), and serve that with --quantize int8"
+_REFUSED = {"bitsandbytes": _UNQUANTIZED, "bitsandbytes_4bit": _UNQUANTIZED, "bitsandbytes_8bit": _UNQUANTIZED}
+
+
+def quantized_format(hf: Mapping[str, Any]) -> QuantizedFormat | None:
+    """The format of the quantised matrices of a checkpoint; None if it has none.
+
+    hf: contents of `config.json`.
+    Raises WeightsError for a format or a setting that is not supported.
+    """
+    text = hf.get("text_config")
+    for values in (hf, text if isinstance(text, Mapping) else {}):
+        for name in ("quantization_config", "compression_config"):
+            if values.get(name):
+                return _read(values[name], name)
+    return None
+
+
+def _read(values: Any, name: str) -> QuantizedFormat:
+    if not isinstance(values, Mapping):
+        raise WeightsError(f"{name!r} must be an object")
+    settings = Settings(values, name)
+    method = settings.get("quant_method")
+    if method is None and name == "compression_config":
+        method = "compressed-tensors"
+    if method in FORMATS:
+        return FORMATS[method](settings)
+    supported = f"only {', '.join(FORMATS)}"
+    settings.refuse("quant_method", f"{method!r} is not supported, {_REFUSED.get(str(method), supported)}")

@@ -1,0 +1,184 @@
+"""The tensors of one quantised matrix in a checkpoint, and the layouts that several formats share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import gcd
+
+import torch
+from torch import Tensor
+
+from weights.quantized_matrix import QuantizedMatrix
+from weights.read import Stored, StoredMatrix, StoredTensor
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Parts:
+    """The tensors of one matrix, by the ending of their names. Every method raises ValueError with that ending.
+
+    name: name of the matrix, as an unquantised checkpoint has it.
+    """
+
+    def __init__(self, name: str, tensors: Mapping[str, StoredTensor]) -> None:
+        self.name, self._tensors = name, tensors
+
+    def __contains__(self, ending: str) -> bool:
+        return ending in self._tensors
+
+    def shape(self, ending: str, dimensions: int | None = None) -> tuple[int, ...]:
+        """Shape of a tensor. dimensions: number of dimensions that it must have, or None."""
+        if ending not in self._tensors:
+            raise ValueError(f"{ending} is missing")
+        shape = self._tensors[ending].shape
+        if dimensions not in (None, len(shape)):
+            raise ValueError(f"{ending} is {list(shape)}, not of {dimensions} dimensions")
+        return shape
+
+    def check(self, ending: str, dtypes: Sequence[torch.dtype], *shapes: Sequence[int]) -> None:
+        """Require one of several dtypes and, if any are given, one of several shapes."""
+        found = self.shape(ending)
+        dtype = self._tensors[ending].dtype
+        if shapes and found not in {tuple(shape) for shape in shapes}:
+            raise ValueError(f"{ending} is {list(found)}, not {' or '.join(str(list(shape)) for shape in shapes)}")
+        if dtype not in dtypes:
+            raise ValueError(f"{ending} has dtype {_name(dtype)}, not {' or '.join(map(_name, dtypes))}")
+
+    def check_floats(self, ending: str, *shapes: Sequence[int]) -> None:
+        """Require a tensor of floating-point numbers and, if any are given, one of several shapes."""
+        self.check(ending, _FLOATS, *shapes)
+
+    def dtype(self, ending: str) -> torch.dtype | None:
+        self.shape(ending)
+        return self._tensors[ending].dtype
+
+    def read(self, ending: str) -> Tensor:
+        """Read a tensor, as a view of the mapped file."""
+        return self._tensors[ending].read()
+
+
+Description = tuple[QuantizedMatrix, Callable[[], QuantizedMatrix]]
+"""A matrix on the meta device, and a function that reads it."""
+
+
+def combine(
+    stored: Mapping[str, StoredTensor],
+    role: Callable[[str, StoredTensor], tuple[str, str] | None],
+    main: Sequence[str],
+    describe: Callable[[Parts], Description],
+    unused: Sequence[str] = (),
+) -> dict[str, Stored]:
+    """Replace the tensors of each quantised matrix by the matrix, in the order of the file.
+
+    role: returns the name of the matrix that a tensor belongs to, and the ending that names its part in the matrix;
+        None for a tensor of its own.
+    main: endings of which every matrix has one. Other parts without it stay tensors, which the model does not expect.
+    describe: describes a matrix. Raises ValueError for parts that are no matrix.
+    unused: endings of names of tensors that are left out.
+    """
+    roles = {name: role(name, tensor) for name, tensor in stored.items()}
+    found: dict[str, dict[str, StoredTensor]] = {}
+    for name, matched in roles.items():
+        if matched is not None:
+            found.setdefault(matched[0], {})[matched[1]] = stored[name]
+    combined: dict[str, Stored] = {}
+    for name, tensor in stored.items():
+        matched = roles[name]
+        if name.endswith(tuple(unused)):
+            continue
+        if matched is None or not any(ending in found[matched[0]] for ending in main):
+            combined[name] = tensor
+        elif matched[1] in main:
+            parts = found[matched[0]]
+            size = sum(part.nbytes for part in parts.values())
+            combined[matched[0]] = StoredMatrix(tensor.file, size, partial(describe, Parts(matched[0], parts)))
+    return combined
+
+
+def layout(
+    shape: Sequence[int],
+    bits: int,
+    group: int,
+    *,
+    signed: bool = False,
+    minimums: bool = False,
+    table: Tensor | None = None,
+) -> QuantizedMatrix:
+    """A matrix on the meta device. See `QuantizedMatrix`. signed: int8 codes."""
+    groups = (*shape[:-1], -(-shape[-1] // group))
+    scales = torch.empty(groups, dtype=torch.float32, device="meta")
+    codes = torch.empty(tuple(shape), dtype=torch.int8 if signed else torch.uint8, device="meta")
+    return QuantizedMatrix(codes, bits, group, scales, torch.empty_like(scales) if minimums else None, table)
+
+
+def unpack(words: Tensor, bits: int, count: int) -> Tensor:
+    """Read numbers of a few bits that lie one after the other, from the lowest bit of each word.
+
+    words: [..., words], int32.
+    Returns [..., count], uint8.
+    """
+    per_period, words_per_period = 32 // gcd(32, bits), bits // gcd(32, bits)
+    periods = -(-count // per_period)
+    missing = periods * words_per_period - words.shape[-1]
+    padded = torch.nn.functional.pad(words, (0, missing)) if missing > 0 else words
+    grouped = padded[..., : periods * words_per_period].unflatten(-1, (periods, words_per_period))  # type: ignore[no-untyped-call]
+    numbers = torch.empty((*words.shape[:-1], periods, per_period), dtype=torch.uint8)
+    for index in range(per_period):
+        word, offset = divmod(index * bits, 32)
+        low = min(bits, 32 - offset)
+        number = (grouped[..., word] >> offset) & ((1 << low) - 1)
+        if low < bits:
+            number |= (grouped[..., word + 1] & ((1 << (bits - low)) - 1)) << low
+        numbers[..., index] = number
+    return numbers.flatten(-2)[..., :count]
+
+
+def signed(codes: Tensor, bits: int) -> Tensor:
+    """Subtract the middle of their range from codes. codes: uint8. Returns int8."""
+    middle = 1 << (bits - 1)
+    return (codes ^ middle).view(torch.int8) if bits == 8 else codes.view(torch.int8) - middle
+
+
+def groups_of_inputs(parts: Parts, ending: str, width: int, group: int) -> Tensor | None:
+    """The group of each input, [width], where inputs were quantised in the order of their activations.
+
+    Returns None if the part is absent, or has the groups of consecutive inputs. Raises ValueError for a group that
+    does not exist.
+    """
+    if ending not in parts:
+        return None
+    parts.check(ending, (torch.int32, torch.int64), (width,))
+    index = parts.read(ending).long()
+    if torch.equal(index, torch.arange(width) // group):
+        return None
+    if width and not 0 <= int(index.min()) <= int(index.max()) < -(-width // group):
+        raise ValueError(f"{ending} has numbers that are no group")
+    return index
+
+
+def by_output(of_groups: Tensor, order: Tensor | None) -> Tensor:
+    """Transpose numbers of groups: [groups, out] -> [out, groups].
+
+    order: the group of each input; the result then has a number for each input, [out, in]. None for consecutive inputs.
+    """
+    return (of_groups if order is None else of_groups[order]).T.contiguous()
+
+
+def scales_of_blocks(scales: Tensor, shape: Sequence[int], rows: int) -> Tensor:
+    """Scales of each output feature from those of blocks of output features.
+
+    scales: one number, or [..., blocks of out, groups], or [..., blocks of out] for one group a row.
+    shape: shape of the matrix, [..., out, in]. rows: output features of a block.
+    Returns [..., out, groups], float32.
+    """
+    scales = scales.float()
+    if scales.numel() == 1:
+        return scales.reshape((1,) * len(shape)).expand((*shape[:-1], 1)).contiguous()
+    if scales.dim() < len(shape):
+        scales = scales.unsqueeze(-1)
+    return scales.repeat_interleave(rows, -2)[..., : shape[-2], :].contiguous()
+
+
+def _name(dtype: torch.dtype | None) -> str:
+    return "an unknown one" if dtype is None else str(dtype).removeprefix("torch.")

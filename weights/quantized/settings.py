@@ -1,0 +1,98 @@
+"""Strict reading of `quantization_config` in `config.json`: errors name the setting with the wrong value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from weights.read import WeightsError
+
+
+class Settings:
+    """The settings of a quantised checkpoint. Every method raises WeightsError with the setting's name.
+
+    where: name of the object in `config.json`, for errors.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str = "quantization_config") -> None:
+        self._values, self._where = values, where
+
+    def choice(self, name: str, allowed: Sequence[Any], default: Any = None) -> Any:
+        """A setting that has one of several values; `default` if it is absent or null."""
+        value = self._values.get(name)
+        value = default if value is None else value
+        if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in allowed):
+            self.refuse(name, f"{_short(value)} is not supported, only {', '.join(map(repr, allowed))}")
+        return value
+
+    def group_size(self, name: str = "group_size", default: int = 128) -> int:
+        """Inputs that share a scale; -1 for all inputs."""
+        value = self._values.get(name)
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or (value != -1 and value < 1):
+            self.refuse(name, f"must be a positive integer or -1, not {_short(value)}")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value: bool = self.choice(name, (True, False), default)
+        return value
+
+    def pair(self, name: str, absent: tuple[int, int] | None = None) -> tuple[int, int] | None:
+        """Two positive integers. None if the setting is null, `absent` if the file does not have it."""
+        if name not in self._values:
+            return absent
+        value = self._values[name]
+        if value is None:
+            return None
+        if not isinstance(value, list) or [type(one) for one in value] != [int, int] or min(value) < 1:
+            self.refuse(name, f"must be two positive integers, not {_short(value)}")
+        return value[0], value[1]
+
+    def part(self, name: str) -> Settings | None:
+        """The settings in an object, or None if it is absent or null."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            self.refuse(name, "must be an object")
+        return Settings(value, f"{self._where}.{name}")
+
+    def parts(self, name: str) -> dict[str, Settings]:
+        """The objects in an object, by name; empty if it is absent or null."""
+        value = self._values.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping) or not all(isinstance(one, Mapping) for one in value.values()):
+            self.refuse(name, "must be an object of objects")
+        return {key: Settings(one, f"{self._where}.{name}.{key}") for key, one in value.items()}
+
+    def names(self, name: str) -> list[str]:
+        """A list of names; empty if it is absent or null."""
+        value = self._values.get(name)
+        value = [] if value is None else value
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            self.refuse(name, "must be a list of names")
+        return list(value)
+
+    def refuse_unless(self, name: str, *allowed: Any) -> None:
+        """Refuse a setting that is neither absent, null nor one of `allowed`."""
+        value = self._values.get(name)
+        if value is not None and value not in allowed:
+            only = f"only {', '.join(map(repr, allowed))}" if allowed else "it must be null or absent"
+            self.refuse(name, f"{_short(value)} is not supported, {only}")
+
+    def refuse(self, name: str, reason: str) -> NoReturn:
+        raise WeightsError(f"'{self._where}.{name}': {reason}")
+
+    def get(self, name: str) -> Any:
+        """The value as the file has it; None if it is absent."""
+        return self._values.get(name)
+
+    def overridden(self, values: Mapping[str, Any]) -> Settings:
+        """These settings with other values for some of them."""
+        return Settings({**self._values, **values}, self._where)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
