@@ -62,17 +62,19 @@ def deviation(xs: list[int], ys: list[float]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16", "int8", "int4"])
+    parser.add_argument("--precisions", nargs="+", default=["float32"], choices=["float32", "bfloat16", "int8", "int4"])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--longest", type=int, default=CONTEXTS[-1], help="longest context, in tokens")
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    model = load(given.checkpoint, given.precision)
     contexts = tuple(context for context in CONTEXTS if context <= given.longest)
-    curves = [curve(model, rows, contexts, given.steps) for rows in given.rows]
-    print(json.dumps([{"precision": given.precision, **one} for one in curves]))
+    curves = []
+    for precision in given.precisions:
+        model = load(given.checkpoint, precision)
+        curves += [{"precision": precision, **curve(model, rows, contexts, given.steps)} for rows in given.rows]
+    print(json.dumps(curves))
 
 
 if __name__ == "__main__":

@@ -22,16 +22,14 @@ def run(sections: list[str], options: Options, results: Results, say: Callable[[
     """
     tiny = options.scale is workloads.TINY
     directory = str(options.checkpoints / options.detailed_shape)
-    commands = {"context": [["--checkpoint", directory, "--precision", one] for one in PRECISIONS]}
-    commands["profile"] = [["--json", "--checkpoints", str(options.checkpoints)]]
+    commands = {"context": ["--checkpoint", directory, "--precisions", *PRECISIONS]}
+    commands["profile"] = ["--json", "--checkpoints", str(options.checkpoints)]
     small = {"context": ["--steps", "2", "--longest", "128"], "profile": ["--tiny"]}
     for name in sections:
         say(f"{name} of {options.detailed_shape}")
-        results.sections[name] = []
-        for arguments in commands[name]:
-            arguments = [*arguments, "--threads", str(options.threads), *(small[name] if tiny else [])]
-            results.sections[name] += _measured(name, [options.python, "-m", f"benchmarks.{name}", *arguments], say)
-            results.write()
+        arguments = [*commands[name], "--threads", str(options.threads), *(small[name] if tiny else [])]
+        results.sections[name] = _measured(name, [options.python, "-m", f"benchmarks.{name}", *arguments], say)
+        results.write()
 
 
 def _measured(name: str, command: list[str], say: Callable[[str], None]) -> list[dict[str, Any]]:

@@ -26,6 +26,11 @@ PACKAGES = (
     "infinity-emb",
 )
 
+READ_BYTES = 256 << 20
+"""Bytes that a measurement of the read bandwidth sums; more than any cache holds."""
+PRODUCT_SIZE = 1536
+"""Rows and columns of the product that measures the peak rate."""
+
 
 def describe(threads: int) -> dict[str, Any]:
     """Processor, cores, memory, read bandwidth in bytes per second, and product rates in operations per second."""
@@ -44,26 +49,26 @@ def describe(threads: int) -> dict[str, Any]:
 
 
 def read_bandwidth() -> float:
-    """Read bandwidth of all threads together, in bytes per second: the best of ten sums over 256 MB.
+    """Read bandwidth of all threads together, in bytes per second: the best of ten sums over `READ_BYTES`.
 
     A decode step reads weights and writes little, so the read bandwidth is its limit.
     """
-    data = torch.ones(64 << 20)
+    data = torch.ones(READ_BYTES // 4)
     return data.nbytes / min(seconds_of(lambda: data.sum(), 10))
 
 
 def usual_bandwidth() -> float:
-    """Current read bandwidth in bytes per second: the median of thirty sums over 256 MB.
+    """Current read bandwidth in bytes per second: the median of thirty sums over `READ_BYTES`.
 
     Other virtual machines on the host change the available bandwidth by a factor of up to two within minutes.
     """
-    data = torch.ones(64 << 20)
+    data = torch.ones(READ_BYTES // 4)
     return data.nbytes / statistics.median(seconds_of(lambda: data.sum(), 30))
 
 
 def peak(precision: str) -> float:
     """Multiplications plus additions per second of a large product in oneDNN: the best of ten."""
-    size = 1536
+    size = PRODUCT_SIZE
     if precision == "int8":
         a, b = torch.randint(-100, 100, (2, size, size)).to(torch.int8)
         return 2 * size**3 / min(seconds_of(lambda: torch._int_mm(a, b), 10))

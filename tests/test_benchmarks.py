@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import checkpoints, goals, plan, vocabulary, workloads
+from benchmarks import checkpoints, goals, machine, plan, profile, vocabulary, workloads
 from benchmarks.contestants import http_server, llama_cpp
 from benchmarks.contestants.contract import Refused, Subject
 from benchmarks.context import deviation
 from benchmarks.http_client import Response
 from benchmarks.measure import Options, Results, Turns, fast_enough, next_workload, run
 from benchmarks.plan import Contest
-from benchmarks.process import REPOSITORY, ContestantProcess
+from benchmarks.process import ContestantProcess
 from benchmarks.summary import Summary
 from server.client.bench import chart
 from server.text.load import load_tokenizer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_measurements_of_the_machine() -> Iterator[None]:
+    """The tests compare no rate with the limits of the machine, whose measurement takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "READ_BYTES", 1 << 20)
+        patch.setattr(machine, "PRODUCT_SIZE", 64)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -233,13 +242,11 @@ def test_chart_draws_every_series() -> None:
     assert drawn.count("<polyline") == 2 and "a &lt; b" in drawn and "none" not in drawn.replace('fill="none"', "")
 
 
-def test_profile_lists_the_parts(tiny_run: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.profile", "--tiny", "--checkpoints", str(tiny_run / "models")],
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-    )
-    assert done.returncode == 0, done.stderr
+def test_profile_lists_the_parts(
+    tiny_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["profile", "--tiny", "--checkpoints", str(tiny_run / "models")])
+    profile.main()
+    shown = capsys.readouterr().out
     for part in ("A, llama-tiny, int8", "E, minilm-tiny, float32", "products, floor", "attention", "rest"):
-        assert part in done.stdout
+        assert part in shown

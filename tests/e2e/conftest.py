@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests.waiting import HANG_SECONDS, eventually
+from tests.warm_processes import WarmProcess
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -25,7 +26,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 class RunningServer:
     """A server process. log: file with its output. url: empty until the server is ready."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | WarmProcess
     log: Path
     url: str = ""
 
@@ -76,20 +77,23 @@ COMMAND = (sys.executable, "-m", "server.cli")
 
 
 @contextmanager
-def serving(log: Path, *arguments: str, command: tuple[str, ...] = COMMAND) -> Iterator[RunningServer]:
+def serving(
+    log: Path, *arguments: str, command: tuple[str, ...] | None = None, directory: Path = REPOSITORY
+) -> Iterator[RunningServer]:
     """Start a server, wait until it is ready, and stop it at the end of the block.
 
     `--port 0` lets the server choose a free port. A port chosen before could be taken by another process.
 
-    command: the command line of the product.
+    command: the command line of the product, for a server in a new interpreter; by default a warm process.
+    directory: working directory of the new interpreter.
     """
+    arguments = ("serve", *arguments, "--port", "0")
+    process: subprocess.Popen[bytes] | WarmProcess
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, "serve", *arguments, "--port", "0"],
-            cwd=REPOSITORY,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+        if command is None:
+            process = WarmProcess(arguments, output.fileno(), output.fileno())
+        else:
+            process = subprocess.Popen([*command, *arguments], cwd=directory, stdout=output, stderr=subprocess.STDOUT)
     server = RunningServer(process, log)
     try:
         server.wait_ready()
@@ -101,12 +105,12 @@ def serving(log: Path, *arguments: str, command: tuple[str, ...] = COMMAND) -> I
 @pytest.fixture(scope="session")
 def demo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """One server for all tests that leave it unchanged."""
-    with serving(tmp_path_factory.mktemp("server") / "log") as server:
+    with serving(tmp_path_factory.mktemp("server") / "log", command=COMMAND) as server:
         yield server
 
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[RunningServer]:
     """A server for one test that kills processes or sends signals."""
-    with serving(tmp_path / "log") as server:
+    with serving(tmp_path / "log", command=COMMAND) as server:
         yield server

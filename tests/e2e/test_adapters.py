@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
+from tests import warm_processes
 from tests.e2e.conftest import REPOSITORY, RunningServer, serving
-from tests.e2e.test_command_line import triptych
 from tests.e2e.test_oracle import post
 from tests.parity.adapters import save_adapter
 
@@ -126,7 +126,7 @@ def test_requests_without_a_model_never_use_an_adapter(server: RunningServer) ->
 )
 @pytest.mark.usefixtures("oracles")
 def test_the_error_for_an_invalid_adapter_is_one_line(home: Path, setting: str, status: int, words: str) -> None:
-    done = triptych("serve", "--port", "0", "--adapter", setting.format(home=home), "--log-level", "error")
+    done = warm_processes.run("serve", "--port", "0", "--adapter", setting.format(home=home), "--log-level", "error")
     assert done.returncode == status
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("triptych:")]
     assert words in line

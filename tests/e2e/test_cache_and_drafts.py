@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests import warm_processes
 from tests.e2e.conftest import REPOSITORY, RunningServer, serving
 from tests.waiting import eventually
 
@@ -94,8 +93,7 @@ def test_a_prompt_is_cached_only_for_its_key_and_model(speculative_server: Runni
 def test_the_error_for_an_invalid_draft_is_one_line(setting: str, status: int, words: str) -> None:
     models = {"story": "story", "mt": "translator-en-fr", "mood": "sentiment"}
     named = [f"{name}={DEMO / Path(directory)}" for name, directory in models.items()]
-    command = [sys.executable, "-m", "server.cli", "serve", *named, "--speculative", setting, "--log-level", "error"]
-    done = subprocess.run([*command, "--port", "0"], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    done = warm_processes.run("serve", *named, "--speculative", setting, "--log-level", "error", "--port", "0")
     assert done.returncode == status
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("triptych:")]
     assert words in line and "Traceback" not in done.stderr

@@ -9,23 +9,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
+from tests import warm_processes
 from tests.e2e.conftest import REPOSITORY, RunningServer
 
 DEMO = REPOSITORY / "weights" / "demo"
 
 
-def triptych(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "server.cli", *argv]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, **more)
-
-
-def output(*argv: str, **more: Any) -> str:
-    done = triptych(*argv, **more)
+def output(*argv: str, input: str = "") -> str:
+    done = warm_processes.run(*argv, input=input)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -68,7 +63,7 @@ def test_a_batch_of_files_with_cut_texts(demo_server: RunningServer, tmp_path: P
         "--output",
         str(tmp_path / "out.jsonl"),
     ]
-    done = triptych(*argv)
+    done = warm_processes.run(*argv)
     assert done.returncode == 0 and "1 texts were cut" in done.stderr and "200 answers in" in done.stderr
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["line"] for line in lines] == list(range(1, 201))
@@ -76,10 +71,10 @@ def test_a_batch_of_files_with_cut_texts(demo_server: RunningServer, tmp_path: P
 
 
 def test_errors_of_the_server_are_one_line(demo_server: RunningServer) -> None:
-    done = triptych("generate", "--url", demo_server.url, "-m", "story", "--temperature", "1000", "a")
+    done = warm_processes.run("generate", "--url", demo_server.url, "-m", "story", "--temperature", "1000", "a")
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith("triptych: `temperature`") and done.stderr.endswith("(HTTP 422)\n")
-    done = triptych("embed", "--url", demo_server.url, "-m", "none", "a", "b")
+    done = warm_processes.run("embed", "--url", demo_server.url, "-m", "none", "a", "b")
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "HTTP 404" in done.stderr
 
 
@@ -89,7 +84,7 @@ def test_chat(demo_server: RunningServer) -> None:
     argv = ["chat", "--url", demo_server.url, "-m", "story"]
     assert output(*argv, "--max-new-tokens", "12", "Hello") == expected.removesuffix("\n") + "\n"
     assert output(*argv, "--choice", "yes", "--choice", "no", input="Yes or no?") in ("yes\n", "no\n")
-    done = triptych("chat", "--url", demo_server.url, "-m", "sentiment", "Hello")
+    done = warm_processes.run("chat", "--url", demo_server.url, "-m", "sentiment", "Hello")
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "(HTTP 4" in done.stderr
 
 
@@ -133,7 +128,7 @@ def test_settings_and_errors_without_a_server(tmp_path: Path) -> None:
         (["--load", str(tmp_path)], "is not a checkpoint"),
         (["--load", story, "--dtype", "float8"], "dtype"),
     ):
-        done = triptych("generate", *argv, "Once")
+        done = warm_processes.run("generate", *argv, "Once")
         assert done.returncode in (1, 2) and done.stderr.count("\n") == 1 and message in done.stderr, done.stderr
 
 

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from tests import warm_processes
 from tests.e2e.conftest import REPOSITORY, serving
 
 DEMO = REPOSITORY / "weights" / "demo"
@@ -71,7 +72,7 @@ def set_a_weight_to_nan(story: Path) -> str:
 def test_the_error_for_an_invalid_checkpoint_is_one_line(story: Path, damage, command: str) -> None:
     named = damage(story)
     more = ["--port", "0", "--log-level", "error"] if command == "serve" else []
-    done = triptych(command, f"tale={story}" if command == "serve" else str(story), *more)
+    done = warm_processes.run(command, f"tale={story}" if command == "serve" else str(story), *more)
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("triptych:")]
     assert named in line and done.stderr.count(named) == 1
@@ -97,11 +98,11 @@ def test_check_describes_a_checkpoint() -> None:
 
 
 def test_check_and_serve_tell_a_kv_cache_too_small_for_the_context(tmp_path: Path) -> None:
-    done = triptych("check", str(DEMO / "story"), "--kv-cache-memory", "1M")
+    done = warm_processes.run("check", str(DEMO / "story"), "--kv-cache-memory", "1M")
     assert done.returncode == 0
     table = dict(line.split("  ", 1) for line in done.stdout.splitlines())
     assert "384 of 512 tokens" in table["warning"] and "--kv-cache-memory" in table["warning"]
-    assert "warning" not in triptych("check", str(DEMO / "story")).stdout
+    assert "warning" not in warm_processes.run("check", str(DEMO / "story")).stdout
     log = tmp_path / "log"
     with serving(log, f"tale={DEMO / 'story'}", "--kv-cache-memory", "1M") as server:
         (model,) = server.get("/info").json()["models"]

@@ -19,30 +19,36 @@ import psutil
 import pytest
 
 from tests.waiting import HANG_SECONDS
+from tests.warm_processes import WarmProcess
 from tests.wire.checkpoints import write_all
+from tests.wire.fake_serve import WORKER
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SERVE = (sys.executable, str(Path(__file__).with_name("fake_serve.py")), "serve", "--port", "0")
+SERVE = (sys.executable, str(Path(__file__).with_name("fake_serve.py")))
 
 
 class Process:
     """A server process. A thread reads its output, so that it never blocks on a full pipe.
 
-    arguments: added to the command.
-    command: by default `triptych serve` with the fake worker.
+    arguments: of `triptych serve`.
+    command: command line for a new interpreter; by default a warm process with the fake worker.
     environment: variables added to those of this process.
     """
 
     def __init__(
-        self, *arguments: str, command: tuple[str, ...] = SERVE, environment: dict[str, str] | None = None
+        self, *arguments: str, command: tuple[str, ...] | None = None, environment: dict[str, str] | None = None
     ) -> None:
-        self.process = subprocess.Popen(
-            [*command, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY)} | (environment or {}),
-        )
+        added = {"PYTHONPATH": str(REPOSITORY)} | (environment or {})
+        reading, writing = os.pipe()
+        self.process: subprocess.Popen[bytes] | WarmProcess
+        if command is None:
+            self.process = WarmProcess(("serve", "--port", "0", *arguments), writing, writing, WORKER, added)
+        else:
+            self.process = subprocess.Popen(
+                [*command, *arguments], stdout=writing, stderr=writing, env=os.environ | added
+            )
+        os.close(writing)
+        self._output = os.fdopen(reading, encoding="utf-8")
         self.lines: list[str] = []
         self._news: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -50,8 +56,7 @@ class Process:
         self.url = ""
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self._output:
             self.lines.append(line)
             self._news.put(line)
         self._news.put(None)
@@ -103,8 +108,7 @@ class Process:
                 self.process.kill()
                 self.process.wait()
         self._reader.join(HANG_SECONDS)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self._output.close()
         return status
 
 
@@ -138,7 +142,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="session")
 def shared_server(checkpoints: list[str]) -> Iterator[Process]:
     """One server for all tests that leave it unchanged."""
-    server = Process(*checkpoints, *LONG_LIMITS)
+    server = Process("serve", "--port", "0", *checkpoints, *LONG_LIMITS, command=SERVE)
     try:
         yield server.wait_ready()
     finally:
