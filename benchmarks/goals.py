@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from benchmarks.plan import STREAMS
+from benchmarks.plan import LARGE_PRECISIONS, PRECISIONS, STREAMS
 from benchmarks.summary import Summary
 
 MEMORY_MARGIN_BYTES = 300 << 20
@@ -69,10 +69,11 @@ def _against_peers(
 
 def _large(summary: Summary) -> Iterator[Line]:
     """Models of a billion parameters, compared with llama.cpp in the same precision."""
-    goals = {("llama-1b", "B"): 2.0, ("moe-1b", "A"): 1.1, ("moe-1b", "B"): 1.5}
-    for (shape, workload), target in goals.items():
-        for precision in ("bfloat16", "int8"):
-            quantity, goal = f"{workload}, {shape}, {precision}", f"≥ {target:g} × llama.cpp {precision}"
+    targets = {("llama-1b", "A", ("int4",)): 1.1, ("llama-1b", "B", ("bfloat16", "int8")): 2.0}
+    targets |= {("moe-1b", "A", LARGE_PRECISIONS): 1.1, ("moe-1b", "B", LARGE_PRECISIONS): 1.5}
+    for (shape, workload, precisions), target in targets.items():
+        for precision in precisions:
+            quantity, goal = f"{workload}, {shape}, {precision}", f"≥ {target:g} × llama.cpp"
             yield _against_peer(summary, (shape, precision, workload), "llama.cpp", quantity, goal, target)
 
 
@@ -93,7 +94,7 @@ def _against_peer(
 
 def _bandwidth(summary: Summary) -> Iterator[Line]:
     for shape in ("gpt2-124m", "llama-135m", "llama-1b"):
-        for precision in ("float32", "bfloat16", "int8") if shape != "llama-1b" else ("bfloat16", "int8"):
+        for precision in LARGE_PRECISIONS if shape == "llama-1b" else PRECISIONS:
             share = summary.bandwidth_share(shape, precision)
             text = "–" if share is None else f"{share:.0%}"
             ratio = None if share is None else share / 0.75

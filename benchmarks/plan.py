@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from benchmarks.contestants import OURS
 
 PRECISIONS = ("float32", "bfloat16", "int8")
+LARGE_PRECISIONS = ("bfloat16", "int8", "int4")
+"""Precisions of models of a billion parameters."""
 STREAMS = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -60,8 +62,8 @@ def full() -> list[Contest]:
         contests.append(Contest("minilm-22m", precision, ("E", "E-clients"), _WITH_INFINITY, clients))
         contests.append(Contest("gpt2-124m", precision, ("A", "B", "B-mixed", "C"), decoders, restricted[1:]))
         contests.append(Contest("bert-base", precision, ("F",), _EMBEDDERS))
-        if precision != "float32":
-            contests += [Contest(shape, precision, ("A", "B", "C"), _LARGE) for shape in ("llama-1b", "moe-1b")]
+    for precision in reversed(LARGE_PRECISIONS):
+        contests += [Contest(shape, precision, ("A", "B", "C"), _LARGE) for shape in ("llama-1b", "moe-1b")]
     for precision in reversed(PRECISIONS):
         contests.append(Contest("llama-135m", precision, _SWEEP, (*OURS, "openvino-genai")))
     return contests

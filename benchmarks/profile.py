@@ -62,7 +62,7 @@ class Clock:
             self._patch(stack, generation_engine, "select", select)
             yield
 
-    def head_floor(self, item_bytes: int, bandwidth: float, operations: float) -> float:
+    def head_floor(self, item_bytes: float, bandwidth: float, operations: float) -> float:
         """Least time, in seconds, that the machine needs for the products of the output heads."""
         return sum(max(size * item_bytes / bandwidth, 2 * rows * size / operations) for size, rows in self._heads)
 
@@ -133,6 +133,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     peaks = {name: machine.peak(name) for name in plan.PRECISIONS}
+    peaks["int4"] = peaks["int8"]
     scale = workloads.TINY if given.tiny else workloads.FULL
     options = argparse.Namespace(directory=given.checkpoints, threads=given.threads, scale=scale, peaks=peaks)
     found = []

@@ -9,7 +9,8 @@ from typing import Any
 
 from benchmarks.contestants import OURS
 
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "int4": 0.5625}
+"""Bytes of a weight. 32 weights of int4 share a scale of two bytes."""
 
 Key = tuple[str, str, str, str]
 """Key of an entry: shape, precision, workload, contestant."""

@@ -12,7 +12,8 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import checkpoints, goals, machine, plan, profile, vocabulary, workloads
-from benchmarks.contestants import http_server
+from benchmarks.contestants import http_server, llama_cpp
+from benchmarks.contestants.contract import Refused, Subject
 from benchmarks.context import deviation
 from benchmarks.http_client import Response
 from benchmarks.measure import Options, Results, Turns, fast_enough, next_workload, run
@@ -79,7 +80,13 @@ def test_page_lists_goals_and_missing_contestants(tiny_run: Path) -> None:
     page = (tiny_run / "benchmarks.md").read_text()
     assert "| ctranslate2 | marian-tiny int8: D, D-beam | not run: no environment with peers" in page
     assert "step time up to context 128, 8 rows" in page and "| A, llama-tiny, int8 |" in page
-    rows = ("B, gpt2-124m, int8", "A, llama-135m, bfloat16, in process", "F, bert-base, float32", "D beam 4")
+    rows = (
+        "B, moe-1b, int4",
+        "B, gpt2-124m, int8",
+        "A, llama-135m, bfloat16, in process",
+        "F, bert-base, float32",
+        "D beam 4",
+    )
     assert all(row in page for row in rows)
     assert (tiny_run / "benchmarks/context.svg").read_text().startswith("<svg")
 
@@ -155,6 +162,22 @@ def test_selection_by_workload_shape_and_precision() -> None:
     assert found == {("llama-135m", "int8", "B")} | {("bert-base", one, "F") for one in plan.PRECISIONS}
     (llama,) = (one for one in chosen if one.shape == "llama-135m")
     assert set(llama.contestants) == {*plan.OURS, "transformers"}
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_llama_cpp_without_a_source_tree_is_reported(tmp_path: Path, precision: str) -> None:
+    subject = Subject("moe-1b", precision, str(tmp_path), str(tmp_path), 1, str(tmp_path / "llama-server"))
+    with pytest.raises(Refused, match="no converter"):
+        llama_cpp.Entry().load(subject)
+    (tmp_path / "bfloat16.gguf").touch()
+    with pytest.raises(Refused, match="no converter" if precision == "int8" else "llama-quantize: No such file"):
+        llama_cpp.Entry().load(subject)
+
+
+def test_large_models_are_compared_with_llama_cpp() -> None:
+    chosen = plan.select(plan.full(), ["moe-1b"], [])
+    assert {one.precision for one in chosen} == set(plan.LARGE_PRECISIONS)
+    assert all({"A", "B"} <= set(one.workloads) and "llama.cpp" in one.contestants for one in chosen)
 
 
 def _summary(path: Path, rates: dict[str, float]) -> Summary:

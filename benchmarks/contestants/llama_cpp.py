@@ -1,7 +1,7 @@
 """The server of llama.cpp (`--llama-cpp`), over HTTP, without streaming.
 
-Its models are in GGUF format, in `made/SHAPE/PRECISION.gguf` in the checkpoint directory; int8 means Q8_0. A missing file
-is made by the converter in the source tree of llama.cpp, if the server was built there.
+Its models are in GGUF format, in `made/SHAPE/PRECISION.gguf` in the checkpoint directory; int8 means Q8_0, int4 Q4_0.
+A missing file is made by the converter and by llama-quantize, if the server lies in a source tree of llama.cpp.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from benchmarks.http_client import send_all
 from benchmarks.workloads import Job
 
 SLOTS, SLOT_TOKENS = 16, 1024
-TYPES = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0"}
+TYPES = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0", "int4": "Q4_0"}
 
 _CONVERT = """
 import runpy, sys
@@ -60,14 +61,25 @@ class Entry:
 
 
 def convert(subject: Subject, model: Path) -> None:
-    """Write the checkpoint as a GGUF file. model: path of the file. Raises Refused where there is no converter."""
+    """Write the checkpoint as a GGUF file. model: path of the file. Raises Refused where the tools are missing."""
     assert subject.program is not None
-    roots = [root for root in Path(subject.program).resolve().parents if (root / "convert_hf_to_gguf.py").exists()]
-    if not roots:
-        raise Refused(f"not run: there is no {model.name} in {model.parent.name}, and no converter beside llama-server")
-    partial = model.with_suffix(".partial")
-    command = [sys.executable, "-c", _CONVERT, str(roots[0]), subject.directory, "--outfile", str(partial)]
-    done = subprocess.run([*command, "--outtype", TYPES[subject.precision]], capture_output=True, text=True)
+    program, partial, kind = Path(subject.program).resolve(), model.with_suffix(".partial"), TYPES[subject.precision]
+    if subject.precision == "int4":
+        # The converter writes no 4-bit types.
+        whole = model.with_name("bfloat16.gguf")
+        if not whole.exists():
+            convert(replace(subject, precision="bfloat16"), whole)
+        command = [str(program.with_name("llama-quantize")), str(whole), str(partial), kind]
+    else:
+        root = next((root for root in program.parents if (root / "convert_hf_to_gguf.py").exists()), None)
+        if root is None:
+            raise Refused(f"not run: there is no {model.name} in {model.parent.name}, and no converter of llama.cpp")
+        command = [sys.executable, "-c", _CONVERT, str(root), subject.directory]
+        command += ["--outfile", str(partial), "--outtype", kind]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        raise Refused(f"not run: {Path(command[0]).name}: {error.strerror}") from error
     if done.returncode or not partial.exists():
-        raise Refused(f"not run: the converter of llama.cpp failed: {(done.stderr.splitlines() or ['?'])[-1]}")
+        raise Refused(f"not run: no {model.name}: {(done.stderr.splitlines() or ['the converter failed'])[-1]}")
     partial.rename(model)

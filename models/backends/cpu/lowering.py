@@ -120,8 +120,8 @@ def _work(traced: TracedOperation) -> Work:
     weight_bytes = weight.nbytes
     if "tasks" in fields:
         multiplications *= fields["choices"] * (2 if fields["is_gated"] else 1)
-        # At least the experts of one row are read.
-        weight_bytes = multiplications * weight.itemsize
+        # At least the codes of one row's experts are read.
+        weight_bytes = multiplications * fields.get("bits", 8 * weight.itemsize) // 8
     return Work(weight_bytes, 2 * multiplications, fields["rows"] is ROWS)
 
 
