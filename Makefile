@@ -14,9 +14,10 @@ FUZZ := $(VENV)/.fuzz
 PEERS := .venv-bench
 CLIENTS := .venv-clients
 RAY := $(VENV)/.ray
+RARE := tests/parity tests/invariance tests/engine tests/models
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-families test-ray test-page test-clients test-heavy-clients clients check format reference demo page-screenshots bench bench-quick bench-cuda chaos soak fuzz clean
+.PHONY: help serve test test-families test-ray test-page test-clients test-heavy-clients clients check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-cuda chaos soak fuzz clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,14 +57,14 @@ serve: $(RUNTIME)  ## Install if needed, then serve the demo models (PORT=8000, 
 test: $(DEV)  ## Run the tests, except those of rare model families, of the page and of the client packages
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not rare_family and not ray" --ignore=tests/page --ignore=tests/clients $(ARGS)
 
-test-families: $(DEV)  ## Run the tests of rare model families
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m rare_family tests/parity $(ARGS)
+test-families: $(DEV)  ## Run the tests of rare model families: parity, invariance, programs
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m rare_family $(RARE) $(ARGS)
 
 test-page: $(DEV)  ## Run the tests of the playground page (needs Chromium)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/page $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/page $(ARGS)
 
 test-clients: $(DEV)  ## Run the tests with the client packages
-	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/clients --ignore=tests/clients/heavy $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/clients --ignore=tests/clients/heavy $(ARGS)
 
 $(RAY): $(DEV)
 	@echo "installing Ray Serve"
@@ -104,10 +105,17 @@ soak: $(DEV)  ## Send 100,000 mixed requests and watch the memory; a stopped run
 	@$(BIN)/python -m tests.chaos.soak $(ARGS)
 
 check: $(DEV)  ## Lint, types, import contracts
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync check-types check-imports check-style
+
+check-types: $(DEV)
+	@$(BIN)/mypy
+
+check-imports: $(DEV)
+	@$(BIN)/lint-imports --no-cache
+
+check-style: $(DEV)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-cache
 
 format: $(DEV)  ## Format the code
 	@$(BIN)/ruff check --fix .
