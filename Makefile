@@ -14,9 +14,11 @@ FUZZ := $(VENV)/.fuzz
 PEERS := .venv-bench
 CLIENTS := .venv-clients
 RAY := $(VENV)/.ray
+WHEEL := $(VENV)/.wheel
+RARE := tests/parity tests/invariance tests/engine tests/models
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-families test-ray test-page test-clients test-heavy-clients clients check format reference demo page-screenshots bench bench-quick bench-cuda chaos soak fuzz clean
+.PHONY: help serve test test-families test-ray test-wheel test-page test-clients test-heavy-clients clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-cuda chaos soak fuzz clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,16 +56,16 @@ serve: $(RUNTIME)  ## Install if needed, then serve the demo models (PORT=8000, 
 	@$(BIN)/triptych serve --host $(HOST) --port $(PORT) $(ARGS)
 
 test: $(DEV)  ## Run the tests, except those of rare model families, of the page and of the client packages
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not rare_family and not ray" --ignore=tests/page --ignore=tests/clients $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not rare_family and not ray" --ignore=tests/page --ignore=tests/clients --ignore=tests/wheel $(ARGS)
 
-test-families: $(DEV)  ## Run the tests of rare model families
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m rare_family tests/parity $(ARGS)
+test-families: $(DEV)  ## Run the tests of rare model families: parity, invariance, programs
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m rare_family $(RARE) $(ARGS)
 
 test-page: $(DEV)  ## Run the tests of the playground page (needs Chromium)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/page $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/page $(ARGS)
 
 test-clients: $(DEV)  ## Run the tests with the client packages
-	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/clients --ignore=tests/clients/heavy $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/clients --ignore=tests/clients/heavy $(ARGS)
 
 $(RAY): $(DEV)
 	@echo "installing Ray Serve"
@@ -89,6 +91,21 @@ clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests of all clients and write
 	@$(BIN)/python -m pytest tests/clients --junitxml=build/clients.xml $(ARGS)
 	@$(BIN)/python docs/clients_page.py build/clients.xml
 
+$(WHEEL): $(DEV)
+	@$(BIN)/python -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["wheel"], sep="\n")' \
+		| $(PIP) -q install -c constraints.txt -r /dev/stdin
+	@touch $@
+
+wheel: $(WHEEL)  ## Build a wheel with compiled kernels for every Python 3 on Linux: dist/*.whl (a minute or two)
+	@rm -rf build/wheel build/lib* build/bdist* dist
+	@KERNELS_PROGRESS=/proc/$$$$/fd/2 $(PIP) -q wheel --no-deps -w build/wheel .
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel -q repair --exclude 'libgomp.so*' -w dist build/wheel/*.whl
+	@ls dist/*.whl
+
+test-wheel: wheel  ## Build the wheel and run a server from it, without a compiler
+	@$(BIN)/python -m pytest tests/wheel $(ARGS)
+
 chaos: $(DEV)  ## Check the promises of reliability, write docs/reliability-report.md (under 30 minutes)
 	@$(BIN)/python -m tests.chaos --report docs/reliability-report.md $(ARGS)
 
@@ -104,10 +121,17 @@ soak: $(DEV)  ## Send 100,000 mixed requests and watch the memory; a stopped run
 	@$(BIN)/python -m tests.chaos.soak $(ARGS)
 
 check: $(DEV)  ## Lint, types, import contracts
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync check-types check-imports check-style
+
+check-types: $(DEV)
+	@$(BIN)/mypy
+
+check-imports: $(DEV)
+	@$(BIN)/lint-imports --no-cache
+
+check-style: $(DEV)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-cache
 
 format: $(DEV)  ## Format the code
 	@$(BIN)/ruff check --fix .

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 PACKAGE = Path("models/backends/cpu")
@@ -37,8 +38,8 @@ REMEDY = f"Install {NEEDED} (Debian, Ubuntu: apt install g++), then install Trip
 # Vectors of 64 bytes are passed to inlined functions only, so the warning of g++ about their ABI does not apply.
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-DNDEBUG", "-Wall", "-Wno-psabi"]
 FLAGS += ["-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
-# Only `#pragma omp simd` is used, so neither compiler adds calls of an OpenMP runtime. Threads come from libgomp, which
-# torch loads as well: see kernels/threads.h. With -fopenmp, clang would load libomp as a second runtime.
+# Only `#pragma omp simd` is used, so neither compiler adds calls of an OpenMP runtime. Threads come from the runtime
+# that torch has loaded: see kernels/threads.h. With -fopenmp, clang would load libomp as a second runtime.
 FLAGS += ["-fopenmp-simd"]
 # A library of another kernels.h is refused when it is loaded: see models/backends/cpu/library.py.
 FLAGS += [f'-DTRIPTYCH_INTERFACE_HASH="{INTERFACE_HASH}"']
@@ -48,7 +49,8 @@ FLAGS_OF = {
     # clang warns about a loop under `omp simd` that it does not vectorise.
     "clang": ["-Wno-pass-failed"],
 }
-LINK_FLAGS = ["-shared", "-lgomp", "-Wl,--no-undefined"]
+# No -lgomp: the functions of the OpenMP runtime are found when the library is loaded, in the runtime of torch.
+LINK_FLAGS = ["-shared"]
 
 
 class BuildError(Exception):
@@ -156,8 +158,11 @@ def build(library: Path) -> None:
 class BuildKernels(build_ext):
     """Build the library, or write the reason why it could not be built."""
 
+    def get_ext_filename(self, name: str) -> str:
+        """One name for every Python, because the library has plain C functions."""
+        return f"{Path(*name.split('.'))}.so"
+
     def run(self) -> None:
-        (extension,) = self.extensions
         directory = PACKAGE if self.inplace else Path(self.build_lib) / PACKAGE
         directory.mkdir(parents=True, exist_ok=True)
         earlier = [*directory.glob("_kernels*.so"), directory / REPORT]
@@ -173,9 +178,16 @@ class BuildKernels(build_ext):
         for path in earlier:
             path.unlink(missing_ok=True)
         if reason is None:
-            shutil.copyfile(built, directory / Path(self.get_ext_filename(extension.name)).name)
+            shutil.copyfile(built, directory / "_kernels.so")
         else:
             (directory / REPORT).write_text(reason, encoding="utf-8")
+
+
+class Wheel(bdist_wheel):
+    """A wheel for every Python 3 of one platform."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
 
 
 if __name__ == "__main__":
@@ -185,4 +197,4 @@ if __name__ == "__main__":
         depends=[str(path) for path in HEADERS],
         optional=True,
     )
-    setup(ext_modules=[kernels], cmdclass={"build_ext": BuildKernels})
+    setup(ext_modules=[kernels], cmdclass={"build_ext": BuildKernels, "bdist_wheel": Wheel})

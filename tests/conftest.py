@@ -15,6 +15,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tests.rare_families import is_rare
+
 # No time limits for examples, because a test machine may stall.
 settings.register_profile("triptych", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("triptych")
@@ -22,6 +24,12 @@ settings.load_profile("triptych")
 
 # Each HTTP client reads the certificates of all authorities, which takes longer than a request: 24 ms.
 ssl.create_default_context = cache(ssl.create_default_context)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if is_rare(item):
+            item.add_marker(pytest.mark.rare_family)
 
 
 @pytest.fixture(autouse=True)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import pytest
 
 from tests.devices import _exact_float32_on_one_thread, device
-from tests.engine.harness import make_pair
+from tests.engine.harness import Pair, make_pair
 
 __all__ = ["_exact_float32_on_one_thread", "device", "pairs"]
+
+_made: dict[str, Pair] = {}
 
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory, device):
-    """Function that returns the checkpoint with a name, made once per session: `pairs("gpt2")`."""
-    made = {}
+    """Function that returns the checkpoint with a name, made once per process: `pairs("gpt2")`."""
 
     def get(name: str):
-        if name not in made:
-            made[name] = make_pair(name, tmp_path_factory.mktemp(name), device)
-        return made[name]
+        if name not in _made:
+            _made[name] = make_pair(name, tmp_path_factory.mktemp(name), device)
+        return _made[name]
 
     return get

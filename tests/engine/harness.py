@@ -30,7 +30,7 @@ PRINTABLE = [*[b""] * 3, *(bytes([33 + i]) for i in range(VOCAB - 3))]
 """Bytes of each token of the tiny checkpoints, for grammars. The first three are special tokens."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Pair:
     """A checkpoint loaded by transformers (`oracle`) and by the engine (`loaded`)."""
 

@@ -7,6 +7,7 @@ prefix cache hits, and in another order. The tokens are the same each time.
 from __future__ import annotations
 
 import random
+from functools import cache
 
 import pytest
 
@@ -52,13 +53,33 @@ def pair(request, pairs):
     return pairs(request.param)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def alone(pair):
-    answers = {}
+    return answers_alone(pair)
+
+
+@cache
+def answers_alone(pair) -> dict:
+    """The answers of a checkpoint to each request alone."""
+    found = {}
     for request in mixed_requests(pair):
-        answers[id_of(request)] = run(pair.engine(), [request]).texts(id_of(request))
-    assert sum(len(text) for texts in answers.values() for text in texts) > 200
-    return answers
+        found[id_of(request)] = run(pair.engine(), [request]).texts(id_of(request))
+    assert sum(len(text) for texts in found.values() for text in texts) > 200
+    return found
+
+
+def continued_requests(pair) -> list:
+    """Requests whose prompts are those of `mixed_requests` with their answers."""
+    return [
+        generate(pair, id_of(request), [*request.prompts[0], *answers_alone(pair)[id_of(request)][0]], max_new_tokens=9)
+        for request in mixed_requests(pair)
+    ]
+
+
+@cache
+def answers_to_continued(pair) -> dict:
+    """The answers of an engine without prefix cache to `continued_requests`."""
+    return answers(run(pair.engine(prefix_cache=False), continued_requests(pair)))
 
 
 def answers(results) -> dict:
@@ -106,12 +127,7 @@ def test_with_prefix_cache_hits(pair, alone, max_batch_tokens, block_size):
     run(one, mixed_requests(pair))
     again = run(one, mixed_requests(pair), every=3)
     assert answers(again) == alone
-    longer = [
-        generate(pair, id_of(request), [*request.prompts[0], *alone[id_of(request)][0]], max_new_tokens=9)
-        for request in mixed_requests(pair)
-    ]
-    continued = answers(run(one, longer))
-    assert continued == answers(run(pair.engine(prefix_cache=False), longer))
+    assert answers(run(one, continued_requests(pair))) == answers_to_continued(pair)
     cached = sum(end.cached_tokens for end in again.finished.values())
     if pair.starts or pair.loaded.keys_depend_on_length:
         assert scheduler.blocks.num_prefix_hits == cached == 0, "these keys must not be shared"

@@ -1,7 +1,7 @@
 """Load the compiled kernels, which are plain C functions called through ctypes.
 
-`setup.py` builds them from `models/backends/cpu/kernels`. They share the OpenMP runtime and the threads of torch, so
-torch must be imported first.
+`setup.py` builds them from `models/backends/cpu/kernels`. They share the OpenMP runtime and the threads of torch
+(`models.backends.cpu.openmp`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 
 from models.backends.cpu import header
 from models.backends.cpu.header import interface_hash
+from models.backends.cpu.openmp import share_runtime_of_torch
 from models.config import Activation
 
 __all__ = [
@@ -66,7 +67,7 @@ class StaleKernels(RuntimeError):
 
 @cache
 def load() -> ctypes.CDLL | None:
-    """The library, or None where none was built for this Python and processor.
+    """The library, or None where none was built for this processor.
 
     Raises StaleKernels for a library of another version.
     """
@@ -80,6 +81,7 @@ def load() -> ctypes.CDLL | None:
 
 def open_library(path: Path) -> ctypes.CDLL:
     """Load one library file and check its version. Raises OSError, StaleKernels."""
+    share_runtime_of_torch()
     library = ctypes.CDLL(str(path))
     try:
         library.triptych_interface_hash.restype = ctypes.c_char_p

@@ -1,0 +1,33 @@
+"""Mark the tests of rare model families: parity, invariance, beam search and programs of these families.
+
+`make test` leaves tests with the mark `rare_family` out, and `make test-families` runs only them. CI runs both.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOMS = ("parity", "invariance", "engine", "models")
+"""Directories whose tests are marked."""
+RARE_FILES = frozenset({"test_falcon_alibi", "test_sparse_encoder_decoders", "test_sparse_encoders"})
+"""Files of rare families only."""
+RARE_IDS = re.compile(
+    r"albert|bigbird|big_bird|big bird|blenderbot|bloom|camembert|electra|falcon|gemma\b|gpt[-_ ]?neo|gptj|led\b"
+    r"|longformer|longt5|mpt|mt5|nomic|olmo2|openai|opt\b|phi\b|smollm3|stablelm|starcoder2|ul2|umt5"
+)
+"""Beginnings of the parameters of tests of rare families."""
+
+
+def is_rare(item: pytest.Item) -> bool:
+    """Whether a test is of a rare family, by its file, its first parameter, or its parameter `name` or `pair`."""
+    if item.path.relative_to(Path(__file__).parent).parts[0] not in ROOMS:
+        return False
+    parameters = getattr(item, "callspec", None)
+    named = [parameters.params.get(key) for key in ("name", "pair")] if parameters else []
+    first = item.name.partition("[")[2].removesuffix("]")
+    return item.path.stem in RARE_FILES or any(
+        isinstance(value, str) and RARE_IDS.match(value) is not None for value in (first, *named)
+    )
