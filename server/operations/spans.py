@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from server.operations.encode import Numbers
 from server.text.tokenizer import Encoding
-from server.text.windows import Window
 
 MAX_ANSWER_TOKENS = 15
 _KEPT_SPANS = 16
@@ -34,7 +33,7 @@ class AnswerSpan(Struct, frozen=True, gc=False):
 def best_spans(
     encoding: Encoding,
     run: tuple[int, int],
-    parts: Iterable[tuple[Window, Numbers]],
+    parts: Iterable[tuple[Iterable[int], Numbers]],
     cls_id: int | None,
     top_k: int,
     max_answer_tokens: int = MAX_ANSWER_TOKENS,
@@ -42,7 +41,7 @@ def best_spans(
     """The likeliest answers over all windows, each place once, by descending score. Answers are whole words.
 
     run: (start, end) of the context's tokens in the encoding.
-    parts: each window with its logits [tokens of the window, 2].
+    parts: indices of the tokens of each window, with its logits [tokens of the window, 2].
     cls_id: id of the classifier token, if the tokenizer has one.
     max_answer_tokens: longest answer.
     """
@@ -92,7 +91,7 @@ class _Words:
 def _token_spans(
     encoding: Encoding,
     run: tuple[int, int],
-    window: Window,
+    window: Iterable[int],
     logits: Numbers,
     cls_id: int | None,
     max_answer_tokens: int,
