@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from msgspec import Struct
 
 PIECE_BYTES = 1 << 16
 BATCH_WEIGHT = 2048
@@ -59,6 +60,8 @@ def weight(value: Any, limit: int) -> int:
         inner = value
     elif isinstance(value, Iterator):
         return limit
+    elif isinstance(value, Struct):
+        inner = (getattr(value, name) for name in value.__struct_fields__)
     elif is_dataclass(value):
         inner = (getattr(value, field.name) for field in fields(value))
     else:

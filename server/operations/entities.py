@@ -8,10 +8,10 @@ arXiv:cmp-lg/9505040.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from server.operations.encode import Numbers
 from server.text.tokenizer import Encoding, Tokenizer
@@ -22,8 +22,7 @@ OUTSIDE = "O"
 """Label of tokens that belong to no entity."""
 
 
-@dataclass(frozen=True)
-class ScoredTextToken:
+class ScoredTextToken(Struct, frozen=True, gc=False):
     """A token of the text.
 
     scores: [labels], adding up to 1.
@@ -40,8 +39,7 @@ class ScoredTextToken:
     continues_word: bool
 
 
-@dataclass(frozen=True)
-class NamedEntity:
+class NamedEntity(Struct, frozen=True, gc=False):
     """An entity, or with aggregation `none` a single token.
 
     start, end: characters of the text.
@@ -67,7 +65,7 @@ def text_tokens(
         if encoding.special[index]:
             continue
         start, end = encoding.offsets[index]
-        word, original = encoding.tokens[index], text[start:end]
+        word, original = tokenizer.id_to_token(encoding.ids[index]) or "", text[start:end]
         if tokenizer.marks_subwords:
             continues = len(word) != len(original)
         else:

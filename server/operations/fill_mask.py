@@ -6,14 +6,15 @@ request names targets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
-from server.errors import InvalidRequest
+from server.errors import InvalidRequest, RequestTooLarge
 from server.ipc.call import Call
 from server.ipc.messages import Encode, Encoded, EncodeItem
 from server.operations.cost import Cost, characters_of, most_tokens
@@ -22,6 +23,8 @@ from server.operations.runtime import Runtime, ServedModel
 from server.text.tokenizer import Tokenizer
 
 DEFAULT_TOP_K = 5
+MAX_ANSWERS = 1 << 14
+"""Words in one answer, over all texts. Each one is decoded with its whole text."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,11 @@ class FillMaskSpec:
         """Upper bounds of the work; see `Cost`. Each answer repeats its text."""
         characters = characters_of(self.inputs) * (1 + self.top_k) + characters_of(self.targets)
         tokens = sum(min(most_tokens(model.tokenizer, text), model.max_input_tokens) for text in self.inputs)
-        return Cost(characters, tokens, len(self.inputs), answer_numbers=len(self.inputs) * self.top_k)
+        words = len(self.inputs) * self.top_k
+        return Cost(characters, tokens, len(self.inputs), answer_numbers=words, scored_tokens=words)
 
 
-@dataclass(frozen=True)
-class FilledMask:
+class FilledMask(Struct, frozen=True, gc=False):
     """A word for the mask. sequence: the text with the word in place of the mask."""
 
     score: float
@@ -54,8 +57,16 @@ class FilledMask:
 
 
 async def fill_mask(runtime: Runtime, call: Call, spec: FillMaskSpec) -> list[list[FilledMask]]:
-    """The words for the mask of each text, by descending probability."""
+    """The words for the mask of each text, by descending probability.
+
+    Raises RequestTooLarge for more than `MAX_ANSWERS` words.
+    """
     model = runtime.candidates(spec.model, "fill_mask")[0]
+    words = len(spec.inputs) * (min(spec.top_k, len(spec.targets)) if spec.targets else spec.top_k)
+    if words > MAX_ANSWERS:
+        raise RequestTooLarge(
+            f"`top_k` asks for {words:,} words over all texts; the limit of one answer is {MAX_ANSWERS:,}", "top_k"
+        )
     runtime.admission.admit(call, model, spec.cost(model))
     items = await _items(runtime, call, model, spec.inputs)
     message = Encode(
@@ -68,7 +79,8 @@ async def fill_mask(runtime: Runtime, call: Call, spec: FillMaskSpec) -> list[li
         deadline=call.deadline,
     )
     encoded = await encoded_items(call, message)
-    pieces = [partial(_filled, model.tokenizer, item, one) for item, one in zip(items, encoded, strict=True)]
+    word = cache(partial(model.tokenizer.decode, skip_special_tokens=False))
+    pieces = [partial(_filled, model.tokenizer, word, *one) for one in zip(items, encoded, strict=True)]
     return await runtime.pools.tokenize.run_pieces(pieces, call)
 
 
@@ -102,11 +114,14 @@ def _target_ids(model: ServedModel, words: Sequence[str]) -> list[int]:
     return list(dict.fromkeys(ids))
 
 
-def _filled(tokenizer: Tokenizer, item: EncodeItem, encoded: Encoded) -> list[FilledMask]:
+def _filled(
+    tokenizer: Tokenizer, word: Callable[[tuple[int]], str], item: EncodeItem, encoded: Encoded
+) -> list[FilledMask]:
+    """The words of one text. word: text of a token."""
     scores = np.frombuffer(encoded.values, dtype="<f4").tolist()
     filled = []
     for score, token in zip(scores, encoded.token_ids, strict=True):
         ids = [token if at == item.mask_index else other for at, other in enumerate(item.token_ids)]
         sequence = tokenizer.decode([one for one in ids if one != tokenizer.special.pad], skip_special_tokens=True)
-        filled.append(FilledMask(score, token, tokenizer.decode([token], skip_special_tokens=False), sequence))
+        filled.append(FilledMask(score, token, word((token,)), sequence))
     return filled

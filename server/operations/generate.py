@@ -11,7 +11,6 @@ from server.ipc.messages import Generate, GenerateRow
 from server.ipc.params import GenerationParams
 from server.ipc.sections import AnswerSection
 from server.operations import grammar, prompts
-from server.operations.computed import Computed
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, most_tokens
 from server.operations.encode import check_ids
 from server.operations.generated_text import (
@@ -26,6 +25,7 @@ from server.operations.generation_options import GenerationOptions
 from server.operations.generation_params import max_tokens_of, resolve
 from server.operations.generation_run import PhaseSeconds, TextRun, TokenUsage
 from server.operations.runtime import Runtime, ServedModel
+from server.text.computed import Computed
 from server.text.languages import TranslationPrompt
 from server.text.token_bytes import TokenBytes
 

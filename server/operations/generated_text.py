@@ -17,7 +17,7 @@ from itertools import pairwise
 from server.ipc.logprobs import Logprobs, PackedLogprobs, TokenLogprob
 from server.ipc.messages import Hypothesis
 from server.ipc.params import GenerationParams
-from server.operations.computed import Computed
+from server.text.computed import Computed
 from server.text.detokenizer import IncrementalDetokenizer
 from server.text.token_bytes import NoTokenBytes, TokenBytes
 from server.text.tokenizer import Tokenizer

@@ -130,7 +130,9 @@ def _checked(chunks: Sequence[tuple[int, int]], text: str) -> list[tuple[int, in
 def _token_spans(encoding: Encoding, chunks: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """(first token, end) of the text tokens that each part overlaps. Raises InvalidRequest for a part without any."""
     indices = [index for index, special in enumerate(encoding.special) if not special]
-    starts, ends = (np.array([encoding.offsets[index][side] for index in indices]) for side in (0, 1))
+    starts, ends = (
+        np.fromiter((encoding.offsets[index][side] for index in indices), np.int64, len(indices)) for side in (0, 1)
+    )
     spans = []
     for place, (start, end) in enumerate(chunks):
         first = int(np.searchsorted(ends, start, side="right"))

@@ -71,7 +71,6 @@ def with_language_tokens(encoding: Encoding, language_prompt: TranslationPrompt)
         type_ids=[*(0 for _ in leading), *encoding.type_ids, *(0 for _ in trailing)],
         special=[*(True for _ in leading), *encoding.special, *(True for _ in trailing)],
         offsets=[],
-        tokens=[],
     )
 
 

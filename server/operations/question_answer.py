@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.call import Call
@@ -21,10 +19,6 @@ WINDOW_TOKENS = 384
 """Longest window, question included. Models are trained with this length, and transformers uses it."""
 STRIDE_TOKENS = 128
 """Context tokens that a window has in common with the one before it, as in transformers."""
-MAX_INLINE_TOKENS = 2048
-"""Tokens of question and context that are handled on the event loop, which takes about a millisecond."""
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -60,10 +54,67 @@ class ContextAnswer:
     end: int
 
 
+@dataclass(frozen=True)
+class _Pair:
+    """Question and context.
+
+    run: (start, end) of the context's tokens.
+    cut, items: the windows over the context, and what the model reads of them.
+    """
+
+    encoding: Encoding
+    run: tuple[int, int]
+    cut: list[Window]
+    items: list[EncodeItem]
+
+
 async def question_answer(runtime: Runtime, call: Call, spec: QuestionAnswerSpec) -> list[ContextAnswer]:
     """The likeliest answers, by descending score."""
     model = runtime.candidates(spec.model, "question_answer")[0]
-    encoding, run = await _encode(runtime, call, model, spec)
+    runtime.admission.admit(call, model, spec.cost(model), "context")
+    pair = await _pair(runtime, call, model, spec)
+    message = Encode(call.next_id(), model.name, "classify_tokens", pair.items, deadline=call.deadline)
+    logits = await matrices(call, message)
+    cls_id = model.tokenizer.special.cls
+    spans = await runtime.pools.tokenize.run(
+        lambda: best_spans(
+            pair.encoding, pair.run, zip(pair.cut, logits, strict=True), cls_id, spec.top_k, spec.max_answer_tokens
+        ),
+        call,
+    )
+    return [ContextAnswer(spec.context[span.start : span.end], span.score, span.start, span.end) for span in spans]
+
+
+async def _pair(runtime: Runtime, call: Call, model: ServedModel, spec: QuestionAnswerSpec) -> _Pair:
+    """Tokenize and cut.
+
+    Raises InvalidRequest if question or context has no token, or if the tokenizer puts nothing between them.
+    """
+    (found,) = await runtime.encode_with(
+        model.tokenizer,
+        [spec.question],
+        lambda encoding: _cut(encoding, model),
+        pairs=[spec.context],
+        param="context",
+        offsets=True,
+        call=call,
+    )
+    if found is not None:
+        return found
+    alone = await runtime.encode(
+        model.tokenizer, [spec.question, spec.context], param="context", add_special_tokens=False, call=call
+    )
+    for name, encoding in zip(("question", "context"), alone, strict=True):
+        if not encoding.ids:
+            raise InvalidRequest(f"`{name}` is a text without any token", name)
+    raise InvalidRequest(f"the tokenizer of `{model.name}` does not separate the question from the context", "model")
+
+
+def _cut(encoding: Encoding, model: ServedModel) -> _Pair | None:
+    """The windows of a pair; None if its texts cannot be told apart. Raises ContextLengthExceeded."""
+    run = _context_run(encoding)
+    if run is None:
+        return None
     limit = min(model.max_input_tokens, WINDOW_TOKENS)
     width = window_room(encoding, run, limit)
     if width < 1:
@@ -71,46 +122,8 @@ async def question_answer(runtime: Runtime, call: Call, spec: QuestionAnswerSpec
             f"`question` leaves no room for the context in a window of {limit} tokens", "question"
         )
     stride = min(STRIDE_TOKENS, limit // 2)
-
-    def split() -> tuple[list[Window], list[EncodeItem]]:
-        cut = windows(encoding, run, limit, stride if stride < width else width // 2)
-        return cut, [window_item(encoding, window, model, "context") for window in cut]
-
-    cut, items = await _aside(runtime, call, encoding, split)
-    message = Encode(call.next_id(), model.name, "classify_tokens", items, deadline=call.deadline)
-    parts = list(zip(cut, await matrices(call, message), strict=True))
-    cls_id = model.tokenizer.special.cls
-    spans = await runtime.pools.tokenize.run(
-        lambda: best_spans(encoding, run, parts, cls_id, spec.top_k, spec.max_answer_tokens), call
-    )
-    return [ContextAnswer(spec.context[span.start : span.end], span.score, span.start, span.end) for span in spans]
-
-
-async def _encode(
-    runtime: Runtime, call: Call, model: ServedModel, spec: QuestionAnswerSpec
-) -> tuple[Encoding, tuple[int, int]]:
-    """Question and context as a pair, and (start, end) of the context's tokens.
-
-    Raises InvalidRequest if one of them has no token, or if the tokenizer puts nothing between them.
-    """
-    (encoding,) = await runtime.encode(
-        model.tokenizer, [spec.question], pairs=[spec.context], param="context", offsets=True, call=call
-    )
-    run = await _aside(runtime, call, encoding, lambda: _context_run(encoding))
-    if run is not None:
-        return encoding, run
-    alone = await runtime.encode(
-        model.tokenizer, [spec.question, spec.context], param="context", add_special_tokens=False, call=call
-    )
-    for name, found in zip(("question", "context"), alone, strict=True):
-        if not found.ids:
-            raise InvalidRequest(f"`{name}` is a text without any token", name)
-    raise InvalidRequest(f"the tokenizer of `{model.name}` does not separate the question from the context", "model")
-
-
-async def _aside(runtime: Runtime, call: Call, encoding: Encoding, work: Callable[[], Result]) -> Result:
-    """Run work on an encoding; on a long one in a thread, so that it does not stop the event loop."""
-    return work() if len(encoding.ids) <= MAX_INLINE_TOKENS else await runtime.pools.tokenize.run(work, call)
+    cut = windows(encoding, run, limit, stride if stride < width else width // 2)
+    return _Pair(encoding, run, cut, [window_item(encoding, window, model, "context") for window in cut])
 
 
 def _context_run(encoding: Encoding) -> tuple[int, int] | None:

@@ -7,21 +7,22 @@ tokens of the context and the classifier token, which takes the probability of h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from heapq import nlargest
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from server.operations.encode import Numbers
 from server.text.tokenizer import Encoding
-from server.text.windows import Window
 
 MAX_ANSWER_TOKENS = 15
+_KEPT_SPANS = 16
+"""Spans that are kept for each one that is asked for, before the worst are dropped."""
 
 
-@dataclass(frozen=True)
-class AnswerSpan:
+class AnswerSpan(Struct, frozen=True, gc=False):
     """An answer. start, end: characters of the context."""
 
     score: float
@@ -32,7 +33,7 @@ class AnswerSpan:
 def best_spans(
     encoding: Encoding,
     run: tuple[int, int],
-    parts: list[tuple[Window, Numbers]],
+    parts: Iterable[tuple[Iterable[int], Numbers]],
     cls_id: int | None,
     top_k: int,
     max_answer_tokens: int = MAX_ANSWER_TOKENS,
@@ -40,41 +41,57 @@ def best_spans(
     """The likeliest answers over all windows, each place once, by descending score. Answers are whole words.
 
     run: (start, end) of the context's tokens in the encoding.
-    parts: each window with its logits [tokens of the window, 2].
+    parts: indices of the tokens of each window, with its logits [tokens of the window, 2].
     cls_id: id of the classifier token, if the tokenizer has one.
     max_answer_tokens: longest answer.
     """
-    words = _word_places(encoding, run)
+    words = _Words(encoding, run)
     best: dict[tuple[int, int], AnswerSpan] = {}
     for window, logits in parts:
         found: set[tuple[int, int]] = set()
         for score, first, last in _token_spans(encoding, run, window, logits, cls_id, max_answer_tokens):
-            place = words[first][0], words[last][1]
+            place = words.place(first)[0], words.place(last)[1]
             found.add(place)
             if place not in best or score > best[place].score:
                 best[place] = AnswerSpan(score, *place)
             if len(found) == top_k:
                 break
-    return sorted(best.values(), key=lambda span: -span.score)[:top_k]
+        if len(best) > _KEPT_SPANS * top_k:
+            best = {(span.start, span.end): span for span in _likeliest(best.values(), top_k)}
+    return _likeliest(best.values(), top_k)
 
 
-def _word_places(encoding: Encoding, run: tuple[int, int]) -> dict[int, tuple[int, int]]:
-    """For each token of the context, (start, end) of its word in characters."""
-    places: dict[object, tuple[int, int]] = {}
-    keys: dict[int, object] = {}
-    for index in range(*run):
-        word = encoding.words[index] if encoding.words else None
-        keys[index] = ("token", index) if word is None else word
-        start, end = encoding.offsets[index]
-        known = places.get(keys[index], (start, end))
-        places[keys[index]] = min(known[0], start), max(known[1], end)
-    return {index: places[key] for index, key in keys.items()}
+def _likeliest(spans: Iterable[AnswerSpan], count: int) -> list[AnswerSpan]:
+    return nlargest(count, spans, key=lambda span: span.score)
+
+
+class _Words:
+    """Places of the words of a context, found when they are asked for. run: (start, end) of the context's tokens."""
+
+    def __init__(self, encoding: Encoding, run: tuple[int, int]) -> None:
+        self._encoding, self._run = encoding, run
+        self._places: dict[int, tuple[int, int]] = {}
+
+    def place(self, token: int) -> tuple[int, int]:
+        """(start, end) in characters of the word of a token, or of a token that belongs to no word."""
+        words, offsets = self._encoding.words, self._encoding.offsets
+        word = words[token] if words else None
+        if word is None:
+            return offsets[token]
+        if word not in self._places:
+            first, last = token, token
+            while first > self._run[0] and words[first - 1] == word:
+                first -= 1
+            while last + 1 < self._run[1] and words[last + 1] == word:
+                last += 1
+            self._places[word] = offsets[first][0], offsets[last][1]
+        return self._places[word]
 
 
 def _token_spans(
     encoding: Encoding,
     run: tuple[int, int],
-    window: Window,
+    window: Iterable[int],
     logits: Numbers,
     cls_id: int | None,
     max_answer_tokens: int,

@@ -9,7 +9,7 @@ from itertools import chain
 
 from server.errors import InvalidRequest
 from server.ipc.call import Call
-from server.ipc.messages import Encode
+from server.ipc.messages import Encode, EncodeItem
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, max_windows, most_tokens
 from server.operations.encode import Numbers, matrices, window_item
 from server.operations.entities import OUTSIDE, Aggregation, NamedEntity, entities, text_tokens, without_overlaps
@@ -51,20 +51,19 @@ async def token_classify(runtime: Runtime, call: Call, spec: TokenClassifySpec) 
     """The entities of each text, in the order of the text."""
     model = runtime.candidates(spec.model, "token_classify")[0]
     runtime.admission.admit(call, model, spec.cost(model))
-    encodings = await runtime.encode(model.tokenizer, spec.inputs, param="inputs", offsets=True, call=call)
-    cut = [_windows(model, encoding, spec.stride_tokens) for encoding in encodings]
-    items = [
-        window_item(encoding, window, model, "inputs")
-        for encoding, of_text in zip(encodings, cut, strict=True)
-        for window in of_text
-    ]
+
+    def cut(encoding: Encoding) -> tuple[Encoding, list[Window], list[EncodeItem]]:
+        found = _windows(model, encoding, spec.stride_tokens)
+        return encoding, found, [window_item(encoding, window, model, "inputs") for window in found]
+
+    parts = await runtime.encode_with(model.tokenizer, spec.inputs, cut, param="inputs", offsets=True, call=call)
+    items = [item for _, _, of_text in parts for item in of_text]
     message = Encode(call.next_id(), model.name, "classify_tokens", items, deadline=call.deadline)
     logits = iter(await matrices(call, message))
-    parts = [
-        (text, encoding, of_text, [next(logits) for _ in of_text])
-        for text, encoding, of_text in zip(spec.inputs, encodings, cut, strict=True)
+    pieces = [
+        partial(_entities, spec, model, text, encoding, of_text, [next(logits) for _ in of_text])
+        for text, (encoding, of_text, _) in zip(spec.inputs, parts, strict=True)
     ]
-    pieces = [partial(_entities, spec, model, *part) for part in parts]
     return await runtime.pools.tokenize.run_pieces(pieces, call)
 
 

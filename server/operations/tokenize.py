@@ -10,7 +10,8 @@ from server.ipc.call import Call
 from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import check_ids
 from server.operations.runtime import Runtime, ServedModel
-from server.text.tokenizer import Encoding
+from server.text.computed import Computed
+from server.text.tokenizer import Encoding, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class TextToken:
     special: bool
 
 
-async def tokenize(runtime: Runtime, call: Call, spec: TokenizeSpec) -> list[list[TextToken]]:
+async def tokenize(runtime: Runtime, call: Call, spec: TokenizeSpec) -> list[Sequence[TextToken]]:
     """The tokens of each text."""
     model = runtime.candidates(spec.model, "tokenize")[0]
     runtime.admission.admit(call, model, spec.cost(model))
@@ -63,8 +64,7 @@ async def tokenize(runtime: Runtime, call: Call, spec: TokenizeSpec) -> list[lis
         offsets=True,
         call=call,
     )
-    pieces = [partial(_tokens, text, encoding) for text, encoding in zip(spec.inputs, encodings, strict=True)]
-    return await runtime.pools.tokenize.run_pieces(pieces, call)
+    return [_tokens(model.tokenizer, *one) for one in zip(spec.inputs, encodings, strict=True)]
 
 
 async def detokenize(runtime: Runtime, call: Call, spec: DetokenizeSpec) -> list[str]:
@@ -79,9 +79,11 @@ async def detokenize(runtime: Runtime, call: Call, spec: DetokenizeSpec) -> list
     return await runtime.pools.tokenize.run_pieces([partial(text, ids) for ids in spec.ids], call)
 
 
-def _tokens(text: str, encoding: Encoding) -> list[TextToken]:
-    rows = zip(encoding.ids, encoding.tokens, encoding.offsets, encoding.special, strict=True)
-    return [
-        TextToken(token_id, token if special else text[start:end], start, end, special)
-        for token_id, token, (start, end), special in rows
-    ]
+def _tokens(tokenizer: Tokenizer, text: str, encoding: Encoding) -> Sequence[TextToken]:
+    def token(index: int) -> TextToken:
+        token_id, special = encoding.ids[index], encoding.special[index]
+        start, end = encoding.offsets[index]
+        found = tokenizer.id_to_token(token_id) or "" if special else text[start:end]
+        return TextToken(token_id, found, start, end, special)
+
+    return Computed(len(encoding.ids), token)

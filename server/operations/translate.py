@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import msgspec
 
-from server.errors import InvalidRequest
+from server.errors import InvalidRequest, RequestTooLarge
 from server.ipc.call import Call
 from server.ipc.messages import Generate, GenerateRow
 from server.operations import grammar, prompts, segments
@@ -23,6 +24,11 @@ from server.operations.runtime import Runtime, ServedModel
 from server.operations.segments import Segment, SegmentDelta, SegmentedText
 from server.text.languages import TranslationPrompt, UnknownPair
 from server.text.markup import MarkupOptions
+
+MAX_SEGMENTS = 1 << 13
+"""Sentences of all texts of one request."""
+_ROWS_AT_ONCE = 64
+"""Rows that are prepared between two turns of the event loop. Each one takes 20 microseconds for each alternative."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +207,11 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     if params.stop_texts and token_bytes is None:
         token_bytes = await grammar.token_bytes_for_stops(runtime, call, model)
     places = [(one, index) for one in inputs for index, segment in enumerate(one.segments) if segment.text.strip()]
+    if len(places) > MAX_SEGMENTS:
+        raise RequestTooLarge(
+            f"`inputs` has {len(places):,} sentences or other segments; the limit of one request is {MAX_SEGMENTS:,}",
+            "inputs",
+        )
     texts = [one.segments[index].text for one, index in places]
     sources: list[list[int]] = []
     if texts:
@@ -213,6 +224,8 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     answers: list[list[GeneratedText]] = []
     prefixed: set[int] = set()
     for (one, index), source in zip(places, sources, strict=True):
+        if len(rows) % _ROWS_AT_ONCE == _ROWS_AT_ONCE - 1:
+            await asyncio.sleep(0)
         segment = one.segments[index]
         if isinstance(segment, MarkedSegment):
             segment.source_ids = source

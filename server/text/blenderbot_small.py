@@ -63,13 +63,13 @@ class BlenderbotSmallTokenizer(PythonTokenizer):
         for text in group:
             for part, start, is_added in self._splitter.split(text):
                 if is_added:
-                    yield TokenSpan(self._added_ids[part], part, start, start + len(part))
+                    yield TokenSpan(self._added_ids[part], start, start + len(part))
                     continue
                 for match in _WORD.finditer(part):
                     first, last = start + match.start(), start + match.start() + len(match[0].rstrip("\n"))
                     for piece in self._pieces(match[0]):
                         token_id = self._vocabulary.get(piece.lower(), self._unk)
-                        yield TokenSpan(token_id, self._tokens[token_id], first, last)
+                        yield TokenSpan(token_id, first, last)
 
     def _pieces(self, text: str) -> Iterator[str]:
         """Separate punctuation and line breaks from a word of the text, and merge each part."""

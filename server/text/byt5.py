@@ -46,10 +46,10 @@ class ByT5Tokenizer(PythonTokenizer):
         for text in group:
             token_id = None
             for token_id, start, end in self._read(text):
-                yield TokenSpan(token_id, self.id_to_token(token_id) or "", start, end)
+                yield TokenSpan(token_id, start, end)
             # No second `</s>` after a text that ends with one.
             if add_special_tokens and token_id != _EOS:
-                yield TokenSpan(_EOS, self._added_tokens[_EOS], special=True)
+                yield TokenSpan(_EOS, special=True)
 
     def _read(self, text: str) -> Iterator[tuple[int, int, int]]:
         """Yield (token id, start, end) of each byte; start and end in characters."""

@@ -9,15 +9,20 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 
+from tokenizers import Encoding as LibraryEncoding
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, normalizers
 
+from server.text.computed import Computed
 from server.text.fairseq import DEFAULT_SOURCE, set_source_language
 from server.text.streams import UnknownDecoder, VocabularyStream, clean_up, clean_up_steps, decoder_chain
 from server.text.token_bound import bound_of
 from server.text.token_bytes import TokenBytes, bytes_of_decoder
 from server.text.tokenizer import Encoding, SpecialIds, TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
+
+MAX_LOCKED_TOKENS = 1 << 13
+"""Tokens that one call of the library may handle while it holds Python's global lock, for a few milliseconds."""
 
 
 class FastTokenizer:
@@ -72,8 +77,7 @@ class FastTokenizer:
                 ids=encoded.ids,
                 type_ids=encoded.type_ids if self._has_types else [0] * len(encoded.ids),
                 special=[bool(mark) for mark in encoded.special_tokens_mask],
-                offsets=encoded.offsets if offsets else [],
-                tokens=encoded.tokens if offsets else [],
+                offsets=_offsets(encoded) if offsets else [],
                 words=encoded.word_ids if offsets else [],
                 sides=encoded.sequence_ids if offsets else [],
             )
@@ -81,7 +85,10 @@ class FastTokenizer:
         ]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        if len(ids) <= MAX_LOCKED_TOKENS:
+            text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        else:
+            (text,) = self._backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)
         return clean_up(text) if self._clean_up else text
 
     def stream(self, skip_special_tokens: bool = True) -> VocabularyStream:
@@ -106,6 +113,14 @@ class FastTokenizer:
         silent = self.special_ids | {self.special.unk}
         tokens = (None if index in silent else self.id_to_token(index) for index in range(self.vocab_size))
         return TokenBytes(tuple(b"" if token is None else to_bytes(token) for token in tokens), opens_with_space)
+
+
+def _offsets(encoded: LibraryEncoding) -> Sequence[tuple[int, int]]:
+    """(start, end) of each token; of a long text, looked up when they are read."""
+    if len(encoded) <= MAX_LOCKED_TOKENS:
+        listed: list[tuple[int, int]] = encoded.offsets
+        return listed
+    return Computed(len(encoded), lambda index: encoded.token_to_chars(index) or (0, 0))
 
 
 def _add_tokens(backend: LibraryTokenizer, files: TokenizerFiles) -> None:

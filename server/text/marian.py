@@ -7,11 +7,13 @@ Source: Tiedemann and Thottingal 2020 (OPUS-MT).
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from sentencepiece import SentencePieceProcessor
 
 from server.text.added_tokens import AddedTokenSplitter, added_tokens_by_id
@@ -69,13 +71,13 @@ class PieceTokenizer(PythonTokenizer):
 
     def spans(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Iterator[TokenSpan]:
         before, after = self._around() if add_special_tokens else ([], [])
-        yield from (TokenSpan(self._known_id(token), token, special=True) for token in before)
+        yield from (TokenSpan(self._known_id(token), special=True) for token in before)
         for text in group:
             for part, at, is_added in self._splitter.split(text):
                 pieces = [(part, 0, len(part))] if is_added else self._pieces(part, offsets)
                 for token, start, end in pieces:
-                    yield TokenSpan(self._known_id(token), token, at + start, at + end)
-        yield from (TokenSpan(self._known_id(token), token, special=True) for token in after)
+                    yield TokenSpan(self._known_id(token), at + start, at + end)
+        yield from (TokenSpan(self._known_id(token), special=True) for token in after)
 
     def _around(self) -> tuple[list[str], list[str]]:
         """Special tokens before and after a text."""
@@ -224,12 +226,12 @@ def _unlocated_pieces(model: Any, text: str) -> Iterator[tuple[str, int, int]]:
 
 def _located_pieces(model: Any, text: str) -> Iterator[tuple[str, int, int]]:
     """Yield (piece, start, end) in characters. SentencePiece reports bytes, in fields 1, 4 and 5 of each piece."""
-    character_at, position = dict[int, int](), 0
-    for index, character in enumerate(text):
-        character_at[position] = index
-        position += len(character.encode())
-    character_at[position] = len(text)
-    for field, value in protobuf_fields(model.encode(text, out_type="serialized_proto")):
+    begins = (np.frombuffer(text.encode(), np.uint8) & 0xC0) != 0x80  # bytes that begin a character in UTF-8
+    character_at = array("q", (np.cumsum(begins) - 1).tobytes())
+    character_at.append(len(text))
+    # For 390,000 tokens the call for lists holds Python's global lock for 6 ms, the call for one text for 36 ms.
+    (proto,) = model.encode([text], out_type="serialized_proto", num_threads=1)
+    for field, value in protobuf_fields(proto):
         if field == 2 and isinstance(value, bytes):
             piece: dict[int, Any] = dict(protobuf_fields(value))
             yield piece[1].decode(), character_at[piece.get(4, 0)], character_at[piece.get(5, 0)]

@@ -76,7 +76,6 @@ class PairTemplate:
             type_ids=[kind for _, kinds, _ in parts for kind in kinds],
             special=[special for ids, _, special in parts for _ in ids],
             offsets=[],
-            tokens=[],
         )
 
     def _is_repeated(self, ids: Sequence[int], special: tuple[tuple[int, int], ...]) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from server.text.computed import Computed
 from server.text.streams import TokenStream
 from server.text.tokenizer import Encoding
 
@@ -14,13 +16,11 @@ class TokenSpan(NamedTuple):
     """A token and its place in a text.
 
     token_id: id of the token.
-    token: vocabulary entry, or the text of an unknown token.
     start, end: place in characters of the text; both 0 for a token that was added around it.
     special: whether the token was added around the text.
     """
 
     token_id: int
-    token: str
     start: int = 0
     end: int = 0
     special: bool = False
@@ -50,14 +50,16 @@ class PythonTokenizer(ABC):
         return [self._encode(group, add_special_tokens, offsets) for group in groups]
 
     def _encode(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Encoding:
-        spans = list(self.spans(group, add_special_tokens, offsets))
-        return Encoding(
-            ids=[span.token_id for span in spans],
-            type_ids=[0] * len(spans),
-            special=[span.special for span in spans],
-            offsets=[(span.start, span.end) for span in spans] if offsets else [],
-            tokens=[span.token for span in spans] if offsets else [],
-        )
+        ids, special = list[int](), list[bool]()
+        places = array("q"), array("q")
+        for token_id, start, end, is_special in self.spans(group, add_special_tokens, offsets):
+            ids.append(token_id)
+            special.append(is_special)
+            if offsets:
+                places[0].append(start)
+                places[1].append(end)
+        located = Computed(len(ids), lambda index: (places[0][index], places[1][index]))
+        return Encoding(ids=ids, type_ids=[0] * len(ids), special=special, offsets=located if offsets else [])
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         stream = self.stream(skip_special_tokens)

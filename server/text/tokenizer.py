@@ -17,13 +17,12 @@ class TokenizerError(ValueError):
 
 @dataclass(frozen=True)
 class Encoding:
-    """The tokens of one text, or of a pair of texts. All lists have one entry per token.
+    """The tokens of one text, or of a pair of texts. All sequences have one entry per token.
 
     ids: token ids.
     type_ids: token type: 1 for the second text of a pair where the family distinguishes the two, else 0.
     special: True for a token that was added around the text and False for one found in it.
     offsets: (start, end) of each token in characters of its text. Empty when offsets were not requested.
-    tokens: vocabulary entry of each token. Empty when offsets were not requested.
     words: index of each token's word in its text; None for special tokens. Empty when offsets were not requested, and
         for tokenizers that do not split at words (Marian).
     sides: text of a pair that each token belongs to, 0 or 1; None for special tokens. Empty when `words` is.
@@ -32,8 +31,7 @@ class Encoding:
     ids: list[int]
     type_ids: list[int]
     special: list[bool]
-    offsets: list[tuple[int, int]]
-    tokens: list[str]
+    offsets: Sequence[tuple[int, int]]
     words: list[int | None] = field(default_factory=list)
     sides: list[int | None] = field(default_factory=list)
 
@@ -86,7 +84,7 @@ class Tokenizer(Protocol):
         texts: texts, or the first texts of pairs.
         pairs: second text of each pair.
         add_special_tokens: whether to add the special tokens of the family around each text.
-        offsets: whether to fill `Encoding.offsets`, `tokens`, `words` and `sides`. Without them encoding is faster.
+        offsets: whether to fill `Encoding.offsets`, `words` and `sides`. Without them encoding is faster.
         """
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:

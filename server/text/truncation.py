@@ -35,7 +35,6 @@ def select(encoding: Encoding, indices: list[int]) -> Encoding:
         type_ids=[encoding.type_ids[index] for index in indices],
         special=[encoding.special[index] for index in indices],
         offsets=[encoding.offsets[index] for index in indices] if encoding.offsets else [],
-        tokens=[encoding.tokens[index] for index in indices] if encoding.tokens else [],
         words=[encoding.words[index] for index in indices] if encoding.words else [],
         sides=[encoding.sides[index] for index in indices] if encoding.sides else [],
     )

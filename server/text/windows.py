@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
 from server.text.tokenizer import Encoding
 
-Window = list[int]
-"""Indices of an encoding's tokens, in order: those of the window, and all tokens around the text."""
+
+@dataclass(frozen=True)
+class Window:
+    """Indices of an encoding's tokens, in order: the text tokens of the window, and all tokens around the text.
+
+    before, text, after: the tokens before the text, the window's part of the text, and the tokens after the text.
+    """
+
+    before: range
+    text: range
+    after: range
+
+    def __iter__(self) -> Iterator[int]:
+        return chain(self.before, self.text, self.after)
+
+    def __len__(self) -> int:
+        return len(self.before) + len(self.text) + len(self.after)
 
 
 def windows(encoding: Encoding, run: tuple[int, int], max_tokens: int, stride: int) -> list[Window]:
@@ -21,7 +40,7 @@ def windows(encoding: Encoding, run: tuple[int, int], max_tokens: int, stride: i
     found = []
     for first in range(start, max(end, start + 1), width - stride):
         last = min(first + width, end)
-        found.append([*range(start), *range(first, last), *range(end, len(encoding.ids))])
+        found.append(Window(range(start), range(first, last), range(end, len(encoding.ids))))
         if last == end:
             break
     return found

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -98,6 +99,8 @@ def count_numbers(value: Any) -> int:
     """Number of floating-point numbers in a result."""
     if isinstance(value, np.ndarray):
         return int(value.size)
+    if isinstance(value, msgspec.Struct):
+        return sum(count_numbers(getattr(value, name)) for name in value.__struct_fields__)
     if dataclasses.is_dataclass(value):
         return sum(count_numbers(getattr(value, field.name)) for field in dataclasses.fields(value))
     if isinstance(value, (list, tuple)):
@@ -197,6 +200,15 @@ def test_ordinary_requests_cause_work(measurement: Measurement, operation: Opera
     """Negative control: the measurement sees the work."""
     _, work = measurement.run(operation, ORDINARY[operation])
     assert work.input_characters and work.input_tokens and work.sequences >= 2 and work.answer_numbers
+
+
+@pytest.mark.parametrize("operation", ORDINARY, ids=lambda operation: operation.__name__)
+def test_every_operation_is_refused_without_room_for_its_cost(
+    measurement: Measurement, operation: Operation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measurement.runtime.admission, "memory_bytes", 100)
+    _, work = measurement.run(operation, ORDINARY[operation])
+    assert work == Cost(0, 0, 0)
 
 
 def test_equal_lengths_cost_the_same(measurement: Measurement) -> None:

@@ -189,7 +189,7 @@ async def test_logprobs_and_stream_reach_the_engine(bench: Bench, http: httpx.As
 def encoding(text: str) -> Encoding:
     """One token per character; `<` and `>` are special tokens."""
     special = [character in "<>" for character in text]
-    return Encoding(list(map(ord, text)), [0] * len(text), special, [], [])
+    return Encoding(list(map(ord, text)), [0] * len(text), special, [])
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from server.operations import spans
 from server.operations.spans import best_spans
 from server.text.tokenizer import Encoding
 
@@ -17,7 +18,6 @@ def letter_tokens(context: str, words: list[int | None]) -> Encoding:
         type_ids=[0] * (size + 4),
         special=[True, False, True, *[False] * size, True],
         offsets=[(0, 0), (0, 1), (0, 0), *((i, i + 1) for i in range(size)), (0, 0)],
-        tokens=[""] * (size + 4),
         words=[None, 0, None, *words, None],
     )
 
@@ -37,6 +37,18 @@ def test_answers_are_distinct_whole_words_of_at_most_15_tokens() -> None:
     assert places[0] == (0, 4)  # starts in the word of b and ends in the word of c
     single = letter_tokens(context, [None] * 26)
     assert best_spans(single, (3, 29), [(window, logits)], 0, 1)[0].start == 0
+
+
+def test_spans_that_are_dropped_on_the_way_change_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    encoding = letter_tokens("a" * 200, [index // 2 for index in range(200)])
+    parts = [
+        ([0, *range(start, start + 60), 203], generator.normal(0, 3, (62, 2)).astype(np.float32))
+        for start in (3, 33, 63, 93, 123, 143)
+    ]
+    found = best_spans(encoding, (3, 203), parts, 0, 5)
+    monkeypatch.setattr(spans, "_KEPT_SPANS", 1000)
+    assert found == best_spans(encoding, (3, 203), parts, 0, 5) and len(found) == 5
 
 
 def test_an_answer_found_in_two_windows_has_the_higher_score() -> None:

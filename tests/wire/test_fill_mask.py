@@ -45,4 +45,7 @@ def test_fill_mask_refuses_invalid_fields(client: httpx.Client) -> None:
     refused(client, "/fill_mask", "top_k", inputs="<mask>", top_k=0)
     refused(client, "/fill_mask", "top_k", inputs="<mask>", top_k=257)
     refused(client, "/fill_mask", "targets", inputs="<mask>", targets=[])
+    message = refused(client, "/fill_mask", "top_k", "request_too_large", inputs=["<mask>"] * 65, top_k=256)
+    assert "16,640 words" in message and "16,384" in message
+    assert len(post(client, "/fill_mask", inputs=["<mask>"] * 65, top_k=256, targets=["q"])) == 65
     assert "/embed" in refused(client, "/fill_mask", "model", inputs="<mask>", model="embedder")

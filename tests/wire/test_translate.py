@@ -141,6 +141,11 @@ def test_options_without_meaning_for_translations_are_refused(client: httpx.Clie
     refused(client, next(iter(body)), **body)
 
 
+def test_too_many_sentences_are_refused(client: httpx.Client) -> None:
+    message = refused(client, "inputs", "request_too_large", inputs=["a.\n" * 4097, "b.\n" * 4096])
+    assert "8,193" in message and "8,192" in message
+
+
 def test_a_decoder_cannot_translate(client: httpx.Client) -> None:
     assert "/generate" in refused(client, "model", model="decoder")
 

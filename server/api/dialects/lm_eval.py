@@ -6,7 +6,7 @@ They are those of vLLM. Without a model's name they describe the first model tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -19,6 +19,7 @@ from server.api.state import State
 from server.ipc.call import Call
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.tokenize import DetokenizeSpec, TokenizeSpec, detokenize, tokenize
+from server.text.computed import Computed
 
 
 class PromptTokensBody(Body):
@@ -65,14 +66,15 @@ class TokenizerInfo(AnswerBody):
 class PromptTokens:
     """Token ids of one text. context_tokens: longest sequence of the model."""
 
-    token_ids: list[int]
+    token_ids: Sequence[int]
     context_tokens: int
 
 
 async def _tokenize(runtime: Runtime, call: Call, spec: TokenizeSpec) -> PromptTokens:
     model = _model(runtime, spec.model)
     (tokens,) = await tokenize(runtime, call, replace(spec, model=model.name))
-    return PromptTokens([token.token_id for token in tokens], model.info.context_tokens)
+    ids = Computed(len(tokens), lambda index: tokens[index].token_id)
+    return PromptTokens(ids, model.info.context_tokens)
 
 
 async def _detokenize(runtime: Runtime, call: Call, spec: DetokenizeSpec) -> list[str]:
@@ -106,7 +108,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         parse=PromptTokensBody.spec,
         run=_tokenize,
         render=lambda body, found: {
-            "tokens": found.token_ids,
+            "tokens": iter(found.token_ids),
             "count": len(found.token_ids),
             "max_model_len": found.context_tokens,
         },

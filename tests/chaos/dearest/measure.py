@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from tests.chaos.dearest.monitor import Stalls
+from tests.chaos.dearest.recipe import JSON
 from tests.waiting import HANG_SECONDS, eventually
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -79,7 +80,9 @@ class MeasuredServer:
         with urllib.request.urlopen(self.url + path) as response:
             return bytes(response.read())
 
-    def request(self, path: str, body: bytes | None = None, timeout: float = HANG_SECONDS) -> Answer:
+    def request(
+        self, path: str, body: bytes | None = None, timeout: float = HANG_SECONDS, content_type: str = JSON
+    ) -> Answer:
         """Send one request (`GET` without a body) and read the whole answer, of which only the begin is kept."""
         parts = urlsplit(self.url)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
@@ -87,7 +90,7 @@ class MeasuredServer:
         size, text, status = 0, b"", 0
         try:
             method = "GET" if body is None else "POST"
-            connection.request(method, path, body, {"content-type": "application/json"})
+            connection.request(method, path, body, {"content-type": content_type})
             response = connection.getresponse()
             while chunk := response.read1(_READ_BYTES):
                 size += len(chunk)
@@ -111,7 +114,9 @@ class MeasuredServer:
             used = now
             time.sleep(0.1)
 
-    def measure(self, path: str, bodies: Sequence[bytes], timeout: float = HANG_SECONDS) -> Measurement:
+    def measure(
+        self, path: str, bodies: Sequence[bytes], timeout: float = HANG_SECONDS, content_type: str = JSON
+    ) -> Measurement:
         """Send bodies to one route at the same time, and wait until all are answered or `timeout` seconds are over."""
         process = Path(f"/proc/{self.process.pid}")
         self.settle()
@@ -119,7 +124,7 @@ class MeasuredServer:
         (process / "clear_refs").write_text("5")  # the peak is counted from now on
         self.stalls.reset()
         with ThreadPoolExecutor(len(bodies)) as threads:
-            answers = list(threads.map(lambda body: self.request(path, body, timeout), bodies))
+            answers = list(threads.map(lambda body: self.request(path, body, timeout, content_type), bodies))
         self.request("/health")
         seconds, own_seconds = self.stalls.longest()
         peak = _memory(process, "VmHWM")

@@ -1,18 +1,28 @@
-"""Request bodies in few bytes: JSON in which long strings, lists and objects are written as a pattern and a count.
+"""Request bodies in few bytes: JSON in which long strings, lists, objects and files are a pattern and a count.
 
 {"$text": ["ab ", 4000]}     the first 4,000 characters of "ab ab ab ..."
 {"$list": [7, 1000]}         a list of 1,000 sevens
 {"$each": ["label ", 30]}    the 30 different strings "label 0", "label 1", ...
 {"$keys": [1.0, 500]}        an object with the keys "0" to "499" and equal values
 {"$deep": 30}                30 lists inside each other
+{"$wav": [3, 16000, 1, 16]}  a WAV file: 3 seconds of noise at 16,000 Hz, one channel of 16 bits
+
+A whole body may be a form: {"$multipart/form-data": fields} or {"$application/x-www-form-urlencoded": fields}.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 import orjson
 
+JSON, MULTIPART, URL_ENCODED = "application/json", "multipart/form-data", "application/x-www-form-urlencoded"
+_BOUNDARY = "boundary"
+_WAV_COUNT = 1 << 20
+"""Size of one second of sound among the counts of a recipe, so that a file is shortened first."""
 Recipe = Any
 """JSON value in which objects with one key that begins with `$` are patterns."""
 
@@ -37,6 +47,8 @@ def expand(recipe: Recipe) -> Any:
             for _ in range(depth):
                 value = [value]
             return value
+        case "$wav", (seconds, rate, channels, bits):
+            return wav(seconds, rate, channels, bits)
     return {key: expand(one) for key, one in recipe.items()}
 
 
@@ -51,7 +63,55 @@ def pattern(recipe: Recipe) -> tuple[str, Any] | None:
 
 def body_bytes(recipe: Recipe) -> bytes:
     """The bytes of a request body."""
-    return orjson.dumps(expand(recipe))
+    media_type, fields = body_parts(recipe)
+    expanded = expand(fields)
+    if media_type == JSON:
+        return orjson.dumps(expanded)
+    pairs = [(name, one) for name, value in expanded.items() for one in _form_values(value)]
+    if media_type == URL_ENCODED:
+        return urlencode(pairs).encode()
+    return b"".join(_form_part(name, value) for name, value in pairs) + f"--{_BOUNDARY}--\r\n".encode()
+
+
+def body_parts(recipe: Recipe) -> tuple[str, Recipe]:
+    """Media type and fields of a body."""
+    found = pattern(recipe)
+    if found is not None and found[0][1:] in (MULTIPART, URL_ENCODED):
+        return found[0][1:], found[1]
+    return JSON, recipe
+
+
+def content_type(recipe: Recipe) -> str:
+    """The header `Content-Type` of a body."""
+    media_type, _ = body_parts(recipe)
+    return f"{media_type}; boundary={_BOUNDARY}" if media_type == MULTIPART else media_type
+
+
+def _form_values(value: Any) -> Iterator[str | bytes]:
+    if isinstance(value, list):
+        for one in value:
+            yield from _form_values(one)
+    elif isinstance(value, str | bytes):
+        yield value
+    elif value is not None:
+        yield orjson.dumps(value).decode()
+
+
+def _form_part(name: str, value: str | bytes) -> bytes:
+    file = '; filename="file"' if isinstance(value, bytes) else ""
+    head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n'
+    return head.encode() + (value.encode() if isinstance(value, str) else value) + b"\r\n"
+
+
+def wav(seconds: float, rate: int, channels: int, bits: int) -> bytes:
+    """A WAV file of noise."""
+    frame = channels * bits // 8
+    size = int(seconds * rate) * frame
+    noise = bytes(range(7, 247, 3)) * (size // 80 + 1)
+    head = struct.pack(
+        "<4sI4s4sIHHIIHH", b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, channels, rate, rate * frame, frame, bits
+    )
+    return head + struct.pack("<4sI", b"data", size) + noise[:size]
 
 
 def shrink(recipe: Recipe, max_bytes: int) -> Recipe:
@@ -69,7 +129,11 @@ def _counts(recipe: Recipe) -> list[int]:
             return [count, *_counts(item)]
         case "$each", (_, count):
             return [count]
-    inner = recipe.values() if isinstance(recipe, dict) else recipe if isinstance(recipe, list) else ()
+        case "$wav", (seconds, *_):
+            return [_WAV_COUNT * seconds]
+        case str(), Mapping() as fields:
+            return _counts(fields)
+    inner = recipe.values() if isinstance(recipe, Mapping) else recipe if isinstance(recipe, list) else ()
     return [count for one in inner for count in _counts(one)]
 
 
@@ -78,6 +142,10 @@ def _halved(recipe: Recipe, count: int) -> Recipe:
         case str(name), [item, number]:
             kept = item if name in ("$text", "$each") else _halved(item, count)
             return {name: [kept, number // 2 if number == count else number]}
-    if isinstance(recipe, dict):
+        case "$wav", [seconds, *rest]:
+            return {"$wav": [seconds / 2 if _WAV_COUNT * seconds == count else seconds, *rest]}
+        case str(name), Mapping() as fields:
+            return {name: _halved(fields, count)}
+    if isinstance(recipe, Mapping):
         return {key: _halved(one, count) for key, one in recipe.items()}
     return [_halved(one, count) for one in recipe] if isinstance(recipe, list) else recipe

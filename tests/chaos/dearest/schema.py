@@ -16,6 +16,17 @@ from tests.chaos.dearest.recipe import Recipe, pattern
 UNITS = ("a ", "a", " ", "\n", "one two. ", "<b>x</b> ", "\ufdfa", "\u4e2d", "7", ".", "\U0001f600", "{{", "[MASK] ")
 """Patterns of long texts: words, one word, white space, sentences, markup, a character of many tokens, and others."""
 SIZES = (1, 16, 48, 64, 256, 512, 1024, 4096, 20_000, 60_000, 200_000, 400_000, 2_000_000)
+SECONDS = (0.01, 1, 60, 600, 1800, 30_000)
+SOUNDS = (
+    (16_000, 1, 16),
+    (8_000, 1, 8),
+    (1_000, 1, 8),
+    (44_100, 2, 16),
+    (192_000, 8, 32),
+    (191_999, 1, 24),
+    (11_025, 1, 8),
+)
+"""(rate, channels, bits) of WAV files."""
 MAX_DEPTH = 6
 """Levels of a body that are changed or created."""
 
@@ -59,6 +70,9 @@ class Mutator:
         if "enum" in schema:
             return self.random.choice(schema["enum"])
         kind = schema.get("type")
+        if schema.get("format") == "binary":
+            rate, channels, bits = self.random.choice(SOUNDS)
+            return {"$wav": [self.random.choice(SECONDS), rate, channels, bits]}
         if kind == "string":
             return {"$text": [self.random.choice(UNITS), self._size(schema.get("minLength"), schema.get("maxLength"))]}
         if kind in ("integer", "number"):
@@ -143,6 +157,7 @@ class Mutator:
         """Whether a value looks like one of this schema; used to keep an alternative rather than to validate."""
         kinds = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
         patterns = {"$text": "string", "$list": "array", "$each": "array", "$keys": "object", "$deep": "array"}
+        patterns["$wav"] = "string"
         found = pattern(recipe)
         kind = patterns[found[0]] if found else kinds.get(type(recipe))
         return schema.get("type") == kind or (schema.get("type") == "number" and kind == "integer")

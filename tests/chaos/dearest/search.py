@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.dearest.measure import MeasuredServer, Measurement
-from tests.chaos.dearest.recipe import Recipe, body_bytes, shrink
+from tests.chaos.dearest.recipe import (
+    JSON,
+    MULTIPART,
+    URL_ENCODED,
+    Recipe,
+    body_bytes,
+    body_parts,
+    content_type,
+    shrink,
+)
 from tests.chaos.dearest.schema import Mutator
 
 STALL_LIMIT_SECONDS = 0.05
@@ -41,23 +50,35 @@ class Dear:
 
 @dataclass(frozen=True)
 class PostRoute:
-    """A route of the OpenAPI document. schema: of its JSON body."""
+    """A route of the OpenAPI document. schema: of its body. media_type: JSON, or a form."""
 
     path: str
     schema: Mapping[str, Any]
     examples: Sequence[Mapping[str, Any]]
+    media_type: str = JSON
+
+    def body(self, fields: Recipe) -> Recipe:
+        """The recipe of a body with these fields."""
+        return fields if self.media_type == JSON else {f"${self.media_type}": fields}
 
 
-def post_routes(document: Mapping[str, Any]) -> list[PostRoute]:
-    """All routes that take a JSON body. Several dialects of one path give one route for each example."""
+def post_routes(document: Mapping[str, Any], models: Sequence[str] = ()) -> list[PostRoute]:
+    """All routes that take a body: one for each media type, and for each model if the path names one."""
     routes = []
     for path, methods in document["paths"].items():
         content = methods.get("post", {}).get("requestBody", {}).get("content", {})
-        if "application/json" in content:
-            media = content["application/json"]
-            found = media["examples"].values() if "examples" in media else [{"value": media.get("example", {})}]
-            routes.append(PostRoute(path, media["schema"], [one["value"] for one in found]))
+        for media_type in (JSON, MULTIPART, URL_ENCODED):
+            if media_type in content:
+                media = content[media_type]
+                found = media["examples"].values() if "examples" in media else [{"value": media.get("example", {})}]
+                examples = [_with_files(one["value"]) if media_type == MULTIPART else one["value"] for one in found]
+                paths = [path.replace("{model}", name) for name in models] if "{model}" in path and models else [path]
+                routes += [PostRoute(one, media["schema"], examples, media_type) for one in paths]
     return routes
+
+
+def _with_files(example: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: {"$wav": [1, 16_000, 1, 16]} if name == "file" else value for name, value in example.items()}
 
 
 def search(
@@ -67,6 +88,7 @@ def search(
     only: str = "",
     timeout: float = 20.0,
     max_bytes: int = 2 << 20,
+    max_audio_bytes: int = 25 << 20,
     report: Callable[[str], None] = print,
 ) -> list[Dear]:
     """The dearest bodies of each route, alone and then sixteen at once.
@@ -74,16 +96,17 @@ def search(
     tries: bodies to send to each route.
     only: regular expression; other paths are left out.
     timeout: seconds after which the client leaves.
-    max_bytes: the body limit of the server.
+    max_bytes, max_audio_bytes: the body limits of the server.
     """
     document = json.loads(server.page("/openapi.json"))
     models = [model["name"] for model in json.loads(server.page("/info"))["models"]]
     found: list[Dear] = []
-    for route in post_routes(document):
+    for route in post_routes(document, models):
         if not re.search(only, route.path):
             continue
         mutator = Mutator(document["components"]["schemas"], random.Random(f"{seed}{route.path}"))
-        dearest = _climb(server, route, mutator, models, tries, timeout, max_bytes)
+        limit = max_audio_bytes if "/audio/" in route.path else max_bytes
+        dearest = _climb(server, route, mutator, models, tries, timeout, limit)
         for one in dearest[:1]:
             report(line(one, 1))
             together = _dear(server, one.path, one.recipe, AT_ONCE, timeout)
@@ -133,10 +156,10 @@ def _climb(
     """The dearest bodies of one route, dearest first. Each try changes one of the best so far up to three times."""
     kept = [_first(server, route, example, models, timeout) for example in route.examples]
     for _ in range(tries):
-        recipe = mutator.random.choice(kept).recipe
+        _, recipe = body_parts(mutator.random.choice(kept).recipe)
         for _ in range(mutator.random.choice((1, 1, 2, 3))):
             recipe = mutator.mutate(route.schema, recipe)
-        tried = _dear(server, route.path, shrink(recipe, max_bytes), 1, timeout, mutator)
+        tried = _dear(server, route.path, shrink(route.body(recipe), max_bytes), 1, timeout, mutator)
         # A refused body is a step towards others only if it was dear.
         if tried.status < 400 or tried.score > kept[0].score:
             kept = sorted([*kept, tried], key=lambda dear: -dear.score)[: max(_KEPT, len(route.examples))]
@@ -148,18 +171,18 @@ def _first(
 ) -> Dear:
     """The example of a route, with a model that answers it."""
     unnamed = {name: value for name, value in example.items() if name != "model"}
-    first = _dear(server, route.path, unnamed, 1, timeout)
+    first = _dear(server, route.path, route.body(unnamed), 1, timeout)
     for name in models:
         if first.status < 400:
             break
-        first = _dear(server, route.path, unnamed | {"model": name}, 1, timeout)
+        first = _dear(server, route.path, route.body(unnamed | {"model": name}), 1, timeout)
     return first
 
 
 def _dear(
     server: MeasuredServer, path: str, recipe: Recipe, count: int, timeout: float, mutator: Mutator | None = None
 ) -> Dear:
-    measured: Measurement = server.measure(path, [body_bytes(recipe)] * count, timeout)
+    measured: Measurement = server.measure(path, [body_bytes(recipe)] * count, timeout, content_type(recipe))
     first = measured.answers[0]
     if mutator is not None and first.status in (400, 413, 422):
         mutator.hints += [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]{0,9}(?!\d)", first.text)[:4]]
