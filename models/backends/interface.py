@@ -22,7 +22,7 @@ from models.backends.cpu import library
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_operations
 from models.backends.cpu import sampling as cpu_sampling
-from models.backends.cpu.experts import PackedExperts
+from models.backends.cpu.experts import PackedExperts as PackedExperts
 from models.backends.cpu.group_weight import GroupWeight, fits
 from models.backends.cpu.library import StaleKernels as StaleKernels
 from models.backends.cpu.missing import why_kernels_are_missing

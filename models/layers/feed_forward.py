@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from models.backends import interface as ops
 from models.config import FeedForwardConfig
 from models.layers.linear import Linear
 
@@ -29,3 +30,9 @@ class FeedForward(nn.Module):
             inner = self.up(x, multiplier=self.gate(x, self.activation))
         output: Tensor = self.down(inner)
         return output
+
+    def pack(self, packer: ops.LinearPacker) -> None:
+        """Replace the weights by packed ones."""
+        for linear in (self.gate, self.up, self.down):
+            if linear is not None:
+                linear.pack(packer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,7 @@ class MixtureOfExperts(nn.Module):
         self.experts = nn.ModuleList(FeedForward(config.expert, hidden_size) for _ in range(config.num_experts))
         self.packed: ops.PackedExperts | None = None
         self.shared: FeedForward | None = None
+        self.shared_gate: Linear | None = None
         if config.shared is not None:
             self.shared = FeedForward(config.shared, hidden_size)
             self.shared_gate = Linear(hidden_size, 1, bias=False)
@@ -44,12 +46,14 @@ class MixtureOfExperts(nn.Module):
         if x.shape[0] == 0:
             return x
         shares, experts = self.route(x)
-        shared = None if self.shared is None else self.shared(x)
-        shared_gate = None if self.shared is None else self.shared_gate(x)
+        shared: Tensor | None = None if self.shared is None else self.shared(x)
+        shared_gate: Tensor | None = None if self.shared_gate is None else self.shared_gate(x)
         if self.packed is not None:
             return self.packed.mix(x, shares, experts, shared, shared_gate)
         total = self._mix(x, shares, experts)
-        return total if shared is None else total + torch.sigmoid(shared_gate) * shared
+        if shared is None or shared_gate is None:
+            return total
+        return total + torch.sigmoid(shared_gate) * shared
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Choose the experts of each token. x: [tokens, hidden]. Returns shares and expert indices, see `ops.route`."""
@@ -58,13 +62,14 @@ class MixtureOfExperts(nn.Module):
     def pack(self, packer: ops.LinearPacker, router_packer: ops.LinearPacker) -> None:
         """Replace the weights by packed ones. router_packer: packs the router and the gate of the shared expert."""
         self.router.pack(router_packer)
-        if self.shared is not None:
+        if self.shared_gate is not None:
             self.shared_gate.pack(router_packer)
-            for linear in self.shared.children():
-                linear.pack(packer)
+        if self.shared is not None:
+            self.shared.pack(packer)
         if self.packed is None:
-            inner = _in_panels([[one.up] if one.gate is None else [one.gate, one.up] for one in self.experts])
-            outer = _in_panels([[one.down] for one in self.experts])
+            experts = [cast(FeedForward, one) for one in self.experts]
+            inner = _in_panels([[one.up] if one.gate is None else [one.gate, one.up] for one in experts])
+            outer = _in_panels([[one.down] for one in experts])
             self.packed = ops.pack_experts(packer, inner, outer, self.config)
             del self.experts
 

@@ -99,7 +99,7 @@ class MappedMemory:
         self._map = map_in_huge_pages(descriptor, os.fstat(descriptor).st_size)
         end = len(self._map) - _TRAILER.size
         (length,) = _TRAILER.unpack_from(self._map, end)
-        index = msgspec.msgpack.decode(self._map[end - length : end], type=_Index)
+        index = msgspec.msgpack.decode(memoryview(self._map)[end - length : end], type=_Index)
         self.fingerprint = index.fingerprint
         self._entries = iter(index.tensors)
 

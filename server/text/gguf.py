@@ -137,7 +137,7 @@ def _sentencepiece(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], file
 def _unigram(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: TokenizerFiles) -> LibraryTokenizer:
     """A SentencePiece model of the kind Unigram, with the template of T5 or of XLM-RoBERTa."""
     charsmap = bytes(number & 255 for number in gguf.get("tokenizer.ggml.precompiled_charsmap") or ())
-    steps = [normalizers.Precompiled(charsmap)] if charsmap else []
+    steps: list[normalizers.Normalizer] = [normalizers.Precompiled(charsmap)] if charsmap else []
     unknown = _unknown(tokens, types)
     if unknown is None:
         raise TokenizerError(f"{gguf.name} has no token for unknown text")

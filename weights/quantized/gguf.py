@@ -162,7 +162,7 @@ def _q3_k(blocks: Tensor) -> QuantizedMatrix:
 
 def _six_bit_scales(packed: Tensor) -> tuple[Tensor, Tensor]:
     """Eight scales and eight minimums of six bits in twelve bytes: [..., 12] -> two [..., 8], uint8."""
-    first, second, third = packed.split(4, dim=-1)
+    first, second, third = torch.split(packed, 4, dim=-1)
     scales = torch.cat([first & 63, third & 15 | first >> 2 & 48], dim=-1)
     return scales, torch.cat([second & 63, third >> 4 | second >> 2 & 48], dim=-1)
 

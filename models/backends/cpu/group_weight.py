@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -230,43 +230,43 @@ def _pack(matrix: QuantizedMatrix, layout: _Layout, out: Tensor) -> None:
     panels = max(1, _PACKED_TOGETHER // (PANEL * layout.padded))
     for first in range(0, len(out), panels):
         part = out[first : first + panels]
-        rows = slice(first * PANEL, min((first + panels) * PANEL, len(matrix.codes)))
-        lines = [_lines(field, *part.shape[:2]) for field in _fields(matrix, layout.storage, rows)]
+        count = min(panels * PANEL, len(matrix.codes) - first * PANEL)
+        rows = cast(QuantizedMatrix, matrix.narrow(0, first * PANEL, count))
+        lines = [_lines(field, *part.shape[:2]) for field in _fields(rows, layout.storage)]
         start = 0
         for line in lines:
             part[:, :, start : start + line.shape[2]] = line
             start += line.shape[2]
         part[:, :, start : layout.header_bytes] = 0
-        part[:, :, layout.header_bytes :] = _packed_codes(matrix.codes[rows], layout, len(part))
+        part[:, :, layout.header_bytes :] = _packed_codes(rows.codes, layout, len(part))
 
 
-def _fields(matrix: QuantizedMatrix, storage: str, rows: slice) -> list[Tensor]:
+def _fields(matrix: QuantizedMatrix, storage: str) -> list[Tensor]:
     """Fields of the headers in their order: [out, blocks, numbers per block] each."""
-    scales, units = matrix.scales[rows], _units(matrix)
-    minimums = _minimums(matrix)[rows] if "MINIMUM" in storage or "ZERO" in storage else None
+    scales, units, minimums = matrix.scales, _units(matrix), _minimums(matrix)
     if units is None:
         kind = torch.float32 if "SINGLE" in storage else torch.float16
         fields = [scales.to(kind)]
         if storage == "HALF_ZERO":
             fields.append(_zeros(scales, minimums).to(torch.uint8))
-        elif minimums is not None:
+        elif "MINIMUM" in storage:
             fields.append(minimums.to(kind))
         return [field[:, :, None] for field in fields]
-    units = units[rows]
-    numbers = [scales] if minimums is None else [scales, minimums]
+    numbers = [scales, minimums] if "MINIMUM" in storage else [scales]
     whole = [_multiples(one, units[:, :, place]) for place, one in enumerate(numbers)]
-    return [*units.split(1, dim=2), *whole]
+    return [*torch.split(units, 1, dim=2), *whole]
 
 
 def _multiples(numbers: Tensor, units: Tensor) -> Tensor:
     """Numbers, [out, groups], as multiples of the units of their blocks, [out, blocks]: [out, blocks, groups], int8."""
-    by_block = numbers.unflatten(1, (units.shape[1], -1))
-    return (by_block / torch.where(units == 0, 1.0, units)[:, :, None]).nan_to_num().round().to(torch.int8)
+    by_block = torch.unflatten(numbers, 1, (units.shape[1], -1))
+    multiples = by_block / torch.where(units == 0, 1.0, units)[:, :, None]
+    return multiples.nan_to_num().round().to(torch.int8)
 
 
 def _lines(field: Tensor, panels: int, blocks: int) -> Tensor:
     """Put the numbers of the channels of a panel side by side: [out, blocks, numbers] -> [panels, blocks, bytes]."""
-    padded = _padded(field, panels * PANEL, blocks).unflatten(0, (panels, PANEL))
+    padded = torch.unflatten(_padded(field, panels * PANEL, blocks), 0, (panels, PANEL))
     return padded.permute(0, 2, 3, 1).flatten(2).contiguous().view(torch.uint8)
 
 
@@ -280,10 +280,10 @@ def _packed_codes(codes: Tensor, layout: _Layout, panels: int) -> Tensor:
         lower = units & 0x0F0F0F0F
         lines = (lower[:, 0] | lower[:, 1] << 4).transpose(1, 2)
         if layout.bits == 6:
-            upper = (units >> 4 & 0x03030303).unflatten(3, (-1, 2))
+            upper = torch.unflatten(units >> 4 & 0x03030303, 3, (-1, 2))
             third = upper[:, 0, :, :, 0] | upper[:, 1, :, :, 0] << 2 | upper[:, 0, :, :, 1] << 4
             third = (third | upper[:, 1, :, :, 1] << 6).transpose(1, 2)
-            lines = torch.cat([lines.unflatten(1, (-1, 2)), third[:, :, None]], dim=2)
+            lines = torch.cat([torch.unflatten(lines, 1, (-1, 2)), third[:, :, None]], dim=2)
     return lines.reshape(panels, -1).view(torch.uint8).view(panels, layout.padded // layout.block, -1)
 
 

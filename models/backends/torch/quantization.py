@@ -46,7 +46,8 @@ def quantize_int4(x: Tensor, group: int = 32) -> QuantizedMatrix:
     chunk = max(1, ROUNDED_TOGETHER // width)
     for first in range(0, 0 if x.is_meta else rows, chunk):
         part = slice(first, first + chunk)
-        wide = torch.nn.functional.pad(x[part].float(), (0, groups * group - width)).unflatten(1, (groups, group))
+        padded = torch.nn.functional.pad(x[part].float(), (0, groups * group - width))
+        wide = torch.unflatten(padded, 1, (groups, group))
         steps = wide.gather(2, wide.abs().argmax(2, keepdim=True)) / -8
         rounded = _rounded_to_4_bits(wide, steps)
         squares = rounded.square().sum(2, keepdim=True)
