@@ -89,21 +89,20 @@ class PieceTokenizer(PythonTokenizer):
             yield from _located_pieces(self._source, text) if offsets else _unlocated_pieces(self._source, text)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        skipped = self.special_ids if skip_special_tokens else frozenset[int]()
+        tokens = (self.id_to_token(token_id) for token_id in ids if token_id not in skipped)
+        text = self.join([token for token in tokens if token is not None])
+        return clean_up(text) if self._clean_up else text
+
+    def join(self, tokens: Sequence[str]) -> str:
         text, segment = "", list[str]()
-        for token_id in ids:
-            token = self.id_to_token(token_id)
-            if token is None or (skip_special_tokens and token_id in self.special_ids):
-                continue
+        for token in tokens:
             if token in self._special_tokens:
                 text += _join_pieces(self._target, segment) + token + self._gap
                 segment = []
             else:
                 segment.append(token)
-        text = (text + _join_pieces(self._target, segment)).replace("▁", " ").strip()
-        return clean_up(text) if self._clean_up else text
-
-    def join(self, tokens: Sequence[str]) -> str:
-        return _join_pieces(self._target, list(tokens)).replace("▁", " ").strip()
+        return (text + _join_pieces(self._target, segment)).replace("▁", " ").strip()
 
     def stream(self, skip_special_tokens: bool = True) -> PieceStream:
         skipped = self.special_ids if skip_special_tokens else frozenset()

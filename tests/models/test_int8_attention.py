@@ -38,7 +38,7 @@ def int8_reference(monkeypatch):
             ops,
             "packer",
             lambda dtype, device, quantization, out_dtype, memory=None: (
-                partial(ReferenceInt8Weight, out_dtype=out_dtype) if quantization else None
+                partial(ReferenceInt8Weight, out_dtype=out_dtype) if quantization else ops.DenseWeight
             ),
         )
         yield

@@ -79,8 +79,10 @@ def test_folders_of_the_hub_cache(tmp_path: Path) -> None:
 
 def test_other_directories(tmp_path: Path) -> None:
     assert refused(tmp_path).endswith("is not a checkpoint: it has no config.json")
-    (tmp_path / "model.gguf").touch()
-    assert "GGUF" in refused(tmp_path)
+    (tmp_path / "one.gguf").touch()
+    assert resolve(str(tmp_path)) == tmp_path / "one.gguf"
+    (tmp_path / "two.gguf").touch()
+    assert "has 2 GGUF models: choose from" in refused(tmp_path)
 
 
 def test_a_missing_path_says_how_far_it_exists(tmp_path: Path) -> None:
