@@ -49,7 +49,11 @@ class RunningServer:
         return total
 
     def worker(self) -> psutil.Process:
-        (child,) = (child for child in psutil.Process(self.process.pid).children() if "--fd" in child.cmdline())
+        server = psutil.Process(self.process.pid)
+        # A forked worker has the command line of its server.
+        (child,) = (
+            child for child in server.children() if "--fd" in child.cmdline() or child.cmdline() == server.cmdline()
+        )
         return child
 
     def wait_ready(self) -> None:
