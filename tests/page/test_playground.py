@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,11 @@ def test_token_probabilities_on_hover_and_by_keyboard(playground: Playground) ->
 def test_stop(playground: Playground) -> None:
     panel = playground.tab("Generate")
     panel.get_by_label("Length").fill("400")
+    # A story that ends early would be finished before the button is pressed.
+    playground.page.route(
+        "**/generate",
+        lambda route: route.continue_(post_data=json.dumps(route.request.post_data_json | {"ignore_eos": True})),
+    )
     before = _cancelled(playground)
     panel.evaluate(
         """(panel) => {
@@ -72,6 +78,7 @@ def test_stop(playground: Playground) -> None:
     expect(panel.locator(".primary")).to_be_visible()
     playground.page.wait_for_timeout(100)
     assert _cancelled(playground) == before + 1
+    playground.page.unroute("**/generate")
 
 
 def _cancelled(playground: Playground) -> float:
