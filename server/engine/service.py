@@ -106,7 +106,8 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     reuse_large_blocks()
     for _, info in built if options.worker_index == 0 else []:
         for note in info.notes:
-            log.info("model %r, %s: %s", info.name, info.checkpoint_format, note)
+            # The log of a worker begins at warnings.
+            log.warning("model %r, %s: %s", info.name, info.checkpoint_format, note)
     adapters = [info for model, (_, base) in zip(loaded, built, strict=True) for info in adapter_infos(model, base)]
     return engine, [info for _, info in built] + adapters
 
