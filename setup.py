@@ -54,7 +54,7 @@ LINK_FLAGS = ["-shared"]
 
 
 class BuildError(Exception):
-    """The kernels cannot be built. The message is one line: the reason and the remedy."""
+    """Raised if the kernels cannot be compiled. The message is one line: the reason and the remedy."""
 
 
 class Compiler(NamedTuple):

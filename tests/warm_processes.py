@@ -211,7 +211,7 @@ class _ForkedWorker:
 
 
 def _become(command: Callable[[], None], descriptors: Sequence[int], environment: Mapping[str, str]) -> NoReturn:
-    """Run a command in this fork as a new interpreter would, and end the process.
+    """Turn a forked process into one that runs only this command, and end it with the exit status of the command.
 
     descriptors: kept open besides standard input, output and error.
     """

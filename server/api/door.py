@@ -17,7 +17,7 @@ OVER_CONNECTION_LIMIT = "triptych.over_connection_limit"
 
 
 class Door:
-    """Counts requests in progress and the bytes of their bodies.
+    """Limits how many requests are in progress, and the bytes of their bodies.
 
     max_requests: most requests in progress.
     max_body_bytes: most bytes of all their bodies, as the clients announce them.

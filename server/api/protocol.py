@@ -113,7 +113,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _answer(self, cycle: RequestResponseCycle, response: Response) -> None:
-        """Write a whole response. The rest of the request's body is read and dropped."""
+        """Send a complete response to a request that no route handles. The rest of its body is read and dropped."""
         keep_alive = cycle.keep_alive and not self._is_over_limit
         headers = [*cycle.default_headers, *response.raw_headers]
         if not keep_alive:

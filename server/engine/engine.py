@@ -50,7 +50,7 @@ class DeviceLost(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ModelEngine:
-    """One loaded model.
+    """The engines that compute the requests of one loaded model.
 
     generation, encoding: its engines; None if the model lacks the task.
     adapters: names of its adapters.

@@ -103,7 +103,7 @@ class Schedule:
 
 
 class Scheduler:
-    """The waiting and running groups of one model.
+    """Decides which waiting and running groups of one model each step computes.
 
     blocks: KV blocks of the groups.
     max_batch_tokens: maximum cost of a step with prefill. Sources count by `source_cost`. A step that delays running

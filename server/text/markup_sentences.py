@@ -194,7 +194,7 @@ def _locate(text: str, split: Sequence[tuple[str, str]]) -> Iterator[_SentenceSp
 
 
 def _without_atoms(run: Run) -> str:
-    """The text of a run with spaces in place of the atoms' text."""
+    """The text of a run, with each atom (markup that is not translated) replaced by as many spaces."""
     return "".join([" " * len(piece.text) if piece.kind == "atom" else piece.text for piece in run.pieces])
 
 

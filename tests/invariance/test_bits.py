@@ -51,7 +51,7 @@ def test_decoding_alone_and_together(tmp_path, name, case):
 @pytest.mark.parametrize("name", DECODERS)
 @torch.inference_mode()
 def test_a_prompt_in_chunks(tmp_path, name, case):
-    """The last logits of a prompt have the same bits for any chunk size, alone and in a batch."""
+    """The logits after a prompt have the same bits for any size of prefill chunks, alone and in a batch."""
     assert cpu_ops.available(), "build the kernels: pip install -e ."
     dtype, quantization = CASES[case]
     architecture, config = DECODERS[name]

@@ -84,7 +84,7 @@ def test_float_experts_equal_the_reference(isa, dtype, config):
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @torch.inference_mode()
 def test_quantized_experts_equal_the_reference(isa, dtype, config, kind):
-    """The reference rounds inputs and weights of every expert alike, and has exact sums."""
+    """Quantised experts give the results of a reference with the same rounding and exact sums."""
     moe, x = packed(random_moe(config, dtype), kind), torch.randn(50, HIDDEN).to(dtype)
     expected = random_moe(config, dtype)
     for module in [module for expert in expected.experts for module in expert.modules()]:

@@ -197,7 +197,7 @@ ORDINARY = {
 
 @pytest.mark.parametrize("operation", ORDINARY, ids=lambda operation: operation.__name__)
 def test_ordinary_requests_cause_work(measurement: Measurement, operation: Operation) -> None:
-    """Negative control: the measurement sees the work."""
+    """A request within the limits is measured to do work, so the tests above would notice work before a refusal."""
     _, work = measurement.run(operation, ORDINARY[operation])
     assert work.input_characters and work.input_tokens and work.sequences >= 2 and work.answer_numbers
 

@@ -293,7 +293,10 @@ def _gpt_neox(of: Metadata) -> Settings:
 
 
 def _falcon(of: Metadata) -> Settings:
-    """Falcon 7B has one key head. Falcon 40B has groups of them and two norms, Falcon 2 has groups and one norm."""
+    """Settings of Falcon. The file tells its variants apart by their key heads and norms.
+
+    Falcon 7B has one key head, Falcon 40B has groups of key heads and two norms, Falcon 2 has groups and one norm.
+    """
     kv_heads = of.integer("attention.head_count_kv", 1)
     return _rotary(
         of,

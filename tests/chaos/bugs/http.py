@@ -197,7 +197,7 @@ def slow_senders_have_no_deadline() -> None:
 
 @bug("http")
 def text_work_runs_in_the_event_loop() -> None:
-    """Texts are tokenized in the thread of the event loop."""
+    """Plants a bug: pools run their work, such as tokenizing, in the thread of the event loop."""
     from server.operations.pools import Pool
     from server.operations.runtime import Runtime
 

@@ -95,7 +95,10 @@ def _tokens(running: RunningServer) -> float:
 
 
 def _judge(record: Record, outcome: load.Outcome) -> list[float]:
-    """Check all answers. Returns the times of the refusals, or a time that no limit allows if there are none."""
+    """Record whether all answers of a load are as promised.
+
+    Returns the seconds of each refusal; one time above every limit if nothing was refused.
+    """
     refusals = outcome.refusal_seconds
     record.runs += outcome.served + len(refusals) + sum(outcome.failures.values())
     record.most("resets", outcome.failures.get("ConnectionResetError", 0), 0, "")

@@ -91,7 +91,7 @@ def search(
     max_audio_bytes: int = 25 << 20,
     report: Callable[[str], None] = print,
 ) -> list[Dear]:
-    """The dearest bodies of each route, alone and then sixteen at once.
+    """Find the most expensive bodies of each route, and send each alone and then sixteen at once.
 
     tries: bodies to send to each route.
     only: regular expression; other paths are left out.
