@@ -22,7 +22,7 @@ COPY pyproject.toml setup.py README.md LICENSE ./
 COPY models ./models
 COPY weights ./weights
 COPY server ./server
-RUN pip install -c constraints.txt '.[detect]'
+RUN pip install -c constraints.txt '.[audio,detect]'
 
 FROM build AS build-cuda
 RUN pip install -c constraints.txt torch
@@ -30,7 +30,7 @@ COPY pyproject.toml setup.py README.md LICENSE ./
 COPY models ./models
 COPY weights ./weights
 COPY server ./server
-RUN pip install -c constraints.txt '.[detect]'
+RUN pip install -c constraints.txt '.[audio,detect]'
 
 FROM ${BASE} AS runtime
 RUN useradd --create-home --uid 10001 triptych

@@ -35,7 +35,7 @@ $(RUNTIME): $(BIN)/python pyproject.toml setup.py constraints.txt $(wildcard mod
 	@echo "2/3 installing torch (a download of some 200 MB)"
 	@$(PIP) install -c constraints.txt "$$(grep '^torch==' constraints.txt)"
 	@echo "3/3 installing the other packages, and compiling the kernels (a minute or two)"
-	@KERNELS_PROGRESS=/proc/$$$$/fd/2 $(PIP) install -c constraints.txt -e '.[detect]'
+	@KERNELS_PROGRESS=/proc/$$$$/fd/2 $(PIP) install -c constraints.txt -e '.[audio,detect]'
 	@touch $@
 
 # Their names only: installing the package with its extra would compile the kernels once more.

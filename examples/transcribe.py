@@ -1,4 +1,4 @@
-"""POST /v1/audio/transcriptions: a WAV file to text with times. Needs a Whisper model.
+"""POST /v1/audio/transcriptions: a recording to text with times. Needs a Whisper model.
 
 Usage: python examples/transcribe.py recording.wav
 """

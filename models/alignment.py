@@ -1,17 +1,27 @@
-"""Compute the cross-attention weights of a translation, in a separate forward pass.
+"""Compute the cross-attention weights of a generated text, in a separate forward pass.
 
-The weights are those of the last layer, averaged over its heads. Bahdanau et al. 2015 (arXiv:1409.0473, figure 3) show
-such weights for a model with one layer and one head.
+Of a translation: the weights of the last layer, averaged over its heads. Bahdanau et al. 2015 (arXiv:1409.0473, figure
+3) show such weights for a model with one layer and one head.
+
+Of speech: the weights of chosen heads, normalised over the tokens and smoothed over time, whose path of largest sum
+gives the time of each token. Source: the code published with Radford et al. 2022, arXiv:2212.04356 (`timing.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from models.attention_metadata import AttentionMetadata
+from models.backends import interface as ops
+from models.batch import EncoderBatch
+from models.kv_cache import KVCache
 from models.layers.attention import Attention
-from models.step_inputs import RaggedStepInputs
+from models.layers.positions import PositionEncodings
+from models.step_inputs import AttentionPattern, RaggedStepInputs
 
 
 class AlignmentStepInputs(RaggedStepInputs):
@@ -26,8 +36,71 @@ class AlignmentStepInputs(RaggedStepInputs):
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         assert self._source is not None
         key, _ = attention.keys_values(self._source.hidden, {})
-        heads, kv_heads = attention.config.num_heads, attention.config.num_kv_heads
-        key = key.repeat_interleave(heads // kv_heads, dim=1)
-        scores = torch.einsum("thd,shd->hts", query.float(), key.float()) * attention.config.scale
-        self.weights = scores.softmax(-1).mean(0)
+        self.weights = _weights(attention, query, key).mean(0)
         return super()._attend_source(layer, attention, query, metadata)
+
+
+class CachedAlignmentStepInputs(RaggedStepInputs):
+    """Step inputs for one whole text whose source keys and values are in a cache. Stores weights of chosen heads.
+
+    slots: [source tokens], int64, slots of the source in the cache.
+    heads: (layer, head) of the chosen heads.
+    weights: by head, [tokens, source tokens], float32; each row adds up to 1. Complete when the last layer has run.
+    """
+
+    kind = None
+
+    def __init__(
+        self,
+        batch: EncoderBatch,
+        encodings: PositionEncodings,
+        num_layers: int,
+        dtype: torch.dtype,
+        cross_cache: KVCache,
+        slots: Tensor,
+        heads: Sequence[tuple[int, int]],
+    ) -> None:
+        super().__init__(batch, encodings, num_layers, dtype)
+        self._cache, self._slots = cross_cache, slots
+        self._heads = frozenset(heads)
+        self.weights: dict[tuple[int, int], Tensor] = {}
+
+    def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
+        if pattern.cross:
+            return AttentionMetadata(self.lengths, (len(self._slots),))
+        return super()._make_metadata(pattern)
+
+    def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
+        key, value = self._cache.read(layer, self._slots)
+        chosen = [head for own, head in self._heads if own == layer]
+        if chosen:
+            weights = _weights(attention, query, key)
+            self.weights |= {(layer, head): weights[head] for head in chosen}
+        return ops.ragged_attention(query, key, value, metadata, attention.config.scale)
+
+
+def _weights(attention: Attention, query: Tensor, key: Tensor) -> Tensor:
+    """Attention weights of all heads: [heads, tokens, source tokens], float32.
+
+    query: [tokens, heads, head_dim]. key: [source tokens, kv_heads, head_dim].
+    """
+    heads, kv_heads = attention.config.num_heads, attention.config.num_kv_heads
+    key = key.repeat_interleave(heads // kv_heads, dim=1)
+    scores = torch.einsum("thd,shd->hts", query.float(), key.float()) * attention.config.scale
+    return scores.softmax(-1)
+
+
+def normalise_alignment(weights: Tensor, median_width: int) -> Tensor:
+    """Standardise weights over the tokens, smooth them over time, and average them over the heads.
+
+    weights: [heads, tokens, source tokens], float32.
+    median_width: width of the median filter, odd. Shorter sources are not smoothed.
+    Returns [tokens, source tokens], float32; NaN where all tokens have the same weight, as for a single token.
+    """
+    deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
+    scaled = (weights - mean) / deviation
+    margin = median_width // 2
+    if 0 < margin < scaled.shape[-1]:
+        padded = F.pad(scaled, (margin, margin), mode="reflect")
+        scaled = padded.unfold(-1, median_width, 1).sort()[0][..., margin]
+    return scaled.mean(0)

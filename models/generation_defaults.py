@@ -79,16 +79,12 @@ _TOKEN_LISTS: Mapping[str, str] = {
     "begin_suppress_token_ids": "begin_suppress_tokens",
 }
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "compression_ratio_threshold": (),
-    "condition_on_prev_tokens": (False,),
     "constraints": (),
     "diversity_penalty": (0.0,),
     "encoder_repetition_penalty": (1.0,),
     "exponential_decay_length_penalty": (),
     "force_words_ids": ((),),
     "guidance_scale": (1.0,),
-    "logprob_threshold": (),
-    "no_speech_threshold": (),
     "num_beam_groups": (1,),
     "penalty_alpha": (0.0,),
     "sequence_bias": ((),),

@@ -50,6 +50,10 @@ class KVCache:
         """Store new keys and values. slot_mapping: [tokens], int64. key, value: [tokens, kv_heads, head_dim]."""
         ops.write_slots(self.keys[layer], self.values[layer], slot_mapping, key, value)
 
+    def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of the keys and values at `slots`, [tokens], int64: two tensors [tokens, kv_heads, head_dim]."""
+        return self.keys[layer].flatten(0, 1)[slots], self.values[layer].flatten(0, 1)[slots]
+
     def copy_blocks(self, copies: Sequence[tuple[int, int, int, int]]) -> None:
         """Copy slots between blocks in every layer, for a copy on write.
 

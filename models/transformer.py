@@ -59,7 +59,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from models.alignment import AlignmentStepInputs
+from models.alignment import AlignmentStepInputs, CachedAlignmentStepInputs
 from models.backends import interface as ops
 from models.batch import AudioBatch, DecoderBatch, EncoderBatch
 from models.config import AttentionConfig, ClassificationHead, ModelConfig, SpanHead
@@ -180,6 +180,24 @@ class Transformer(nn.Module):
         with self.adapters.used(target.adapters, target.lengths):
             self._executors[self.decoder].run_tokens(target.token_ids, target.positions, step)
         return step.weights
+
+    def align_cached(
+        self, target: EncoderBatch, cross_cache: KVCache, slots: Tensor, heads: Sequence[tuple[int, int]]
+    ) -> Tensor:
+        """Cross-attention weights of some heads to a source in the cache: [heads, tokens, source tokens], float32.
+
+        target: one text as for `align`.
+        slots: [source tokens], int64, slots of the source.
+        heads: (layer, head) of each, at least one.
+        """
+        assert self.decoder is not None, "the model has no decoder"
+        encodings = self.decoder.encodings(target.positions, max(target.lengths))
+        step = CachedAlignmentStepInputs(
+            target, encodings, len(self.decoder.layers), self.dtype, cross_cache, slots, heads
+        )
+        with self.adapters.used(target.adapters, target.lengths):
+            self._executors[self.decoder].run_tokens(target.token_ids, target.positions, step)
+        return torch.stack([step.weights[layer, head] for layer, head in heads])
 
     @property
     def keys_depend_on_length(self) -> bool:

@@ -36,7 +36,7 @@ _ERRORS = {
 _STREAM = (
     "With `stream`: server-sent events, `token` events and then `done` with the whole answer; or `error` and no `done`."
 )
-_FILE = {"type": "string", "format": "binary", "description": "a WAV file"}
+_FILE = {"type": "string", "format": "binary", "description": "an audio file"}
 
 
 def describe(route: Route[Any, Any, Any]) -> dict[str, Any]:

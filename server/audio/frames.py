@@ -7,8 +7,6 @@ Source: Radford et al. 2022, arXiv:2212.04356, section 2.2, and the code publish
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,9 +18,6 @@ FRAMES_PER_TOKEN = 2
 
 _HALF_WINDOW = 200
 _DYNAMIC_RANGE = 8.0
-
-SECOND_BYTES = 4 * (SAMPLE_RATE + 2 * FRAMES_PER_SECOND * 128)
-"""Memory per second of a recording: its samples, and twice its frames with 128 mel bands, while they are joined."""
 
 Samples = NDArray[np.float32]
 """Mono audio: [samples], float32, from -1 to 1."""
@@ -50,9 +45,14 @@ def split_samples(samples: Samples, window_frames: int) -> list[Samples]:
     return parts
 
 
-def join_log_mel(parts: Sequence[Frames]) -> Frames:
-    """Concatenate the log-mel frames of the parts of `split_samples` and scale them."""
-    frames: Frames = np.concatenate(parts)
+def join_log_mel(parts: list[Frames]) -> Frames:
+    """Concatenate the log-mel frames of the parts of `split_samples` and scale them. Removes the parts."""
+    frames: Frames = np.empty((sum(map(len, parts)), parts[0].shape[1]), dtype=np.float32)
+    end = len(frames)
+    while parts:
+        part = parts.pop()
+        frames[end - len(part) : end] = part
+        end -= len(part)
     np.maximum(frames, frames.max() - np.float32(_DYNAMIC_RANGE), out=frames)
     frames += np.float32(4.0)
     frames /= np.float32(4.0)
@@ -63,6 +63,11 @@ def window(frames: Frames, start: int, window_frames: int) -> Frames:
     """`window_frames` frames from `start` on, with zeros after the end of the recording."""
     part = frames[start : start + window_frames]
     return np.pad(part, ((0, window_frames - len(part)), (0, 0)))
+
+
+def second_bytes(num_mels: int) -> int:
+    """Memory per second of a recording: its samples and its frames."""
+    return 4 * (SAMPLE_RATE + FRAMES_PER_SECOND * num_mels)
 
 
 def num_frames(num_samples: int) -> int:

@@ -1,6 +1,5 @@
-"""Read WAV files: PCM of 8 to 32 bits or floats, up to eight channels mixed to one.
+"""Read WAV files with PCM of 8 to 32 bits or floats, up to eight channels mixed to one.
 
-The error for any other file names its format if its first bytes identify it.
 Sources: Microsoft and IBM 1991, Multimedia Programming Interface and Data Specifications 1.0, chapter 3; Microsoft,
 "Multiple Channel Audio Data and WAVE Files", for the extensible format.
 """
@@ -26,32 +25,6 @@ _FORMAT_CHUNKS = 16
 _PIECE_SAMPLES = 1 << 20
 """Samples that are converted at once, because the intermediate numbers are in float64."""
 _UNKNOWN_LENGTH = 0xFFFFFFFF
-_COMPRESSED = {
-    0x0002: "ADPCM",
-    0x0006: "A-law",
-    0x0007: "mu-law",
-    0x0011: "IMA ADPCM",
-    0x0031: "GSM 6.10",
-    0x0050: "MPEG",
-    0x0055: "MP3",
-    0x00FF: "AAC",
-    0x0161: "WMA",
-}
-_CONTAINERS = (
-    (0, b"ID3", "MP3"),
-    (0, b"fLaC", "FLAC"),
-    (0, b"OggS", "Ogg"),
-    (4, b"ftyp", "MP4"),
-    (0, b"\x1aE\xdf\xa3", "WebM"),
-    (0, b"FORM", "AIFF"),
-    (0, b".snd", "AU"),
-    (0, b"#!AMR", "AMR"),
-    (0, b"caff", "CAF"),
-    (0, b"0&\xb2u", "WMA"),
-    (0, b"RF64", "RF64"),
-    (0, b"BW64", "BW64"),
-    (0, b"RIFX", "RIFX"),
-)
 
 
 class AudioError(ValueError):
@@ -74,18 +47,41 @@ def max_size(data: bytes) -> tuple[int, float]:
 
     A file whose format is not among its first chunks counts as one of 8 bits and `MIN_RATE`.
     """
+    try:
+        found = _format(_first_format(data))
+    except AudioError:
+        return len(data), len(data) / MIN_RATE
+    samples = len(data) // found.frame_bytes
+    return samples, samples / found.rate
+
+
+def _first_format(data: bytes) -> bytes:
+    """The first `fmt ` chunk of a file; empty if it is not among the first chunks."""
     at = 12
     for _ in range(_FORMAT_CHUNKS):
         size = int.from_bytes(data[at + 4 : at + 8], "little")
         if data[at : at + 4] == b"fmt ":
-            try:
-                found = _format(data[at + 8 : at + 8 + size])
-            except AudioError:
-                break
-            samples = len(data) // found.frame_bytes
-            return samples, samples / found.rate
+            return data[at + 8 : at + 8 + size]
         at += 8 + size + size % 2
-    return len(data), len(data) / MIN_RATE
+    return b""
+
+
+def _encoding(chunk: bytes) -> int | None:
+    """The encoding that a `fmt ` chunk names; None for an incomplete chunk."""
+    if len(chunk) < 16:
+        return None
+    encoding = int.from_bytes(chunk[:2], "little")
+    if encoding == _EXTENSIBLE and len(chunk) >= 40 and chunk[26:40] == _SUBFORMAT_TAIL:
+        return int.from_bytes(chunk[24:26], "little")
+    return encoding
+
+
+def is_pcm(data: bytes) -> bool:
+    """Whether a file is WAV that is not compressed. Damaged files count, for the error of `read_wav` that says why."""
+    if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
+        return False
+    encoding = _encoding(_first_format(data))
+    return encoding is None or encoding in (_PCM, _FLOAT)
 
 
 def read_wav(data: bytes, max_seconds: float) -> tuple[Samples, int]:
@@ -94,7 +90,7 @@ def read_wav(data: bytes, max_seconds: float) -> tuple[Samples, int]:
     Raises AudioError for a file that is not WAV, is compressed, damaged, empty, or longer than `max_seconds`.
     """
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
-        raise AudioError(f"the file is {_name_of(data)}; only WAV files are supported")
+        raise AudioError("the file is not WAV")
     found: _WavFormat | None = None
     at = 12
     while at + 8 <= len(data):
@@ -116,24 +112,13 @@ def read_wav(data: bytes, max_seconds: float) -> tuple[Samples, int]:
     raise AudioError("the WAV file contains no audio")
 
 
-def _name_of(data: bytes) -> str:
-    for offset, magic, name in _CONTAINERS:
-        if data[offset : offset + len(magic)] == magic:
-            return name
-    if len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0:
-        return "AAC" if data[1] & 0xF6 == 0xF0 else "MP3"
-    return "empty" if not data else "of an unknown format"
-
-
 def _format(chunk: bytes) -> _WavFormat:
-    if len(chunk) < 16:
+    encoding = _encoding(chunk)
+    if encoding is None:
         raise AudioError("the WAV file has an incomplete format")
-    encoding, channels, rate, _, frame_bytes, bits = struct.unpack("<HHIIHH", chunk[:16])
-    if encoding == _EXTENSIBLE and len(chunk) >= 40 and chunk[26:40] == _SUBFORMAT_TAIL:
-        encoding = int.from_bytes(chunk[24:26], "little")
+    _, channels, rate, _, frame_bytes, bits = struct.unpack("<HHIIHH", chunk[:16])
     if encoding not in (_PCM, _FLOAT):
-        name = _COMPRESSED.get(encoding, f"format {encoding:#06x}")
-        raise AudioError(f"the WAV file contains {name}; only PCM and float are supported")
+        raise AudioError(f"the WAV file contains the format {encoding:#06x}, which is neither PCM nor float")
     if bits not in ((8, 16, 24, 32) if encoding == _PCM else (32, 64)):
         raise AudioError(
             f"the WAV file has {bits} bits per sample; PCM of 8, 16, 24 or 32 and float of 32 or 64 are supported"
@@ -158,12 +143,17 @@ def _mono_samples(data: bytes, form: _WavFormat, max_seconds: float) -> Samples:
         last = min(first + _PIECE_SAMPLES, count)
         values = _decode_samples(data[first * form.frame_bytes : last * form.frame_bytes], form)
         mono[first:last] = values.reshape(-1, form.channels).mean(axis=1, dtype=np.float64)
-    largest = max(float(mono.max()), -float(mono.min()))
-    if not np.isfinite(largest):
-        raise AudioError("the WAV file contains NaN or infinity")
-    if largest > MAX_AMPLITUDE:
-        raise AudioError(f"the WAV file contains samples beyond {MAX_AMPLITUDE:g}; floats are from -1 to 1")
+    check_amplitude(mono, "WAV")
     return mono
+
+
+def check_amplitude(samples: Samples, name: str) -> None:
+    """Raise AudioError for NaN, infinity and amplitudes beyond `MAX_AMPLITUDE`. name: format of the file."""
+    largest = max(float(samples.max()), -float(samples.min()))
+    if not np.isfinite(largest):
+        raise AudioError(f"the {name} file contains NaN or infinity")
+    if largest > MAX_AMPLITUDE:
+        raise AudioError(f"the {name} file contains samples beyond {MAX_AMPLITUDE:g}; floats are from -1 to 1")
 
 
 def _decode_samples(data: bytes, form: _WavFormat) -> NDArray[np.float64] | NDArray[np.float32]:

@@ -80,7 +80,7 @@ def warm_up_messages(name: str, request_id: int, limits: ModelLimits, start: lis
     params = GenerationParams(do_sample=True, top_k=5)
     item = EncodeItem([], samples=bytes(_FLOAT_BYTES * WINDOW_SAMPLES))
     return (
-        Generate(name, params, [], [GenerateRow(request_id, 3, 0, start)], frames=bytes(limits.frame_bytes)),
+        Generate(name, params, [], [GenerateRow(request_id, 3, 0, start)], frames=[bytes(limits.frame_bytes)]),
         Encode(request_id - 1, name, "log_mel", [item]),
     )
 

@@ -38,6 +38,7 @@ from server.ipc.messages import (
     StepTiming,
     Tokens,
 )
+from server.ipc.params import SpeechAlignment
 
 log = logging.getLogger("triptych.engine")
 
@@ -104,12 +105,12 @@ class GenerationEngine:
         Repeats the checks of the HTTP process, because an invalid id crashes a GPU.
         """
         params = message.params
-        if len(message.frames) != self.limits.frame_bytes:
-            return (
-                f"the source has {len(message.frames)} bytes of audio frames; the model takes {self.limits.frame_bytes}"
-            )
-        if not message.frames and not all(0 <= row.prompt < len(message.prompts) for row in message.rows):
-            return f"a row refers to a prompt that is not among the {len(message.prompts)} prompts"
+        wrong = next((len(one) for one in message.frames if len(one) != self.limits.frame_bytes), None)
+        if wrong is not None or bool(message.frames) != bool(self.limits.frame_bytes):
+            return f"the source has {wrong or 0} bytes of audio frames; the model takes {self.limits.frame_bytes}"
+        sources = message.frames or message.prompts
+        if not all(0 <= row.prompt < len(sources) for row in message.rows):
+            return f"a row refers to a prompt that is not among the {len(sources)} prompts"
         if not all(message.prompts) or (self.is_encoder_decoder and not all(r.decoder_token_ids for r in message.rows)):
             return "a prompt or decoder start is empty"
         vocab = self.limits.source_vocab_size if self.is_encoder_decoder else self.limits.vocab_size
@@ -118,6 +119,8 @@ class GenerationEngine:
         ids = [token for row in message.rows for token in row.decoder_token_ids]
         ids += [*params.suppress_token_ids, *params.end_token_ids, *params.stop_token_ids]
         ids += [*params.allowed_token_ids, *params.logit_bias, *params.begin_suppress_token_ids]
+        if params.probe is not None:
+            ids.append(params.probe.token_id)
         if params.timestamps is not None:
             ids += [params.timestamps.first_id - 1, params.timestamps.first_id]
             if not params.end_token_ids:
@@ -132,6 +135,14 @@ class GenerationEngine:
             return "num_beams is not a multiple of num_beam_groups"
         if params.attention and (not self.is_encoder_decoder or message.frames):
             return "attention needs a source text"
+        if params.alignment is not None and not (message.frames and self._can_align(params.alignment, message.rows)):
+            return "alignment needs audio, and heads and source positions that the model has"
+        if params.probe is not None:
+            position = params.probe.position
+            if not all(0 <= position < len(row.decoder_token_ids) for row in message.rows):
+                return "the probed position is not in the decoder's prompt"
+        if params.processed_logprobs and params.top_logprobs:
+            return "log-probabilities after masks have no alternatives"
         if self.is_encoder_decoder and any(row.prompt_logprobs for row in message.rows):
             return "log-probabilities of a source text are not available; they need a decoder-only model"
         if (params.sections or params.stop_texts) and self.grammar_waits is None:
@@ -368,6 +379,7 @@ class GenerationEngine:
         """
         if group.status is SequenceStatus.FINISHED:
             return
+        source_blocks = group.cross_block_table
         self.scheduler.remove(group, corrupt=reason == "engine_error")
         if self.drafter is not None:
             self.drafter.forget(group)
@@ -380,25 +392,53 @@ class GenerationEngine:
         elif reason == "timeout" and group.first_token is None:
             events.failed.append(Failed(group.request_id, "timeout", TIMED_OUT))
         else:
-            self._report_end(group, reason, events)
+            self._report_end(group, reason, source_blocks, events)
 
-    def _report_end(self, group: SequenceGroup, reason: FinishReason, events: EngineEvents) -> None:
-        """Record the result, with attention weights if requested. An error in computing these fails this group only."""
+    def _report_end(
+        self, group: SequenceGroup, reason: FinishReason, source_blocks: list[int], events: EngineEvents
+    ) -> None:
+        """Record the result, with attention weights if requested. An error in computing these fails this group only.
+
+        source_blocks: cross-attention blocks of the group. They are free, and keep their contents until the next step.
+        """
         hypotheses = _hypotheses(group, reason)
-        if group.params.attention:
+        if group.params.attention or group.params.alignment is not None:
             try:
-                hypotheses = [self._with_attention(group, one) if one.token_ids else one for one in hypotheses]
+                hypotheses = [
+                    self._with_attention(group, one, source_blocks) if one.token_ids else one for one in hypotheses
+                ]
             except Exception:
                 log.exception("computing the attention of a request to %s failed", self.name)
                 events.failed.append(Failed(group.request_id, "engine_error", ATTENTION_FAILED))
                 return
         events.finished.append(self._finished(group, hypotheses))
 
-    def _with_attention(self, group: SequenceGroup, hypothesis: Hypothesis) -> Hypothesis:
+    def _with_attention(self, group: SequenceGroup, hypothesis: Hypothesis, source_blocks: list[int]) -> Hypothesis:
         start, made = group.sequences[0].tokens[: group.num_prompt_tokens], hypothesis.token_ids
-        return replace(
-            hypothesis, attention=self.runner.align(group.source_token_ids, start + made, len(made), group.adapter)
+        alignment = group.params.alignment
+        if alignment is None:
+            weights = self.runner.align(group.source_token_ids, start + made, len(made), group.adapter)
+        else:
+            weights = self.runner.align_speech(
+                source_blocks,
+                group.num_source_tokens,
+                group.recorded_tokens,
+                start + made,
+                len(made) - 1,
+                alignment,
+                group.adapter,
+            )
+        return replace(hypothesis, attention=weights)
+
+    def _can_align(self, alignment: SpeechAlignment, rows: list[GenerateRow]) -> bool:
+        """Whether the model has the heads and the source positions of the rows."""
+        layers = self.runner.model.cross_attention_layers()
+        heads_exist = all(
+            0 <= layer < len(layers) and 0 <= head < layers[layer].num_heads for layer, head in alignment.heads
         )
+        width_is_odd = alignment.median_width > 0 and alignment.median_width % 2 == 1
+        fits = all(1 <= row.recorded_tokens <= self.limits.source_tokens for row in rows)
+        return bool(alignment.heads) and heads_exist and width_is_odd and fits
 
     def _finished(self, group: SequenceGroup, hypotheses: list[Hypothesis]) -> Finished:
         now = time.monotonic()
@@ -411,6 +451,7 @@ class GenerationEngine:
             prefill_seconds=first_token - scheduled,
             decode_seconds=now - first_token,
             cached_tokens=group.cached_tokens or 0,
+            probe_logprob=group.probe_logprob,
         )
 
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of the tokens of a prompt, computed chunk by chunk during prefill."""
+"""Log-probabilities of the tokens of a prompt, and of one token after a part of it, computed during prefill."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from server.ipc.logprobs import PackedLogprobs
 def score_prompts(
     rows: Sequence[ScheduledRow], hidden: Tensor | None, model: TransformerProtocol
 ) -> tuple[list[SequenceGroup], list[SequenceGroup]]:
-    """Extend `SequenceGroup.prompt_logprobs` by the tokens of this step.
+    """Extend `SequenceGroup.prompt_logprobs` by the tokens of this step, and set `SequenceGroup.probe_logprob`.
 
     rows: rows of the step, before their tokens count as computed.
     hidden: [tokens, hidden], model dtype: all tokens of the rows, in order; None if no group reports its prompt.
@@ -38,6 +38,11 @@ def score_prompts(
         if not group.has_prompt_to_score:
             continue
         done = row.sequence.num_computed_tokens
+        if not _probe(row, hidden[first : first + row.num_tokens], model):
+            failed.append(group)
+            continue
+        if not group.reports_prompt_logprobs:
+            continue
         last = min(done + row.num_tokens, group.num_prompt_tokens - 1)
         for begin in range(max(done, len(group.prompt_logprobs)), last, model.max_logits_rows):
             end = min(begin + model.max_logits_rows, last)
@@ -52,6 +57,23 @@ def score_prompts(
             group.prompt_reported = True
             complete.append(group)
     return complete, failed
+
+
+def _probe(row: ScheduledRow, hidden: Tensor, model: TransformerProtocol) -> bool:
+    """Set the log-probability of the probed token if this step computes its position.
+
+    hidden: [tokens, hidden], model dtype: the tokens of the row in this step.
+    Returns whether the logits are finite.
+    """
+    group, probe = row.group, row.group.params.probe
+    if probe is None or group.probe_logprob is not None:
+        return True
+    place = probe.position - row.sequence.num_computed_tokens
+    if not 0 <= place < row.num_tokens:
+        return True
+    logits, top_k = model.logits_top_k(hidden[place : place + 1], LogitsRequest(1, with_logsumexp=True))
+    group.probe_logprob = float(top_k.log_prob(0, logits[0, probe.token_id]))
+    return bool(top_k.is_finite.all())
 
 
 def _packed(logits: Tensor, top_k: LogitsTopK, tokens: Sequence[int], top: int) -> PackedLogprobs:

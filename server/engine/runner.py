@@ -12,11 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.alignment import normalise_alignment
 from models.batch import AudioBatch, DecoderBatch, EncoderBatch
+from models.config import AttentionConfig
 from models.kv_cache import KVCache
 from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from server.engine.scheduler import Schedule, ScheduledRow
 from server.engine.sequence import SequenceGroup
+from server.ipc.params import SpeechAlignment
 
 Ids = NDArray[np.int64]
 
@@ -53,6 +56,12 @@ class TransformerProtocol(Protocol):
     def logits(self, hidden: Tensor, adapters: Sequence[str] = ()) -> Tensor: ...
 
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor: ...
+
+    def align_cached(
+        self, target: EncoderBatch, cross_cache: KVCache, slots: Tensor, heads: Sequence[tuple[int, int]]
+    ) -> Tensor: ...
+
+    def cross_attention_layers(self) -> tuple[AttentionConfig, ...]: ...
 
     def output_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None: ...
 
@@ -118,6 +127,39 @@ class Runner:
         if not torch.isfinite(weights).all():
             raise FloatingPointError("attention is not finite")
         return weights.cpu().numpy().astype("<f4").tobytes()
+
+    @torch.inference_mode()
+    def align_speech(
+        self,
+        source_blocks: Sequence[int],
+        num_source_tokens: int,
+        recorded_tokens: int,
+        decoder_ids: Sequence[int],
+        num_rows: int,
+        alignment: SpeechAlignment,
+        adapter: str,
+    ) -> bytes:
+        """Normalised cross-attention of some heads, from source keys in the cache. See `models.alignment`.
+
+        source_blocks: cross-attention blocks of the source, which is encoded.
+        num_source_tokens: length of the source in the cache.
+        recorded_tokens: leading source positions that belong to the recording.
+        decoder_ids: token ids of the decoder, start tokens included.
+        num_rows: number of tokens, before the last one, whose weights are returned.
+        adapter: name of the adapter, or empty.
+        Returns bytes: float32, little-endian, [num_rows, recorded_tokens]; empty for no rows.
+        Raises FloatingPointError if a weight is not finite.
+        """
+        assert self.cross_cache is not None
+        if num_rows <= 0:
+            return b""
+        slots = self._tensor(slots_of(source_blocks, 0, num_source_tokens, self.cross_cache.block_size))
+        target = self.encoder_batch([decoder_ids[:-1]], [None], [adapter])
+        weights = self.model.align_cached(target, self.cross_cache, slots, alignment.heads)[:, -num_rows:]
+        if not torch.isfinite(weights).all():
+            raise FloatingPointError("attention is not finite")
+        matrix = normalise_alignment(weights[:, :, :recorded_tokens], alignment.median_width)
+        return matrix.cpu().numpy().astype("<f4").tobytes()
 
     def encoder_batch(
         self, texts: Sequence[Sequence[int]], types: Sequence[Sequence[int] | None], adapters: Sequence[str]

@@ -186,6 +186,10 @@ def _select_tokens(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceG
         tokens = [chosen[index] for index in reported]
         tops = [places[index].group.params.top_logprobs for index in reported]
         described = dict(zip(reported, describe(raw, top_k.rows(reported), tokens, tops), strict=True))
+    masked = [index for index in reported if places[index].group.params.processed_logprobs]
+    if masked:
+        tokens = [chosen[index] for index in masked]
+        described |= zip(masked, describe(*_processed(logits, masked), tokens, [0] * len(masked)), strict=True)
     selections = []
     start = 0
     for group in groups:
@@ -238,6 +242,10 @@ def _select_beams(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGr
     raw = logits.clone() if reported and any(is_needed(group.params) for group in groups) else logits
     reporters = _reporters(raw, top_k, groups)
     values, tokens = (tensor.cpu().numpy() for tensor in _candidates(logits, top_k, groups))
+    masked = [group.params.logprobs and group.params.processed_logprobs for group in groups]
+    if any(masked):
+        after = _reporters(*_processed(logits, range(len(logits))), groups)
+        reporters = [two[own] for own, *two in zip(masked, reporters, after, strict=True)]
     offsets = [0, *accumulate(len(group.sequences) for group in groups)]
     selections = []
     together: dict[Hashable, list[int]] = {}
@@ -263,7 +271,7 @@ def _select_beams(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGr
 def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]) -> tuple[Tensor, Tensor]:
     """The best continuations of each beam after processing.
 
-    logits: [rows, vocab], float32, raw. top_k: their top-k with log-sum-exp.
+    logits: [rows, vocab], float32, raw; overwritten by the processors. top_k: their top-k with log-sum-exp.
     Returns log-probabilities [rows, candidates], float32, in descending order, and token ids [rows, candidates], int64.
     Most processors give the same result if a constant is added to a row. For these rows the log-sum-exp is subtracted
     from the few candidates only. For the others (`takes_log_probs`) it is subtracted from the whole row first.
@@ -280,6 +288,8 @@ def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGrou
         if own.data_ptr() != scores.data_ptr():
             scores[torch.tensor(absolute, device=logits.device)] = own
     process(scores, rows)
+    if scores is not logits and any(group.params.processed_logprobs for group in groups):
+        logits[torch.tensor(processed, device=logits.device)] = scores
     renormalized = [index for index, row in enumerate(rows) if row.params.renormalize_logits]
     after = ops.logits_top_k(scores, top_k.values.shape[1], with_logsumexp=bool(renormalized))
     values = before.log_probs_of(after.values)
@@ -289,6 +299,12 @@ def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGrou
         own = after.rows(renormalized).log_probs
         values = _replaced(values, renormalized, own.masked_fill(own.isnan(), -torch.inf))
     return _replaced(top_k.log_probs, processed, values), _replaced(top_k.ids, processed, after.ids)
+
+
+def _processed(logits: Tensor, indices: Sequence[int]) -> tuple[Tensor, LogitsTopK]:
+    """Processed logits of some rows, and their largest one with log-sum-exp. logits: [rows, vocab], float32."""
+    rows = _rows(logits, indices)
+    return rows, ops.logits_top_k(rows, 1, with_logsumexp=True)
 
 
 def describe(logits: Tensor, top_k: LogitsTopK, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:

@@ -58,13 +58,15 @@ class SequenceGroup:
     call_id: groups of one call take turns with those of other calls.
     sequences: one sequence, and after the first token one for each beam. All have the same number of tokens.
     source_token_ids: source text of an encoder-decoder, else empty.
-    source_frames: audio source in place of text, see `Generate.frames`.
+    source_frames: audio source in place of text, one of `Generate.frames`.
     num_source_tokens: length of the source in the cross-attention cache.
+    recorded_tokens: see `GenerateRow`.
     source_encoded: the cross-attention blocks are filled.
     adapter: name of the adapter, empty for none.
     tables: token settings of the request as arrays.
     grammar_states: position of each sequence in the grammar; empty without a grammar.
     prompt_logprobs: log-probabilities of the prompt from its second token on, as far as computed.
+    probe_logprob: log-probability of the token of `GenerationParams.probe`; None until it is computed.
     root_key: start of the hash chain of the block keys.
     cached_tokens: prompt tokens found in the prefix cache at the first admission; None before it or without a cache.
     accepts_drafts: speculative decoding is possible.
@@ -98,8 +100,9 @@ class SequenceGroup:
         text = [] if message.frames else message.prompts[row.prompt]
         prompt = row.decoder_token_ids if is_encoder_decoder else text
         self.source_token_ids: list[int] = text if is_encoder_decoder else []
-        self.source_frames = message.frames
+        self.source_frames = message.frames[row.prompt] if message.frames else b""
         self.num_source_tokens = len(self.source_token_ids) if num_source_tokens is None else num_source_tokens
+        self.recorded_tokens = row.recorded_tokens
         self.source_encoded = False
         self.cross_block_table: list[int] = []
         self.num_prompt_tokens = len(prompt)
@@ -122,6 +125,7 @@ class SequenceGroup:
         self.logprobs: list[TokenLogprob] = []
         self.prompt_logprobs = Logprobs()
         self.prompt_reported = False
+        self.probe_logprob: float | None = None
         self.num_reported_tokens = 0
         self.arrival = arrival
         self.first_scheduled: float | None = None
@@ -148,8 +152,9 @@ class SequenceGroup:
 
     @property
     def has_prompt_to_score(self) -> bool:
-        """Whether log-probabilities of the prompt still have to be computed."""
-        return self.reports_prompt_logprobs and not self.prompt_reported
+        """Whether log-probabilities of the prompt, or after a part of it, still have to be computed."""
+        unprobed = self.params.probe is not None and self.probe_logprob is None
+        return unprobed or (self.reports_prompt_logprobs and not self.prompt_reported)
 
     @property
     def is_ready_to_decode(self) -> bool:

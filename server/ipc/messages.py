@@ -71,11 +71,13 @@ class GenerateRow(msgspec.Struct, frozen=True, array_like=True):
 
     request_id: id of the row. All events of the row, and `Abort`, carry it.
     max_new_tokens: limit of generated tokens. Prompt and new tokens together fit the context.
-    prompt: index into `Generate.prompts`. Rows of one prompt share its entry.
+    prompt: index into `Generate.prompts`, or into `Generate.frames`. Rows of one prompt share its entry.
     decoder_token_ids: first tokens of the decoder of an encoder-decoder (start token and any prefix); else empty.
     seed: seed of the random numbers of a sampled row, u64.
     prompt_logprobs: report the log-probabilities of the decoder's prompt, with `GenerationParams.top_logprobs`
         alternatives for each token.
+    recorded_tokens: source positions of a speech model that belong to the recording, for `GenerationParams.alignment`.
+        The others are padding.
     text_drops_space: a space at the start of the generated tokens is not part of the text.
         `GenerationParams.stop_texts` are compared with the text without that space.
     """
@@ -87,6 +89,7 @@ class GenerateRow(msgspec.Struct, frozen=True, array_like=True):
     seed: int = 0
     prompt_logprobs: bool = False
     text_drops_space: bool = False
+    recorded_tokens: int = 0
 
 
 class Generate(Message, frozen=True):
@@ -97,8 +100,8 @@ class Generate(Message, frozen=True):
     prompts: token ids of each prompt (decoder) or source text (encoder-decoder). Rows refer to them by index.
     rows: the sequences to generate. Each is scheduled, answered and aborted on its own.
     deadline: time at which unfinished rows end with reason `timeout`, or None.
-    frames: source of a speech model, in place of prompts: float32, little-endian, [frames, num_mels]. The number of
-        frames is fixed: two for each of `ModelInfo.source_tokens`.
+    frames: sources of a speech model, in place of prompts: float32, little-endian, [frames, num_mels] each. The number
+        of frames is fixed: two for each of `ModelInfo.source_tokens`.
     cache_salt: requests find each other's prompts in the prefix cache only if their salts are equal. The salt is
         opaque and does not identify the client.
     call_id: rows of one call take turns with those of other calls. 0: each row is a call of its own.
@@ -109,7 +112,7 @@ class Generate(Message, frozen=True):
     prompts: list[list[int]]
     rows: list[GenerateRow]
     deadline: float | None = None
-    frames: bytes = b""
+    frames: list[bytes] = []
     cache_salt: str = ""
     call_id: int = 0
 
@@ -253,8 +256,9 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
     token_ids: new tokens, with the end token if there is one.
     stop_token_id: the token that ended the hypothesis, or None.
     score: with beams, sum of log-probabilities / length ** length_penalty.
-    attention: float32, little-endian, [new tokens, source tokens]: cross-attention averaged over the heads of the last
-        layer; None if not requested.
+    attention: float32, little-endian; None if not requested. `GenerationParams.attention`: [new tokens, source tokens],
+        cross-attention averaged over the heads of the last layer. `GenerationParams.alignment`: [new tokens - 1,
+        recorded tokens], a row for each new token but the last, see `models.alignment`.
     """
 
     token_ids: list[int]
@@ -270,6 +274,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
 
     hypotheses: best first, at most `num_return_sequences`. They include the tokens of earlier `Tokens` events.
     cached_tokens: prompt tokens that were found in the prefix cache when the row was admitted.
+    probe_logprob: log-probability of the token of `GenerationParams.probe`, under the raw distribution.
     """
 
     request_id: int
@@ -278,6 +283,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
     prefill_seconds: float
     decode_seconds: float
     cached_tokens: int = 0
+    probe_logprob: float | None = None
 
 
 class Encoded(msgspec.Struct, frozen=True, array_like=True):

@@ -20,6 +20,28 @@ class TimestampRules(msgspec.Struct, frozen=True, array_like=True):
     max_initial: int | None = None
 
 
+class PromptProbe(msgspec.Struct, frozen=True, array_like=True):
+    """A token whose probability after a part of the decoder's prompt is reported, see `Finished.probe_logprob`.
+
+    position: index of the last token of that part of the prompt.
+    token_id: the token that could follow it. A speech model tells by it how likely a window has no speech.
+    """
+
+    position: int
+    token_id: int
+
+
+class SpeechAlignment(msgspec.Struct, frozen=True, array_like=True):
+    """Cross-attention heads of a speech model whose weights show when each token was spoken.
+
+    heads: (layer, head) of each.
+    median_width: width of the median filter over source positions, odd.
+    """
+
+    heads: list[tuple[int, int]]
+    median_width: int
+
+
 class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """Settings that all rows of a request share; `GenerateRow` has the others. All fields are resolved values.
 
@@ -43,6 +65,9 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     stream: with beams, report tokens as soon as all beams that can still win agree on them.
     sections: sections of the answer, the first one first, where a grammar describes any of them; else empty.
     attention: return the cross-attention weights of an encoder-decoder.
+    processed_logprobs: `logprobs` are those after masks and penalties, before temperature. Without `top_logprobs`.
+    probe: report the probability of a token after a part of the decoder's prompt.
+    alignment: return the normalised cross-attention of these heads of a speech model, see `Hypothesis.attention`.
     """
 
     min_new_tokens: int = 0
@@ -80,3 +105,6 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     stream: bool = False
     sections: list[AnswerSection] = []
     attention: bool = False
+    processed_logprobs: bool = False
+    probe: PromptProbe | None = None
+    alignment: SpeechAlignment | None = None

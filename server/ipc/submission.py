@@ -102,8 +102,9 @@ def _cut(message: Generate | Encode, start: int, end: int, next_id: Callable[[],
 
 
 def pick_rows(message: Generate, rows: list[GenerateRow]) -> Generate:
-    """A message with some of the rows, and the prompts that they need."""
+    """A message with some of the rows, and the prompts or audio frames that they need."""
     used = {row.prompt: index for index, row in enumerate({row.prompt: row for row in rows}.values())}
     prompts = [message.prompts[prompt] for prompt in used] if message.prompts else []
+    frames = [message.frames[prompt] for prompt in used] if message.frames else []
     rows = [msgspec.structs.replace(row, prompt=used[row.prompt]) for row in rows]
-    return msgspec.structs.replace(message, prompts=prompts, rows=rows)
+    return msgspec.structs.replace(message, prompts=prompts, frames=frames, rows=rows)

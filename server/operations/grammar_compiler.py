@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from server.text.line_process import LineProcess
+from server.line_process import LineProcess
 
 CPU_SECONDS = 2.0
 MEMORY_BYTES = 512 << 20

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from server.audio.decoder import Decoder
 from server.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -146,6 +147,7 @@ class Runtime:
     pair_templates: how each model's tokenizer joins pairs, by model name; filled by `pairs.pair_template`.
     grammar_compiler: compiles the formats of answers.
     language_detector: detects the languages of texts.
+    audio_decoder: decodes compressed recordings.
     pools: threads for text work.
     admission: limits the cost of the requests in progress.
     """
@@ -159,6 +161,7 @@ class Runtime:
     pair_templates: dict[str, PairTemplate] = field(default_factory=dict)
     grammar_compiler: GrammarCompiler = field(default_factory=GrammarCompiler)
     language_detector: LanguageDetector = field(default_factory=LanguageDetector)
+    audio_decoder: Decoder = field(default_factory=Decoder)
     pools: Pools = field(default_factory=Pools)
     admission: Admission = field(default_factory=Admission)
 
@@ -167,6 +170,7 @@ class Runtime:
         self.pools.close()
         self.chat_renderer.close()
         self.grammar_compiler.close()
+        self.audio_decoder.close()
 
     def loaded(self) -> list[ServedModel]:
         """All loaded models, in the order of the command line."""

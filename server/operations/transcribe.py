@@ -1,103 +1,42 @@
-"""Speech to text: log-mel frames from the worker, then window after window, each starting where the last one ended.
+"""Speech to text: log-mel frames from the worker, then the text of each window.
 
-Windows follow the sequential decoding of transformers 5, with a single temperature. The text of earlier windows is not
-part of the prompt; only the prompt of the request is.
+Sequential mode: each window starts where the text of the last one ended, as in `transformers` 5. Batched mode: the
+recording is cut at silences, and several windows are decoded at the same time.
 """
 
 from __future__ import annotations
 
-import math
 import secrets
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from server.audio import frames as audio
 from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, SAMPLE_RATE
-from server.audio.resample import resample
-from server.audio.wav import AudioError, read_wav
-from server.audio.wav import max_size as wav_size
-from server.errors import DeadlineExceeded, InvalidRequest
-from server.ipc.call import Call, request_error
-from server.ipc.logprobs import Logprobs
-from server.ipc.messages import Encode, EncodeItem, Failed, Finished, Generate, GenerateRow, Hypothesis
-from server.ipc.params import GenerationParams, TimestampRules
-from server.operations.cost import Cost
+from server.audio.read import read_audio
+from server.audio.silence import cut_at_silences
+from server.audio.wav import AudioError
+from server.errors import InvalidRequest
+from server.ipc.call import Call
+from server.ipc.messages import Encode, EncodeItem
+from server.ipc.params import GenerationParams, SpeechAlignment, TimestampRules
 from server.operations.encode import matrices
 from server.operations.runtime import Runtime, ServedModel
-from server.text.speech import SpeechSegment, SpeechTask, SpeechTokens, split_window
-from server.text.subtitles import SubtitleLine
-from server.text.tokenizer import Tokenizer
+from server.operations.speech_fallback import CONDITION_TEMPERATURE, FallbackRules
+from server.operations.speech_windows import Window, WindowDecoder, WindowResult, window_params
+from server.operations.transcribe_spec import BATCH_WINDOWS, TranscribeSpec, Transcript
+from server.operations.transcript_text import TextStream, lines_of, transcript_text
+from server.text.speech import SpeechSegment, SpeechTokens, certain_tokens, split_whole_window, split_window
 
-_SAMPLE_BYTES = 12
-"""Memory per sample of the file while it is resampled: once in float32, once in float64."""
 WAVES_PER_MESSAGE = 8
 """Parts of the recording that go to the worker in one message."""
 
 
-@dataclass(frozen=True)
-class TranscribeSpec:
-    """Ask for the text of a recording.
-
-    wav: the bytes of a WAV file.
-    max_seconds: longest recording that is accepted.
-    task: write in the language that is spoken, or translate to English.
-    language: code or English name of the spoken language; None to detect it.
-    prompt: text that came before the recording.
-    temperature: 0 for the likeliest text.
-    with_times: compute the times of each part. Recordings longer than one window always need them.
-    with_logprobs: compute mean log-probabilities.
-    """
-
-    wav: bytes
-    max_seconds: float
-    task: SpeechTask = "transcribe"
-    model: str | None = None
-    language: str | None = None
-    prompt: str = ""
-    temperature: float = 0.0
-    num_beams: int | None = None
-    seed: int | None = None
-    with_times: bool = False
-    with_logprobs: bool = False
-
-    def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. A window starts at least one encoder token after the last one."""
-        samples, seconds = wav_size(self.wav)
-        seconds = min(self.max_seconds, seconds)
-        recording = 3 * len(self.wav) + _SAMPLE_BYTES * samples + math.ceil(seconds * audio.SECOND_BYTES)
-        frames = math.ceil(seconds * FRAMES_PER_SECOND) + FRAMES_PER_TOKEN * model.info.source_tokens
-        windows = 2 + math.ceil(frames / FRAMES_PER_TOKEN)
-        sequences = windows * (self.num_beams or model.info.generation.num_beams or 1)
-        context = model.info.context_tokens
-        return Cost(
-            len(self.prompt),
-            windows * (model.info.source_tokens + context) + frames,
-            sequences,
-            sequences * context,
-            recording_bytes=recording,
-        )
-
-
-@dataclass(frozen=True)
-class Transcript:
+async def transcribe(
+    runtime: Runtime, call: Call, spec: TranscribeSpec, emit: Callable[[str], None] | None = None
+) -> Transcript:
     """The text of a recording.
 
-    text: white space at both ends removed.
-    language: code of the spoken language, or None if the model supports only English.
-    seconds: length of the recording.
-    lines: the parts of the text that are not empty, with times.
-    """
-
-    text: str
-    language: str | None
-    seconds: float
-    lines: list[SubtitleLine]
-
-
-async def transcribe(runtime: Runtime, call: Call, spec: TranscribeSpec) -> Transcript:
-    """The text of a recording.
-
+    emit: receives each part of the text as soon as it is final. All parts together are the text of the result.
     Raises InvalidRequest for an option that the model lacks or a file that is not a readable recording, the error of a
     failed sequence, and DeadlineExceeded if the deadline passes before the last window is complete.
     """
@@ -105,40 +44,161 @@ async def transcribe(runtime: Runtime, call: Call, spec: TranscribeSpec) -> Tran
     model = runtime.candidates(spec.model, operation)[0]
     tokens = model.text.speech
     assert tokens is not None, "a model that transcribes has speech tokens"
-    if spec.temperature and (spec.num_beams or 1) > 1:
-        raise InvalidRequest("`num_beams` cannot be combined with a `temperature`", "num_beams")
+    spec.check()
     language = _language(spec, tokens, model)
     runtime.admission.admit(call, model, spec.cost(model), "file")
     window_frames = FRAMES_PER_TOKEN * model.info.source_tokens
-    waves, num_samples = await runtime.pools.audio.run(lambda: _waves(spec, window_frames), call)
+    waves, num_samples = await runtime.pools.audio.run(lambda: _waves(runtime, spec, window_frames), call)
     seconds = num_samples / SAMPLE_RATE
-    with_times = spec.with_times or seconds > window_frames / FRAMES_PER_SECOND
+    runtime.admission.admit(call, model, spec.cost(model, seconds), "file")
     prompt = await _prompt_ids(runtime, call, model, tokens, spec.prompt)
-    params = _params(spec, model, tokens, with_times)
-    seed = spec.seed if spec.seed is not None else secrets.randbits(63)
     frames = await _frames(runtime, call, model, waves)
     total_frames = min(audio.num_frames(num_samples), len(frames))
 
+    settings, rules = model.text.speech_settings, spec.rules(model.text.speech_settings)
+    with_times = spec.with_times or spec.batched or seconds > window_frames / FRAMES_PER_SECOND
+    streams_tokens = emit is not None and rules.accepts_everything and not spec.batched
+    decoder = WindowDecoder(
+        call,
+        model,
+        frames,
+        total_frames,
+        _params(spec, model, tokens, rules, with_times, streams_tokens),
+        rules,
+        spec.seed if spec.seed is not None else secrets.randbits(63),
+        runtime.pools.tokenize,
+        tokens.no_speech if rules.no_speech is not None or spec.with_logprobs else None,
+    )
     if language is None and tokens.languages:
-        only = GenerationParams(allowed_token_ids=sorted(tokens.languages.values()))
-        row = GenerateRow(call.next_id(), 1, decoder_token_ids=[tokens.start])
-        (found,) = (await _generate(call, model, frames, 0, row, only)).token_ids
+        first = Window(0, min(window_frames, total_frames), [tokens.start])
+        found = await decoder.first_token(first, sorted(tokens.languages.values()))
         language = next(code for code, token in tokens.languages.items() if token == found)
-    prefix = tokens.prefix(language, spec.task, with_times, prompt)
-    context = model.info.context_tokens
-    max_new_tokens = min(model.info.generation.max_new_tokens or context, context - len(prefix))
-    parts: list[tuple[SpeechSegment, int, float | None]] = []
-    start = 0
-    while start < total_frames:
-        row = GenerateRow(call.next_id(), max_new_tokens, decoder_token_ids=prefix, seed=seed)
-        best = await _generate(call, model, frames, start, row, params)
-        logprobs = list(Logprobs(best.logprobs or ()).own())
-        mean = float(np.mean(logprobs)) if logprobs else None
-        text = best.token_ids[:-1] if best.stop_token_id is not None else best.token_ids
-        found_parts, step = split_window(text, tokens.first_timestamp, start, min(window_frames, total_frames - start))
-        parts += [(part, start, mean) for part in found_parts]
-        start += step
-    return _transcript(parts, language, seconds, tokens, model.tokenizer)
+    condition = spec.condition_on_previous_text
+    transcription = _Transcription(
+        decoder,
+        tokens,
+        tokens.prefix(language, spec.task, with_times),
+        prompt,
+        with_times=with_times,
+        conditions=not spec.batched and (settings.condition_on_previous_text if condition is None else condition),
+        stream=None if emit is None else TextStream(model.tokenizer, emit),
+    )
+    if spec.batched:
+        await transcription.batched()
+    else:
+        await transcription.sequential(streams_tokens)
+    if transcription.stream is not None:
+        transcription.stream.finish()
+    parts = transcription.parts
+    spoken = "en" if spec.task == "translate" else language
+    lines = await runtime.pools.tokenize.run(
+        lambda: lines_of(parts, seconds, tokens, model.tokenizer, spoken, spec.with_words), call
+    )
+    return Transcript(transcript_text(parts, tokens, model.tokenizer), language, seconds, lines)
+
+
+@dataclass
+class _Transcription:
+    """The text of a recording, window after window.
+
+    request_prefix: the decoder's prompt from the start token on.
+    prompt: token ids of the request's prompt.
+    conditions: the text so far precedes each window.
+    stream: receives tokens whose text is final; None if nothing is streamed.
+    parts: the segments so far, each with the window that it was decoded from and its first frame.
+    """
+
+    decoder: WindowDecoder
+    tokens: SpeechTokens
+    request_prefix: list[int]
+    prompt: list[int]
+    with_times: bool
+    conditions: bool
+    stream: TextStream | None = None
+    parts: list[tuple[SpeechSegment, int, WindowResult]] = field(default_factory=list)
+
+    def _window(self, start: int, end: int, before: Sequence[int]) -> Window:
+        """A window with its decoder prompt. before: tokens of the text that precedes it."""
+        if not before or self.tokens.previous is None:
+            return Window(start, end, self.request_prefix)
+        return Window(start, end, [self.tokens.previous, *before, *self.request_prefix], 1 + len(before))
+
+    async def sequential(self, streams_tokens: bool) -> None:
+        """Decode windows that each start where the text of the last one ends.
+
+        streams_tokens: pass tokens on before the end of their window.
+        """
+        start, conditions, total_frames = 0, self.conditions, self.decoder.total_frames
+        while start < total_frames:
+            window = self._window(
+                start, min(start + self.decoder.window_frames, total_frames), self._text_before(conditions)
+            )
+            length = window.end - start
+            sink = _Certain(self) if streams_tokens else None
+            (result,) = await self.decoder.decode([window], sink)
+            conditions = self.conditions and result.temperature < CONDITION_TEMPERATURE
+            if result.is_silent:
+                start += length
+                continue
+            segments, step = split_window(result.token_ids, self.tokens.first_timestamp, start, length)
+            self._add(segments, start, result, 0 if sink is None else sink.num_sent)
+            start += step
+
+    async def batched(self) -> None:
+        """Cut the recording at silences, and decode `BATCH_WINDOWS` windows at a time."""
+        spans = cut_at_silences(self.decoder.frames, self.decoder.total_frames, self.decoder.window_frames)
+        windows = [self._window(start, end, self.prompt) for start, end in spans]
+        for first in range(0, len(windows), BATCH_WINDOWS):
+            some = windows[first : first + BATCH_WINDOWS]
+            for window, result in zip(some, await self.decoder.decode(some), strict=True):
+                if not result.is_silent:
+                    length = window.end - window.start
+                    segments = split_whole_window(result.token_ids, self.tokens.first_timestamp, window.start, length)
+                    self._add(segments, window.start, result)
+
+    def _text_before(self, conditions: bool) -> list[int]:
+        """Tokens before the next window of the sequential mode, as in `_prepare_decoder_input_ids` of transformers."""
+        if not conditions:
+            return self.prompt
+        first = self.tokens.first_timestamp
+        text = list(self.prompt)
+        for segment, _, _ in self.parts:
+            ids = segment.tokens
+            # The second timestamp of a pair belongs to the next segment.
+            text += ids[:-1] if len(ids) > 2 and ids[-2] >= first else ids
+        return text[-(self.decoder.model.info.context_tokens // 2 - 1) :]
+
+    def _add(self, segments: Sequence[SpeechSegment], start: int, result: WindowResult, num_sent: int = 0) -> None:
+        """Keep the segments of a window. num_sent: its tokens that were streamed already."""
+        self.parts += [(segment, start, result) for segment in segments]
+        if self.stream is not None:
+            kept = [token for segment in segments for token in segment.tokens]
+            self.stream.push(self._text_tokens(kept)[num_sent:])
+
+    def _text_tokens(self, token_ids: Sequence[int]) -> list[int]:
+        return [token for token in token_ids if token < self.tokens.first_timestamp]
+
+
+class _Certain:
+    """Passes on the text tokens of a window that is still decoded, as far as they will be kept.
+
+    num_sent: number of text tokens passed on.
+    """
+
+    def __init__(self, transcription: _Transcription) -> None:
+        self.num_sent = 0
+        self._transcription = transcription
+        self._ids: list[int] = []
+        self._ends = frozenset(transcription.decoder.params.end_token_ids)
+
+    def __call__(self, token_ids: list[int]) -> None:
+        owner = self._transcription
+        assert owner.stream is not None
+        self._ids += [token for token in token_ids if token not in self._ends]
+        certain = certain_tokens(self._ids, owner.tokens.first_timestamp, owner.with_times)
+        text = owner._text_tokens(self._ids[:certain])
+        owner.stream.push(text[self.num_sent :])
+        self.num_sent = max(self.num_sent, len(text))
 
 
 async def _frames(runtime: Runtime, call: Call, model: ServedModel, waves: list[audio.Samples]) -> audio.Frames:
@@ -151,31 +211,12 @@ async def _frames(runtime: Runtime, call: Call, model: ServedModel, waves: list[
     return await runtime.pools.audio.run(lambda: audio.join_log_mel(found), call)
 
 
-async def _generate(
-    call: Call, model: ServedModel, frames: audio.Frames, start: int, row: GenerateRow, params: GenerationParams
-) -> Hypothesis:
-    """The best hypothesis for the window that starts at frame `start`."""
-    window = audio.window(frames, start, FRAMES_PER_TOKEN * model.info.source_tokens).astype("<f4").tobytes()
-    call.submit(Generate(model.name, params, [], [row], call.deadline, window))
-    while events := await call.events():
-        for _, event in events:
-            if isinstance(event, Failed):
-                raise request_error(event)
-            if isinstance(event, Finished):
-                best = event.hypotheses[0]
-                if best.finish_reason == "timeout":
-                    raise DeadlineExceeded("the deadline passed before the end of the recording was transcribed")
-                return best
-    raise AssertionError("a sequence ends with an event")
-
-
-def _waves(spec: TranscribeSpec, window_frames: int) -> tuple[list[audio.Samples], int]:
+def _waves(runtime: Runtime, spec: TranscribeSpec, window_frames: int) -> tuple[list[audio.Samples], int]:
     """The parts of the recording for the log-mel computation, and the number of its samples."""
     try:
-        samples, rate = read_wav(spec.wav, spec.max_seconds)
+        samples = read_audio(spec.file, spec.max_seconds, runtime.audio_decoder)
     except AudioError as error:
         raise InvalidRequest(str(error), "file") from None
-    samples = resample(samples, rate, SAMPLE_RATE)
     return audio.split_samples(samples, window_frames), len(samples)
 
 
@@ -208,50 +249,22 @@ async def _prompt_ids(runtime: Runtime, call: Call, model: ServedModel, tokens: 
     return encoding.ids[-(model.info.context_tokens // 2 - 1) :]
 
 
-def _params(spec: TranscribeSpec, model: ServedModel, tokens: SpeechTokens, with_times: bool) -> GenerationParams:
-    """Decoding parameters of one window: the checkpoint's defaults with the request's temperature or beams."""
-    defaults = model.info.generation
-    sample = bool(spec.temperature)
-    return GenerationParams(
-        do_sample=sample,
-        temperature=spec.temperature or 1.0,
-        suppress_token_ids=defaults.suppress_token_ids,
-        begin_suppress_token_ids=defaults.begin_suppress_token_ids,
-        bad_words_ids=defaults.bad_words_ids,
-        end_token_ids=defaults.end_token_ids,
-        num_beams=1 if sample else spec.num_beams or defaults.num_beams or 1,
-        length_penalty=1.0 if defaults.length_penalty is None else defaults.length_penalty,
-        early_stopping=defaults.early_stopping or False,
-        repetition_penalty=defaults.repetition_penalty or 1.0,
-        no_repeat_ngram_size=defaults.no_repeat_ngram_size or 0,
-        timestamps=TimestampRules(tokens.first_timestamp, tokens.max_initial) if with_times else None,
-        logprobs=spec.with_logprobs,
-    )
-
-
-def _transcript(
-    parts: list[tuple[SpeechSegment, int, float | None]],
-    language: str | None,
-    seconds: float,
+def _params(
+    spec: TranscribeSpec,
+    model: ServedModel,
     tokens: SpeechTokens,
-    tokenizer: Tokenizer,
-) -> Transcript:
-    """Join the segments of all windows.
-
-    parts: (segment, first frame of its window, mean log-probability of its window).
-    """
-
-    def text_of(token_ids: list[int]) -> str:
-        """The text without time tokens and other special tokens."""
-        return tokenizer.decode(
-            [token for token in token_ids if token < tokens.first_timestamp], skip_special_tokens=True
-        )
-
-    lines = [
-        SubtitleLine(
-            min(part.start, seconds), min(part.end, seconds), text_of(part.tokens), part.tokens, window_frame, mean
-        )
-        for part, window_frame, mean in parts
-    ]
-    text = text_of([token for part, _, _ in parts for token in part.tokens]).strip()
-    return Transcript(text, language, seconds, [line for line in lines if line.text.strip()])
+    rules: FallbackRules,
+    with_times: bool,
+    stream: bool,
+) -> GenerationParams:
+    """Decoding parameters of the windows."""
+    settings = model.text.speech_settings
+    return window_params(
+        model,
+        rules,
+        num_beams=1 if spec.temperature else spec.num_beams,
+        timestamps=TimestampRules(tokens.first_timestamp, tokens.max_initial) if with_times else None,
+        alignment=SpeechAlignment([*settings.alignment_heads], settings.median_width) if spec.with_words else None,
+        with_logprobs=spec.with_logprobs,
+        stream=stream,
+    )

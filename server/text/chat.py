@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from server.text.line_process import LineProcess
+from server.line_process import LineProcess
 from server.text.tokenizer import TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
 from weights.resolve import file_in

@@ -12,6 +12,7 @@ from server.text.language_offers import LanguagesError
 from server.text.languages import TranslationLanguages
 from server.text.load import load_tokenizer
 from server.text.speech import SpeechTokens
+from server.text.speech_settings import SpeechSettings
 from server.text.tokenizer import Tokenizer, TokenizerError
 from server.text.tokenizer_files import read_json, read_tokenizer_files
 from weights.json_files import NotJson, read_json_file
@@ -43,6 +44,7 @@ class CheckpointText:
     languages: translations that it offers.
     prompts: its sentence-transformers prompts.
     speech: its special tokens for speech recognition; None for other models.
+    speech_settings: its other settings for speech recognition.
     chat_templates: its chat templates.
     """
 
@@ -52,6 +54,7 @@ class CheckpointText:
     prompts: Prompts
     speech: SpeechTokens | None = None
     chat_templates: ChatTemplates = field(default_factory=ChatTemplates)
+    speech_settings: SpeechSettings = field(default_factory=SpeechSettings)
 
     def prompt(self, name: str | None) -> str:
         """The prompt with a name, or the default prompt for None. Raises InvalidRequest for an unknown name."""
@@ -77,9 +80,12 @@ def load(name: str, directory: Path, languages: str = "") -> CheckpointText:
             offered = TranslationLanguages.from_checkpoint(directory, family, tokenizer, languages)
         except LanguagesError as error:
             raise CheckpointError(f"{name}: languages: {error}") from None
-        speech = SpeechTokens.from_checkpoint(directory, tokenizer) if family in SPEECH_FAMILIES else None
+        speech, settings = None, SpeechSettings()
+        if family in SPEECH_FAMILIES:
+            speech = SpeechTokens.from_checkpoint(directory, tokenizer)
+            settings = SpeechSettings.from_checkpoint(directory)
         templates = read_templates(directory, read_tokenizer_files(directory))
-        return CheckpointText(directory, tokenizer, offered, _prompts(directory), speech, templates)
+        return CheckpointText(directory, tokenizer, offered, _prompts(directory), speech, templates, settings)
     except (TokenizerError, ResolveError) as error:
         raise CheckpointError(f"{name}: {error}") from None
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from server.line_process import LineProcess
 from server.text.language_codes import parse_language
-from server.text.line_process import LineProcess
 
 PRECISE_LANGUAGES = 10
 MAX_CHARACTERS = 2000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -48,6 +48,11 @@ class SpeechTokens:
     @property
     def first_timestamp(self) -> int:
         return self.no_timestamps + 1
+
+    @property
+    def no_speech(self) -> int:
+        """Token whose probability after the start token tells how likely a window has no speech."""
+        return self.no_timestamps - 1
 
     @property
     def translates(self) -> bool:
@@ -118,11 +123,13 @@ class SpeechSegment:
 
     start, end: seconds from the beginning of the recording.
     tokens: token ids, including the timestamps around the text.
+    first: index of the first token among those of its window.
     """
 
     start: float
     end: float
     tokens: list[int]
+    first: int = 0
 
 
 def split_window(
@@ -158,12 +165,43 @@ def split_window(
     starts = [0, *ends[:-1]]
     segments = []
     for begin, end in zip(starts, ends, strict=True):
-        segments.append(SpeechSegment(seconds(tokens[begin]), seconds(tokens[end - 1]), list(tokens[begin:end])))
+        segments.append(SpeechSegment(seconds(tokens[begin]), seconds(tokens[end - 1]), list(tokens[begin:end]), begin))
     if is_complete:
         return segments, num_frames
     final = segments[-1]
-    segments[-1] = SpeechSegment(final.start, final.end, [*final.tokens, tokens[ends[-1]]])
+    segments[-1] = replace(final, tokens=[*final.tokens, tokens[ends[-1]]])
     return segments, max((tokens[ends[-1] - 1] - first_timestamp) * FRAMES_PER_TIMESTAMP, FRAMES_PER_TIMESTAMP)
+
+
+def split_whole_window(
+    tokens: Sequence[int], first_timestamp: int, first_frame: int, num_frames: int
+) -> list[SpeechSegment]:
+    """Split the tokens of a window into segments, and keep the text after the last of them.
+
+    For a window that no other window continues: a segment without an end lasts until the end of the window.
+    The arguments are those of `split_window`.
+    """
+    segments, _ = split_window(tokens, first_timestamp, first_frame, num_frames)
+    end = segments[-1].first + len(segments[-1].tokens) - 1
+    if end + 1 >= len(tokens):
+        return segments
+    # The last segment holds the timestamp that begins the text after it.
+    segments[-1] = replace(segments[-1], tokens=segments[-1].tokens[:-1])
+    offset = first_frame / FRAMES_PER_TIMESTAMP * SECONDS_PER_TIMESTAMP
+    start = offset + (tokens[end] - first_timestamp) * SECONDS_PER_TIMESTAMP
+    last = max(offset + num_frames / FRAMES_PER_TIMESTAMP * SECONDS_PER_TIMESTAMP, start)
+    return [*segments, SpeechSegment(start, last, list(tokens[end:]), end)]
+
+
+def certain_tokens(tokens: Sequence[int], first_timestamp: int, with_timestamps: bool) -> int:
+    """Number of leading tokens of an unfinished window that `split_window` will keep.
+
+    with_timestamps: whether the window has timestamps; without them, all tokens are kept.
+    """
+    if not with_timestamps:
+        return len(tokens)
+    pairs = (at for at in range(len(tokens) - 1, 0, -1) if min(tokens[at], tokens[at - 1]) >= first_timestamp)
+    return next(pairs, 0)
 
 
 def language_name(code: str) -> str:

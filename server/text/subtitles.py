@@ -8,6 +8,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class SpokenWord:
+    """One word. start, end: seconds of the recording."""
+
+    text: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
 class SubtitleLine:
     """One part of a transcript.
 
@@ -16,6 +25,9 @@ class SubtitleLine:
     token_ids: its tokens, including timestamp tokens.
     window_frame: first frame (of 10 ms) of the window that the part was decoded from.
     mean_logprob: mean log-probability of all tokens of that window, if computed.
+    no_speech_prob: probability that the window has no speech, if computed.
+    temperature: temperature at which the window was decoded.
+    words: its words; empty if they were not asked for.
     """
 
     start: float
@@ -24,6 +36,9 @@ class SubtitleLine:
     token_ids: list[int]
     window_frame: int
     mean_logprob: float | None
+    no_speech_prob: float | None = None
+    temperature: float = 0.0
+    words: Sequence[SpokenWord] = ()
 
 
 def srt(lines: Sequence[SubtitleLine]) -> str:

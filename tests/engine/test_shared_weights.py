@@ -127,7 +127,7 @@ def outputs(configure: Configure):
     names = ["base", "warm", "cold"]
     requests = [Generate(name, params, [[5, 6, 7]], [GenerateRow(row, 9)]) for row, name in enumerate(names)]
     prefix = [speech.START, speech.TRANSCRIBE]
-    requests.append(Generate("speech", params, [], [GenerateRow(3, 5, 0, prefix)], frames=frames))
+    requests.append(Generate("speech", params, [], [GenerateRow(3, 5, 0, prefix)], frames=[frames]))
     found = run(engine, requests)
     assert len(found.tokens) == 4, found.failed
     texts = {row: [event.logprobs for event in events] for row, events in found.token_events.items()}

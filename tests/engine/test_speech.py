@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 import torch
 from transformers.generation import GenerationMixin
+from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
 from models.layers.log_mel import LogMel
+from server.audio.token_times import token_times
 from server.engine.loading import LoadedCheckpoint
 from server.engine.scheduler import SOURCE_TOKENS_PER_TOKEN
 from server.ipc.descriptions import ModelSpec
-from server.ipc.messages import Encode, EncodeItem, Generate
-from server.ipc.params import TimestampRules
+from server.ipc.logprobs import Logprobs
+from server.ipc.messages import Encode, EncodeItem, Generate, GenerateRow
+from server.ipc.params import PromptProbe, SpeechAlignment, TimestampRules
+from server.ipc.submission import pick_rows
 from tests.engine.harness import Pair, Results, engine, generate, make_pair, run
 from tests.ipc.one_row import id_of, one_row
 from tests.parity.checkpoints import load, random_ids
@@ -22,9 +26,11 @@ from tests.parity.speech import (
     END,
     FIRST_TIME,
     LANGUAGES,
+    NO_SPEECH,
     NO_TIMESTAMPS,
     SHAPES,
     START,
+    START_OF_PREVIOUS,
     TRANSCRIBE,
     frames_of,
     recording,
@@ -212,6 +218,131 @@ def test_invalid_messages_are_refused(pair, tmp_path, device):
         transcribe(pair, 5, frames, timestamps=TIMES, end_token_ids=[]),
         one_row(6, "bart", [5], [2], max_new_tokens=5, frames=bytes(64)),
         Encode(7, pair.name, "embed", [EncodeItem([5])]),
+        transcribe(pair, 8, frames, probe=PromptProbe(len(PREFIX), NO_SPEECH)),
+        transcribe(pair, 9, frames, probe=PromptProbe(0, 10_000)),
+        transcribe(pair, 10, frames, alignment=SpeechAlignment([(9, 0)], 7), recorded_tokens=5),
+        transcribe(pair, 11, frames, alignment=SpeechAlignment([(0, 9)], 7), recorded_tokens=5),
+        transcribe(pair, 12, frames, alignment=SpeechAlignment([(0, 0)], 4), recorded_tokens=5),
+        transcribe(pair, 13, frames, alignment=SpeechAlignment([(0, 0)], 7)),
+        transcribe(pair, 14, frames, alignment=SpeechAlignment([(0, 0)], 7), recorded_tokens=10_000),
+        transcribe(pair, 15, frames, logprobs=True, processed_logprobs=True, top_logprobs=2),
     ]
     results = run(engine([pair, text], block_size=4, kv_cache_bytes=1 << 22), wrong)
-    assert set(results.failed) == set(range(1, 8))
+    assert set(results.failed) == set(range(1, 16))
+
+
+BEFORE = [START_OF_PREVIOUS, 40, 41, 42]
+
+
+@pytest.mark.parametrize("max_batch_tokens", [512, 3])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_probability_of_no_speech(pair, max_batch_tokens, beams):
+    """Of the raw distribution after the start token, whatever precedes and follows it."""
+    clips = random_frames(pair, 4)
+    prefixes = [PREFIX, [*BEFORE, *PREFIX], [*BEFORE[:2], *PREFIX], PREFIX]
+    requests = [
+        transcribe(
+            pair, i, clip, prefix=prefix, probe=PromptProbe(prefix.index(START), NO_SPEECH), num_beams=beams,
+            suppress_token_ids=[NO_SPEECH],
+        )
+        for i, (clip, prefix) in enumerate(zip(clips, prefixes, strict=True))
+    ]  # fmt: skip
+    results = run(pair.engine(max_batch_tokens=max_batch_tokens), [*requests, transcribe(pair, 9, clips[0])])
+    assert results.finished[9].probe_logprob is None
+    for i, (clip, prefix) in enumerate(zip(clips, prefixes, strict=True)):
+        with torch.inference_mode():
+            logits = pair.oracle(
+                input_features=clip.T[None].to(pair.oracle.device),
+                decoder_input_ids=torch.tensor([prefix], device=pair.oracle.device),
+            ).logits[0, prefix.index(START)]
+        assert results.finished[i].probe_logprob == pytest.approx(float(logits.log_softmax(-1)[NO_SPEECH]), abs=1e-4)
+    assert len({results.finished[i].probe_logprob for i in range(4)}) == 4
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_log_probabilities_after_masks(pair, beams):
+    """Equal to the mean that transformers compares with `logprob_threshold`, alone and beside rows without masks."""
+    clips = random_frames(pair, 3)
+    banned = list(range(20, 200))
+    settings = {"num_beams": beams, "logprobs": True, "suppress_token_ids": banned}
+    requests = [transcribe(pair, i, clip, processed_logprobs=True, **settings) for i, clip in enumerate(clips)]
+    requests += [transcribe(pair, 10, clips[0], num_beams=beams, logprobs=True)]
+    requests += [transcribe(pair, 11, clips[0], **settings)]
+    results = run(pair.engine(), requests)
+
+    for i, clip in enumerate(clips):
+        hypothesis = results.finished[i].hypotheses[0]
+        with torch.inference_mode():
+            logits = pair.oracle(
+                input_features=clip.T[None].to(pair.oracle.device),
+                decoder_input_ids=torch.tensor([[*PREFIX, *hypothesis.token_ids]], device=pair.oracle.device),
+            ).logits[0, len(PREFIX) - 1 : -1]
+        logits = logits.clone()
+        logits[:, banned] = -torch.inf
+        own = logits.log_softmax(-1).gather(1, torch.tensor(hypothesis.token_ids, device=logits.device)[:, None])[:, 0]
+        found = torch.tensor(list(Logprobs(hypothesis.logprobs).own()))
+        torch.testing.assert_close(found, own.cpu(), atol=1e-4, rtol=1e-4)
+        theirs = WhisperGenerationMixin._retrieve_avg_logprobs(
+            list(logits), torch.tensor(hypothesis.token_ids, device=logits.device), 0.0
+        )
+        assert float(found.mean()) == pytest.approx(float(theirs), abs=1e-4)
+    raw = Logprobs(results.finished[11].hypotheses[0].logprobs).own()
+    assert list(raw) != list(Logprobs(results.finished[0].hypotheses[0].logprobs).own())
+
+
+@pytest.mark.parametrize("recorded", [None, 13, 2])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_token_times_equal_transformers(pair, recorded, beams):
+    positions = pair.oracle.config.max_source_positions
+    recorded = recorded or positions
+    heads = [(0, 1), (pair.oracle.config.decoder_layers - 1, 0)]
+    clips = random_frames(pair, 3)
+    prefixes = [PREFIX, [*BEFORE, *PREFIX], PREFIX]
+    requests = [
+        transcribe(
+            pair, i, clip, prefix=prefix, alignment=SpeechAlignment(heads, 7), recorded_tokens=recorded, num_beams=beams
+        )
+        for i, (clip, prefix) in enumerate(zip(clips, prefixes, strict=True))
+    ]
+    together = run(pair.engine(), [*requests, transcribe(pair, 9, clips[0])])
+    assert together.finished[9].hypotheses[0].attention is None
+    for i, (clip, prefix) in enumerate(zip(clips, prefixes, strict=True)):
+        best = together.finished[i].hypotheses[0]
+        with torch.inference_mode():
+            output = GenerationMixin.generate(
+                pair.oracle,
+                clip.T[None].to(pair.oracle.device),
+                decoder_input_ids=torch.tensor([prefix], device=pair.oracle.device),
+                do_sample=False,
+                max_new_tokens=20,
+                suppress_tokens=None,
+                begin_suppress_tokens=None,
+                max_length=None,
+                num_beams=beams,
+                output_attentions=True,
+                return_dict_in_generate=True,
+            )
+            times = WhisperGenerationMixin._extract_token_timestamps(
+                pair.oracle, output, heads, num_frames=torch.tensor([2 * recorded]), num_input_ids=len(prefix)
+            )[0, len(prefix) :].tolist()
+        found = token_times(best.attention, recorded, len(best.token_ids))
+        assert best.token_ids == output.sequences[0, len(prefix) :].tolist()[: len(best.token_ids)]
+        assert found == pytest.approx(times[: len(found)], abs=1e-5)
+        alone = run(pair.engine(), [requests[i]]).finished[i].hypotheses[0].attention
+        assert alone == best.attention
+
+
+def test_several_sources_of_one_request(pair):
+    """Rows of one message with their own audio equal messages of their own."""
+    clips = random_frames(pair, 4)
+    alone = [run(pair.engine(), [transcribe(pair, 0, clip)]).texts(0) for clip in clips]
+    message = transcribe(pair, 0, clips[0])
+    frames = [clip.numpy().astype("<f4").tobytes() for clip in clips]
+    rows = [GenerateRow(row, 20, place, PREFIX) for row, place in enumerate([2, 0, 3, 1])]
+    results = run(pair.engine(), [Generate(pair.name, message.params, [], rows, frames=frames)])
+    assert [results.texts(row) for row in range(4)] == [alone[place] for place in (2, 0, 3, 1)]
+    some = pick_rows(Generate(pair.name, message.params, [], rows, frames=frames), rows[1:3])
+    assert some.frames == [frames[0], frames[3]] and [row.prompt for row in some.rows] == [0, 1]
+    assert [run(pair.engine(), [some]).texts(row.request_id) for row in some.rows] == [alone[0], alone[3]]
+    outside = Generate(pair.name, message.params, [], [GenerateRow(7, 5, 4, PREFIX)], frames=frames)
+    assert "not among the 4" in run(pair.engine(), [outside]).failed[7].message

@@ -20,13 +20,15 @@ def one_row(
     text_drops_space: bool = False,
     deadline: float | None = None,
     frames: bytes = b"",
+    recorded_tokens: int = 0,
     cache_salt: str = "",
     **params: object,
 ) -> Generate:
     """A request with a single row. params: fields of `GenerationParams`."""
-    row = GenerateRow(request_id, max_new_tokens, 0, [*decoder_token_ids], seed, prompt_logprobs, text_drops_space)
+    start = [*decoder_token_ids]
+    row = GenerateRow(request_id, max_new_tokens, 0, start, seed, prompt_logprobs, text_drops_space, recorded_tokens)
     prompts = [] if frames and not token_ids else [[*token_ids]]
-    return Generate(model, GenerationParams(**params), prompts, [row], deadline, frames, cache_salt)
+    return Generate(model, GenerationParams(**params), prompts, [row], deadline, [frames] if frames else [], cache_salt)
 
 
 def id_of(message: Generate) -> int:

@@ -22,11 +22,11 @@ from server.ipc.messages import (
     Vocabulary,
 )
 from server.ipc.params import GenerationParams
+from server.line_process import LineProcess
 from server.operations import grammar, grammar_compiler
 from server.operations.grammar import ChoiceFormat, JsonFormat, RegexFormat
 from server.operations.grammar_compiler import GrammarCompiler
 from server.operations.tool_grammar import ToolChoice, callable_functions
-from server.text.line_process import LineProcess
 from tests.api.conftest import Bench
 from tests.grammar_compiler import COMPILER
 from tests.operations.test_generation_params import sent_params, sent_request

@@ -6,8 +6,8 @@ import { textLine } from "../fields.js";
 
 /** A field for a file; its value is not a part of a JSON body. */
 function fileField() {
-  const control = el("input", { type: "file", id: "recording", accept: ".wav,audio/wav,audio/x-wav" });
-  const label = el("label", { for: "recording" }, "Recording, a WAV file");
+  const control = el("input", { type: "file", id: "recording", accept: "audio/*,video/mp4,video/webm" });
+  const label = el("label", { for: "recording" }, "Recording");
   return {
     name: "file",
     control,

@@ -1,4 +1,7 @@
-"""A process that reads one line of JSON and answers with one, under a time limit for each answer."""
+"""A process that reads one line of JSON and answers with one, under a time limit for each answer.
+
+Bytes may follow the line of a request, and the line of a reply. The line says how many.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from server.cores import give_way
@@ -39,7 +42,18 @@ class LineProcess:
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
-        return self._exchange(line, seconds)
+        return self._exchange(line, seconds)[0]
+
+    def exchange_bytes(self, request: bytes, seconds: float, size_of: Callable[[bytes], int]) -> tuple[bytes, bytes]:
+        """Send a line with bytes after it, and return the line of the reply and the bytes after that.
+
+        request: the line and the bytes. size_of: number of bytes that follow the line of a reply.
+        Without a whole reply in time the process is killed and two empty values are returned.
+        Raises TimeoutError if the process does not start.
+        """
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        return self._exchange(request, seconds, size_of)
 
     def kill(self) -> None:
         """End the process, also from another thread while `exchange` waits for a reply."""
@@ -66,23 +80,27 @@ class LineProcess:
         )
         if self._gives_way:
             give_way(self._process.pid)
-        if not self._exchange(b"", _START_SECONDS):
+        if not self._exchange(b"", _START_SECONDS)[0]:
             raise TimeoutError(f"did not start within {_START_SECONDS:g} s")
 
-    def _exchange(self, line: bytes, seconds: float) -> bytes:
+    def _exchange(
+        self, request: bytes, seconds: float, size_of: Callable[[bytes], int] = lambda _: 0
+    ) -> tuple[bytes, bytes]:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         alarm = threading.Timer(seconds, process.kill)
         alarm.start()
         try:
-            process.stdin.write(line)
+            process.stdin.write(request)
             process.stdin.flush()
             reply = process.stdout.readline()
+            size = size_of(reply) if reply.endswith(b"\n") else 0
+            content = process.stdout.read(size) if size else b""
         except OSError:
-            reply = b""
+            reply, size, content = b"", 0, b""
         finally:
             alarm.cancel()
-        if not reply.endswith(b"\n"):
+        if not reply.endswith(b"\n") or len(content) < size:
             self.stop()
-            return b""
-        return reply
+            return b"", b""
+        return reply, content

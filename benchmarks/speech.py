@@ -1,0 +1,149 @@
+"""Measure windows of a Whisper model of the small size: one, four and sixteen at a time, against CTranslate2.
+
+    python -m benchmarks.speech make DIRECTORY                         a checkpoint with random weights
+    python -m benchmarks.speech ours DIRECTORY float32 bfloat16 int8   this engine, in this process
+    python -m benchmarks.speech ctranslate2 DIRECTORY float32 int8     CTranslate2, which faster-whisper uses
+
+Each number is the median time to encode the windows and to generate 96 tokens of each, greedily; the end token is
+suppressed on both sides. Sixteen windows are what the batched mode of long recordings decodes at once. Run the two
+contestants one after the other on an idle machine, with the same `--threads`. The converter of CTranslate2 needs
+transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SOURCE_POSITIONS, NUM_MELS, VOCABULARY = 1500, 80, 51865
+START, ENGLISH, TRANSCRIBE, NO_TIMESTAMPS, END = 50258, 50259, 50359, 50363, 50257
+PREFIX = [START, ENGLISH, TRANSCRIBE, NO_TIMESTAMPS]
+NEW_TOKENS = 96
+WINDOWS = (1, 4, 16)
+
+
+def make(directory: Path) -> None:
+    """Write a checkpoint of Whisper small with random weights."""
+    import torch
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    torch.manual_seed(0)
+    sides = ("encoder", "decoder")
+    sizes = {f"{side}_{name}": value for side in sides for name, value in
+             {"layers": 12, "attention_heads": 12, "ffn_dim": 3072}.items()}  # fmt: skip
+    config = WhisperConfig(**sizes, d_model=768, num_mel_bins=NUM_MELS, vocab_size=VOCABULARY)
+    WhisperForConditionalGeneration(config).save_pretrained(directory)
+    (directory / "generation_config.json").write_text(
+        json.dumps({"decoder_start_token_id": START, "eos_token_id": END, "pad_token_id": END, "max_length": 448})
+    )
+
+
+def frames(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """[windows, frames, num_mels], float32: artificial log-mel frames."""
+    generator = np.random.default_rng(1)
+    return generator.normal(0, 0.5, (count, 2 * SOURCE_POSITIONS, NUM_MELS)).astype(np.float32)
+
+
+def ours(directory: Path, precision: str, threads: int) -> Callable[[int], int]:
+    """A function that transcribes windows with this engine and returns the number of new tokens."""
+    import itertools
+
+    from server.engine.service import start
+    from server.ipc.descriptions import EngineOptions, ModelSpec
+    from server.ipc.messages import Configure, Generate, GenerateRow
+    from server.ipc.params import GenerationParams
+
+    quantization: Any = precision if precision.startswith("int") else None
+    dtype: Any = "float32" if quantization else precision
+    spec = ModelSpec("m", str(directory), dtype, quantization)
+    engine, _ = start(
+        Configure(1, "cpu", [spec], EngineOptions(threads=threads, kv_cache_bytes=4 << 30)), lambda _: None
+    )
+    ids = itertools.count(1)
+    params = GenerationParams(suppress_token_ids=[END], end_token_ids=[END])
+
+    def run(count: int) -> int:
+        sources = [one.astype("<f4").tobytes() for one in frames(count)]
+        rows = [GenerateRow(next(ids), NEW_TOKENS, place, PREFIX) for place in range(count)]
+        engine.add(Generate("m", params, [], rows, frames=sources))
+        made = 0
+        while engine.has_work:
+            output = engine.step()
+            if output is not None:
+                if output.failed:
+                    raise RuntimeError(output.failed[0].message)
+                made += sum(len(end.hypotheses[0].token_ids) for end in output.finished)
+        return made
+
+    return run
+
+
+def peer(directory: Path, precision: str, threads: int) -> Callable[[int], int]:
+    """A function that transcribes windows with CTranslate2 and returns the number of new tokens."""
+    import ctranslate2
+
+    made = directory / "ctranslate2"
+    if not (made / "model.bin").exists():
+        ctranslate2.converters.TransformersConverter(str(directory)).convert(str(made), force=True)
+    model = ctranslate2.models.Whisper(str(made), device="cpu", compute_type=precision, intra_threads=threads)
+
+    def run(count: int) -> int:
+        features = ctranslate2.StorageView.from_array(np.ascontiguousarray(frames(count).transpose(0, 2, 1)))
+        found = model.generate(
+            features,
+            [PREFIX] * count,
+            beam_size=1,
+            max_length=len(PREFIX) + NEW_TOKENS,
+            suppress_tokens=[END],
+            suppress_blank=False,
+        )
+        return sum(len(one.sequences_ids[0]) for one in found)
+
+    return run
+
+
+def measure(run: Callable[[int], int], turns: int) -> list[dict[str, float]]:
+    """Median seconds of each number of windows, after one run to warm up."""
+    results = []
+    for count in WINDOWS:
+        times, made = [], run(count)
+        for _ in range(turns if count < max(WINDOWS) else max(turns // 3, 1)):
+            started = time.perf_counter()
+            made = run(count)
+            times.append(time.perf_counter() - started)
+        seconds = statistics.median(times)
+        results.append({"windows": count, "seconds": seconds, "new_tokens": made})
+        print(f"  {count:2d} windows: {seconds:7.2f} s, {seconds / count:6.2f} s each, {made} tokens", flush=True)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("contestant", choices=["make", "ours", "ctranslate2"])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("precisions", nargs="*")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=5, help="runs of one and of four windows; a third for sixteen")
+    parser.add_argument("--json", type=Path, help="file to write the results to as JSON")
+    arguments = parser.parse_args()
+    if arguments.contestant == "make":
+        make(arguments.directory)
+        return
+    results = {}
+    for precision in arguments.precisions:
+        print(f"{arguments.contestant}, {precision}, {arguments.threads} threads", flush=True)
+        build = ours if arguments.contestant == "ours" else peer
+        results[precision] = measure(build(arguments.directory, precision, arguments.threads), arguments.turns)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()

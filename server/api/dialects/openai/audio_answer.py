@@ -1,0 +1,179 @@
+"""Answers of the audio routes: JSON, plain text, subtitles, and streams of text."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import zlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any, Literal
+
+from starlette.responses import PlainTextResponse, Response
+
+from server.api.dialects.openai.audio_form import TranslationForm
+from server.api.dialects.openai.common import stream_error
+from server.api.error_shape import AnswerBody
+from server.api.json_answer import json_response
+from server.api.sse import EventStream, EventWriter, data_frame
+from server.errors import ClientGone, RequestError
+from server.ipc.call import Call
+from server.metrics import Metrics
+from server.operations.transcribe_spec import Transcript
+from server.text.speech import SpeechTask, language_name
+from server.text.subtitles import SubtitleLine, srt, vtt
+
+
+class SpokenSegment(AnswerBody):
+    """A part of a text with its times in seconds. `seek`: first frame (of 10 ms) of its window.
+
+    `avg_logprob`: mean over all tokens of the window, time tokens included. `no_speech_prob`: of the window.
+    """
+
+    id: int
+    seek: int
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float | None
+    compression_ratio: float
+    no_speech_prob: float | None
+
+
+class WordWithTimes(AnswerBody):
+    """A word with its times in seconds."""
+
+    word: str
+    start: float
+    end: float
+
+
+class DurationUsage(AnswerBody):
+    type: Literal["duration"]
+    seconds: int
+
+
+class TranscriptionAnswer(AnswerBody):
+    """The text of a recording. Only `response_format` verbose_json has more than `text` and `usage`."""
+
+    text: str
+    usage: DurationUsage
+    task: SpeechTask | None = None
+    language: str | None = None
+    duration: float | None = None
+    segments: list[SpokenSegment] | None = None
+    words: list[WordWithTimes] | None = None
+
+
+def render(
+    form: TranslationForm, task: SpeechTask, transcript: Transcript, granularities: Sequence[str] | None
+) -> Response:
+    """The answer in the format of the form. granularities: of its times; None for segments."""
+    if form.response_format == "srt":
+        return PlainTextResponse(srt(transcript.lines))
+    if form.response_format == "vtt":
+        return PlainTextResponse(vtt(transcript.lines), media_type="text/vtt")
+    if form.response_format == "text":
+        return PlainTextResponse(transcript.text + "\n")
+    answer: dict[str, Any] = {"text": transcript.text, "usage": _usage(transcript)}
+    if form.response_format == "verbose_json":
+        language = "en" if task == "translate" or transcript.language is None else transcript.language
+        answer |= {
+            "task": task,
+            "language": language_name(language),
+            "duration": round(transcript.seconds, 3),
+        }
+        if not granularities or "segment" in granularities:
+            answer["segments"] = _segments(transcript.lines)
+        if granularities and "word" in granularities:
+            answer["words"] = [
+                {"word": word.text, "start": round(word.start, 3), "end": round(word.end, 3)}
+                for line in transcript.lines
+                for word in line.words
+            ]
+    return json_response(answer)
+
+
+def _usage(transcript: Transcript) -> dict[str, Any]:
+    return {"type": "duration", "seconds": math.ceil(transcript.seconds)}
+
+
+def _segments(lines: Sequence[SubtitleLine]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": number,
+            "seek": line.window_frame,
+            "start": round(line.start, 3),
+            "end": round(line.end, 3),
+            "text": line.text,
+            "tokens": line.token_ids,
+            "temperature": line.temperature,
+            "avg_logprob": line.mean_logprob,
+            "compression_ratio": _compression_ratio(line.text),
+            "no_speech_prob": line.no_speech_prob,
+        }
+        for number, line in enumerate(lines)
+    ]
+
+
+def _compression_ratio(text: str) -> float:
+    """Length of the text over its length after compression; high values mean repetition."""
+    data = text.encode()
+    return len(data) / len(zlib.compress(data))
+
+
+async def stream(
+    run: Callable[[Callable[[str], None]], Awaitable[Transcript]],
+    call: Call,
+    metrics: Metrics,
+    request_id: str,
+) -> EventStream:
+    """A stream of `transcript.text.delta` events and a `transcript.text.done` event.
+
+    run: transcribes, and passes each part of the text to its argument.
+    Waits for the first part, so that a failure before it gets its HTTP status. Raises the error of such a failure.
+    """
+    parts: asyncio.Queue[str | None] = asyncio.Queue()
+
+    async def transcribe() -> Transcript:
+        try:
+            return await run(parts.put_nowait)
+        finally:
+            parts.put_nowait(None)
+
+    task = asyncio.create_task(transcribe())
+    # The stream may end before it has read the result of the task.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        first = await parts.get()
+        if first is None:
+            await task
+    except BaseException:
+        task.cancel()
+        raise
+
+    async def events(_: EventWriter) -> AsyncGenerator[bytes, None]:
+        metrics.streams_open.inc()
+        part = first
+        try:
+            with call:
+                while part is not None:
+                    yield data_frame({"type": "transcript.text.delta", "delta": part})
+                    part = await parts.get()
+                transcript = await task
+                usage = _usage(transcript)
+                yield data_frame({"type": "transcript.text.done", "text": transcript.text, "usage": usage})
+        except ClientGone:
+            raise
+        except RequestError as error:
+            metrics.rejected.labels(error.code).inc()
+            yield stream_error(error, request_id)
+        finally:
+            metrics.streams_open.dec()
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, RequestError):
+                await task
+
+    return EventStream(events, call.leave)

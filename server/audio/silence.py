@@ -1,0 +1,44 @@
+"""Cut a recording into windows at its quietest places, so that the windows can be decoded at the same time.
+
+A window ends where the recording is quietest within the second half of the longest possible window. Loudness decides,
+not a model of speech; a recording without pauses is cut at its softest moment.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, Frames
+
+SMOOTHED_FRAMES = FRAMES_PER_SECOND // 5
+"""Loudness is the mean over 0.2 s, so that a gap between two sounds of a word is not a pause."""
+
+
+def cut_at_silences(frames: Frames, num_frames: int, window_frames: int) -> list[tuple[int, int]]:
+    """First frame and end of each window, in order. Together they cover the recording.
+
+    frames: log-mel frames.
+    num_frames: frames that belong to the recording.
+    window_frames: longest window. All windows but the last are at least half as long, and begin at an even frame.
+    """
+    loudness = _loudness(frames[:num_frames])
+    spans = []
+    start = 0
+    while num_frames - start > window_frames:
+        first, last = start + window_frames // 2, start + window_frames
+        quietest = first + int(np.argmin(loudness[first : last + 1]))
+        end = max(quietest - quietest % FRAMES_PER_TOKEN, first - first % FRAMES_PER_TOKEN, start + FRAMES_PER_TOKEN)
+        spans.append((start, end))
+        start = end
+    spans.append((start, num_frames))
+    return spans
+
+
+def _loudness(frames: Frames) -> NDArray[np.float64]:
+    """Mean of the log-mel bands of each frame, averaged over the frames around it."""
+    sums = np.concatenate([[0.0], np.cumsum(frames.mean(axis=1, dtype=np.float64))])
+    places = np.arange(len(frames))
+    begin = np.maximum(places - SMOOTHED_FRAMES // 2, 0)
+    end = np.minimum(places + SMOOTHED_FRAMES // 2 + 1, len(frames))
+    return np.asarray((sums[end] - sums[begin]) / (end - begin), dtype=np.float64)

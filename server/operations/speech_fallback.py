@@ -1,0 +1,75 @@
+"""Rules of long recordings: which decoded windows are accepted, decoded again at a higher temperature, or silent.
+
+Equal to `generate_with_fallback` of `transformers` 5. Source: Radford et al. 2022, arXiv:2212.04356, section 4.5.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+CONDITION_TEMPERATURE = 0.5
+"""The text so far does not precede the next window if the last one was decoded at this temperature or above."""
+
+
+@dataclass(frozen=True)
+class FallbackRules:
+    """Temperatures to try in order, and the thresholds that reject a window. None: no threshold.
+
+    compression_ratio: most repetitive text that is accepted, see `compression_ratio`.
+    logprob: least mean log-probability of the tokens.
+    no_speech: with a mean log-probability below `logprob`, a window with a higher probability of no speech is silent.
+    """
+
+    temperatures: tuple[float, ...] = (0.0,)
+    compression_ratio: float | None = None
+    logprob: float | None = None
+    no_speech: float | None = None
+
+    @property
+    def needs_logprobs(self) -> bool:
+        return self.logprob is not None or self.no_speech is not None
+
+    @property
+    def accepts_everything(self) -> bool:
+        """Whether every window is accepted as it is first decoded, so that its text is final while it is decoded."""
+        return len(self.temperatures) == 1 and self.no_speech is None
+
+    def verdict(
+        self, token_ids: Sequence[int], vocab_size: int, mean_logprob: float | None, no_speech_prob: float | None
+    ) -> Literal["accepted", "rejected", "silent"]:
+        """The decision about a decoded window.
+
+        token_ids: its new tokens, with the end token.
+        vocab_size: number of logits of the model.
+        mean_logprob: mean log-probability of these tokens, if computed.
+        no_speech_prob: probability that the window has no speech, if computed.
+        """
+        is_unlikely = self.logprob is not None and mean_logprob is not None and mean_logprob < self.logprob
+        has_speech = self.no_speech is None or no_speech_prob is None or no_speech_prob <= self.no_speech
+        if is_unlikely and not has_speech:
+            return "silent"
+        limit = self.compression_ratio
+        is_repetitive = limit is not None and compression_ratio(token_ids, vocab_size) > limit
+        return "rejected" if is_unlikely or is_repetitive else "accepted"
+
+
+def compression_ratio(token_ids: Sequence[int], vocab_size: int) -> float:
+    """Size of the token ids over their size after compression (zlib); high values mean repetition.
+
+    vocab_size: number of logits, which decides the bytes of one id.
+    """
+    width = int(math.log2(vocab_size) / 8) + 1
+    data = b"".join(token.to_bytes(width, "little") for token in token_ids)
+    return len(data) / len(zlib.compress(data))
+
+
+def temperatures(first: float, increment: float | None) -> tuple[float, ...]:
+    """Temperatures from `first` to 1 in steps of `increment`; None for `first` alone."""
+    if increment is None:
+        return (first,)
+    count = int((1.0 - first) / increment + 1e-6) + 1
+    return tuple(round(first + increment * step, 6) for step in range(count))

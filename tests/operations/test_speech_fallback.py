@@ -1,0 +1,127 @@
+"""Decisions about decoded windows equal transformers; options without effect are refused; costs are bounded."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
+
+from server.errors import InvalidRequest
+from server.ipc.descriptions import GenerationInfo, ModelInfo
+from server.operations.admission import DEFAULT_MEMORY_BYTES
+from server.operations.speech_fallback import FallbackRules, compression_ratio, temperatures
+from server.operations.transcribe_spec import TranscribeSpec
+from server.text.speech_settings import SpeechSettings
+from tests.audio.wavs import wav
+from tests.parity.speech import recording
+
+THRESHOLDS = [None, 0.9, 1.4]
+
+
+@pytest.mark.parametrize("vocab_size", [200, 360, 51865, 70_000])
+def test_compression_ratios_equal_transformers(vocab_size: int) -> None:
+    chooser = random.Random(1)
+    for _ in range(50):
+        ids = [chooser.randrange(min(vocab_size, chooser.choice([3, 200]))) for _ in range(chooser.randint(1, 200))]
+        theirs = WhisperGenerationMixin._retrieve_compression_ratio(torch.tensor(ids), vocab_size)
+        assert compression_ratio(ids, vocab_size) == theirs
+
+
+def theirs(rules: FallbackRules, ids: list[int], mean: float, no_speech: float) -> str:
+    """The decision of transformers for a window with this mean log-probability."""
+    from transformers.generation.logits_process import WhisperNoSpeechDetection
+
+    detection = WhisperNoSpeechDetection(1, 1)
+    detection._no_speech_prob = [no_speech]
+    self = SimpleNamespace(
+        _retrieve_compression_ratio=WhisperGenerationMixin._retrieve_compression_ratio,
+        _retrieve_avg_logprobs=lambda *_: mean,
+    )
+    config = SimpleNamespace(
+        compression_ratio_threshold=rules.compression_ratio,
+        logprob_threshold=rules.logprob,
+        no_speech_threshold=rules.no_speech,
+    )
+    rejected, silent = WhisperGenerationMixin._need_fallback(
+        self, torch.tensor(ids), [{"scores": None}], 0, [detection], config, 51865, 0.0
+    )
+    return "silent" if silent else "rejected" if rejected else "accepted"
+
+
+def test_verdicts_equal_transformers() -> None:
+    seen = set()
+    texts = [[5] * 60, list(range(60))]
+    for compression in (None, 1.5):
+        for logprob in (None, -1.0):
+            for no_speech in (None, 0.6) if logprob is not None else (None,):
+                rules = FallbackRules((0.0,), compression, logprob, no_speech)
+                for ids in texts:
+                    for mean in (-0.5, -1.0, -2.0):
+                        for probability in (0.1, 0.6, 0.9):
+                            verdict = rules.verdict(ids, 51865, mean, probability)
+                            assert verdict == theirs(rules, ids, mean, probability)
+                            seen.add(verdict)
+    assert seen == {"accepted", "rejected", "silent"}
+
+
+def test_temperatures() -> None:
+    assert temperatures(0.0, None) == (0.0,) and temperatures(0.3, None) == (0.3,)
+    assert temperatures(0.0, 0.2) == (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    assert temperatures(0.5, 0.3) == (0.5, 0.8) and temperatures(1.0, 0.1) == (1.0,)
+
+
+def spec(**fields: object) -> TranscribeSpec:
+    return TranscribeSpec(wav(recording(0.1)), 1800, **fields)  # type: ignore[arg-type]
+
+
+def test_rules_of_requests_and_checkpoints() -> None:
+    plain = SpeechSettings()
+    own = SpeechSettings(compression_ratio_threshold=1.35, logprob_threshold=-0.7, no_speech_threshold=0.2)
+    assert spec().rules(plain) == FallbackRules() and spec().rules(plain).accepts_everything
+    assert spec(temperature_increment=0.5).rules(plain) == FallbackRules((0.0, 0.5, 1.0), 2.4, -1.0)
+    assert spec(no_speech_threshold=0.6).rules(plain) == FallbackRules((0.0,), None, -1.0, 0.6)
+    assert spec().rules(own) == FallbackRules((0.0,), None, -0.7, 0.2)
+    assert spec(temperature_increment=1.0).rules(own) == FallbackRules((0.0, 1.0), 1.35, -0.7, 0.2)
+    given = spec(temperature_increment=1.0, compression_ratio_threshold=3, logprob_threshold=-2.0)
+    assert given.rules(own) == FallbackRules((0.0, 1.0), 3, -2.0, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": 0.5, "num_beams": 2}, "num_beams"),
+        ({"compression_ratio_threshold": 2.0}, "compression_ratio_threshold"),
+        ({"logprob_threshold": -1.0}, "logprob_threshold"),
+        ({"batched": True, "condition_on_previous_text": True}, "condition_on_previous_text"),
+    ],
+)
+def test_options_without_effect_are_refused(fields: dict, param: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        spec(**fields).check()
+    assert error.value.param == param
+
+
+WHISPER = ModelInfo(
+    "whisper", "whisper", "", ["transcribe"], "float32", 0, 0, 51865, 768, 448, 1500, num_mels=80,
+    is_encoder_decoder=True, generation=GenerationInfo(max_new_tokens=447),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", [{}, {"num_beams": 5}, {"batched": True}, {"batched": True, "with_words": True}])
+def test_recordings_fit_a_server_with_default_limits(fields: dict) -> None:
+    """A recording of Whisper's size: a window at once, 10 minutes of WAV, half an hour of MP3."""
+    model = SimpleNamespace(info=WHISPER)
+    for seconds, file in [(30, wav(recording(30.0))), (600, bytes(4 << 20)), (1800, bytes(15 << 20))]:
+        asked = TranscribeSpec(file, 1800, **fields)
+        assert asked.cost(model, seconds).memory_bytes < DEFAULT_MEMORY_BYTES, seconds
+        assert asked.cost(model).memory_bytes <= asked.cost(model, 1800).memory_bytes
+
+
+def test_the_cost_of_a_recording_grows_with_its_length_and_its_windows_at_once() -> None:
+    model = SimpleNamespace(info=WHISPER)
+    costs = [spec(**fields).cost(model, seconds) for fields in ({}, {"batched": True}) for seconds in (30.0, 600.0)]
+    assert costs[0].memory_bytes < costs[1].memory_bytes and costs[2].input_tokens < costs[3].input_tokens
+    assert costs[0].input_tokens == costs[1].input_tokens == 1948 and costs[3].sequences == 16
