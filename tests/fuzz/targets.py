@@ -22,6 +22,8 @@ from server.api.dialects.registry import ROUTES
 from server.api.route import JsonRoute, StreamingRoute
 from server.api.sse import frame
 from server.api_keys import load_keys
+from server.audio.containers import container_of
+from server.audio.read import max_seconds_of, reading_bytes
 from server.audio.wav import AudioError, read_wav
 from server.client.connection import Event, read_events
 from server.errors import RequestError, StartError
@@ -73,7 +75,10 @@ def _markup(data: bytes, options: MarkupOptions) -> None:
 
 
 def wav(data: bytes) -> None:
-    """A recording. Samples are finite, and no more than the limit."""
+    """A recording. Samples are finite, and no more than the limit. Bounds are known before it is read."""
+    longest = max_seconds_of(data, 2.0)
+    assert (longest is None or 0 <= longest <= 2.0) and reading_bytes(data) >= len(data)
+    assert "\n" not in container_of(data).name
     try:
         samples, rate = read_wav(data, 2.0)
     except AudioError as error:
