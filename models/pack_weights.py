@@ -38,8 +38,8 @@ def pack_weights(
 ) -> int:
     """Pack all linears of a model in place. Projections with the same input are merged into one product.
 
-    quantization: `int8` rounds all linears but routers, the output head and the token table that is tied to it; `int4`
-        rounds the linears to 4 bits in groups, and the head and the table to int8. Other embeddings, norms and biases
+    quantization: `int8` rounds all linears but routers, the output head and the token table that is tied to it; the
+        others round the linears to 4 bits in groups, and the head and the table to int8. Other embeddings, norms and biases
         keep their dtype, and so do hidden states. Attention then works in `ops.attention_dtype`, except sparse and
         disentangled attention.
     device: device that runs the model; None for the device of its parameters. They differ if the parameters are on the
@@ -54,7 +54,7 @@ def pack_weights(
         (model.dtype, quantization),
         (model.attention_dtype, quantization),
         # Products of the head need the precision of 8 bits more than those of the layers do.
-        (torch.float32, "int8" if quantization == "int4" else quantization),
+        (torch.float32, None if quantization is None else "int8"),
         (model.dtype, None),
     ):
         pack = ops.packer(model.dtype, device or model.device, rounding, out_dtype, memory)

@@ -31,7 +31,7 @@ REPEATED = frozenset({"adapter"})
 """Flags that may be given more than once."""
 METAVARS = {
     "adapter": "NAME=PATH_OR_HUB_ID@MODEL",
-    "quantize": "[NAME=]int8|int4",
+    "quantize": "[NAME=]KIND",
     "speculative": "NAME=METHOD",
     "languages": "[NAME=]SOURCE-TARGET",
 }

@@ -7,7 +7,7 @@ backend with the reference. docs/adding-an-operation.md shows how to add an oper
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Literal, Protocol
@@ -39,7 +39,10 @@ from models.logits import LogitsTopK
 from models.tensor_memory import PRIVATE, TensorMemory
 from weights.quantized_matrix import QuantizedMatrix
 
-Quantization = Literal["int8", "int4"]
+Quantization = Literal["int8", "int4", "int4-64", "int4-128"]
+
+_INT4_GROUPS: Mapping[str | None, int] = {"int4": 32, "int4-64": 64, "int4-128": 128}
+"""Inputs that share a scale, by quantisation."""
 
 kernels_are_built = cpu_operations.available()
 """Whether this installation has compiled kernels; without them a CPU computes with torch."""
@@ -213,8 +216,8 @@ def packer(
         return None
 
     def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
-        if quantization == "int4" and not isinstance(weight, QuantizedMatrix):
-            weight = quantize_int4(weight)
+        if quantization in _INT4_GROUPS and not isinstance(weight, QuantizedMatrix):
+            weight = quantize_int4(weight, _INT4_GROUPS[quantization])
         if isinstance(weight, QuantizedMatrix) and not cpu_linear.is_int8(weight):
             return GroupWeight(weight, bias, dtype, out_dtype, memory)
         if isinstance(weight, QuantizedMatrix) or quantization == "int8":

@@ -39,8 +39,8 @@ constexpr int64_t PANEL = 32;
 // Numbers of a channel side by side in int8 panels.
 constexpr int64_t QUAD = 4;
 
-// Activations that share a scale in products with weights in groups.
-constexpr int64_t ROUNDED = 32;
+// Smallest number of activations that share a scale in products with weights in groups.
+constexpr int64_t MIN_ROUNDED = 32;
 
 // --- Parameters of the operations. Strides count numbers, not bytes, unless the comment says otherwise.
 
@@ -197,12 +197,13 @@ struct Int8Linear {
     Epilogue epilogue;
 };
 
-// Activations, rounded to int8 in blocks of `ROUNDED` numbers with a scale per block, see group_linear.h.
+// Activations, rounded to int8 in blocks with a scale each, see group_linear.h.
 struct BlockQuantization {
     const void* x;      // [rows, width], rows `stride` numbers apart
     int64_t stride;
     uint8_t* out;       // [rows, row_bytes]: `padded` int8 values, then a `RoundedBlock` per block
     int64_t row_bytes, rows, width, padded;
+    int64_t rounded;    // numbers of a block: 32, 64 or 128
 };
 
 // A packed weight whose channels have a scale for each group of inputs, see group_layout.h.
@@ -214,6 +215,7 @@ struct GroupWeight {
     int64_t header_bytes;
     int64_t scale_storage;  // a ScaleStorage
     int64_t padded;         // inputs, padded to whole blocks
+    int64_t rounded;        // activations that share a scale
     int64_t columns;        // output channels
 };
 
