@@ -41,8 +41,17 @@ from models.config.positions import (
     SinusoidalPositions,
     YarnScaling,
 )
+from models.config.state import (
+    CHUNK_TOKENS,
+    GatedDeltaConfig,
+    MixerConfig,
+    ShortConvolutionConfig,
+    StateSpaceConfig,
+    StateSpaceMultipliers,
+)
 
 __all__ = [
+    "CHUNK_TOKENS",
     "Activation",
     "AlibiConfig",
     "AttentionConfig",
@@ -58,6 +67,7 @@ __all__ = [
     "FairseqSinusoidalPositions",
     "FeedForwardConfig",
     "FeedForwardSpanHead",
+    "GatedDeltaConfig",
     "HeadConfig",
     "KeyAlibiConfig",
     "LanguageModelHead",
@@ -67,6 +77,7 @@ __all__ = [
     "Llama3Scaling",
     "LongScaling",
     "MaskedLanguageModelHead",
+    "MixerConfig",
     "MixtureOfExpertsConfig",
     "ModelConfig",
     "NormConfig",
@@ -76,9 +87,12 @@ __all__ = [
     "QuestionTypesEmbeddingConfig",
     "RopeConfig",
     "Scaling",
+    "ShortConvolutionConfig",
     "SinusoidalPositions",
     "SpanHead",
     "StackConfig",
+    "StateSpaceConfig",
+    "StateSpaceMultipliers",
     "TokenClassificationHead",
     "YarnScaling",
 ]

@@ -8,6 +8,7 @@ from typing import Literal
 from models.config.attention import AttentionConfig
 from models.config.errors import require
 from models.config.norms import NormConfig, NormSlots
+from models.config.state import MixerConfig
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "gelu_quick", "silu", "tanh"]
 
@@ -52,24 +53,36 @@ class MixtureOfExpertsConfig:
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """Self-attention, optional cross-attention and feed-forward, each with its norm slots.
+    """Self-attention or a mixer, optional cross-attention and feed-forward, each with its norm slots.
 
+    attention: None for a layer without self-attention.
+    attention_norms: norms of the self-attention, or of the mixer that takes its place or stands beside it.
+    feed_forward: None for a layer without feed-forward.
     parallel: attention and feed-forward both read the input of the layer, and both results are added to it (Wang and
         Komatsuzaki 2021, GPT-J). A feed-forward without an input norm then reads the normed input of the attention.
+    mixer: a part that reads earlier tokens through a state of constant size. Beside self-attention, both read the
+        same normed input, and their results are added (Falcon-H1). None for no such part.
     """
 
-    attention: AttentionConfig
+    attention: AttentionConfig | None
     attention_norms: NormSlots
-    feed_forward: FeedForwardConfig | MixtureOfExpertsConfig
+    feed_forward: FeedForwardConfig | MixtureOfExpertsConfig | None
     feed_forward_norms: NormSlots
     cross_attention: AttentionConfig | None = None
     cross_attention_norms: NormSlots = NormSlots()
     parallel: bool = False
+    mixer: MixerConfig | None = None
 
     def __post_init__(self) -> None:
         require(not (self.parallel and self.cross_attention), "a parallel layer has no cross-attention")
+        whole = self.attention is not None and self.feed_forward is not None
+        require(whole or not self.parallel, "a parallel layer needs attention and a feed-forward")
+        require(self.mixer is None or not self.parallel, "a parallel layer has no mixer")
         if self.cross_attention is not None:
             require(not self.cross_attention.causal, "cross-attention is not causal")
+            require(whole and self.mixer is None, "a layer with cross-attention needs self-attention and feed-forward")
+        if self.mixer is not None and self.attention is not None:
+            require(self.attention.causal, "attention beside a mixer must be causal")
 
 
 @dataclass(frozen=True)
@@ -84,4 +97,7 @@ class ConvolutionLayerConfig(LayerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.kernel_size % 2 == 1, f"the kernel size of a convolution must be odd, got {self.kernel_size}")
-        require(not self.attention.causal, "a layer with a convolution cannot be causal")
+        require(
+            self.attention is not None and not self.attention.causal and self.mixer is None,
+            "a layer with a convolution needs attention that is not causal, and no mixer",
+        )

@@ -50,10 +50,25 @@ class StackConfig:
                 f"layers {owner} and {index} share weights, but are configured differently",
             )
         if isinstance(self.score_bias, AlibiConfig | KeyAlibiConfig):
-            slopes, heads = len(self.score_bias.slopes), self.layers[0].attention.num_heads
+            slopes, heads = len(self.score_bias.slopes), self.num_heads
             require(slopes == heads, f"{slopes} ALiBi slopes for {heads} heads")
         disentangled = any(isinstance(layer.attention, DisentangledConfig) for layer in self.layers)
         require(disentangled == (self.distances is not None), "disentangled attention and distances require each other")
+
+    @property
+    def attention_layers(self) -> tuple[int, ...]:
+        """Numbers of the layers with self-attention, in the order of their keys and values in a cache."""
+        return tuple(index for index, layer in enumerate(self.layers) if layer.attention is not None)
+
+    @property
+    def state_layers(self) -> tuple[int, ...]:
+        """Numbers of the layers with a mixer, in the order of their states in a state memory."""
+        return tuple(index for index, layer in enumerate(self.layers) if layer.mixer is not None)
+
+    @property
+    def num_heads(self) -> int:
+        """Query heads of the first layer with self-attention; 0 without one."""
+        return next((layer.attention.num_heads for layer in self.layers if layer.attention is not None), 0)
 
 
 @dataclass(frozen=True)
@@ -115,4 +130,4 @@ class ModelConfig:
 
     def _ropes(self) -> set[RopeConfig]:
         layers = () if self.decoder is None else self.decoder.layers
-        return {layer.attention.rope for layer in layers if layer.attention.rope is not None}
+        return {rope for layer in layers if layer.attention is not None and (rope := layer.attention.rope) is not None}
