@@ -23,7 +23,10 @@ from models.config import AttentionConfig, BucketBiasConfig, RopeConfig, StackCo
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
 from models.layers.full_sequence_attention import FullSequenceAttention
+from models.layers.mixer import Mixer
 from models.layers.positions import PositionEncodings, Rotation
+from models.state_memory import StateMemory
+from models.state_steps import Wave, plan_waves, run_waves, run_whole
 
 StepKind = Literal["ragged", "paged"]
 
@@ -144,6 +147,12 @@ class StepInputs(ABC):
         query = attention.queries(hidden, {})
         return attention.project_output(self._attend_source(layer, attention, query, metadata))
 
+    def mix(self, layer: int, mixer: Mixer, hidden: Tensor) -> Tensor:
+        """Run a mixer within each sequence. hidden: [tokens, hidden]. Returns [n, hidden], see `select_rows`."""
+        projected = mixer.project(hidden)
+        mixed = self._mix(layer, mixer, projected)
+        return mixer.output(self.select_rows(layer, mixed), self.select_rows(layer, projected))
+
     def _pattern(
         self, layer: int, causal: bool = False, window: int | None = None, cross: bool = False
     ) -> AttentionPattern:
@@ -167,6 +176,10 @@ class StepInputs(ABC):
     def _attend_source(
         self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata
     ) -> Tensor: ...
+
+    @abstractmethod
+    def _mix(self, layer: int, mixer: Mixer, projected: Tensor) -> Tensor:
+        """Run each sequence between the projections of a mixer. Returns [tokens, mixed width]."""
 
 
 class SourceStates(NamedTuple):
@@ -238,11 +251,15 @@ class RaggedStepInputs(StepInputs):
         key, value = attention.keys_values(self._source.hidden, {})
         return ops.ragged_attention(query, key, value, metadata, attention.config.scale)
 
+    def _mix(self, layer: int, mixer: Mixer, projected: Tensor) -> Tensor:
+        return run_whole(mixer, projected, self.lengths)
+
 
 class PagedStepInputs(StepInputs):
     """Inputs for the next tokens of rows. Their keys and values are written to the cache, then all queries attend.
 
     cross_cache: keys and values of the encoder output of each row, already written; or None.
+    state_memory: states of the mixers; None for a stack without mixers.
     """
 
     kind: StepKind | None = "paged"
@@ -253,10 +270,11 @@ class PagedStepInputs(StepInputs):
         cache: KVCache,
         cross_cache: KVCache | None,
         encodings: PositionEncodings,
+        state_memory: StateMemory | None = None,
     ) -> None:
         output_rows = None if batch.output_lens is None else batch.output_rows
         super().__init__(encodings, output_rows, len(cache.keys), batch.adapters)
-        self._batch, self._cache, self._cross_cache = batch, cache, cross_cache
+        self._batch, self._cache, self._cross_cache, self._state_memory = batch, cache, cross_cache, state_memory
         self.static_inputs = (cache.addresses["self"],)
         if cross_cache is not None:
             self.static_inputs += (cross_cache.addresses["cross"],)
@@ -296,6 +314,14 @@ class PagedStepInputs(StepInputs):
         assert self._cross_cache is not None, "cross-attention needs the encoder's keys and values"
         keys, values = self._cross_cache.keys[layer], self._cross_cache.values[layer]
         return ops.paged_attention(query, keys, values, metadata, attention.config.scale)
+
+    def _mix(self, layer: int, mixer: Mixer, projected: Tensor) -> Tensor:
+        assert self._state_memory is not None, "a mixer needs a state memory"
+        return run_waves(layer, mixer, projected, self._state_memory, self._waves)
+
+    @cached_property
+    def _waves(self) -> tuple[Wave, ...]:
+        return plan_waves(self._batch)
 
 
 class SymbolicStepInputs(StepInputs):
@@ -358,6 +384,9 @@ class SymbolicStepInputs(StepInputs):
             raise NotTraceable("cross-attention to a ragged source")
         keys, values = self._caches("cross", layer, attention)
         return ops.paged_attention(query, keys, values, metadata, attention.config.scale)
+
+    def _mix(self, layer: int, mixer: Mixer, projected: Tensor) -> Tensor:
+        raise NotTraceable("mixers")
 
     def _caches(self, cache: str, layer: int, attention: Attention) -> tuple[Tensor, Tensor]:
         """Keys and values of a layer: [slots, kv_heads, head_dim]. Kernels ignore their dtype for the query's."""
