@@ -322,8 +322,7 @@ class SymbolicStepInputs(StepInputs):
     def _symbolic_rotations(self, positions: str) -> dict[RopeConfig, Rotation]:
         """Rotations by configuration, as program inputs. positions: name of the input with the tokens' positions."""
         rotations = {}
-        for rope in {layer.attention.rope for layer in self._config.layers} - {None}:
-            assert rope is not None
+        for rope in self._config.ropes:
             cos, sin = (self._trace.input((name, rope), torch.float32, rope.dim // 2) for name in ("cos", "sin"))
             index = self._trace.input((positions, rope), torch.int64)
             rotations[rope] = Rotation(rope, cast(Tensor, cos), cast(Tensor, sin), cast(Tensor, index))
