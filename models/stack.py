@@ -49,8 +49,7 @@ class Stack(nn.Module):
         self.output_projection = None if width is None else Linear(hidden_size, width, bias=False)
         self.score_bias = _make_score_bias(config)
         self.distances = None if config.distances is None else DistanceTable(config.distances, hidden_size)
-        ropes = {layer.attention.rope for layer in config.layers}
-        self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
+        self._rotaries = [Rotary(rope) for rope in config.ropes]
         self.rotates_by_length = any(rotary.config.depends_on_length for rotary in self._rotaries)
 
     @property
@@ -95,7 +94,7 @@ def _make_embedding(
 
 
 def _make_score_bias(config: StackConfig) -> BucketBias | LayerBucketBias | Alibi | KeyAlibi | None:
-    heads = config.layers[0].attention.num_heads
+    heads = config.num_heads
     match config.score_bias:
         case BucketBiasConfig(per_layer=True) as buckets:
             return LayerBucketBias(buckets, heads, len(config.layers))

@@ -5,7 +5,7 @@ The state of a sequence has a constant size, unlike its keys and values. See doc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import prod
 
 import torch
@@ -14,13 +14,13 @@ from torch import Tensor
 from models.config import MixerConfig
 
 ZERO_STATE = -1
-"""In place of a slot that a row reads: the row begins its text, with a state of zeros."""
+"""In place of the slot that a row reads: the row begins its text, with a state of zeros."""
 
 
 class StateMemory:
     """States of all mixers of one stack, float32.
 
-    states: for each layer with a mixer, by its number in the stack, one tensor per state tensor of the mixer:
+    states: for each layer with a mixer, by its number in the stack, one tensor per tensor of its state:
         [slots, *shape].
     """
 
@@ -36,20 +36,11 @@ class StateMemory:
         """Memory of one slot in all layers."""
         return sum(prod(shape) * torch.float32.itemsize for mixer in mixers for shape in mixer.state_shapes)
 
-    def read(self, layer: int, slots: Sequence[int]) -> tuple[Tensor, ...]:
-        """Copies of the states of some slots: for each state tensor [n, *shape]. `ZERO_STATE` reads zeros."""
-        tensors = self.states[layer]
-        if ZERO_STATE not in slots:
-            index = torch.tensor(slots, device=tensors[0].device)
-            return tuple(tensor.index_select(0, index) for tensor in tensors)
-        copies = tuple(tensor.new_zeros(len(slots), *tensor.shape[1:]) for tensor in tensors)
-        for row, slot in enumerate(slots):
-            if slot != ZERO_STATE:
-                for copy, tensor in zip(copies, tensors, strict=True):
-                    copy[row] = tensor[slot]
-        return copies
-
-    def write(self, layer: int, slots: Sequence[int], states: Sequence[Tensor]) -> None:
-        """Store states. slots: n different slots. states: for each state tensor [n, *shape], float32."""
-        for tensor, state in zip(self.states[layer], states, strict=True):
-            tensor.index_copy_(0, torch.tensor(slots, device=tensor.device), state)
+    def start(self, layer: int, starts: Iterable[tuple[int, int]]) -> None:
+        """Set the states of slots. starts: (slot to copy or `ZERO_STATE`, slot to set), in order."""
+        for source, slot in starts:
+            for tensor in self.states[layer]:
+                if source == ZERO_STATE:
+                    tensor[slot] = 0
+                else:
+                    tensor[slot] = tensor[source]

@@ -2,53 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from models.batch import DecoderBatch
-from models.layers.mixer import Mixer
+from models.layers.mixer import Mixer, Projections
 from models.state_memory import StateMemory
 
 
 @dataclass(frozen=True)
 class ChunkedRow:
-    """A row of prompt tokens: tokens start..end-1 of the step.
-
-    source: slot that the row reads, or `ZERO_STATE`. slot: slot that it writes.
-    """
+    """A row of prompt tokens: tokens start..end-1 of the step. slot: slot of its state."""
 
     start: int
     end: int
-    source: int
     slot: int
 
 
 @dataclass(frozen=True)
-class SteppedRows:
-    """Rows of generated tokens, longest first.
+class SteppedTokens:
+    """One generated token each of some rows. tokens: [rows], int64, their indices. slots: [rows], int64, their states."""
 
-    sources, slots: slots that the rows read and write.
-    tokens: for each position in the rows, the indices of the tokens at it, [n], int64. Shorter rows are missing in
-        later positions, so that the first n rows remain.
-    """
-
-    sources: tuple[int, ...]
-    slots: tuple[int, ...]
-    tokens: tuple[Tensor, ...]
+    tokens: Tensor
+    slots: Tensor
 
 
 @dataclass(frozen=True)
 class Wave:
-    """Rows whose states are all available: none reads what another one writes."""
+    """Rows that run together, because none of them reads a state that another one of them writes.
 
+    starts: (source, slot) of each row that does not continue in the slot that it reads, see `StateMemory.start`.
+    """
+
+    starts: tuple[tuple[int, int], ...]
     chunked: tuple[ChunkedRow, ...]
-    stepped: SteppedRows | None
+    stepped: tuple[SteppedTokens, ...]
 
 
 def plan_waves(batch: DecoderBatch) -> tuple[Wave, ...]:
-    """The order of the rows of a step. Rows of one sequence follow each other; a step usually has one wave."""
+    """The waves of a step, in order. A step has one, unless a row reads what an earlier row writes."""
     waves = []
     pending = list(range(len(batch.state_slots)))
     while pending:
@@ -63,62 +58,44 @@ def plan_waves(batch: DecoderBatch) -> tuple[Wave, ...]:
     return tuple(waves)
 
 
-def _wave(batch: DecoderBatch, rows: list[int]) -> Wave:
-    offsets, sources, slots = batch.offsets, batch.state_sources, batch.state_slots
-    chunked = [row for row in rows if batch.chunked_rows[row]]
-    stepped = sorted((row for row in rows if not batch.chunked_rows[row]), key=lambda row: -batch.query_lens[row])
-    tokens = [
-        torch.tensor(
-            [offsets[row] + position for row in stepped if batch.query_lens[row] > position],
-            device=batch.token_ids.device,
-        )
-        for position in range(batch.query_lens[stepped[0]] if stepped else 0)
-    ]
+def _wave(batch: DecoderBatch, rows: Sequence[int]) -> Wave:
+    offsets, lengths, slots = batch.offsets, batch.query_lens, batch.state_slots
+    starts = [(batch.state_sources[row], slots[row]) for row in rows]
+    stepped = [row for row in rows if not batch.chunked_rows[row]]
     return Wave(
-        tuple(ChunkedRow(offsets[row], offsets[row + 1], sources[row], slots[row]) for row in chunked),
-        SteppedRows(tuple(sources[row] for row in stepped), tuple(slots[row] for row in stepped), tuple(tokens))
-        if stepped
-        else None,
+        tuple((source, slot) for source, slot in starts if source != slot),
+        tuple(ChunkedRow(offsets[row], offsets[row + 1], slots[row]) for row in rows if batch.chunked_rows[row]),
+        tuple(
+            SteppedTokens(
+                batch.token_ids.new_tensor([offsets[row] + place for row in stepped if lengths[row] > place]),
+                batch.token_ids.new_tensor([slots[row] for row in stepped if lengths[row] > place]),
+            )
+            for place in range(max((lengths[row] for row in stepped), default=0))
+        ),
     )
 
 
-def run_waves(layer: int, mixer: Mixer, projected: Tensor, memory: StateMemory, waves: tuple[Wave, ...]) -> Tensor:
-    """Run all rows of a step between the projections of a mixer, and store their states.
+def run_waves(layer: int, mixer: Mixer, projections: Projections, memory: StateMemory, waves: Sequence[Wave]) -> Tensor:
+    """Run all rows of a step between the projections of a mixer, and update their states.
 
-    projected: [tokens, width], see `Mixer.project`. Returns [tokens, mixed width].
+    layer: number of the mixer's layer. projections: of all tokens. Returns [tokens, width], float32.
     """
-    parts: list[Tensor] = []
-    indices: list[Tensor] = []
+    mixed = projections[0].new_empty(projections[0].shape[0], mixer.width, dtype=torch.float32)
+    states = memory.states[layer]
     for wave in waves:
+        memory.start(layer, wave.starts)
         for row in wave.chunked:
-            states = tuple(tensor[0] for tensor in memory.read(layer, (row.source,)))
-            mixed, states = mixer.chunked(projected[row.start : row.end], states)
-            memory.write(layer, (row.slot,), [tensor[None] for tensor in states])
-            parts.append(mixed)
-            indices.append(torch.arange(row.start, row.end, device=projected.device))
-        if wave.stepped is not None:
-            _run_stepped(layer, mixer, projected, memory, wave.stepped, parts)
-            indices += wave.stepped.tokens
-    mixed = torch.cat(parts)
-    return torch.empty_like(mixed).index_copy_(0, torch.cat(indices), mixed)
+            own = [tensor[row.slot] for tensor in states]
+            mixed[row.start : row.end] = mixer.chunked(tuple(each[row.start : row.end] for each in projections), own)
+        for one in wave.stepped:
+            mixed[one.tokens] = mixer.step(tuple(each[one.tokens] for each in projections), states, one.slots)
+    return mixed
 
 
-def _run_stepped(
-    layer: int, mixer: Mixer, projected: Tensor, memory: StateMemory, rows: SteppedRows, parts: list[Tensor]
-) -> None:
-    states = memory.read(layer, rows.sources)
-    for tokens in rows.tokens:
-        count = len(tokens)
-        ended = len(states[0]) - count
-        if ended:
-            memory.write(layer, rows.slots[count : count + ended], [tensor[count:] for tensor in states])
-            states = tuple(tensor[:count] for tensor in states)
-        mixed, states = mixer.step(projected.index_select(0, tokens), states)
-        parts.append(mixed)
-    memory.write(layer, rows.slots[: len(states[0])], states)
-
-
-def run_whole(mixer: Mixer, projected: Tensor, lengths: tuple[int, ...]) -> Tensor:
-    """Run whole sequences that lie one after the other, each from a state of zeros. Returns [tokens, mixed width]."""
-    zero = tuple(projected.new_zeros(shape, dtype=torch.float32) for shape in mixer.state_shapes)
-    return torch.cat([mixer.chunked(rows, zero)[0] for rows in projected.split(lengths)])
+def run_whole(mixer: Mixer, projections: Projections, lengths: Sequence[int]) -> Tensor:
+    """Run whole sequences that lie one after the other, each from a state of zeros. Returns [tokens, width], float32."""
+    parts = []
+    for rows in zip(*(each.split(list(lengths)) for each in projections), strict=True):
+        zeros = [projections[0].new_zeros(shape, dtype=torch.float32) for shape in mixer.config.state_shapes]
+        parts.append(mixer.chunked(rows, zeros))
+    return torch.cat(parts)

@@ -23,7 +23,7 @@ from models.config import AttentionConfig, BucketBiasConfig, RopeConfig, StackCo
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
 from models.layers.full_sequence_attention import FullSequenceAttention
-from models.layers.mixer import Mixer
+from models.layers.mixer import Mixer, Projections
 from models.layers.positions import PositionEncodings, Rotation
 from models.state_memory import StateMemory
 from models.state_steps import Wave, plan_waves, run_waves, run_whole
@@ -149,9 +149,9 @@ class StepInputs(ABC):
 
     def mix(self, layer: int, mixer: Mixer, hidden: Tensor) -> Tensor:
         """Run a mixer within each sequence. hidden: [tokens, hidden]. Returns [n, hidden], see `select_rows`."""
-        projected = mixer.project(hidden)
-        mixed = self._mix(layer, mixer, projected)
-        return mixer.output(self.select_rows(layer, mixed), self.select_rows(layer, projected))
+        projections = mixer.project(hidden)
+        mixed = self.select_rows(layer, self._mix(layer, mixer, projections))
+        return mixer.finish(mixed, tuple(self.select_rows(layer, each) for each in projections))
 
     def _pattern(
         self, layer: int, causal: bool = False, window: int | None = None, cross: bool = False
@@ -178,8 +178,8 @@ class StepInputs(ABC):
     ) -> Tensor: ...
 
     @abstractmethod
-    def _mix(self, layer: int, mixer: Mixer, projected: Tensor) -> Tensor:
-        """Run each sequence between the projections of a mixer. Returns [tokens, mixed width]."""
+    def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
+        """Run each sequence between the projections of a mixer. Returns [tokens, width], float32."""
 
 
 class SourceStates(NamedTuple):
@@ -251,8 +251,8 @@ class RaggedStepInputs(StepInputs):
         key, value = attention.keys_values(self._source.hidden, {})
         return ops.ragged_attention(query, key, value, metadata, attention.config.scale)
 
-    def _mix(self, layer: int, mixer: Mixer, projected: Tensor) -> Tensor:
-        return run_whole(mixer, projected, self.lengths)
+    def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
+        return run_whole(mixer, projections, self.lengths)
 
 
 class PagedStepInputs(StepInputs):
@@ -315,9 +315,9 @@ class PagedStepInputs(StepInputs):
         keys, values = self._cross_cache.keys[layer], self._cross_cache.values[layer]
         return ops.paged_attention(query, keys, values, metadata, attention.config.scale)
 
-    def _mix(self, layer: int, mixer: Mixer, projected: Tensor) -> Tensor:
+    def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
         assert self._state_memory is not None, "a mixer needs a state memory"
-        return run_waves(layer, mixer, projected, self._state_memory, self._waves)
+        return run_waves(layer, mixer, projections, self._state_memory, self._waves)
 
     @cached_property
     def _waves(self) -> tuple[Wave, ...]:
@@ -348,8 +348,7 @@ class SymbolicStepInputs(StepInputs):
     def _symbolic_rotations(self, positions: str) -> dict[RopeConfig, Rotation]:
         """Rotations by configuration, as program inputs. positions: name of the input with the tokens' positions."""
         rotations = {}
-        for rope in {layer.attention.rope for layer in self._config.layers} - {None}:
-            assert rope is not None
+        for rope in self._config.ropes:
             cos, sin = (self._trace.input((name, rope), torch.float32, rope.dim // 2) for name in ("cos", "sin"))
             index = self._trace.input((positions, rope), torch.int64)
             rotations[rope] = Rotation(rope, cast(Tensor, cos), cast(Tensor, sin), cast(Tensor, index))
@@ -385,7 +384,7 @@ class SymbolicStepInputs(StepInputs):
         keys, values = self._caches("cross", layer, attention)
         return ops.paged_attention(query, keys, values, metadata, attention.config.scale)
 
-    def _mix(self, layer: int, mixer: Mixer, projected: Tensor) -> Tensor:
+    def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
         raise NotTraceable("mixers")
 
     def _caches(self, cache: str, layer: int, attention: Attention) -> tuple[Tensor, Tensor]:

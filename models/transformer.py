@@ -261,7 +261,8 @@ class Transformer(nn.Module):
 
     def self_attention_layers(self) -> tuple[AttentionConfig, ...]:
         """Attention of each layer of the self-attention cache; empty without a decoder."""
-        return () if self.config.decoder is None else tuple(layer.attention for layer in self.config.decoder.layers)
+        layers = () if self.config.decoder is None else self.config.decoder.layers
+        return tuple(layer.attention for layer in layers if layer.attention is not None)
 
     def mixers(self) -> dict[int, MixerConfig]:
         """Mixers of the decoder, by the number of their layer; empty without mixers."""

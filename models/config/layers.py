@@ -77,6 +77,10 @@ class LayerConfig:
         require(not (self.parallel and self.cross_attention), "a parallel layer has no cross-attention")
         whole = self.attention is not None and self.feed_forward is not None
         require(whole or not self.parallel, "a parallel layer needs attention and a feed-forward")
+        require(
+            self.attention is not None or self.mixer is not None or self.feed_forward is not None,
+            "a layer needs attention, a mixer or a feed-forward",
+        )
         require(self.mixer is None or not self.parallel, "a parallel layer has no mixer")
         if self.cross_attention is not None:
             require(not self.cross_attention.causal, "cross-attention is not causal")

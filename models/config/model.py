@@ -66,6 +66,12 @@ class StackConfig:
         return tuple(index for index, layer in enumerate(self.layers) if layer.mixer is not None)
 
     @property
+    def ropes(self) -> frozenset[RopeConfig]:
+        """All rotary positions of the layers."""
+        attentions = (layer.attention for layer in self.layers if layer.attention is not None)
+        return frozenset(attention.rope for attention in attentions if attention.rope is not None)
+
+    @property
     def num_heads(self) -> int:
         """Query heads of the first layer with self-attention; 0 without one."""
         return next((layer.attention.num_heads for layer in self.layers if layer.attention is not None), 0)
@@ -128,6 +134,5 @@ class ModelConfig:
         scalings = [rope.scaling for rope in self._ropes() if isinstance(rope.scaling, LongScaling)]
         return min((scaling.original_max_positions for scaling in scalings if scaling.restarts), default=None)
 
-    def _ropes(self) -> set[RopeConfig]:
-        layers = () if self.decoder is None else self.decoder.layers
-        return {rope for layer in layers if layer.attention is not None and (rope := layer.attention.rope) is not None}
+    def _ropes(self) -> frozenset[RopeConfig]:
+        return frozenset() if self.decoder is None else self.decoder.ropes

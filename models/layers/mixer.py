@@ -1,46 +1,68 @@
-"""Protocol of mixers: parts of a layer that read earlier tokens through a state of constant size.
-
-A step computes the projections of all its tokens at once. Between them, `models.state_steps` runs each row from the
-state that the engine names, in one of two forms. Tokens of a prompt run chunked, generated tokens run stepwise, also
-when they are computed again. The form of a token therefore depends on its request alone.
-"""
+"""The common protocol of mixers: parts of a layer that read earlier tokens through a state of constant size."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
-from torch import Tensor
+from torch import Tensor, nn
 
-State = tuple[Tensor, ...]
-"""State of one sequence, or of rows: the tensors of `state_shapes`, float32, rows in a leading dimension."""
+from models.backends import interface as ops
+from models.config import MixerConfig
+
+Projections = tuple[Tensor, ...]
+"""The projections of some tokens: tensors [tokens, ...], model dtype."""
 
 
-class Mixer(Protocol):
-    """The part of a layer between its input norm and its residual sum.
+class Mixer(nn.Module, ABC):
+    """A part of a layer with one state per text.
 
-    state_shapes: see `models.config.state`.
+    `StepInputs.mix` calls `project` with all tokens of a step, then `chunked` and `step` with the tokens of each row
+    (`models.state_steps`), then `finish` with the output rows. The states are float32 and are updated in place; a text
+    begins with zeros.
+
+    A text passes through `chunked` or `step` with the same results up to rounding. To make the results independent of
+    how a prompt is divided into steps, a prompt is divided at multiples of `CHUNK_TOKENS` only, its tokens always pass
+    through `chunked`, and generated tokens always pass through `step`. No row changes a bit of another one.
+
+    config: `config.state_shapes` are the shapes of the tensors of one state.
+    width: width of the result before the output projection.
     """
 
-    @property
-    def state_shapes(self) -> tuple[tuple[int, ...], ...]: ...
+    config: MixerConfig
+    width: int
 
-    def project(self, hidden: Tensor) -> Tensor:
-        """Inputs of the recurrence: [tokens, hidden], model dtype -> [tokens, width]."""
+    @abstractmethod
+    def project(self, hidden: Tensor) -> Projections:
+        """Apply the input projections. hidden: [tokens, hidden], model dtype."""
 
-    def chunked(self, projected: Tensor, state: State) -> tuple[Tensor, State]:
-        """Run consecutive prompt tokens of one sequence in chunks of `CHUNK_TOKENS`, the last of which may be shorter.
+    @abstractmethod
+    def chunked(self, projections: Projections, state: Sequence[Tensor]) -> Tensor:
+        """Mix consecutive tokens of one text, chunk by chunk.
 
-        projected: [tokens, width]. The first token is at a multiple of `CHUNK_TOKENS` of its sequence.
-        state: state of one sequence before the first token; not changed.
-        Returns [tokens, mixed width], and the state after the last token.
-        Running the chunks one by one gives the same bits.
+        projections: of the tokens; the first one is at a position that is a multiple of `CHUNK_TOKENS`.
+        state: the tensors of the text's state, float32, updated in place.
+        Returns [tokens, width], float32.
         """
 
-    def step(self, projected: Tensor, state: State) -> tuple[Tensor, State]:
-        """Run one token of each row. projected: [rows, width]. state: states of the rows; may be changed.
+    @abstractmethod
+    def step(self, projections: Projections, states: Sequence[Tensor], slots: Tensor) -> Tensor:
+        """Mix one token of each row.
 
-        Returns [rows, mixed width], and the states after the tokens. A row's result does not depend on other rows.
+        projections: of one token per row.
+        states: memory of the states of many texts: [slots, *shape] for each of `config.state_shapes`, float32.
+        slots: [rows], int64: the slot of each row's state, which is updated in place. No slot occurs twice.
+        Returns [rows, width], float32.
         """
 
-    def output(self, mixed: Tensor, projected: Tensor) -> Tensor:
-        """Output projection: [n, mixed width] and the same rows of `project` -> [n, hidden], model dtype."""
+    @abstractmethod
+    def finish(self, mixed: Tensor, projections: Projections) -> Tensor:
+        """Apply gate, norm and output projection.
+
+        mixed: [n, width], float32. projections: of the same tokens.
+        Returns [n, hidden], model dtype.
+        """
+
+    @abstractmethod
+    def pack(self, packer: ops.LinearPacker, exact_packer: ops.LinearPacker) -> None:
+        """Replace the weights of linears by packed ones. exact_packer: packs small matrices, without quantisation."""
