@@ -259,6 +259,7 @@ class PagedStepInputs(StepInputs):
     """Inputs for the next tokens of rows. Their keys and values are written to the cache, then all queries attend.
 
     cross_cache: keys and values of the encoder output of each row, already written; or None.
+    config: of the stack that is run.
     state_memory: states of the mixers; None for a stack without mixers.
     """
 
@@ -270,10 +271,12 @@ class PagedStepInputs(StepInputs):
         cache: KVCache,
         cross_cache: KVCache | None,
         encodings: PositionEncodings,
+        config: StackConfig,
         state_memory: StateMemory | None = None,
     ) -> None:
         output_rows = None if batch.output_lens is None else batch.output_rows
-        super().__init__(encodings, output_rows, len(cache.keys), batch.adapters)
+        super().__init__(encodings, output_rows, len(config.layers), batch.adapters)
+        self._cache_index = config.cache_index
         self._batch, self._cache, self._cross_cache, self._state_memory = batch, cache, cross_cache, state_memory
         self.static_inputs = (cache.addresses["self"],)
         if cross_cache is not None:
@@ -306,8 +309,9 @@ class PagedStepInputs(StepInputs):
     def _attend(
         self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata
     ) -> Tensor:
-        self._cache.write(layer, self._batch.slot_mapping, key, value)
-        keys, values = self._cache.keys[layer], self._cache.values[layer]
+        index = self._cache_index[layer]
+        self._cache.write(index, self._batch.slot_mapping, key, value)
+        keys, values = self._cache.keys[index], self._cache.values[index]
         return ops.paged_attention(query, keys, values, metadata, attention.config.scale, attention.config.score_cap)
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
@@ -373,7 +377,7 @@ class SymbolicStepInputs(StepInputs):
         scale, cap = attention.config.scale, attention.config.score_cap
         if not self._is_paged:
             return ops.ragged_attention(query, key, value, metadata, scale, cap)
-        keys, values = self._caches("self", layer, attention)
+        keys, values = self._caches("self", self._config.cache_index[layer], attention)
         slots = cast(Tensor, self._trace.input("slots", torch.int64))
         ops.write_slots(keys, values, slots, key, value)
         return ops.paged_attention(query, keys, values, metadata, scale, cap)
@@ -387,8 +391,8 @@ class SymbolicStepInputs(StepInputs):
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
         raise NotTraceable("mixers")
 
-    def _caches(self, cache: str, layer: int, attention: Attention) -> tuple[Tensor, Tensor]:
-        """Keys and values of a layer: [slots, kv_heads, head_dim]. Kernels ignore their dtype for the query's."""
+    def _caches(self, cache: str, index: int, attention: Attention) -> tuple[Tensor, Tensor]:
+        """Keys and values at an index of a cache: [slots, kv_heads, head_dim]. Kernels read them as the query's dtype."""
         shape = attention.config.num_kv_heads, attention.config.head_dim
-        keys, values = (self._trace.input((cache, side, layer), torch.float32, *shape) for side in ("keys", "values"))
+        keys, values = (self._trace.input((cache, side, index), torch.float32, *shape) for side in ("keys", "values"))
         return cast(Tensor, keys), cast(Tensor, values)

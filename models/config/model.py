@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from models.config.attention import DisentangledConfig, DistanceConfig
 from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig
@@ -11,6 +13,7 @@ from models.config.heads import HeadConfig
 from models.config.layers import LayerConfig
 from models.config.norms import NormConfig
 from models.config.positions import AlibiConfig, BucketBiasConfig, KeyAlibiConfig, LongScaling, RopeConfig
+from models.config.state import MixerConfig
 
 
 @dataclass(frozen=True)
@@ -55,15 +58,16 @@ class StackConfig:
         disentangled = any(isinstance(layer.attention, DisentangledConfig) for layer in self.layers)
         require(disentangled == (self.distances is not None), "disentangled attention and distances require each other")
 
-    @property
-    def attention_layers(self) -> tuple[int, ...]:
-        """Numbers of the layers with self-attention, in the order of their keys and values in a cache."""
-        return tuple(index for index, layer in enumerate(self.layers) if layer.attention is not None)
+    @cached_property
+    def cache_index(self) -> Mapping[int, int]:
+        """Index in a KV cache of each layer with self-attention, by the number of the layer."""
+        layers = [number for number, layer in enumerate(self.layers) if layer.attention is not None]
+        return {number: index for index, number in enumerate(layers)}
 
-    @property
-    def state_layers(self) -> tuple[int, ...]:
-        """Numbers of the layers with a mixer, in the order of their states in a state memory."""
-        return tuple(index for index, layer in enumerate(self.layers) if layer.mixer is not None)
+    @cached_property
+    def mixers(self) -> Mapping[int, MixerConfig]:
+        """Mixers by the number of their layer; empty without mixers."""
+        return {number: layer.mixer for number, layer in enumerate(self.layers) if layer.mixer is not None}
 
     @property
     def ropes(self) -> frozenset[RopeConfig]:
