@@ -139,7 +139,8 @@ class StepInputs(ABC):
         metadata = self._metadata_of(pattern)
         if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
             metadata = metadata.with_bias(self._score_bias[layer])
-        return attention.project_output(self._attend(layer, attention, query, key, value, metadata))
+        attended = self._attend(layer, attention, query, key, value, metadata)
+        return attention.project_output(attended, None if attention.gate is None else self.select_rows(layer, hidden))
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """Attend to the encoder output. hidden: [n, hidden], see `select_rows`. Returns [n, hidden]."""
@@ -260,6 +261,7 @@ class PagedStepInputs(StepInputs):
 
     cross_cache: keys and values of the encoder output of each row, already written; or None.
     state_memory: states of the mixers; None for a stack without mixers.
+    config: configuration of the stack.
     """
 
     kind: StepKind | None = "paged"
@@ -270,10 +272,12 @@ class PagedStepInputs(StepInputs):
         cache: KVCache,
         cross_cache: KVCache | None,
         encodings: PositionEncodings,
+        config: StackConfig,
         state_memory: StateMemory | None = None,
     ) -> None:
         output_rows = None if batch.output_lens is None else batch.output_rows
-        super().__init__(encodings, output_rows, len(cache.keys), batch.adapters)
+        super().__init__(encodings, output_rows, len(config.layers), batch.adapters)
+        self._cache_layers = config.cache_layers
         self._batch, self._cache, self._cross_cache, self._state_memory = batch, cache, cross_cache, state_memory
         self.static_inputs = (cache.addresses["self"],)
         if cross_cache is not None:
@@ -306,8 +310,9 @@ class PagedStepInputs(StepInputs):
     def _attend(
         self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata
     ) -> Tensor:
-        self._cache.write(layer, self._batch.slot_mapping, key, value)
-        keys, values = self._cache.keys[layer], self._cache.values[layer]
+        index = self._cache_layers[layer]
+        self._cache.write(index, self._batch.slot_mapping, key, value)
+        keys, values = self._cache.keys[index], self._cache.values[index]
         return ops.paged_attention(query, keys, values, metadata, attention.config.scale, attention.config.score_cap)
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
@@ -357,6 +362,8 @@ class SymbolicStepInputs(StepInputs):
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         if isinstance(attention, FullSequenceAttention):
             raise NotTraceable("attention over full sequences")
+        if attention.gate is not None:
+            raise NotTraceable("attention with a gate")
         return super().self_attention(layer, attention, hidden)
 
     def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
@@ -373,7 +380,7 @@ class SymbolicStepInputs(StepInputs):
         scale, cap = attention.config.scale, attention.config.score_cap
         if not self._is_paged:
             return ops.ragged_attention(query, key, value, metadata, scale, cap)
-        keys, values = self._caches("self", layer, attention)
+        keys, values = self._caches("self", self._config.cache_layers[layer], attention)
         slots = cast(Tensor, self._trace.input("slots", torch.int64))
         ops.write_slots(keys, values, slots, key, value)
         return ops.paged_attention(query, keys, values, metadata, scale, cap)

@@ -156,7 +156,7 @@ class Transformer(nn.Module):
         """
         assert self.decoder is not None, "the model has no decoder"
         encodings = self.decoder.encodings(batch.positions, max(batch.key_lens), batch.rope_lengths)
-        step = PagedStepInputs(batch, cache, cross_cache, encodings, state_memory)
+        step = PagedStepInputs(batch, cache, cross_cache, encodings, self.decoder.config, state_memory)
         with self.adapters.used(batch.adapters, batch.query_lens) if batch.adapters else nullcontext():
             return self._executors[self.decoder].run_tokens(batch.token_ids, batch.positions, step, logits)
 
