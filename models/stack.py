@@ -94,12 +94,11 @@ def _make_embedding(
 
 
 def _make_score_bias(config: StackConfig) -> BucketBias | LayerBucketBias | Alibi | KeyAlibi | None:
-    heads = config.num_heads
     match config.score_bias:
         case BucketBiasConfig(per_layer=True) as buckets:
-            return LayerBucketBias(buckets, heads, len(config.layers))
+            return LayerBucketBias(buckets, config.first_attention.num_heads, len(config.layers))
         case BucketBiasConfig() as buckets:
-            return BucketBias(buckets, heads)
+            return BucketBias(buckets, config.first_attention.num_heads)
         case AlibiConfig() as lines:
             return Alibi(lines)
         case KeyAlibiConfig() as lines:

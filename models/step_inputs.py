@@ -139,7 +139,8 @@ class StepInputs(ABC):
         metadata = self._metadata_of(pattern)
         if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
             metadata = metadata.with_bias(self._score_bias[layer])
-        return attention.project_output(self._attend(layer, attention, query, key, value, metadata))
+        attended = self._attend(layer, attention, query, key, value, metadata)
+        return attention.project_output(attended, None if attention.gate is None else self.select_rows(layer, hidden))
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """Attend to the encoder output. hidden: [n, hidden], see `select_rows`. Returns [n, hidden]."""
@@ -259,8 +260,8 @@ class PagedStepInputs(StepInputs):
     """Inputs for the next tokens of rows. Their keys and values are written to the cache, then all queries attend.
 
     cross_cache: keys and values of the encoder output of each row, already written; or None.
-    config: of the stack that is run.
     state_memory: states of the mixers; None for a stack without mixers.
+    config: configuration of the stack.
     """
 
     kind: StepKind | None = "paged"
@@ -276,7 +277,7 @@ class PagedStepInputs(StepInputs):
     ) -> None:
         output_rows = None if batch.output_lens is None else batch.output_rows
         super().__init__(encodings, output_rows, len(config.layers), batch.adapters)
-        self._cache_index = config.cache_index
+        self._cache_layers = config.cache_layers
         self._batch, self._cache, self._cross_cache, self._state_memory = batch, cache, cross_cache, state_memory
         self.static_inputs = (cache.addresses["self"],)
         if cross_cache is not None:
@@ -309,7 +310,7 @@ class PagedStepInputs(StepInputs):
     def _attend(
         self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata
     ) -> Tensor:
-        index = self._cache_index[layer]
+        index = self._cache_layers[layer]
         self._cache.write(index, self._batch.slot_mapping, key, value)
         keys, values = self._cache.keys[index], self._cache.values[index]
         return ops.paged_attention(query, keys, values, metadata, attention.config.scale, attention.config.score_cap)
@@ -361,6 +362,8 @@ class SymbolicStepInputs(StepInputs):
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         if isinstance(attention, FullSequenceAttention):
             raise NotTraceable("attention over full sequences")
+        if attention.gate is not None:
+            raise NotTraceable("attention with a gate")
         return super().self_attention(layer, attention, hidden)
 
     def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
@@ -377,7 +380,7 @@ class SymbolicStepInputs(StepInputs):
         scale, cap = attention.config.scale, attention.config.score_cap
         if not self._is_paged:
             return ops.ragged_attention(query, key, value, metadata, scale, cap)
-        keys, values = self._caches("self", self._config.cache_index[layer], attention)
+        keys, values = self._caches("self", self._config.cache_layers[layer], attention)
         slots = cast(Tensor, self._trace.input("slots", torch.int64))
         ops.write_slots(keys, values, slots, key, value)
         return ops.paged_attention(query, keys, values, metadata, scale, cap)
@@ -391,8 +394,8 @@ class SymbolicStepInputs(StepInputs):
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
         raise NotTraceable("mixers")
 
-    def _caches(self, cache: str, index: int, attention: Attention) -> tuple[Tensor, Tensor]:
-        """Keys and values at an index of a cache: [slots, kv_heads, head_dim]. Kernels read them as the query's dtype."""
+    def _caches(self, cache: str, layer: int, attention: Attention) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer: [slots, kv_heads, head_dim]. Kernels ignore their dtype for the query's."""
         shape = attention.config.num_kv_heads, attention.config.head_dim
-        keys, values = (self._trace.input((cache, side, index), torch.float32, *shape) for side in ("keys", "values"))
+        keys, values = (self._trace.input((cache, side, layer), torch.float32, *shape) for side in ("keys", "values"))
         return cast(Tensor, keys), cast(Tensor, values)

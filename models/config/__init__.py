@@ -23,6 +23,7 @@ from models.config.layers import (
     FeedForwardConfig,
     LayerConfig,
     MixtureOfExpertsConfig,
+    RouterConfig,
 )
 from models.config.model import ModelConfig, StackConfig
 from models.config.norms import NormConfig, NormSlots, QueryKeyNorm
@@ -86,6 +87,7 @@ __all__ = [
     "QueryKeyNorm",
     "QuestionTypesEmbeddingConfig",
     "RopeConfig",
+    "RouterConfig",
     "Scaling",
     "ShortConvolutionConfig",
     "SinusoidalPositions",

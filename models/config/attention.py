@@ -31,6 +31,9 @@ class AttentionConfig:
     """Queries, keys and values are clipped to [-clip, clip]. None for no clipping."""
     score_cap: float | None = None
     """Scores become `cap * tanh(score / cap)` before masking (Bello et al. 2016, arXiv:1611.09940). None for no cap."""
+    output_gate: bool = False
+    """The result is multiplied by the sigmoid of a projection of the input, before the output projection (Qiu et al.
+    2025, arXiv:2505.06708). The projection has a bias where the queries have one."""
 
     def __post_init__(self) -> None:
         require(self.num_heads > 0 and self.num_kv_heads > 0, "attention needs at least one head")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
-from models.config.attention import DisentangledConfig, DistanceConfig
+from models.config.attention import AttentionConfig, DisentangledConfig, DistanceConfig
 from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig
 from models.config.errors import require
 from models.config.heads import HeadConfig
@@ -53,16 +54,16 @@ class StackConfig:
                 f"layers {owner} and {index} share weights, but are configured differently",
             )
         if isinstance(self.score_bias, AlibiConfig | KeyAlibiConfig):
-            slopes, heads = len(self.score_bias.slopes), self.num_heads
+            slopes, heads = len(self.score_bias.slopes), self.first_attention.num_heads
             require(slopes == heads, f"{slopes} ALiBi slopes for {heads} heads")
         disentangled = any(isinstance(layer.attention, DisentangledConfig) for layer in self.layers)
         require(disentangled == (self.distances is not None), "disentangled attention and distances require each other")
 
     @cached_property
-    def cache_index(self) -> Mapping[int, int]:
-        """Index in a KV cache of each layer with self-attention, by the number of the layer."""
-        layers = [number for number, layer in enumerate(self.layers) if layer.attention is not None]
-        return {number: index for index, number in enumerate(layers)}
+    def cache_layers(self) -> tuple[int, ...]:
+        """For each layer, the number of its keys and values in a cache, which has only layers with self-attention."""
+        has_attention = [layer.attention is not None for layer in self.layers]
+        return tuple(accumulate(has_attention[:-1], initial=0))
 
     @cached_property
     def mixers(self) -> Mapping[int, MixerConfig]:
@@ -76,9 +77,12 @@ class StackConfig:
         return frozenset(attention.rope for attention in attentions if attention.rope is not None)
 
     @property
-    def num_heads(self) -> int:
-        """Query heads of the first layer with self-attention; 0 without one."""
-        return next((layer.attention.num_heads for layer in self.layers if layer.attention is not None), 0)
+    def first_attention(self) -> AttentionConfig:
+        """Self-attention of the first layer that has it."""
+        found = next((layer.attention for layer in self.layers if layer.attention is not None), None)
+        require(found is not None, "the stack has no layer with self-attention")
+        assert found is not None
+        return found
 
 
 @dataclass(frozen=True)

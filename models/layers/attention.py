@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import accumulate
 
+import torch
 from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.config import AttentionConfig, QueryKeyNorm, RopeConfig
+from models.layers.activations import apply_by_row
 from models.layers.linear import Linear, concatenate
 from models.layers.norms import LayerNorm, PerHeadNorm, RMSNorm, make_norm
 from models.layers.positions import Rotation
@@ -37,6 +39,7 @@ class Attention(nn.Module):
         self.key = Linear(hidden_size, kv_width, config.key_bias)
         self.value = Linear(hidden_size, kv_width, config.value_bias)
         self.output = Linear(width, hidden_size, config.output_bias)
+        self.gate = Linear(hidden_size, width, config.query_bias) if config.output_gate else None
         self.merged: ops.LinearWeight | None = None
         self.query_norm: Norm | None = None
         self.key_norm: Norm | None = None
@@ -65,12 +68,14 @@ class Attention(nn.Module):
     def pack(self, packer: ops.LinearPacker, projection_packer: ops.LinearPacker, one_input: bool) -> None:
         """Replace the weights by packed ones.
 
-        packer: packs the output projection.
+        packer: packs the output projection and its gate.
         projection_packer: packs the query, key and value projections. Its `out_dtype` becomes the dtype of
             queries, keys and values.
         one_input: whether the three projections have the same input. They are then packed as one product.
         """
         self.output.pack(packer)
+        if self.gate is not None:
+            self.gate.pack(packer)
         if self.merged is not None:
             return
         linears = [self.query, self.key, self.value]
@@ -109,9 +114,18 @@ class Attention(nn.Module):
         keys = self._rotate(self._normalize(self._clip(self.key(hidden)), self.key_norm), rotations)
         return keys, self._split_heads(self._clip(self.value(hidden)))
 
-    def project_output(self, attended: Tensor) -> Tensor:
-        """Apply the output projection: [tokens, heads, head_dim] -> [tokens, hidden]."""
-        output: Tensor = self.output(attended.flatten(-2))
+    def project_output(self, attended: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """Apply the output projection, behind its gate if there is one.
+
+        attended: [tokens, heads, head_dim].
+        hidden: [tokens, hidden], model dtype, from which the gate is computed; not read without a gate.
+        Returns [tokens, hidden].
+        """
+        attended = attended.flatten(-2)
+        if self.gate is not None:
+            assert hidden is not None
+            attended = attended * apply_by_row(torch.sigmoid, self.gate(hidden)).to(attended.dtype)
+        output: Tensor = self.output(attended)
         return output
 
     def _clip(self, x: Tensor) -> Tensor:

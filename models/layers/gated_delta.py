@@ -74,11 +74,11 @@ class GatedDelta(Mixer):
         output: Tensor = self.output(self.norm(mixed, projections[1]))
         return output
 
-    def pack(self, packer: ops.LinearPacker, exact_packer: ops.LinearPacker) -> None:
+    def pack(self, packer: ops.LinearPacker, gate_packer: ops.LinearPacker) -> None:
         for linear in (self.input, self.gate, self.output):
             linear.pack(packer)
         for linear in (self.beta, self.decay):
-            linear.pack(exact_packer)
+            linear.pack(gate_packer)
 
     def _heads(self, convolved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys of unit length, [rows, heads, key_head_dim], and values, [rows, heads, value_head_dim]."""

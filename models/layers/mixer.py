@@ -64,5 +64,5 @@ class Mixer(nn.Module, ABC):
         """
 
     @abstractmethod
-    def pack(self, packer: ops.LinearPacker, exact_packer: ops.LinearPacker) -> None:
-        """Replace the weights of linears by packed ones. exact_packer: packs small matrices, without quantisation."""
+    def pack(self, packer: ops.LinearPacker, gate_packer: ops.LinearPacker) -> None:
+        """Replace the weights of linears by packed ones. gate_packer: packs small matrices, without quantisation."""

@@ -40,6 +40,6 @@ class ShortConvolution(Mixer):
         output: Tensor = self.output(projections[1] * mixed.to(projections[1].dtype))
         return output
 
-    def pack(self, packer: ops.LinearPacker, exact_packer: ops.LinearPacker) -> None:
+    def pack(self, packer: ops.LinearPacker, gate_packer: ops.LinearPacker) -> None:
         self.input.pack(packer)
         self.output.pack(packer)

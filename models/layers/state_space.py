@@ -73,7 +73,7 @@ class StateSpace(Mixer):
         output: Tensor = self.output(self.norm(mixed, projections[0]))
         return output
 
-    def pack(self, packer: ops.LinearPacker, exact_packer: ops.LinearPacker) -> None:
+    def pack(self, packer: ops.LinearPacker, gate_packer: ops.LinearPacker) -> None:
         self.input.pack(packer)
         self.output.pack(packer)
 
