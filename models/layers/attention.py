@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.config import AttentionConfig, QueryKeyNorm, RopeConfig
-from models.layers.activations import apply_by_row
+from models.layers.activations import by_rows
 from models.layers.linear import Linear, concatenate
 from models.layers.norms import LayerNorm, PerHeadNorm, RMSNorm, make_norm
 from models.layers.positions import Rotation
@@ -124,7 +124,7 @@ class Attention(nn.Module):
         attended = attended.flatten(-2)
         if self.gate is not None:
             assert hidden is not None
-            attended = attended * apply_by_row(torch.sigmoid, self.gate(hidden)).to(attended.dtype)
+            attended = attended * by_rows(torch.sigmoid, self.gate(hidden)).to(attended.dtype)
         output: Tensor = self.output(attended)
         return output
 

@@ -54,6 +54,7 @@ def rotary_layer(
     query_key_norm: QueryKeyNorm | None = None,
     norm_slots: Sequence[Literal["input", "output"]] = ("input",),
     parallel: bool = False,
+    output_gate: bool = False,
 ) -> LayerConfig:
     """One decoder layer.
 
@@ -62,6 +63,7 @@ def rotary_layer(
     scale: factor of the scores, None for one over the square root of `head_dim`.
     norm_slots: places of a norm in each sublayer.
     parallel: attention and feed-forward read the same norm, and both results are added.
+    output_gate: see `AttentionConfig`.
     """
     norms = NormSlots(**dict.fromkeys(norm_slots, norm))
     attention = AttentionConfig(
@@ -78,6 +80,7 @@ def rotary_layer(
         query_key_norm=query_key_norm,
         window=window,
         score_cap=score_cap,
+        output_gate=output_gate,
     )
     return LayerConfig(attention, norms, feed_forward, NormSlots() if parallel else norms, parallel=parallel)
 
