@@ -24,6 +24,7 @@ from models.config.layers import (
     LayerConfig,
     MixtureOfExpertsConfig,
     RouterConfig,
+    XieluFeedForwardConfig,
 )
 from models.config.model import ModelConfig, StackConfig
 from models.config.norms import NormConfig, NormSlots, QueryKeyNorm
@@ -82,5 +83,6 @@ __all__ = [
     "SpanHead",
     "StackConfig",
     "TokenClassificationHead",
+    "XieluFeedForwardConfig",
     "YarnScaling",
 ]
