@@ -24,7 +24,10 @@ class ChunkedRow:
 
 @dataclass(frozen=True)
 class SteppedTokens:
-    """One generated token each of some rows. tokens: [rows], int64, their indices. slots: [rows], int64, their states."""
+    """One generated token of each of some rows.
+
+    tokens: [rows], int64, indices of the tokens. slots: [rows], int64, slots of the rows' states.
+    """
 
     tokens: Tensor
     slots: Tensor
@@ -93,7 +96,7 @@ def run_waves(layer: int, mixer: Mixer, projections: Projections, memory: StateM
 
 
 def run_whole(mixer: Mixer, projections: Projections, lengths: Sequence[int]) -> Tensor:
-    """Run whole sequences that lie one after the other, each from a state of zeros. Returns [tokens, width], float32."""
+    """Run whole sequences, one after the other, each from a state of zeros. Returns [tokens, width], float32."""
     parts = []
     for rows in zip(*(each.split(list(lengths)) for each in projections), strict=True):
         zeros = [projections[0].new_zeros(shape, dtype=torch.float32) for shape in mixer.config.state_shapes]

@@ -53,7 +53,7 @@ the first of them. Sinusoidal positions have no parameter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -264,10 +264,9 @@ class Transformer(nn.Module):
         layers = () if self.config.decoder is None else self.config.decoder.layers
         return tuple(layer.attention for layer in layers if layer.attention is not None)
 
-    def mixers(self) -> dict[int, MixerConfig]:
-        """Mixers of the decoder, by the number of their layer; empty without mixers."""
-        layers = () if self.config.decoder is None else self.config.decoder.layers
-        return {index: layer.mixer for index, layer in enumerate(layers) if layer.mixer is not None}
+    def mixers(self) -> Mapping[int, MixerConfig]:
+        """Mixers of the decoder by the number of their layer; empty without mixers."""
+        return {} if self.config.decoder is None else self.config.decoder.mixers
 
     def cross_attention_layers(self) -> tuple[AttentionConfig, ...]:
         """Attention of each layer of the cross-attention cache; empty where no layer attends to an encoder."""

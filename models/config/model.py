@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -13,6 +14,7 @@ from models.config.heads import HeadConfig
 from models.config.layers import LayerConfig
 from models.config.norms import NormConfig
 from models.config.positions import AlibiConfig, BucketBiasConfig, KeyAlibiConfig, LongScaling, RopeConfig
+from models.config.state import MixerConfig
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,11 @@ class StackConfig:
         """For each layer, the number of its keys and values in a cache, which has only layers with self-attention."""
         has_attention = [layer.attention is not None for layer in self.layers]
         return tuple(accumulate(has_attention[:-1], initial=0))
+
+    @cached_property
+    def mixers(self) -> Mapping[int, MixerConfig]:
+        """Mixers by the number of their layer; empty without mixers."""
+        return {number: layer.mixer for number, layer in enumerate(self.layers) if layer.mixer is not None}
 
     @property
     def ropes(self) -> frozenset[RopeConfig]:
