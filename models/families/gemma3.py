@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import ConfigError, ModelConfig, QueryKeyNorm
+from models.config import ModelConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.rename_rules import renamed
@@ -67,8 +67,6 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         embedding_scale=fields.integer("hidden_size") ** 0.5,
         logit_cap=fields.optional_positive("final_logit_softcapping"),
     )
-
-
 
 
 def _windows(fields: Fields) -> list[int | None]:

@@ -27,7 +27,7 @@ class GatedDelta(Mixer):
     `S = exp(g) S; S = S + k (beta (v - S^T k))^T; result = S^T q`, with queries and keys of unit length and
     `g = -exp(log_decay) softplus(decay(hidden) + decay_bias)`, `beta = sigmoid(beta(hidden))`.
 
-    query, key, value: projections whose results pass through the convolution. gate: projection to the gate of the result.
+    query, key, value: projections whose results pass through the convolution. gate: projection to the result's gate.
     beta, decay: projections to one number per head; never quantised, because they are small.
     norm: one weight for all heads.
     Source: Yang et al. 2024, arXiv:2412.06464; the chunked form is in section 3.3.

@@ -8,7 +8,6 @@ from models.config import ConfigError, LayerConfig, MixerConfig, NormConfig, Nor
 from models.config.layers import FeedForwardConfig, MixtureOfExpertsConfig
 from models.families.shared.fields import Fields
 
-
 _OLDER_NAMES = {"mamba": "linear_attention", "attention": "full_attention"}
 
 
