@@ -24,6 +24,7 @@ from models.config.layers import (
     LayerConfig,
     MixtureOfExpertsConfig,
     RouterConfig,
+    XieluFeedForwardConfig,
 )
 from models.config.model import ModelConfig, StackConfig
 from models.config.norms import NormConfig, NormSlots, QueryKeyNorm
@@ -96,5 +97,6 @@ __all__ = [
     "StateSpaceConfig",
     "StateSpaceMultipliers",
     "TokenClassificationHead",
+    "XieluFeedForwardConfig",
     "YarnScaling",
 ]

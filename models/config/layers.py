@@ -27,6 +27,17 @@ class FeedForwardConfig:
 
 
 @dataclass(frozen=True)
+class XieluFeedForwardConfig:
+    """`down(xielu(up(x)))`, with an activation that has learned numbers (Huang and Schlag 2024, arXiv:2411.13010)."""
+
+    intermediate_size: int
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.intermediate_size > 0, f"intermediate_size must be positive, got {self.intermediate_size}")
+
+
+@dataclass(frozen=True)
 class RouterConfig:
     """How a mixture of experts chooses the experts of a token, and the share of each. The best scores are chosen.
 
@@ -125,7 +136,7 @@ class LayerConfig:
 
     attention: AttentionConfig | None
     attention_norms: NormSlots
-    feed_forward: FeedForwardConfig | MixtureOfExpertsConfig | None
+    feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig | None
     feed_forward_norms: NormSlots
     cross_attention: AttentionConfig | None = None
     cross_attention_norms: NormSlots = NormSlots()

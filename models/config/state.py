@@ -1,4 +1,4 @@
-"""Configuration of mixers: parts of a layer that read earlier tokens through a state of constant size, not a KV cache."""
+"""Configuration of mixers: parts of a layer that read earlier tokens through a state of constant size."""
 
 from __future__ import annotations
 

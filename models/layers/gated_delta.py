@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from models.backends import interface as ops
 from models.config import CHUNK_TOKENS, GatedDeltaConfig
-from models.layers.activations import activate, apply_by_row
+from models.layers.activations import activate, by_rows
 from models.layers.causal_convolution import CausalConvolution
 from models.layers.decay import segment_sums
 from models.layers.gated_norm import GatedNorm
@@ -27,7 +27,7 @@ class GatedDelta(Mixer):
     `S = exp(g) S; S = S + k (beta (v - S^T k))^T; result = S^T q`, with queries and keys of unit length and
     `g = -exp(log_decay) softplus(decay(hidden) + decay_bias)`, `beta = sigmoid(beta(hidden))`.
 
-    input: projection to queries, keys and values. gate: projection to the gate of the result.
+    query, key, value: projections whose results pass through the convolution. gate: projection to the result's gate.
     beta, decay: projections to one number per head; never quantised, because they are small.
     norm: one weight for all heads.
     Source: Yang et al. 2024, arXiv:2412.06464; the chunked form is in section 3.3.
@@ -38,7 +38,9 @@ class GatedDelta(Mixer):
     def __init__(self, config: GatedDeltaConfig, hidden_size: int) -> None:
         super().__init__()
         self.config, self.width = config, config.value_width
-        self.input = Linear(hidden_size, config.channels, bias=False)
+        self.query = Linear(hidden_size, config.key_width, bias=False)
+        self.key = Linear(hidden_size, config.key_width, bias=False)
+        self.value = Linear(hidden_size, config.value_width, bias=False)
         self.gate = Linear(hidden_size, config.value_width, bias=False)
         self.beta = Linear(hidden_size, config.num_value_heads, bias=False)
         self.decay = Linear(hidden_size, config.num_value_heads, bias=False)
@@ -49,7 +51,8 @@ class GatedDelta(Mixer):
         self.output = Linear(config.value_width, hidden_size, bias=False)
 
     def project(self, hidden: Tensor) -> Projections:
-        return self.input(hidden), self.gate(hidden), self.beta(hidden), self.decay(hidden)
+        inputs = torch.cat([linear(hidden) for linear in (self.query, self.key, self.value)], dim=-1)
+        return inputs, self.gate(hidden), self.beta(hidden), self.decay(hidden)
 
     def chunked(self, projections: Projections, state: Sequence[Tensor]) -> Tensor:
         window, memory = state
@@ -64,7 +67,7 @@ class GatedDelta(Mixer):
         convolved = activate(self.convolution.step(projections[0].float(), states[0], slots), "silu")
         query, key, value = self._heads(convolved)
         beta, log_decay = self._gates(projections)
-        memory = states[1][slots] * apply_by_row(torch.exp, log_decay)[..., None, None]
+        memory = states[1][slots] * by_rows(torch.exp, log_decay)[..., None, None]
         correction = (value - (memory * key[..., None]).sum(-2)) * beta[..., None]
         memory = memory + key[..., None] * correction[..., None, :]
         states[1][slots] = memory
@@ -75,7 +78,7 @@ class GatedDelta(Mixer):
         return output
 
     def pack(self, packer: ops.LinearPacker, gate_packer: ops.LinearPacker) -> None:
-        for linear in (self.input, self.gate, self.output):
+        for linear in (self.query, self.key, self.value, self.gate, self.output):
             linear.pack(packer)
         for linear in (self.beta, self.decay):
             linear.pack(gate_packer)
@@ -93,8 +96,8 @@ class GatedDelta(Mixer):
 
     def _gates(self, projections: Projections) -> tuple[Tensor, Tensor]:
         """Strength of the correction and logarithm of the decay, both [rows, heads], float32."""
-        beta = apply_by_row(torch.sigmoid, projections[2].float())
-        time_step = apply_by_row(F.softplus, projections[3].float() + self.decay_bias.float())
+        beta = by_rows(torch.sigmoid, projections[2].float())
+        time_step = by_rows(F.softplus, projections[3].float() + self.decay_bias.float())
         return beta, -self.log_decay.float().exp() * time_step
 
 

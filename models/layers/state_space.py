@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from models.backends import interface as ops
 from models.config import CHUNK_TOKENS, StateSpaceConfig
-from models.layers.activations import activate, apply_by_row
+from models.layers.activations import activate, by_rows
 from models.layers.causal_convolution import CausalConvolution
 from models.layers.decay import segment_sums
 from models.layers.gated_norm import GatedNorm
@@ -64,7 +64,7 @@ class StateSpace(Mixer):
         shared = self.config.num_heads // self.config.num_groups
         keys, queries = (one.repeat_interleave(shared, dim=1)[:, :, None] for one in (keys, queries))
         time_step = self._time_step(projections)
-        decay = apply_by_row(torch.exp, -self.log_decay.float().exp() * time_step)
+        decay = by_rows(torch.exp, -self.log_decay.float().exp() * time_step)
         memory = states[1][slots] * decay[..., None, None] + (values * time_step[..., None])[..., None] * keys
         states[1][slots] = memory
         return ((memory * queries).sum(-1) + self._skipped(values)).flatten(1)
@@ -90,7 +90,7 @@ class StateSpace(Mixer):
 
     def _time_step(self, projections: Projections) -> Tensor:
         """Time step of each token and head: [rows, heads], float32."""
-        return apply_by_row(F.softplus, projections[2].float() + self.time_step_bias.float())
+        return by_rows(F.softplus, projections[2].float() + self.time_step_bias.float())
 
     def _skipped(self, values: Tensor) -> Tensor:
         return values * self.skip.float()[:, None]
