@@ -19,7 +19,7 @@ REFUSED: Mapping[str, str] = {
     "nllb-moe": "its experts drop tokens beyond their capacity, so the results of a request would depend on its batch",
     **dict.fromkeys(("prophetnet", "xlm-prophetnet"), _TWO_STREAMS),
     "fnet": "it is a Fourier transform without attention",
-    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba"), _STATE_SPACE),
+    **dict.fromkeys(("mamba", "falcon_mamba"), _STATE_SPACE),
     **dict.fromkeys(("rwkv", "xlstm"), _RECURRENT),
     **dict.fromkeys(
         (
@@ -29,7 +29,6 @@ REFUSED: Mapping[str, str] = {
             "bamba",
             "recurrent_gemma",
             "nemotron_h",
-            "falcon_h1",
         ),
         _HYBRID,
     ),
