@@ -16,6 +16,7 @@ from typing import Literal
 
 import torch
 
+from server.engine.block_manager import BlockManager
 from server.engine.encode_queue import EncodeRequest
 from server.engine.encoder_engine import EncoderEngine
 from server.engine.events import EngineEvents, StepFailed
@@ -239,7 +240,7 @@ class Engine:
         used: Counter[str] = Counter()
         total: Counter[str] = Counter()
         tables = [scheduler.blocks for scheduler in schedulers]
-        pools = [(name, pool) for one in tables for name, pool in (("self", one.self_pool), ("cross", one.cross_pool))]
+        pools: list[tuple[str, BlockManager | None]] = [pool for one in tables for pool in one.pools.items()]
         pools += [("draft", one.drafter.pool) for one in generations if one.drafter is not None]
         for name, pool in pools:
             if pool is not None:
