@@ -62,6 +62,7 @@ from models.families import (
     mt5,
     native,
     nemotron,
+    nemotron_h,
     nomic_bert,
     olmo,
     olmo2,
@@ -163,6 +164,7 @@ _DECODERS = (
     lfm2_moe,
     granitemoehybrid,
     falcon_h1,
+    nemotron_h,
     mamba2,
 )
 _ENCODER_DECODERS = (

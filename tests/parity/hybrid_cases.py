@@ -45,6 +45,41 @@ _GRANITE = {
     "logits_scaling": 0.4,
     "attention_multiplier": 0.3,
 }
+_FALCON = {
+    **_WIDE,
+    "num_hidden_layers": 3,
+    "mamba_n_heads": 4,
+    "mamba_d_state": 12,
+    "mamba_chunk_size": 16,
+    "key_multiplier": 0.7,
+    "attention_in_multiplier": 1.2,
+    "attention_out_multiplier": 0.9,
+    "ssm_in_multiplier": 1.1,
+    "ssm_out_multiplier": 0.8,
+    "ssm_multipliers": [0.9, 1.1, 1.2, 0.8, 0.7],
+    "mlp_multipliers": [1.3, 0.6],
+    "embedding_multiplier": 2.0,
+    "lm_head_multiplier": 1.5,
+}
+_NEMOTRON = {
+    **_WIDE,
+    "head_dim": 12,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 6,
+    "ssm_state_size": 10,
+    "n_groups": 2,
+    "chunk_size": 16,
+}
+_MAMBA2 = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "state_size": 12,
+    "chunk_size": 16,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "residual_in_fp32": False,
+}
 _QWEN_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}
 
 HYBRIDS = {
@@ -148,6 +183,68 @@ HYBRIDS = {
             routed_scaling_factor=1.7,
             conv_bias=True,
             tie_word_embeddings=False,
+        ),
+    ),
+    "falcon_h1": (
+        "FalconH1ForCausalLM",
+        transformers.FalconH1Config(**_FALCON, mamba_d_ssm=24, mamba_n_groups=2, mamba_rms_norm=True),
+    ),
+    "falcon_h1-gate-alone-biases": (
+        "FalconH1ForCausalLM",
+        transformers.FalconH1Config(
+            **{**_FALCON, "attention_in_multiplier": 1.0},
+            mamba_d_ssm=None,
+            mamba_proj_bias=True,
+            projectors_bias=True,
+            attention_bias=True,
+            mlp_bias=True,
+            mamba_conv_bias=False,
+            tie_word_embeddings=True,
+        ),
+    ),
+    "falcon_h1-gate-before-norm": (
+        "FalconH1ForCausalLM",
+        transformers.FalconH1Config(
+            **_FALCON, mamba_d_ssm=32, mamba_n_groups=2, mamba_rms_norm=True, mamba_norm_before_gate=False
+        ),
+    ),
+    "nemotron_h": (
+        "NemotronHForCausalLM",
+        transformers.NemotronHConfig(
+            **_NEMOTRON, layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention"]
+        ),
+    ),
+    "nemotron_h-experts-last": (
+        "NemotronHForCausalLM",
+        transformers.NemotronHConfig(
+            **_NEMOTRON,
+            layers_block_type=["full_attention", "linear_attention", "moe"],
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            n_group=4,
+            topk_group=2,
+            routed_scaling_factor=1.5,
+            moe_intermediate_size=24,
+            moe_shared_expert_intermediate_size=40,
+            use_bias=True,
+            use_conv_bias=False,
+        ),
+    ),
+    "mamba2": (
+        "Mamba2ForCausalLM",
+        transformers.Mamba2Config(**_MAMBA2, num_heads=8, head_dim=8, n_groups=2),
+    ),
+    "mamba2-biases-tied": (
+        "Mamba2ForCausalLM",
+        transformers.Mamba2Config(
+            **_MAMBA2,
+            num_heads=4,
+            head_dim=16,
+            n_groups=1,
+            use_bias=True,
+            use_conv_bias=False,
+            conv_kernel=2,
+            tie_word_embeddings=True,
         ),
     ),
 }
