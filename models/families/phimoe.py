@@ -1,4 +1,4 @@
-"""Phi-3.5-MoE, Phi-mini-MoE and Phi-tiny-MoE (Abdin et al. 2024, arXiv:2404.14219): experts by a sparse mixer.
+"""Phi-3.5-MoE (Abdin et al. 2024, arXiv:2404.14219): layer norms, and experts that a sparse mixer chooses.
 
 Texts are limited to the length before the scaling of rotary positions. Beyond it, the published code and transformers
 use different frequencies.
