@@ -34,6 +34,8 @@ class AttentionConfig:
     output_gate: bool = False
     """The result is multiplied by the sigmoid of a projection of the input, before the output projection (Qiu et al.
     2025, arXiv:2505.06708). The projection has a bias where the queries have one."""
+    output_scale: float = 1.0
+    """Factor of the result of the output projection."""
 
     def __post_init__(self) -> None:
         require(self.num_heads > 0 and self.num_kv_heads > 0, "attention needs at least one head")

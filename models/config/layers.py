@@ -15,15 +15,20 @@ Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "gelu_quick", 
 
 @dataclass(frozen=True)
 class FeedForwardConfig:
-    """`down(act(up(x)))`, or `down(act(gate(x)) * up(x))` if `gated` (Shazeer 2020, arXiv:2002.05202)."""
+    """`down(act(up(x)))`, or `down(act(gate(x)) * up(x))` if `gated` (Shazeer 2020, arXiv:2002.05202).
+
+    gate_scale: factor of the gate before its activation.
+    """
 
     intermediate_size: int
     activation: Activation
     gated: bool = False
     bias: bool = True
+    gate_scale: float = 1.0
 
     def __post_init__(self) -> None:
         require(self.intermediate_size > 0, f"intermediate_size must be positive, got {self.intermediate_size}")
+        require(self.gated or self.gate_scale == 1.0, "a factor of the gate needs a gate")
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,8 @@ class MixtureOfExpertsConfig:
             0 < self.experts_per_token <= self.num_experts,
             f"experts_per_token must be between 1 and num_experts {self.num_experts}, got {self.experts_per_token}",
         )
+        scaled = self.expert.gate_scale != 1.0 or (self.shared is not None and self.shared.gate_scale != 1.0)
+        require(not scaled, "experts have no factor of the gate")
         require(self.shared is not None or not self.shared_gate, "a gate of a shared expert needs a shared expert")
         groups = self.router.groups
         require(self.num_experts % groups == 0, f"num_experts {self.num_experts} is not a multiple of {groups} groups")

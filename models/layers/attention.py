@@ -126,7 +126,7 @@ class Attention(nn.Module):
             assert hidden is not None
             attended = attended * by_rows(torch.sigmoid, self.gate(hidden)).to(attended.dtype)
         output: Tensor = self.output(attended)
-        return output
+        return output if self.config.output_scale == 1.0 else output * self.config.output_scale
 
     def _clip(self, x: Tensor) -> Tensor:
         """Limit projections to `-clip` .. `clip` where the configuration has a clip (MosaicML 2023)."""
@@ -134,7 +134,7 @@ class Attention(nn.Module):
         return x if clip is None else x.clamp(-clip, clip)
 
     def _normalize_and_rotate(self, x: Tensor, norm: Norm | None, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
-        """Norm and rotation of queries or keys, in their order: [tokens, heads * head_dim] -> [tokens, heads, head_dim]."""
+        """Norm and rotation of queries or keys, in their order. Shapes: see `_normalize`."""
         config = self.config.query_key_norm
         if config is None or norm is None or not config.after_rotation:
             return self._rotate(self._normalize(x, norm), rotations)

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.config import FeedForwardConfig
+from models.layers.activations import activate
 from models.layers.linear import Linear
 
 
@@ -18,7 +19,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: FeedForwardConfig, hidden_size: int) -> None:
         super().__init__()
-        self.activation = config.activation
+        self.activation, self.gate_scale = config.activation, config.gate_scale
         self.gate = Linear(hidden_size, config.intermediate_size, config.bias) if config.gated else None
         self.up = Linear(hidden_size, config.intermediate_size, config.bias)
         self.down = Linear(config.intermediate_size, hidden_size, config.bias)
@@ -26,6 +27,8 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.gate is None:
             inner: Tensor = self.up(x, self.activation)
+        elif self.gate_scale != 1.0:
+            inner = self.up(x, multiplier=activate(self.gate(x) * self.gate_scale, self.activation))
         else:
             inner = self.up(x, multiplier=self.gate(x, self.activation))
         output: Tensor = self.down(inner)

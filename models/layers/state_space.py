@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.backends import interface as ops
-from models.config import CHUNK_TOKENS, StateSpaceConfig
+from models.config import CHUNK_TOKENS, StateSpaceConfig, StateSpaceMultipliers
 from models.layers.activations import activate, by_rows
 from models.layers.causal_convolution import CausalConvolution
 from models.layers.decay import segment_sums
@@ -44,8 +44,26 @@ class StateSpace(Mixer):
         self.output = Linear(config.width, hidden_size, config.output_bias)
 
     def project(self, hidden: Tensor) -> Projections:
-        gate, convolved, time_step = self.input(hidden).split(self._parts, dim=-1)
+        factors = self.config.multipliers
+        if factors is not None:
+            hidden = hidden * factors.input
+        projected = self.input(hidden)
+        if factors is not None:
+            projected = projected * self._part_factors(factors, projected)
+        gate, convolved, time_step = projected.split(self._parts, dim=-1)
         return gate, convolved, time_step
+
+    def _part_factors(self, factors: StateSpaceMultipliers, like: Tensor) -> Tensor:
+        """The factor of each feature of the input projection: [features], dtype and device of `like`."""
+        key_width = self.config.num_groups * self.config.state_size
+        parts = (
+            (factors.gate, self.config.width),
+            (factors.values, self.config.width),
+            (factors.keys, key_width),
+            (factors.queries, key_width),
+            (factors.time_step, self.config.num_heads),
+        )
+        return torch.cat([like.new_full((width,), factor) for factor, width in parts])
 
     def chunked(self, projections: Projections, state: Sequence[Tensor]) -> Tensor:
         window, memory = state
@@ -71,7 +89,8 @@ class StateSpace(Mixer):
 
     def finish(self, mixed: Tensor, projections: Projections) -> Tensor:
         output: Tensor = self.output(self.norm(mixed, projections[0]))
-        return output
+        factors = self.config.multipliers
+        return output if factors is None else output * factors.output
 
     def pack(self, packer: ops.LinearPacker, gate_packer: ops.LinearPacker) -> None:
         self.input.pack(packer)

@@ -10,6 +10,7 @@ from models.config import ConfigError, MixtureOfExpertsConfig
 from models.families import FAMILIES
 from tests.parity.checkpoints import edit_config, load, random_ids, save
 from tests.parity.decoder_cases import MORE_CASES
+from tests.parity.hybrid_cases import HYBRIDS
 from tests.parity.paged import Rows, chunked, greedy, one_by_one, one_shot
 
 VOCAB = 97
@@ -72,6 +73,7 @@ CASES = {
         ),
     ),
     **MORE_CASES,
+    **HYBRIDS,
 }
 
 

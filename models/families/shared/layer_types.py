@@ -12,12 +12,12 @@ _OLDER_NAMES = {"mamba": "linear_attention", "attention": "full_attention"}
 
 
 def layer_types(fields: Fields, known: Sequence[str], default: Sequence[str], layers: int) -> list[str]:
-    """The type of each layer. Raises ConfigError unless `layer_types` names one of `known` for each layer.
+    """The type of each layer. Raises ConfigError unless the file names one of `known` for each layer.
 
     default: types if the file does not have the setting.
     layers: number of layers.
     """
-    types = fields.raw("layer_types")
+    types = fields.raw("layer_types", fields.raw("layers_block_type"))
     types = list(default) if types is None else types
     if isinstance(types, list):
         types = [_OLDER_NAMES.get(one, one) if isinstance(one, str) else one for one in types]
