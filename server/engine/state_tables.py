@@ -4,8 +4,8 @@ A slot is a block of its own pool: it has owners, and a snapshot is a published 
 key of the KV block that ends with it. Snapshots take free slots, least recently used first.
 
 A group can reuse a cached prompt beginning up to a snapshot. Snapshots are taken at the last boundary of a prompt, and
-where a prompt leaves the text of an earlier one. Boundaries are multiples of the chunk length and of the block size, and
-only blocks of prompt tokens before the last boundary are published: their tokens ran in full chunks, so that a hit
+where a prompt leaves the text of an earlier one. Boundaries are multiples of the chunk length and of the block size.
+Only blocks of prompt tokens before the last boundary are published: their tokens ran in full chunks, so that a hit
 changes no bit. See docs/decisions/0071-per-sequence-state.md.
 """
 

@@ -163,7 +163,7 @@ def test_prompts_share_their_first_words() -> None:
         prompts += [job.prompt.split(" ") for job in itertools.islice(make_jobs(arguments, [], random.Random(seed)), 2)]
     assert len({tuple(words[:5]) for words in prompts}) == 1 and len({tuple(words[5:]) for words in prompts}) == 4
     arguments = parser.parse_args(["http://server", "--shared-words", "2"])
-    assert [job.prompt for job in itertools.islice(make_jobs(arguments, ["a"], random.Random(1)), 1)][0].endswith(" a")
+    assert next(make_jobs(arguments, ["a"], random.Random(1))).prompt.endswith(" a")
 
 
 def test_the_share_from_the_cache_counts_answers_that_name_it() -> None:
