@@ -217,10 +217,9 @@ class EngineStates(RuleBasedStateMachine):
         tokens=st.sampled_from([3, 8, 64]),
         rows=st.sampled_from([5, 8, 16]),
         part=st.sampled_from([3, 64]),
-        slots=st.sampled_from([7, 10, 24]),
     )
-    def start(self, block_size: int, room: int, tokens: int, rows: int, part: int, slots: int) -> None:
-        slots *= self.states
+    def start(self, block_size: int, room: int, tokens: int, rows: int, part: int) -> None:
+        slots = (7 + room % 12) * self.states
         self.engine = make_engine(block_size, room // block_size, tokens, rows, self.prefix, self.drafts, part, slots)
         generation = self.engine.models["fake"].generation
         assert generation is not None
