@@ -1,4 +1,4 @@
-"""The text part of models that also read pictures equals transformers. Gemma 3 has two naming schemes of its tensors."""
+"""The text part of models that also read pictures equals transformers. Tensors of Gemma 3 have two naming schemes."""
 
 from __future__ import annotations
 
