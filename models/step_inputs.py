@@ -180,7 +180,7 @@ class StepInputs(ABC):
 
     @abstractmethod
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
-        """Run each sequence between the projections of a mixer. Returns [tokens, width], float32."""
+        """Run each sequence between the projections of a mixer. Returns [tokens, width], model dtype."""
 
 
 class SourceStates(NamedTuple):
