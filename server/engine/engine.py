@@ -23,6 +23,7 @@ from server.engine.events import EngineEvents, StepFailed
 from server.engine.fairness import DeficitRoundRobin
 from server.engine.generation_engine import GenerationEngine
 from server.engine.sequence import SequenceGroup
+from server.engine.state_tables import StateBlockTables
 from server.ipc.messages import (
     Encode,
     Failed,
@@ -246,6 +247,10 @@ class Engine:
             if pool is not None:
                 used[name] += pool.used_blocks
                 total[name] += pool.num_blocks
+        state_bytes: Counter[str] = Counter()
+        for one in tables:
+            if isinstance(one, StateBlockTables):
+                state_bytes.update(one.state_bytes())
         counted = Counter(
             preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),
             wasted=sum(one.num_wasted_tokens for one in tables),
@@ -278,6 +283,7 @@ class Engine:
                 for name, (drafted, accepted) in drafts.items()
                 for before in [drafts_before.get(name, (0, 0))]
             },
+            state_bytes=dict(state_bytes),
         )
 
 

@@ -228,7 +228,7 @@ def build(
         tables = (
             BlockTables(pools["self"], pools.get("cross"), prefix_cache)
             if state_memory is None
-            else StateBlockTables(pools["self"], pools["state"], prefix_cache)
+            else StateBlockTables(pools["self"], pools["state"], prefix_cache, needs["state"].block_bytes)
         )
         scheduler = Scheduler(tables, options.max_batch_tokens, options.max_batch_rows)
         generation = GenerationEngine(spec.name, scheduler, runner, limits, drafter)

@@ -4,8 +4,8 @@ A slot is a block of its own pool: it has owners, and a snapshot is a published 
 key of the KV block that ends with it. Snapshots take free slots, least recently used first.
 
 A group can reuse a cached prompt beginning up to a snapshot. Snapshots are taken at the last boundary of a prompt, and
-where a prompt leaves the text of an earlier one. Boundaries are multiples of the chunk length and of the block size, and
-only blocks of prompt tokens before the last boundary are published: their tokens ran in full chunks, so that a hit
+where a prompt leaves the text of an earlier one. Boundaries are multiples of the chunk length and of the block size.
+Only blocks of prompt tokens before the last boundary are published: their tokens ran in full chunks, so that a hit
 changes no bit. See docs/decisions/0071-per-sequence-state.md.
 """
 
@@ -27,6 +27,7 @@ class StateBlockTables(BlockTables):
     """The KV pool and the state slots of a decoder with mixers.
 
     state_pool: slots, as blocks of one token each.
+    slot_bytes: memory of a slot.
     chunk_tokens: length of the chunks of a prompt.
     boundary: distance of the positions at which snapshots are taken, in tokens.
     """
@@ -36,16 +37,23 @@ class StateBlockTables(BlockTables):
         self_pool: BlockManager,
         state_pool: BlockManager,
         prefix_cache: bool = False,
+        slot_bytes: int = 0,
         chunk_tokens: int = CHUNK_TOKENS,
     ) -> None:
         super().__init__(self_pool, None, prefix_cache)
         self.state_pool = state_pool
+        self.slot_bytes = slot_bytes
         self.chunk_tokens = chunk_tokens
         self.boundary = lcm(chunk_tokens, self_pool.block_size)
 
     @property
     def pools(self) -> dict[str, BlockManager]:
         return {**super().pools, "state": self.state_pool}
+
+    def state_bytes(self) -> dict[str, int]:
+        """Memory of the slots of running sequences, and of all snapshots, in use or free."""
+        snapshots = self.state_pool.published_blocks
+        return {"sequences": self.state_pool.used_blocks * self.slot_bytes, "snapshots": snapshots * self.slot_bytes}
 
     def refusal(self, group: SequenceGroup) -> str | None:
         needed = state_slots(group.max_rows)

@@ -158,7 +158,7 @@ def make_engine(
     pool = BlockManager(blocks, block_size)
     tables = BlockTables(pool, None, prefix)
     if states:
-        tables = StateBlockTables(pool, BlockManager(states, 1), prefix, CHUNK_TOKENS)
+        tables = StateBlockTables(pool, BlockManager(states, 1), prefix, chunk_tokens=CHUNK_TOKENS)
     scheduler = Scheduler(tables, tokens, rows)
     drafter = NgramDrafter(4) if drafts else None
     runner = CachedTextRunner(block_size, part)
