@@ -33,7 +33,7 @@ from models.backends.torch import operations as torch_operations
 from models.backends.torch import sampling as torch_sampling
 from models.backends.torch.quantization import quantize_int4
 from models.backends.torch.sampling import Drawn, Filters
-from models.config import Activation, MixtureOfExpertsConfig
+from models.config import Activation, MixtureOfExpertsConfig, RouterConfig
 from models.layers.activations import activate
 from models.logits import LogitsTopK
 from models.tensor_memory import PRIVATE, TensorMemory
@@ -356,15 +356,16 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
     return backend(x).take_rows(x, index)  # type: ignore[no-any-return]
 
 
-def route(logits: Tensor, choices: int, is_normalized: bool) -> tuple[Tensor, Tensor]:
-    """Choose the experts of each token: those with the largest logits, of equal ones the first.
+def route(logits: Tensor, choices: int, config: RouterConfig, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Choose the experts of each token: those with the best scores, of equal ones the first.
 
-    logits: [tokens, experts], model dtype. A NaN makes all shares of its token NaN.
+    logits: [tokens, experts]. One that is not finite makes all shares of its token NaN.
     choices: experts of a token.
-    is_normalized: whether the shares of a token have the sum one; otherwise they are probabilities among all experts.
-    Returns shares, [tokens, choices], float32, and expert indices, [tokens, choices], int64, largest logit first.
+    config: how scores, choice and shares are computed, in float32.
+    correction: [experts], float32, added to the scores for the choice only; or None.
+    Returns shares, [tokens, choices], float32, and expert indices, [tokens, choices], int64, the best expert first.
     """
-    return backend(logits).route(logits, choices, is_normalized)  # type: ignore[no-any-return]
+    return backend(logits).route(logits, choices, config, correction)  # type: ignore[no-any-return]
 
 
 def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:

@@ -23,6 +23,7 @@ from models.config.layers import (
     FeedForwardConfig,
     LayerConfig,
     MixtureOfExpertsConfig,
+    RouterConfig,
 )
 from models.config.model import ModelConfig, StackConfig
 from models.config.norms import NormConfig, NormSlots, QueryKeyNorm
@@ -75,6 +76,7 @@ __all__ = [
     "QueryKeyNorm",
     "QuestionTypesEmbeddingConfig",
     "RopeConfig",
+    "RouterConfig",
     "Scaling",
     "SinusoidalPositions",
     "SpanHead",

@@ -16,8 +16,13 @@ def _gelu_quick(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
+def _relu_squared(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
 ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
+    "relu_squared": _relu_squared,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "gelu_quick": _gelu_quick,

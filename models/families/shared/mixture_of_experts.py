@@ -21,7 +21,7 @@ def sparse_layers(fields: Fields) -> list[bool]:
 
 
 def expert_rules(model: ModelConfig, part: str, gate: str, up: str, down: str) -> Sequence[Rule]:
-    """Rules for the tensors of the router and the experts, in both layouts of a checkpoint.
+    """Rules for the tensors of the router, the experts and the shared expert, in both layouts of a checkpoint.
 
     part: regular expression for the name of a layer's mixture-of-experts module.
     gate, up, down: names of the three matrices of one expert, in files with one tensor per matrix. transformers also
@@ -34,7 +34,10 @@ def expert_rules(model: ModelConfig, part: str, gate: str, up: str, down: str) -
     layer, ours = rf"model\.layers\.(\d+)\.{part}\.", r"decoder.layers.\1.feed_forward."
     experts = range(mixtures[0].num_experts if mixtures else 0)
     return (
-        Rename(layer + r"gate\.weight", ours + "router.weight"),
+        Rename(layer + r"(?:gate|router)\.(weight|bias)", ours + r"router.\2"),
+        Rename(layer + r"gate\.e_score_correction_bias", ours + "router.correction"),
+        Rename(layer + r"shared_experts?\.(gate|up|down)_proj\.weight", ours + r"shared.\2.weight"),
+        Rename(layer + r"shared_expert_gate\.weight", ours + "shared_gate.weight"),
         *(
             Rename(layer + rf"experts\.(\d+)\.{theirs}\.weight", ours + rf"experts.\2.{name}.weight")
             for theirs, name in ((gate, "gate"), (up, "up"), (down, "down"))

@@ -35,6 +35,7 @@ INLINE float normal_cdf(float x) {
 
 template <int32_t ACTIVATION> INLINE float activate(float x) {
     if constexpr (ACTIVATION == RELU) return x < 0.0f ? 0.0f : x;
+    if constexpr (ACTIVATION == RELU_SQUARED) return x < 0.0f ? 0.0f : x * x;
     if constexpr (ACTIVATION == GELU) return x * normal_cdf(x);
     // 0.5 (1 + tanh(u)) is the sigmoid of 2 u.
     if constexpr (ACTIVATION == GELU_TANH) return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x));
@@ -53,6 +54,7 @@ template <int32_t ACTIVATION> INLINE void activate_panel(float* y) {
 __attribute__((noinline)) void activate_panel(int32_t activation, float* y) {
     switch (activation) {
         case RELU: return activate_panel<RELU>(y);
+        case RELU_SQUARED: return activate_panel<RELU_SQUARED>(y);
         case GELU: return activate_panel<GELU>(y);
         case GELU_TANH: return activate_panel<GELU_TANH>(y);
         case GELU_QUICK: return activate_panel<GELU_QUICK>(y);
