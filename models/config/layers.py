@@ -14,15 +14,29 @@ Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "gelu_quick", 
 
 @dataclass(frozen=True)
 class FeedForwardConfig:
-    """`down(act(up(x)))`, or `down(act(gate(x)) * up(x))` if `gated` (Shazeer 2020, arXiv:2002.05202)."""
+    """`down(act(up(x)))`, or `down(act(gate(x)) * up(x))` if `gated` (Shazeer 2020, arXiv:2002.05202).
+
+    limit: `gate(x)` is clipped to at most `limit`, and `up(x)` to [-limit, limit] (OpenAI 2025, arXiv:2508.10925).
+        None for no clipping.
+    up_offset: added to `up(x)` after clipping.
+    """
 
     intermediate_size: int
     activation: Activation
     gated: bool = False
     bias: bool = True
+    limit: float | None = None
+    up_offset: float = 0.0
 
     def __post_init__(self) -> None:
         require(self.intermediate_size > 0, f"intermediate_size must be positive, got {self.intermediate_size}")
+        require(self.limit is None or self.limit > 0, f"limit must be positive, got {self.limit}")
+        require(self.gated or (self.limit is None and self.up_offset == 0), "limit and up_offset need a gate")
+
+    @property
+    def is_clipped(self) -> bool:
+        """Whether `gate(x)` or `up(x)` changes before they are multiplied."""
+        return self.limit is not None or self.up_offset != 0
 
 
 @dataclass(frozen=True)
@@ -144,3 +158,25 @@ class ConvolutionLayerConfig(LayerConfig):
         super().__post_init__()
         require(self.kernel_size % 2 == 1, f"the kernel size of a convolution must be odd, got {self.kernel_size}")
         require(not self.attention.causal, "a layer with a convolution cannot be causal")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerInputConfig(LayerConfig):
+    """A layer that ends with a vector per token of its own and a factor (Gemma Team 2025, Gemma 3n and Gemma 4).
+
+    Its result is `y = scale * (x + norm(project(act(gate(x)) * input)))`, where x is the result of the other sublayers
+    and `input` is the layer's part of `PerLayerEmbeddingConfig`.
+
+    input_width: width of the vector. None: there is no such vector, only the factor.
+    activation: activation of the gate. input_norm: norm of the projected vector.
+    output_scale: whether the layer has a learned factor of its result.
+    """
+
+    input_width: int | None = None
+    activation: Activation = "gelu_tanh"
+    input_norm: NormConfig | None = None
+    output_scale: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.input_width is None or self.input_width > 0, f"input_width must be positive: {self.input_width}")

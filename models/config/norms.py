@@ -12,10 +12,10 @@ from models.config.errors import require
 class NormConfig:
     """Layer norm (Ba et al. 2016, arXiv:1607.06450) or RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467).
 
-    kind: `rms_from_one` is an RMS norm that multiplies by one plus its weight (Gemma).
+    kind: `rms_from_one` is an RMS norm that multiplies by one plus its weight (Gemma). `rms_unscaled` has no weight.
     """
 
-    kind: Literal["layer", "rms", "rms_from_one"]
+    kind: Literal["layer", "rms", "rms_from_one", "rms_unscaled"]
     eps: float
     bias: bool = True
 

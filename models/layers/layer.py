@@ -6,7 +6,7 @@ from copy import copy
 
 from torch import Tensor, nn
 
-from models.config import AttentionConfig, DisentangledConfig, LayerConfig
+from models.config import AttentionConfig, DisentangledConfig, LatentAttentionConfig, LayerConfig
 from models.config.sparse_attention import (
     BandedAttentionConfig,
     BlockSparseAttentionConfig,
@@ -15,6 +15,7 @@ from models.config.sparse_attention import (
 )
 from models.layers.attention import Attention
 from models.layers.disentangled_attention import DisentangledAttention
+from models.layers.latent_attention import LatentAttention
 from models.layers.moe import make_feed_forward
 from models.layers.norms import SublayerNorms
 from models.layers.sparse_attention import (
@@ -87,5 +88,7 @@ def _make_self_attention(config: AttentionConfig, hidden_size: int) -> Attention
             return BandedAttention(config, hidden_size)
         case DisentangledConfig():
             return DisentangledAttention(config, hidden_size)
+        case LatentAttentionConfig():
+            return LatentAttention(config, hidden_size)
         case _:
             return Attention(config, hidden_size)

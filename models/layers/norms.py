@@ -53,6 +53,31 @@ class RMSNorm(nn.Module):
         return ops.add_rms_norm(x, y, self.weight, self.eps)
 
 
+class RMSNormUnscaled(nn.Module):
+    """RMS norm without weight.
+
+    forward: [..., hidden] -> [..., hidden], any float dtype.
+    """
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self._ones = torch.ones(size, device="cpu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, self._ones_like(x), self.eps)
+
+    def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum `x + y` and its norm, all [tokens, hidden]."""
+        return ops.add_rms_norm(x, y, self._ones_like(x), self.eps)
+
+    def _ones_like(self, x: Tensor) -> Tensor:
+        """The weight of the operation, in the dtype and on the device of x. A symbolic x has no device."""
+        if self._ones.dtype != x.dtype or self._ones.is_cpu != x.is_cpu:
+            self._ones = self._ones.to("cpu" if x.is_cpu else x.device, x.dtype)
+        return self._ones
+
+
 class RMSNormFromOne(RMSNorm):
     """RMS norm that multiplies by `1 + weight`. The whole norm is computed in float32.
 
@@ -84,7 +109,7 @@ class PerHeadNorm(nn.Module):
         return torch.stack([norm(head) for norm, head in zip(self.heads, x.unbind(1), strict=True)], dim=1)
 
 
-def make_norm(config: NormConfig | None, size: int) -> LayerNorm | RMSNorm | None:
+def make_norm(config: NormConfig | None, size: int) -> LayerNorm | RMSNorm | RMSNormUnscaled | None:
     """The norm of a configuration, or None without one. size: width of the normalised dimension."""
     if config is None:
         return None
@@ -95,6 +120,8 @@ def make_norm(config: NormConfig | None, size: int) -> LayerNorm | RMSNorm | Non
             return RMSNorm(size, config.eps)
         case "rms_from_one":
             return RMSNormFromOne(size, config.eps)
+        case "rms_unscaled":
+            return RMSNormUnscaled(size, config.eps)
 
 
 class SublayerNorms(nn.Module):
