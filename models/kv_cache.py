@@ -73,7 +73,7 @@ class KVCache:
 
     def clear(self, blocks: Sequence[int]) -> None:
         """Fill blocks with zeros, because they may hold NaN or infinity."""
-        if not blocks:
+        if not blocks or not self.keys:
             return
         index = torch.tensor(blocks, device=self.keys[0].device)
         for tensor in self._tensors:

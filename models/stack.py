@@ -62,9 +62,9 @@ class Stack(nn.Module):
         self.per_layer: PerLayerEmbedding | None = None
         if config.per_layer is not None:
             self.per_layer = PerLayerEmbedding(config.per_layer, len(config.layers), hidden_size)
-        ropes = {layer.attention.rope for layer in config.layers}
-        self._query_scales = {layer.attention.query_scale for layer in config.layers} - {None}
-        self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
+        attentions = [layer.attention for layer in config.layers if layer.attention is not None]
+        self._query_scales = {attention.query_scale for attention in attentions} - {None}
+        self._rotaries = [Rotary(rope) for rope in config.ropes]
         self.rotates_by_length = any(rotary.config.depends_on_length for rotary in self._rotaries)
 
     @property
@@ -118,12 +118,11 @@ def _make_embedding(
 
 
 def _make_score_bias(config: StackConfig) -> BucketBias | LayerBucketBias | Alibi | KeyAlibi | None:
-    heads = config.layers[0].attention.num_heads
     match config.score_bias:
         case BucketBiasConfig(per_layer=True) as buckets:
-            return LayerBucketBias(buckets, heads, len(config.layers))
+            return LayerBucketBias(buckets, config.first_attention.num_heads, len(config.layers))
         case BucketBiasConfig() as buckets:
-            return BucketBias(buckets, heads)
+            return BucketBias(buckets, config.first_attention.num_heads)
         case AlibiConfig() as lines:
             return Alibi(lines)
         case KeyAlibiConfig() as lines:

@@ -23,7 +23,10 @@ from models.config import AttentionConfig, BucketBiasConfig, RopeConfig, StackCo
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
 from models.layers.full_sequence_attention import FullSequenceAttention
+from models.layers.mixer import Mixer, Projections
 from models.layers.positions import PositionEncodings, Rotation
+from models.state_memory import StateMemory
+from models.state_steps import Wave, plan_waves, run_waves, run_whole
 
 StepKind = Literal["ragged", "paged"]
 
@@ -149,13 +152,20 @@ class StepInputs(ABC):
         metadata = self._metadata_of(pattern)
         if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
             metadata = metadata.with_bias(self._score_bias[layer])
-        return attention.project_output(self._attend(layer, attention, query, key, value, metadata))
+        attended = self._attend(layer, attention, query, key, value, metadata)
+        return attention.project_output(attended, None if attention.gate is None else self.select_rows(layer, hidden))
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """Attend to the encoder output. hidden: [n, hidden], see `select_rows`. Returns [n, hidden]."""
         metadata = self._metadata_of(self._pattern(layer, cross=True))
         query = attention.queries(hidden, {})
         return attention.project_output(self._attend_source(layer, attention, query, metadata))
+
+    def mix(self, layer: int, mixer: Mixer, hidden: Tensor) -> Tensor:
+        """Run a mixer within each sequence. hidden: [tokens, hidden]. Returns [n, hidden], see `select_rows`."""
+        projections = mixer.project(hidden)
+        mixed = self.select_rows(layer, self._mix(layer, mixer, projections))
+        return mixer.finish(mixed, tuple(self.select_rows(layer, each) for each in projections))
 
     def _pattern(
         self,
@@ -192,6 +202,10 @@ class StepInputs(ABC):
     def _attend_source(
         self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata
     ) -> Tensor: ...
+
+    @abstractmethod
+    def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
+        """Run each sequence between the projections of a mixer. Returns [tokens, width], float32."""
 
 
 class SourceStates(NamedTuple):
@@ -296,11 +310,16 @@ class RaggedStepInputs(StepInputs):
         key, value = attention.keys_values(self._source.hidden, {})
         return ops.ragged_attention(query, key, value, metadata, attention.config.scale)
 
+    def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
+        return run_whole(mixer, projections, self.lengths)
+
 
 class PagedStepInputs(StepInputs):
     """Inputs for the next tokens of rows. Their keys and values are written to the cache, then all queries attend.
 
     cross_cache: keys and values of the encoder output of each row, already written; or None.
+    state_memory: states of the mixers; None for a stack without mixers.
+    config: configuration of the stack.
     """
 
     kind: StepKind | None = "paged"
@@ -311,10 +330,13 @@ class PagedStepInputs(StepInputs):
         cache: KVCache,
         cross_cache: KVCache | None,
         encodings: PositionEncodings,
+        config: StackConfig,
+        state_memory: StateMemory | None = None,
     ) -> None:
         output_rows = None if batch.output_lens is None else batch.output_rows
-        super().__init__(encodings, output_rows, len(cache.keys), batch.adapters)
-        self._batch, self._cache, self._cross_cache = batch, cache, cross_cache
+        super().__init__(encodings, output_rows, len(config.layers), batch.adapters)
+        self._cache_layers = config.cache_layers
+        self._batch, self._cache, self._cross_cache, self._state_memory = batch, cache, cross_cache, state_memory
         self.static_inputs = (cache.addresses["self"],)
         if cross_cache is not None:
             self.static_inputs += (cross_cache.addresses["cross"],)
@@ -353,17 +375,24 @@ class PagedStepInputs(StepInputs):
         value: Tensor | None,
         metadata: AttentionMetadata,
     ) -> Tensor:
+        index, config = self._cache_layers[layer], attention.config
         if key is not None and value is not None:
-            self._cache.write(layer, self._batch.slot_mapping, key, value)
-        keys, values, config = self._cache.keys[layer], self._cache.values[layer], attention.config
-        return ops.paged_attention(
-            query, keys, values, metadata, config.scale, config.score_cap, attention.sink_scores
-        )
+            self._cache.write(index, self._batch.slot_mapping, key, value)
+        keys, values = self._cache.keys[index], self._cache.values[index]
+        return ops.paged_attention(query, keys, values, metadata, config.scale, config.score_cap, attention.sink_scores)
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         assert self._cross_cache is not None, "cross-attention needs the encoder's keys and values"
         keys, values = self._cross_cache.keys[layer], self._cross_cache.values[layer]
         return ops.paged_attention(query, keys, values, metadata, attention.config.scale)
+
+    def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
+        assert self._state_memory is not None, "a mixer needs a state memory"
+        return run_waves(layer, mixer, projections, self._state_memory, self._waves)
+
+    @cached_property
+    def _waves(self) -> tuple[Wave, ...]:
+        return plan_waves(self._batch)
 
 
 class SymbolicStepInputs(StepInputs):
@@ -391,8 +420,7 @@ class SymbolicStepInputs(StepInputs):
     def _symbolic_rotations(self, positions: str) -> dict[RopeConfig, Rotation]:
         """Rotations by configuration, as program inputs. positions: name of the input with the tokens' positions."""
         rotations = {}
-        for rope in {layer.attention.rope for layer in self._config.layers} - {None}:
-            assert rope is not None
+        for rope in self._config.ropes:
             cos, sin = (self._trace.input((name, rope), torch.float32, rope.dim // 2) for name in ("cos", "sin"))
             index = self._trace.input((positions, rope), torch.int64)
             rotations[rope] = Rotation(rope, cast(Tensor, cos), cast(Tensor, sin), cast(Tensor, index))
@@ -401,6 +429,8 @@ class SymbolicStepInputs(StepInputs):
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         if isinstance(attention, FullSequenceAttention):
             raise NotTraceable("attention over full sequences")
+        if attention.gate is not None:
+            raise NotTraceable("attention with a gate")
         return super().self_attention(layer, attention, hidden)
 
     def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
@@ -424,7 +454,7 @@ class SymbolicStepInputs(StepInputs):
         if not self._is_paged:
             key, value = self._shared_keys.of(layer, attention, key, value)
             return ops.ragged_attention(query, key, value, metadata, scale, cap, sinks)
-        keys, values = self._caches("self", layer, attention)
+        keys, values = self._caches("self", self._config.cache_layers[layer], attention)
         if key is not None and value is not None:
             slots = cast(Tensor, self._trace.input("slots", torch.int64))
             ops.write_slots(keys, values, slots, key, value)
@@ -435,6 +465,9 @@ class SymbolicStepInputs(StepInputs):
             raise NotTraceable("cross-attention to a ragged source")
         keys, values = self._caches("cross", layer, attention)
         return ops.paged_attention(query, keys, values, metadata, attention.config.scale)
+
+    def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
+        raise NotTraceable("mixers")
 
     def _caches(self, cache: str, layer: int, attention: Attention) -> tuple[Tensor, Tensor]:
         """Keys and values of a layer: [slots, kv_heads, head_dim]. Kernels ignore their dtype for the query's."""

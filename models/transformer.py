@@ -64,7 +64,7 @@ the first of them. Sinusoidal positions have no parameter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -73,7 +73,7 @@ from torch import Tensor, nn
 from models.alignment import AlignmentStepInputs
 from models.backends import interface as ops
 from models.batch import AudioBatch, DecoderBatch, EncoderBatch
-from models.config import AttentionConfig, ClassificationHead, ModelConfig, SpanHead
+from models.config import AttentionConfig, ClassificationHead, MixerConfig, ModelConfig, SpanHead
 from models.executor import MAX_LOGITS_ROWS, Executor
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
@@ -83,6 +83,7 @@ from models.layers.layer import Layer
 from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.lora.adapters import AdapterSet
 from models.stack import Stack
+from models.state_memory import StateMemory
 from models.step_inputs import PagedStepInputs, RaggedStepInputs, SourceStates
 
 
@@ -159,15 +160,17 @@ class Transformer(nn.Module):
         cache: KVCache,
         cross_cache: KVCache | None = None,
         logits: LogitsRequest | None = None,
+        state_memory: StateMemory | None = None,
     ) -> DecoderOutput:
         """Run one decoder step and store the keys and values of its tokens.
 
         cache: self-attention cache, written. cross_cache: read only; None without an encoder.
         logits: logits to compute for the output rows, at most `max_logits_rows` of them; None for hidden states alone.
+        state_memory: states of the mixers, written; None for a model without mixers.
         """
         assert self.decoder is not None, "the model has no decoder"
         encodings = self.decoder.encodings(batch.positions, max(batch.key_lens), batch.rope_lengths)
-        step = PagedStepInputs(batch, cache, cross_cache, encodings)
+        step = PagedStepInputs(batch, cache, cross_cache, encodings, self.decoder.config, state_memory)
         with self.adapters.used(batch.adapters, batch.query_lens) if batch.adapters else nullcontext():
             return self._executors[self.decoder].run_tokens(batch.token_ids, batch.positions, step, logits)
 
@@ -273,7 +276,12 @@ class Transformer(nn.Module):
 
     def self_attention_layers(self) -> tuple[AttentionConfig, ...]:
         """Attention of each layer of the self-attention cache; empty without a decoder."""
-        return () if self.config.decoder is None else tuple(layer.attention for layer in self.config.decoder.layers)
+        layers = () if self.config.decoder is None else self.config.decoder.layers
+        return tuple(layer.attention for layer in layers if layer.attention is not None)
+
+    def mixers(self) -> Mapping[int, MixerConfig]:
+        """Mixers of the decoder by the number of their layer; empty without mixers."""
+        return {} if self.config.decoder is None else self.config.decoder.mixers
 
     def cross_attention_layers(self) -> tuple[AttentionConfig, ...]:
         """Attention of each layer of the cross-attention cache; empty where no layer attends to an encoder."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -72,6 +72,15 @@ class RotaryAngles(Protocol):
     def cos(self) -> Tensor: ...
     @property
     def sin(self) -> Tensor: ...
+
+
+class XieluShape(NamedTuple):
+    """Numbers of one activation, see `xielu`."""
+
+    alpha_p: float
+    alpha_n: float
+    beta: float
+    eps: float
 
 
 class LinearWeight(Protocol):
@@ -377,6 +386,17 @@ def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     Returns a new tensor like x. Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2.
     """
     return backend(x).rotate(x, angles, interleaved)  # type: ignore[no-any-return]
+
+
+def xielu(x: Tensor, shape: XieluShape) -> Tensor:
+    """The activation xIELU, computed in float32.
+
+    It is `alpha_p * x ** 2 + beta * x` above zero, else `alpha_n * (expm1(min(x, eps)) - x) + beta * x`.
+
+    x: [tokens, width].
+    Returns a new tensor like x. Source: Huang and Schlag 2024, arXiv:2411.13010, section 4.
+    """
+    return backend(x).xielu(x, shape)  # type: ignore[no-any-return]
 
 
 def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:

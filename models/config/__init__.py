@@ -37,6 +37,7 @@ from models.config.layers import (
     LayerInputConfig,
     MixtureOfExpertsConfig,
     RouterConfig,
+    XieluFeedForwardConfig,
 )
 from models.config.model import ModelConfig, StackConfig
 from models.config.norms import NormConfig, NormSlots, QueryKeyNorm
@@ -55,8 +56,17 @@ from models.config.positions import (
     SinusoidalPositions,
     YarnScaling,
 )
+from models.config.state import (
+    CHUNK_TOKENS,
+    GatedDeltaConfig,
+    MixerConfig,
+    ShortConvolutionConfig,
+    StateSpaceConfig,
+    StateSpaceMultipliers,
+)
 
 __all__ = [
+    "CHUNK_TOKENS",
     "Activation",
     "AlibiConfig",
     "AttentionConfig",
@@ -72,6 +82,7 @@ __all__ = [
     "FairseqSinusoidalPositions",
     "FeedForwardConfig",
     "FeedForwardSpanHead",
+    "GatedDeltaConfig",
     "HeadConfig",
     "HeadTransform",
     "KeyAlibiConfig",
@@ -84,6 +95,7 @@ __all__ = [
     "Llama3Scaling",
     "LongScaling",
     "MaskedLanguageModelHead",
+    "MixerConfig",
     "MixtureOfExpertsConfig",
     "ModelConfig",
     "NormConfig",
@@ -96,9 +108,13 @@ __all__ = [
     "RopeConfig",
     "RouterConfig",
     "Scaling",
+    "ShortConvolutionConfig",
     "SinusoidalPositions",
     "SpanHead",
     "StackConfig",
+    "StateSpaceConfig",
+    "StateSpaceMultipliers",
     "TokenClassificationHead",
+    "XieluFeedForwardConfig",
     "YarnScaling",
 ]

@@ -60,6 +60,9 @@ class AttentionConfig:
     2024, arXiv:2405.12981). None: its own."""
     query_scale: QueryScale | None = None
     """Factor of the queries that grows with their position. None for no such factor."""
+    output_gate: bool = False
+    """The result is multiplied by the sigmoid of a projection of the input, before the output projection (Qiu et al.
+    2025, arXiv:2505.06708). The projection has a bias where the queries have one."""
 
     values_are_keys: ClassVar[bool] = False
     """Whether the keys serve as values too, so that a cache stores them once."""

@@ -8,6 +8,7 @@ from typing import Literal
 from models.config.attention import AttentionConfig
 from models.config.errors import require
 from models.config.norms import NormConfig, NormSlots
+from models.config.state import MixerConfig
 
 Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "gelu_quick", "silu", "tanh"]
 
@@ -37,6 +38,17 @@ class FeedForwardConfig:
     def is_clipped(self) -> bool:
         """Whether `gate(x)` or `up(x)` changes before they are multiplied."""
         return self.limit is not None or self.up_offset != 0
+
+
+@dataclass(frozen=True)
+class XieluFeedForwardConfig:
+    """`down(xielu(up(x)))`, with an activation that has learned numbers (Huang and Schlag 2024, arXiv:2411.13010)."""
+
+    intermediate_size: int
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.intermediate_size > 0, f"intermediate_size must be positive, got {self.intermediate_size}")
 
 
 @dataclass(frozen=True)
@@ -125,24 +137,40 @@ class MixtureOfExpertsConfig:
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """Self-attention, optional cross-attention and feed-forward, each with its norm slots.
+    """Self-attention or a mixer, optional cross-attention and feed-forward, each with its norm slots.
 
+    attention: None for a layer without self-attention.
+    attention_norms: norms of the self-attention, or of the mixer that takes its place or stands beside it.
+    feed_forward: None for a layer without feed-forward.
     parallel: attention and feed-forward both read the input of the layer, and both results are added to it (Wang and
         Komatsuzaki 2021, GPT-J). A feed-forward without an input norm then reads the normed input of the attention.
+    mixer: a part that reads earlier tokens through a state of constant size. Beside self-attention, both read the
+        same normed input, and their results are added (Falcon-H1). None for no such part.
     """
 
-    attention: AttentionConfig
+    attention: AttentionConfig | None
     attention_norms: NormSlots
-    feed_forward: FeedForwardConfig | MixtureOfExpertsConfig
+    feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig | None
     feed_forward_norms: NormSlots
     cross_attention: AttentionConfig | None = None
     cross_attention_norms: NormSlots = NormSlots()
     parallel: bool = False
+    mixer: MixerConfig | None = None
 
     def __post_init__(self) -> None:
         require(not (self.parallel and self.cross_attention), "a parallel layer has no cross-attention")
+        whole = self.attention is not None and self.feed_forward is not None
+        require(whole or not self.parallel, "a parallel layer needs attention and a feed-forward")
+        require(
+            self.attention is not None or self.mixer is not None or self.feed_forward is not None,
+            "a layer needs attention, a mixer or a feed-forward",
+        )
+        require(self.mixer is None or not self.parallel, "a parallel layer has no mixer")
         if self.cross_attention is not None:
             require(not self.cross_attention.causal, "cross-attention is not causal")
+            require(whole and self.mixer is None, "a layer with cross-attention needs self-attention and feed-forward")
+        if self.mixer is not None and self.attention is not None:
+            require(self.attention.causal, "attention beside a mixer must be causal")
 
 
 @dataclass(frozen=True)
@@ -157,7 +185,10 @@ class ConvolutionLayerConfig(LayerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.kernel_size % 2 == 1, f"the kernel size of a convolution must be odd, got {self.kernel_size}")
-        require(not self.attention.causal, "a layer with a convolution cannot be causal")
+        require(
+            self.attention is not None and not self.attention.causal and self.mixer is None,
+            "a layer with a convolution needs attention that is not causal, and no mixer",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

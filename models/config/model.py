@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
-from models.config.attention import DisentangledConfig, DistanceConfig
+from models.config.attention import AttentionConfig, DisentangledConfig, DistanceConfig
 from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig, PerLayerEmbeddingConfig
 from models.config.errors import require
 from models.config.heads import HeadConfig
 from models.config.layers import LayerConfig, LayerInputConfig
 from models.config.norms import NormConfig
 from models.config.positions import AlibiConfig, BucketBiasConfig, KeyAlibiConfig, LongScaling, RopeConfig
+from models.config.state import MixerConfig
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class StackConfig:
                 f"layers {owner} and {index} share weights, but are configured differently",
             )
         if isinstance(self.score_bias, AlibiConfig | KeyAlibiConfig):
-            slopes, heads = len(self.score_bias.slopes), self.layers[0].attention.num_heads
+            slopes, heads = len(self.score_bias.slopes), self.first_attention.num_heads
             require(slopes == heads, f"{slopes} ALiBi slopes for {heads} heads")
         disentangled = any(isinstance(layer.attention, DisentangledConfig) for layer in self.layers)
         require(disentangled == (self.distances is not None), "disentangled attention and distances require each other")
@@ -70,6 +74,7 @@ class StackConfig:
             owner = None if layer.attention is None else layer.attention.key_value_layer
             if owner is None:
                 continue
+            require(not self.mixers, "layers of a stack with mixers cannot share keys and values")
             require(0 <= owner < index, f"layer {index} cannot read the keys and values of layer {owner}")
             assert layer.attention is not None
             shared, own = self.layers[owner].attention, layer.attention
@@ -84,6 +89,31 @@ class StackConfig:
         widths = {layer.input_width for layer in self.layers if isinstance(layer, LayerInputConfig)} - {None}
         expected = set() if self.per_layer is None else {self.per_layer.width}
         require(widths == expected, "per-layer embeddings and the layers that read them require each other")
+
+    @cached_property
+    def cache_layers(self) -> tuple[int, ...]:
+        """For each layer, the number of its keys and values in a cache, which has only layers with self-attention."""
+        has_attention = [layer.attention is not None for layer in self.layers]
+        return tuple(accumulate(has_attention[:-1], initial=0))
+
+    @cached_property
+    def mixers(self) -> Mapping[int, MixerConfig]:
+        """Mixers by the number of their layer; empty without mixers."""
+        return {number: layer.mixer for number, layer in enumerate(self.layers) if layer.mixer is not None}
+
+    @property
+    def ropes(self) -> frozenset[RopeConfig]:
+        """All rotary positions of the layers."""
+        attentions = (layer.attention for layer in self.layers if layer.attention is not None)
+        return frozenset(attention.rope for attention in attentions if attention.rope is not None)
+
+    @property
+    def first_attention(self) -> AttentionConfig:
+        """Self-attention of the first layer that has it."""
+        found = next((layer.attention for layer in self.layers if layer.attention is not None), None)
+        require(found is not None, "the stack has no layer with self-attention")
+        assert found is not None
+        return found
 
 
 @dataclass(frozen=True)
@@ -143,6 +173,5 @@ class ModelConfig:
         scalings = [rope.scaling for rope in self._ropes() if isinstance(rope.scaling, LongScaling)]
         return min((scaling.original_max_positions for scaling in scalings if scaling.restarts), default=None)
 
-    def _ropes(self) -> set[RopeConfig]:
-        layers = () if self.decoder is None else self.decoder.layers
-        return {layer.attention.rope for layer in layers if layer.attention.rope is not None}
+    def _ropes(self) -> frozenset[RopeConfig]:
+        return frozenset() if self.decoder is None else self.decoder.ropes

@@ -75,7 +75,7 @@ FAMILY = decoder_family(
     "XGLM",
     config,
     rules,
-    classifies=False,
+    texts=False,
     tokens=False,
     answers=False,
 )

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import accumulate
 
+import torch
 from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.config import AttentionConfig, QueryKeyNorm, RopeConfig
+from models.layers.activations import by_rows
 from models.layers.linear import Linear, concatenate, parameter
-from models.layers.norms import LayerNorm, PerHeadNorm, RMSNorm, RMSNormUnscaled, make_norm
+from models.layers.norms import Norm, PerHeadNorm, make_norm
 from models.layers.positions import Rotation
 
-Norm = LayerNorm | RMSNorm | RMSNormUnscaled | PerHeadNorm
+HeadNorm = Norm | PerHeadNorm
 
 
 class Attention(nn.Module):
@@ -33,10 +35,11 @@ class Attention(nn.Module):
     def __init__(self, config: AttentionConfig, hidden_size: int) -> None:
         super().__init__()
         self.config = config
+        self.gate: Linear | None = None
         self.merged: ops.LinearWeight | None = None
-        self.query_norm: Norm | None = None
-        self.key_norm: Norm | None = None
-        self.value_norm: Norm | None = None
+        self.query_norm: HeadNorm | None = None
+        self.key_norm: HeadNorm | None = None
+        self.value_norm: HeadNorm | None = None
         self.sinks = parameter(config.num_heads) if config.sinks else None
         self._make_projections(config, hidden_size)
 
@@ -54,6 +57,7 @@ class Attention(nn.Module):
             if norm is not None:
                 self.key_norm = _make_head_norm(norm, config.num_kv_heads, config.head_dim)
         self.output = Linear(width, hidden_size, config.output_bias)
+        self.gate = Linear(hidden_size, width, config.query_bias) if config.output_gate else None
 
     @property
     def sink_scores(self) -> Tensor | None:
@@ -74,19 +78,21 @@ class Attention(nn.Module):
             query, key = rotated[:, :heads], rotated[:, heads:]
         else:
             query, key = product[:, : heads * dim], product[:, heads * dim : (heads + kv_heads) * dim]
-            query = self._rotate(self._normalize(query, self.query_norm), rotations)
-            key = self._rotate(self._normalize(key, self.key_norm), rotations)
+            query = self._normalize_and_rotate(query, self.query_norm, rotations)
+            key = self._normalize_and_rotate(key, self.key_norm, rotations)
         return query, key, self._normalize_values(product[:, (heads + kv_heads) * dim :])
 
     def pack(self, packer: ops.LinearPacker, projection_packer: ops.LinearPacker, one_input: bool) -> None:
         """Replace the weights by packed ones.
 
-        packer: packs the output projection.
+        packer: packs the output projection and its gate.
         projection_packer: packs the query, key and value projections. Its `out_dtype` becomes the dtype of
             queries, keys and values.
         one_input: whether the three projections have the same input. They are then packed as one product.
         """
         self.output.pack(packer)
+        if self.gate is not None:
+            self.gate.pack(packer)
         if self.merged is not None:
             return
         linears = [self.query]
@@ -116,7 +122,7 @@ class Attention(nn.Module):
         hidden: [tokens, hidden], model dtype.
         Returns [tokens, heads, head_dim].
         """
-        return self._rotate(self._normalize(self._clip(self.query(hidden)), self.query_norm), rotations)
+        return self._normalize_and_rotate(self._clip(self.query(hidden)), self.query_norm, rotations)
 
     def keys_values(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> tuple[Tensor, Tensor]:
         """Project keys and values, then normalise and rotate the keys as configured.
@@ -124,12 +130,21 @@ class Attention(nn.Module):
         hidden: [tokens, hidden], model dtype.
         Returns two tensors [tokens, kv_heads, head_dim].
         """
-        keys = self._rotate(self._normalize(self._clip(self.key(hidden)), self.key_norm), rotations)
+        keys = self._normalize_and_rotate(self._clip(self.key(hidden)), self.key_norm, rotations)
         return keys, self._normalize_values(self._clip(self.value(hidden)))
 
-    def project_output(self, attended: Tensor) -> Tensor:
-        """Apply the output projection: [tokens, heads, head_dim] -> [tokens, hidden]."""
-        output: Tensor = self.output(attended.flatten(-2))
+    def project_output(self, attended: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """Apply the output projection, behind its gate if there is one.
+
+        attended: [tokens, heads, head_dim].
+        hidden: [tokens, hidden], model dtype, from which the gate is computed; not read without a gate.
+        Returns [tokens, hidden].
+        """
+        attended = attended.flatten(-2)
+        if self.gate is not None:
+            assert hidden is not None
+            attended = attended * by_rows(torch.sigmoid, self.gate(hidden)).to(attended.dtype)
+        output: Tensor = self.output(attended)
         return output
 
     def _clip(self, x: Tensor) -> Tensor:
@@ -137,7 +152,15 @@ class Attention(nn.Module):
         clip = self.config.clip
         return x if clip is None else x.clamp(-clip, clip)
 
-    def _normalize(self, x: Tensor, norm: Norm | None) -> Tensor:
+    def _normalize_and_rotate(self, x: Tensor, norm: HeadNorm | None, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
+        """Norm and rotation of queries or keys, in their order: [tokens, heads * head_dim] -> [tokens, heads, head_dim]."""
+        config = self.config.query_key_norm
+        if config is None or norm is None or not config.after_rotation:
+            return self._rotate(self._normalize(x, norm), rotations)
+        y: Tensor = norm(self._rotate(self._split_heads(x), rotations))
+        return y
+
+    def _normalize(self, x: Tensor, norm: HeadNorm | None) -> Tensor:
         """Apply a query or key norm: [tokens, heads * head_dim] -> [tokens, heads, head_dim]."""
         if norm is None:
             return self._split_heads(x)
@@ -160,7 +183,7 @@ class Attention(nn.Module):
         return ops.rotate(x, rotations[self.config.rope], self.config.rope.pairing == "interleaved")
 
 
-def _make_head_norm(config: QueryKeyNorm, heads: int, head_dim: int) -> Norm | None:
+def _make_head_norm(config: QueryKeyNorm, heads: int, head_dim: int) -> HeadNorm | None:
     if config.over == "own_head":
         return PerHeadNorm(config.norm, heads, head_dim)
     return make_norm(config.norm, heads * head_dim if config.over == "all" else head_dim)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from models.backends import interface as ops
-from models.config import FeedForwardConfig, MixtureOfExpertsConfig
+from models.config import FeedForwardConfig, MixtureOfExpertsConfig, XieluFeedForwardConfig
 from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, parameter
+from models.layers.xielu import XieluFeedForward
 from weights.quantized_matrix import concatenate_rows
 
 
@@ -137,9 +138,11 @@ def _padded(part: Tensor) -> Tensor:
 
 
 def make_feed_forward(
-    config: FeedForwardConfig | MixtureOfExpertsConfig, hidden_size: int
-) -> FeedForward | MixtureOfExperts:
+    config: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig, hidden_size: int
+) -> FeedForward | XieluFeedForward | MixtureOfExperts:
     """The feed-forward sublayer of a configuration."""
     if isinstance(config, MixtureOfExpertsConfig):
         return MixtureOfExperts(config, hidden_size)
+    if isinstance(config, XieluFeedForwardConfig):
+        return XieluFeedForward(config, hidden_size)
     return FeedForward(config, hidden_size)

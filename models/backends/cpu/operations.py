@@ -25,7 +25,7 @@ from models.backends.torch import operations as torch_operations
 from models.config import RouterConfig
 
 if TYPE_CHECKING:
-    from models.backends.interface import RotaryAngles
+    from models.backends.interface import RotaryAngles, XieluShape
 
 _NUMBERS = frozenset((int, float, bool, NoneType))
 """Types of field values that are not tensors."""
@@ -195,6 +195,14 @@ def route(logits: Tensor, choices: int, config: RouterConfig, correction: Tensor
         experts=experts,
     )
     return shares, experts
+
+
+def xielu(x: Tensor, shape: XieluShape) -> Tensor:
+    x = x.contiguous()
+    rows, width = x.shape
+    out = x.new_empty((rows, width))
+    run("xielu", x.dtype, x, x=x, out=out, rows=rows, width=width, **shape._asdict())
+    return out
 
 
 def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:

@@ -15,9 +15,10 @@ from torch.nn import functional as F
 from models.attention_metadata import AttentionMetadata
 from models.backends.torch.attention_view import Group, TorchAttentionView
 from models.config import RouterConfig
+from models.layers.activations import by_rows
 
 if TYPE_CHECKING:
-    from models.backends.interface import RotaryAngles
+    from models.backends.interface import RotaryAngles, XieluShape
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -114,6 +115,16 @@ def _mix_sparsely(logits: Tensor, choices: int, tolerance: float) -> tuple[Tenso
         shares.append(left.masked_fill(is_far, -torch.inf).softmax(-1).gather(1, expert))
         left = left.scatter(1, expert, -torch.inf)
     return torch.cat(shares, dim=1), experts
+
+
+def xielu(x: Tensor, shape: XieluShape) -> Tensor:
+    wide = x.float()
+    curve = torch.where(
+        wide > 0,
+        shape.alpha_p * wide * wide,
+        shape.alpha_n * (by_rows(torch.expm1, wide.clamp(max=shape.eps)) - wide),
+    )
+    return (curve + shape.beta * wide).to(x.dtype)
 
 
 def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:

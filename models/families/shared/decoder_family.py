@@ -39,7 +39,7 @@ def decoder_family(
     *,
     model_types: tuple[str, ...] = (),
     generating: Sequence[str] = (),
-    classifies: bool = True,
+    texts: bool = True,
     tokens: bool = True,
     answers: bool = True,
     prefix: str = r"model\.",
@@ -54,7 +54,7 @@ def decoder_family(
     config, rules: functions for the model with the language model head; see `Family`.
     model_types: values of `model_type`, if they are not the name.
     generating: class names with the language model head, if they are not `<stem>ForCausalLM`.
-    classifies: whether transformers has a sequence classification head for it.
+    texts: whether transformers has a text classification head for it.
     tokens: whether transformers has a token classification head for it.
     answers: whether transformers has a question answering head for it.
     prefix: regular expression, prefix of the layers in `rules`. Checkpoints without a head do not have it.
@@ -64,12 +64,12 @@ def decoder_family(
     refused_dtypes: see `Family`.
     """
     body = body or f"{stem}Model"
-    texts, labels, spans = (
+    classes, labels, spans = (
         f"{stem}For{task}" for task in ("SequenceClassification", "TokenClassification", "QuestionAnswering")
     )
     heads: dict[str, tuple[Task, ...]] = {body: ("embed",)}
-    if classifies:
-        heads[texts] = ("classify",)
+    if texts:
+        heads[classes] = ("classify",)
     if tokens:
         heads[labels] = ("token_classify",)
     if answers:

@@ -27,6 +27,25 @@ def expert_rules(model: ModelConfig, part: str, gate: str, up: str, down: str) -
     gate, up, down: names of the three matrices of one expert, in files with one tensor per matrix. transformers also
         writes one tensor for all gate and up matrices and one for all down matrices.
     """
+    layer, ours = rf"model\.layers\.(\d+)\.{part}\.", r"decoder.layers.\1.feed_forward."
+    return (
+        Rename(layer + r"(?:gate|router)\.(weight|bias)", ours + r"router.\2"),
+        Rename(layer + r"gate\.e_score_correction_bias", ours + "router.correction"),
+        Rename(layer + r"shared_experts?\.(gate|up|down)_proj\.(weight|bias)", ours + r"shared.\2.\3"),
+        Rename(layer + r"shared_expert_gate\.weight", ours + "shared_gate.weight"),
+        *(
+            Rename(layer + rf"experts\.(\d+)\.{theirs}\.weight", ours + rf"experts.\2.{name}.weight")
+            for theirs, name in ((gate, "gate"), (up, "up"), (down, "down"))
+        ),
+        *stacked_expert_rules(model, part, gate_up=r"experts\.gate_up_proj", down=r"experts\.down_proj"),
+    )
+
+
+def stacked_expert_rules(model: ModelConfig, part: str, gate_up: str, down: str) -> Sequence[Rule]:
+    """Rules for the two tensors that have the matrices of all experts of a layer: gate and up, and down.
+
+    part: as for `expert_rules`. gate_up, down: regular expressions for the names of the tensors.
+    """
     assert model.decoder is not None
     mixtures = [
         layer.feed_forward for layer in model.decoder.layers if isinstance(layer.feed_forward, MixtureOfExpertsConfig)
@@ -34,21 +53,13 @@ def expert_rules(model: ModelConfig, part: str, gate: str, up: str, down: str) -
     layer, ours = rf"model\.layers\.(\d+)\.{part}\.", r"decoder.layers.\1.feed_forward."
     experts = range(mixtures[0].num_experts if mixtures else 0)
     return (
-        Rename(layer + r"(?:gate|router)\.(weight|bias)", ours + r"router.\2"),
-        Rename(layer + r"gate\.e_score_correction_bias", ours + "router.correction"),
-        Rename(layer + r"shared_experts?\.(gate|up|down)_proj\.weight", ours + r"shared.\2.weight"),
-        Rename(layer + r"shared_expert_gate\.weight", ours + "shared_gate.weight"),
-        *(
-            Rename(layer + rf"experts\.(\d+)\.{theirs}\.weight", ours + rf"experts.\2.{name}.weight")
-            for theirs, name in ((gate, "gate"), (up, "up"), (down, "down"))
-        ),
         Rule(
-            layer + "experts\\.gate_up_proj",
+            layer + gate_up,
             tuple(f"{ours}experts.{expert}.{name}.weight" for expert in experts for name in ("gate", "up")),
             (_unstack(len(experts), 2),),
         ),
         Rule(
-            layer + "experts\\.down_proj",
+            layer + down,
             tuple(f"{ours}experts.{expert}.down.weight" for expert in experts),
             (_unstack(len(experts), 1),),
         ),

@@ -87,3 +87,32 @@ template <class T, int N> INLINE Vectors<N> activate(int32_t activation, Vectors
     for (int i = 0; i < N; i++) x.of[i] = load(numbers + i * WIDTH);
     return x;
 }
+
+// xIELU: alpha_p x^2 above zero, alpha_n (e^min(x, eps) - 1 - x) below, and beta x for both signs. y: [PANEL], float32,
+// replaced in place. Not inlined, for the same reason as above.
+__attribute__((noinline)) void xielu_panel(const Xielu& p, float* y) {
+    const float alpha_p = float(p.alpha_p), alpha_n = float(p.alpha_n), beta = float(p.beta), eps = float(p.eps);
+#pragma omp simd
+    for (int64_t i = 0; i < PANEL; i++) {
+        const float x = y[i];
+        const Exponential e = exponential(x > eps ? eps : x);
+        const float below = alpha_n * ((e.scale - 1.0f) + e.scale * e.part - x);
+        y[i] = (x > 0.0f ? alpha_p * x * x : below) + beta * x;
+    }
+}
+
+template <class T> void xielu_rows(const Xielu& p, int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; row++) {
+        for (int64_t column = 0; column < p.width; column += PANEL) {
+            const int64_t count = std::min(PANEL, p.width - column), first = row * p.width + column;
+            alignas(64) float y[PANEL] = {};
+            for (int64_t i = 0; i < count; i++) y[i] = widen(static_cast<const T*>(p.x)[first + i]);
+            xielu_panel(p, y);
+            for (int64_t i = 0; i < count; i++) narrow(y[i], static_cast<T*>(p.out)[first + i]);
+        }
+    }
+}
+
+void xielu(DType dtype, const Xielu& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? xielu_rows<float>(p, begin, end) : xielu_rows<bfloat16>(p, begin, end);
+}

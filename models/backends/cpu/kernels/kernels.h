@@ -108,6 +108,14 @@ struct Scaling {
     double factor;
 };
 
+// The activation xIELU, all contiguous, see activations.h.
+struct Xielu {
+    const void* x;
+    void* out;
+    int64_t rows, width;
+    double alpha_p, alpha_n, beta, eps;
+};
+
 // One table of a RowSum and the rows that it contributes.
 struct TableLookup {
     const int64_t* index;  // [rows], or null: every row uses row 0 of the table
@@ -396,6 +404,7 @@ constexpr int64_t GRAIN = 32768;
     X(take_rows, RowGather, p.rows, p.width)                                                               \
     X(add, Sum, p.rows, p.width)                                                                           \
     X(scale, Scaling, p.rows, p.width)                                                                     \
+    X(xielu, Xielu, p.rows, 4 * p.width)                                                                   \
     X(sum_of_rows, RowSum, p.rows, p.count * p.width)                                                      \
     X(means_of_spans, SpanMean, p.count, p.rows / std::max<int64_t>(1, p.count) * p.width)                 \
     X(attend, Attention, p.num_tiles * p.kv_heads, GRAIN)                                                  \
