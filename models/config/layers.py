@@ -105,6 +105,7 @@ class MixtureOfExpertsConfig:
     expert: configuration of each expert.
     shared: one more expert for every token. None for no shared expert.
     shared_gate: the shared expert is multiplied by the sigmoid of its own gate (Qwen Team 2024, arXiv:2407.10671).
+    weighs_inputs: the share of an expert multiplies its input instead of its result (Llama 4).
     Source: Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2022, arXiv:2101.03961.
     """
 
@@ -114,6 +115,7 @@ class MixtureOfExpertsConfig:
     router: RouterConfig
     shared: FeedForwardConfig | None = None
     shared_gate: bool = False
+    weighs_inputs: bool = False
 
     def __post_init__(self) -> None:
         require(

@@ -69,10 +69,10 @@ class LatentAttention(Attention):
         key = self._for_attention(torch.cat([turned, self.key_norm(latent.contiguous())[:, None]], -1))
         return key, key
 
-    def project_output(self, attended: Tensor) -> Tensor:
+    def project_output(self, attended: Tensor, hidden: Tensor | None = None) -> Tensor:
         """Map weighted sums of keys to the values of each head, and apply the output projection.
 
-        attended: [tokens, heads, head_dim]. Returns [tokens, hidden].
+        attended: [tokens, heads, head_dim]. hidden: not read. Returns [tokens, hidden].
         """
         results = attended[..., _width(self.config) :].to(next(self.value_heads.parameters()).dtype)
         values = _by_head(self.value_heads, results)
