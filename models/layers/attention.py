@@ -152,8 +152,10 @@ class Attention(nn.Module):
         clip = self.config.clip
         return x if clip is None else x.clamp(-clip, clip)
 
-    def _normalize_and_rotate(self, x: Tensor, norm: HeadNorm | None, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
-        """Norm and rotation of queries or keys, in their order: [tokens, heads * head_dim] -> [tokens, heads, head_dim]."""
+    def _normalize_and_rotate(
+        self, x: Tensor, norm: HeadNorm | None, rotations: Mapping[RopeConfig, Rotation]
+    ) -> Tensor:
+        """Norm and rotation of queries or keys, in their order. Shapes: see `_normalize`."""
         config = self.config.query_key_norm
         if config is None or norm is None or not config.after_rotation:
             return self._rotate(self._normalize(x, norm), rotations)

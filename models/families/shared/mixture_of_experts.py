@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from models.config import ConfigError, MixtureOfExpertsConfig, ModelConfig
+from models.config import ConfigError, MixtureOfExpertsConfig, ModelConfig, RouterConfig
 from models.families.shared.fields import Fields
 from weights.rules import LayoutChange, Rename, Rule
 
@@ -18,6 +18,21 @@ def sparse_layers(fields: Fields) -> list[bool]:
         raise ConfigError("'mlp_only_layers' must be a list of layer numbers")
     layers = range(fields.integer("num_hidden_layers", 24))
     return [(index + 1) % step == 0 and index not in dense for index in layers]
+
+
+def corrected_router(fields: Fields) -> RouterConfig:
+    """The router of DeepSeek-V3 (DeepSeek-AI 2024, arXiv:2412.19437): sigmoid scores, a correction, and groups."""
+    groups = fields.integer("n_group", 1)
+    return RouterConfig(
+        normalized=fields.flag("norm_topk_prob", True),
+        score="sigmoid",
+        correction=True,
+        groups=groups,
+        groups_per_token=fields.integer("topk_group", 1),
+        group_members=1 if groups == 1 else 2,
+        epsilon=1e-20,
+        scale=fields.number("routed_scaling_factor", 1.0),
+    )
 
 
 def expert_rules(model: ModelConfig, part: str, gate: str, up: str, down: str) -> Sequence[Rule]:
