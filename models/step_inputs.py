@@ -222,9 +222,7 @@ class SharedKeys:
         self._layers = layers
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def of(
-        self, layer: int, attention: Attention, key: Tensor | None, value: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def of(self, layer: int, attention: Attention, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor]:
         """The keys and values that a layer attends to: its own, which may be kept, or those of an earlier layer."""
         if attention.config.key_value_layer is not None:
             return self._kept[attention.config.key_value_layer]
@@ -301,9 +299,7 @@ class RaggedStepInputs(StepInputs):
     ) -> Tensor:
         key, value = self._shared_keys.of(layer, attention, key, value)
         config = attention.config
-        return ops.ragged_attention(
-            query, key, value, metadata, config.scale, config.score_cap, attention.sink_scores
-        )
+        return ops.ragged_attention(query, key, value, metadata, config.scale, config.score_cap, attention.sink_scores)
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         assert self._source is not None, "cross-attention needs the encoder output"

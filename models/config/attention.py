@@ -123,7 +123,9 @@ class LatentAttentionConfig(AttentionConfig):
             require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
         require(self.query_rank is None or self.query_rank > 0, f"query_rank must be positive, got {self.query_rank}")
         plain = self.query_key_norm is None and self.value_norm is None and self.clip is None
-        require(plain and self.key_value_layer is None, "latent attention has neither head norms, clips nor shared keys")
+        require(
+            plain and self.key_value_layer is None, "latent attention has neither head norms, clips nor shared keys"
+        )
 
     @property
     def query_dim(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from models.config import ModelConfig, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.latent_attention import later_layers, latent_layers, latent_rules
+from models.families.shared.latent_attention import latent_layers, latent_rules, later_layers
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import rms_norm, rotary_decoder, rotary_rules

@@ -75,9 +75,13 @@ FURTHER_CASES = {
         tie_word_embeddings=False,
     ),
     "xglm": _case("XGLM", _XGLM),
-    "xglm-unscaled-untied": _case("XGLM", _XGLM, scale_embedding=False, activation_function="relu", tie_word_embeddings=False),
+    "xglm-unscaled-untied": _case(
+        "XGLM", _XGLM, scale_embedding=False, activation_function="relu", tie_word_embeddings=False
+    ),
     "biogpt": _case("BioGpt", _WIDE),
-    "biogpt-unscaled-untied": _case("BioGpt", _WIDE, scale_embedding=False, hidden_act="relu", tie_word_embeddings=False),
+    "biogpt-unscaled-untied": _case(
+        "BioGpt", _WIDE, scale_embedding=False, hidden_act="relu", tie_word_embeddings=False
+    ),
     "persimmon": _case("Persimmon", _WIDE),
     "persimmon-plain-heads-tied": _case(
         "Persimmon",

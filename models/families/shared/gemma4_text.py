@@ -149,7 +149,11 @@ def _rope(text: Mapping[str, Any], head_dim: int, is_full: bool) -> RopeConfig:
     """Rotary positions of one layer type."""
     kind, theta = ("full_attention", 1000000.0) if is_full else ("sliding_attention", 10000.0)
     given = text.get("rope_parameters")
-    settings = {**text, "rope_scaling": None, "rope_parameters": {"full_attention": _FULL_ROPE} if given is None else given}
+    settings = {
+        **text,
+        "rope_scaling": None,
+        "rope_parameters": {"full_attention": _FULL_ROPE} if given is None else given,
+    }
     return rope_config(Fields(with_rope_of(settings, kind, theta)), head_dim)
 
 
@@ -185,7 +189,8 @@ def gemma4_rules(
     settings = text_settings(hf) if multimodal else hf
     layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
     readers = [
-        index for index, one in enumerate(model.decoder.layers)
+        index
+        for index, one in enumerate(model.decoder.layers)
         if one.attention is not None and one.attention.key_value_layer is not None
     ]
     text = (
@@ -210,7 +215,8 @@ def _values_of_keys(model: ModelConfig) -> Sequence[Rule]:
     """Rules for layers with full attention whose values have the projection of the keys."""
     assert model.decoder is not None
     full = [
-        index for index, one in enumerate(model.decoder.layers)
+        index
+        for index, one in enumerate(model.decoder.layers)
         if one.attention is not None and one.attention.window is None and one.attention.key_value_layer is None
     ]
     ours = r"decoder.layers.\1.attention."

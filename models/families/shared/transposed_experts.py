@@ -1,4 +1,4 @@
-"""Experts whose matrices a checkpoint stores in two tensors per layer, of shape [experts, in, out] (GPT-OSS, Llama 4)."""
+"""Experts whose matrices are in two tensors per layer, of shape [experts, in, out] (GPT-OSS, Llama 4)."""
 
 from __future__ import annotations
 
