@@ -57,6 +57,7 @@ def rotary_layer(
     parallel: bool = False,
     residual_scale: float = 1.0,
     clip: float | None = None,
+    output_gate: bool = False,
 ) -> LayerConfig:
     """One decoder layer.
 
@@ -67,6 +68,7 @@ def rotary_layer(
     parallel: attention and feed-forward read the same norm, and both results are added.
     residual_scale: factor of the results of attention and feed-forward.
     clip: see `AttentionConfig`.
+    output_gate: see `AttentionConfig`.
     """
     norms = NormSlots(**dict.fromkeys(norm_slots, norm), scale=residual_scale)
     attention = AttentionConfig(
@@ -84,6 +86,7 @@ def rotary_layer(
         window=window,
         clip=clip,
         score_cap=score_cap,
+        output_gate=output_gate,
     )
     second = NormSlots(scale=residual_scale) if parallel else norms
     return LayerConfig(attention, norms, feed_forward, second, parallel=parallel)
