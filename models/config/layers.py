@@ -10,7 +10,7 @@ from models.config.errors import require
 from models.config.norms import NormConfig, NormSlots
 from models.config.state import MixerConfig
 
-Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "gelu_quick", "silu", "tanh"]
+Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "gelu_quick", "silu", "sigmoid", "tanh"]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@
 
 enum DType : int32_t { FLOAT32 = 0, BFLOAT16 = 1 };
 
-enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6, RELU_SQUARED = 7 };
+enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6, RELU_SQUARED = 7, SIGMOID = 8 };
 
 // How a router computes the score of an expert, see experts.h.
 enum RouterScore : int32_t { SOFTMAX = 0, SIGMOID = 1, SPARSE_MIXER = 2 };
