@@ -24,7 +24,7 @@ enum DType : int32_t { FLOAT32 = 0, BFLOAT16 = 1 };
 enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6, RELU_SQUARED = 7, SIGMOID = 8 };
 
 // How a router computes the score of an expert, see experts.h.
-enum RouterScore : int32_t { SOFTMAX = 0, SIGMOID = 1, SPARSE_MIXER = 2 };
+enum RouterScore : int32_t { SOFTMAX_SCORE = 0, SIGMOID_SCORE = 1, SPARSE_MIXER_SCORE = 2 };
 
 // How the scales and minimums of a weight in groups are stored, see group_layout.h.
 enum ScaleStorage : int32_t { HALF = 0, HALF_MINIMUM = 1, HALF_ZERO = 2, SINGLE = 3, SINGLE_MINIMUM = 4, UNIT = 5, UNIT_MINIMUM = 6 };
@@ -258,7 +258,7 @@ struct Routing {
     int64_t group_members;    // largest scores whose sum ranks a group
     int64_t is_normalized;    // whether the shares of a row are divided by their sum plus `epsilon`
     double epsilon, scale;    // scale: factor of the shares
-    double tolerance;         // SPARSE_MIXER only
+    double tolerance;         // SPARSE_MIXER_SCORE only
     float* shares;            // [rows, choices]
     int64_t* experts;         // [rows, choices], the best first
 };
