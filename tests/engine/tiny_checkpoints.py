@@ -259,6 +259,18 @@ DECODERS = {
     **RECENT_DECODERS,
     **FURTHER_DECODERS,
 }
+HYBRIDS = (
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_next",
+    "lfm2",
+    "lfm2_moe",
+    "granitemoehybrid",
+    "falcon_h1",
+    "nemotron_h",
+    "mamba2",
+)
+"""Decoders with mixers."""
 SEQ2SEQ = {
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**_T5, num_layers=2)),
     "t5-gated-untied": (

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from models.backends import interface as ops
 from models.config import (
     CHUNK_TOKENS,
     ConfigError,
@@ -141,6 +142,26 @@ def test_other_rows_change_no_bit(mixer, rows):
         assert all(torch.equal(one[0], tensor[slot]) for one, tensor in zip(alone, together, strict=True))
     unused = sorted(set(range(rows + 4)) - set(slots.tolist()))
     assert all(torch.equal(one[unused], tensor[unused]) for one, tensor in zip(memory, together, strict=True))
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-5), (torch.bfloat16, 3e-2)], ids=str)
+@torch.inference_mode()
+def test_kernels_equal_the_reference(mixer, dtype, bound):
+    """Results, states and gated norms of one token of each row, with rows in any slots."""
+    if not ops.kernels_are_built:
+        pytest.skip("no compiled kernels")
+    rows, slots = 5, torch.tensor([6, 0, 3, 7, 1])
+    inputs, mixer = tuple(each.to(dtype) for each in projections(mixer, length=rows)), mixer.to(dtype)
+    memory = [torch.randn(8, *shape) for shape in mixer.config.state_shapes]
+    found = {}
+    for backend in ("torch", "cpu"):
+        with ops.using(backend):
+            states = [tensor.clone() for tensor in memory]
+            mixed = mixer.step(inputs, states, slots)
+            found[backend] = mixed, *states, mixer.finish(mixed, inputs)
+    for one, other in zip(found["torch"], found["cpu"], strict=True):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one.float(), other.float(), atol=bound, rtol=bound)
 
 
 @torch.inference_mode()
