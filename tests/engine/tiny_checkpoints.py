@@ -156,6 +156,12 @@ DECODERS = {
     "qwen3_next": ("Qwen3NextForCausalLM", transformers.Qwen3NextConfig(**_DELTA, **_SHARED_EXPERT)),
     "lfm2": ("Lfm2ForCausalLM", transformers.Lfm2Config(**_CONV)),
     "lfm2_moe": ("Lfm2MoeForCausalLM", transformers.Lfm2MoeConfig(**_CONV, **_FEW_EXPERTS, num_dense_layers=1)),
+    "lfm3": (
+        "Lfm3ForCausalLM",
+        transformers.Lfm3Config(
+            **_HYBRID, head_dim=8, sliding_window=6, layer_types=["conv", "sliding_attention", "full_attention"]
+        ),
+    ),
     "granitemoehybrid": (
         "GraniteMoeHybridForCausalLM",
         transformers.GraniteMoeHybridConfig(
@@ -265,6 +271,7 @@ HYBRIDS = (
     "qwen3_next",
     "lfm2",
     "lfm2_moe",
+    "lfm3",
     "granitemoehybrid",
     "falcon_h1",
     "nemotron_h",

@@ -90,6 +90,7 @@ HYBRID = tuple(
         "qwen3_5_moe_text": ("Qwen3_5Moe", {}),
         "lfm2": ("Lfm2", {}),
         "lfm2_moe": ("Lfm2Moe", {"layer_types": ["conv"] * 4}),
+        "lfm3": ("Lfm3", {}),
         "granitemoehybrid": ("GraniteMoeHybrid", {"mamba_n_heads": 8}),
         "falcon_h1": ("FalconH1", {"mamba_d_ssm": 64, "mamba_n_heads": 8}),
         "nemotron_h": ("NemotronH", {}),

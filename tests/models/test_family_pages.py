@@ -17,7 +17,7 @@ GROUPS = {
     "nemotron helium arcee hunyuan_v1_dense seed_oss apertus phimoe "
     "gpt_bigcode xglm biogpt persimmon modernbert-decoder gemma4 gemma4_unified gpt_oss deepseek_v2 deepseek_v3 "
     "mistral4 llama4 "
-    "lfm2 lfm2_moe granitemoehybrid falcon_h1 nemotron_h mamba2 qwen3_next qwen3_5 qwen3_5_moe",
+    "lfm2 lfm2_moe lfm3 granitemoehybrid falcon_h1 nemotron_h mamba2 qwen3_next qwen3_5 qwen3_5_moe",
     "encoder-decoder": "t5 mt5 umt5 bart marian mbart m2m_100 pegasus blenderbot blenderbot-small led "
     "longt5 bigbird_pegasus whisper",
     "any of them": "triptych",
