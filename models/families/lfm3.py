@@ -74,9 +74,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         )
 
     count = full.integer("num_hidden_layers")
-    layers = [
-        layer(kind) for kind in layer_types(full, _KINDS, [_default_kind(index) for index in range(count)], count)
-    ]
+    kinds = layer_types(full, _KINDS, [_default_kind(index) for index in range(count)], count)
     max_positions = scaled_max_positions(ropes["full_attention"], full.integer("max_position_embeddings", 128000))
     return rotary_decoder(full, [layer(kind) for kind in kinds], norm, max_positions, default_tied=True)
 
