@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 
+from models.backends import interface as ops
 from models.config import CHUNK_TOKENS
 from tests.parity.checkpoints import load, random_ids, save
 from tests.parity.hybrid_cases import HYBRIDS, VOCAB
@@ -49,9 +50,12 @@ def test_several_chunks(pair):
     parts = [cut.feed({0: texts[0][:CHUNK_TOKENS]})[0]]
     (first, second) = cut.feed({1: texts[1], 0: texts[0][CHUNK_TOKENS : 2 * CHUNK_TOKENS]})
     parts += [second, cut.feed({2: texts[2], 0: texts[0][2 * CHUNK_TOKENS :]})[1]]
-    assert torch.equal(first, whole[1])
-    assert torch.equal(torch.cat(parts), whole[0])
-    assert torch.equal(model.encode(encoder_batch(texts, model.device)), torch.cat(whole))
+    encoded = model.encode(encoder_batch(texts, model.device))
+    # The products of other backends depend on the number of rows.
+    atol = 0.0 if ops.runs_kernels(encoded) else 1e-4
+    torch.testing.assert_close(first, whole[1], atol=atol, rtol=0.0)
+    torch.testing.assert_close(torch.cat(parts), whole[0], atol=atol, rtol=0.0)
+    torch.testing.assert_close(encoded, torch.cat(whole), atol=atol, rtol=0.0)
 
 
 @torch.inference_mode()
@@ -69,7 +73,7 @@ def test_token_by_token(pair):
 
 @torch.inference_mode()
 def test_limited_time_steps(tmp_path, device):
-    """Nemotron-H limits the time steps of prompts only, so that generation differs from one pass over the whole text."""
+    """Nemotron-H limits the time steps of prompts only. Generation then differs from one pass over the whole text."""
     architecture, config = HYBRIDS["nemotron_h"]
     config = transformers.NemotronHConfig(**{**config.to_dict(), "time_step_min": 1.5})
     oracle = save(tmp_path, config, architecture).to(device)
