@@ -4,13 +4,25 @@ A family file builds a `ModelConfig` from a checkpoint's `config.json`; `models.
 Imports no torch, so that listing families and checking a configuration takes milliseconds.
 """
 
-from models.config.attention import AttentionConfig, DisentangledConfig, DistanceConfig
-from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig, QuestionTypesEmbeddingConfig
+from models.config.attention import (
+    AttentionConfig,
+    DisentangledConfig,
+    DistanceConfig,
+    LatentAttentionConfig,
+    QueryScale,
+)
+from models.config.embeddings import (
+    ConvolutionalEmbeddingConfig,
+    EmbeddingConfig,
+    PerLayerEmbeddingConfig,
+    QuestionTypesEmbeddingConfig,
+)
 from models.config.errors import ConfigError
 from models.config.heads import (
     ClassificationHead,
     FeedForwardSpanHead,
     HeadConfig,
+    HeadTransform,
     LanguageModelHead,
     MaskedLanguageModelHead,
     PoolingHead,
@@ -22,6 +34,7 @@ from models.config.layers import (
     ConvolutionLayerConfig,
     FeedForwardConfig,
     LayerConfig,
+    LayerInputConfig,
     MixtureOfExpertsConfig,
     RouterConfig,
     XieluFeedForwardConfig,
@@ -71,9 +84,12 @@ __all__ = [
     "FeedForwardSpanHead",
     "GatedDeltaConfig",
     "HeadConfig",
+    "HeadTransform",
     "KeyAlibiConfig",
     "LanguageModelHead",
+    "LatentAttentionConfig",
     "LayerConfig",
+    "LayerInputConfig",
     "LearnedPositions",
     "LinearScaling",
     "Llama3Scaling",
@@ -84,8 +100,10 @@ __all__ = [
     "ModelConfig",
     "NormConfig",
     "NormSlots",
+    "PerLayerEmbeddingConfig",
     "PoolingHead",
     "QueryKeyNorm",
+    "QueryScale",
     "QuestionTypesEmbeddingConfig",
     "RopeConfig",
     "RouterConfig",

@@ -10,7 +10,7 @@ from models.config.errors import require
 from models.config.norms import NormConfig, NormSlots
 from models.config.state import MixerConfig
 
-Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "gelu_quick", "silu", "tanh"]
+Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "gelu_quick", "silu", "sigmoid", "tanh"]
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,9 @@ class FeedForwardConfig:
     """`down(act(up(x)))`, or `down(act(gate(x)) * up(x))` if `gated` (Shazeer 2020, arXiv:2002.05202).
 
     gate_scale: factor of the gate before its activation.
+    limit: `gate(x)` is clipped to at most `limit`, and `up(x)` to [-limit, limit] (OpenAI 2025, arXiv:2508.10925).
+        None for no clipping.
+    up_offset: added to `up(x)` after clipping.
     """
 
     intermediate_size: int
@@ -25,10 +28,20 @@ class FeedForwardConfig:
     gated: bool = False
     bias: bool = True
     gate_scale: float = 1.0
+    limit: float | None = None
+    up_offset: float = 0.0
 
     def __post_init__(self) -> None:
         require(self.intermediate_size > 0, f"intermediate_size must be positive, got {self.intermediate_size}")
-        require(self.gated or self.gate_scale == 1.0, "a factor of the gate needs a gate")
+        require(self.limit is None or self.limit > 0, f"limit must be positive, got {self.limit}")
+        changes = self.limit is not None or self.up_offset != 0 or self.gate_scale != 1.0
+        require(self.gated or not changes, "gate_scale, limit and up_offset need a gate")
+        require(self.gate_scale == 1.0 or not self.is_clipped, "gate_scale excludes limit and up_offset")
+
+    @property
+    def is_clipped(self) -> bool:
+        """Whether `gate(x)` or `up(x)` changes before they are multiplied."""
+        return self.limit is not None or self.up_offset != 0
 
 
 @dataclass(frozen=True)
@@ -96,6 +109,7 @@ class MixtureOfExpertsConfig:
     expert: configuration of each expert.
     shared: one more expert for every token. None for no shared expert.
     shared_gate: the shared expert is multiplied by the sigmoid of its own gate (Qwen Team 2024, arXiv:2407.10671).
+    weighs_inputs: the share of an expert multiplies its input instead of its result (Llama 4).
     Source: Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2022, arXiv:2101.03961.
     """
 
@@ -105,6 +119,7 @@ class MixtureOfExpertsConfig:
     router: RouterConfig
     shared: FeedForwardConfig | None = None
     shared_gate: bool = False
+    weighs_inputs: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -182,3 +197,25 @@ class ConvolutionLayerConfig(LayerConfig):
             self.attention is not None and not self.attention.causal and self.mixer is None,
             "a layer with a convolution needs attention that is not causal, and no mixer",
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerInputConfig(LayerConfig):
+    """A layer that ends with a vector per token of its own and a factor (Gemma Team 2025, Gemma 3n and Gemma 4).
+
+    Its result is `y = scale * (x + norm(project(act(gate(x)) * input)))`, where x is the result of the other sublayers
+    and `input` is the layer's part of `PerLayerEmbeddingConfig`.
+
+    input_width: width of the vector. None: there is no such vector, only the factor.
+    activation: activation of the gate. input_norm: norm of the projected vector.
+    output_scale: whether the layer has a learned factor of its result.
+    """
+
+    input_width: int | None = None
+    activation: Activation = "gelu_tanh"
+    input_norm: NormConfig | None = None
+    output_scale: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.input_width is None or self.input_width > 0, f"input_width must be positive: {self.input_width}")

@@ -8,10 +8,10 @@ from functools import cached_property
 from itertools import accumulate
 
 from models.config.attention import AttentionConfig, DisentangledConfig, DistanceConfig
-from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig
+from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig, PerLayerEmbeddingConfig
 from models.config.errors import require
 from models.config.heads import HeadConfig
-from models.config.layers import LayerConfig
+from models.config.layers import LayerConfig, LayerInputConfig
 from models.config.norms import NormConfig
 from models.config.positions import AlibiConfig, BucketBiasConfig, KeyAlibiConfig, LongScaling, RopeConfig
 from models.config.state import MixerConfig
@@ -27,6 +27,7 @@ class StackConfig:
         arXiv:1909.11942, section 3.1). Empty: every layer has its own weights.
     distances: vectors of distances, for layers with disentangled attention.
     output_width: width to which a matrix projects the final hidden states (OPT-350m). None for no such matrix.
+    per_layer: vectors of tokens for each layer, for layers with an `input_width`. None for none.
     """
 
     embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig
@@ -36,6 +37,7 @@ class StackConfig:
     sharing: tuple[int, ...] = ()
     distances: DistanceConfig | None = None
     output_width: int | None = None
+    per_layer: PerLayerEmbeddingConfig | None = None
 
     def __post_init__(self) -> None:
         require(self.output_width is None or self.output_width > 0, "the output width must be positive")
@@ -58,6 +60,35 @@ class StackConfig:
             require(slopes == heads, f"{slopes} ALiBi slopes for {heads} heads")
         disentangled = any(isinstance(layer.attention, DisentangledConfig) for layer in self.layers)
         require(disentangled == (self.distances is not None), "disentangled attention and distances require each other")
+        self._check_shared_keys()
+        self._check_layer_inputs()
+
+    @property
+    def key_value_layers(self) -> frozenset[int]:
+        """Numbers of the layers whose keys and values later layers read."""
+        found = (layer.attention.key_value_layer for layer in self.layers if layer.attention is not None)
+        return frozenset(index for index in found if index is not None)
+
+    def _check_shared_keys(self) -> None:
+        for index, layer in enumerate(self.layers):
+            owner = None if layer.attention is None else layer.attention.key_value_layer
+            if owner is None:
+                continue
+            require(not self.mixers, "layers of a stack with mixers cannot share keys and values")
+            require(0 <= owner < index, f"layer {index} cannot read the keys and values of layer {owner}")
+            assert layer.attention is not None
+            shared, own = self.layers[owner].attention, layer.attention
+            require(
+                shared is not None
+                and shared.key_value_layer is None
+                and (shared.num_kv_heads, shared.head_dim) == (own.num_kv_heads, own.head_dim),
+                f"layer {owner} has no keys and values for layer {index}",
+            )
+
+    def _check_layer_inputs(self) -> None:
+        widths = {layer.input_width for layer in self.layers if isinstance(layer, LayerInputConfig)} - {None}
+        expected = set() if self.per_layer is None else {self.per_layer.width}
+        require(widths == expected, "per-layer embeddings and the layers that read them require each other")
 
     @cached_property
     def cache_layers(self) -> tuple[int, ...]:

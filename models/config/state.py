@@ -31,7 +31,7 @@ class ShortConvolutionConfig:
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of the float32 tensors that hold the state of one text: the last inputs of the convolution."""
-        return ((self.channels, self.kernel_size - 1),)
+        return ((self.kernel_size - 1, self.channels),)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class GatedDeltaConfig:
         """Shapes of the float32 tensors that hold the state of one text: the last inputs of the convolution, and one
         matrix per value head."""
         return (
-            (self.channels, self.kernel_size - 1),
+            (self.kernel_size - 1, self.channels),
             (self.num_value_heads, self.key_head_dim, self.value_head_dim),
         )
 
@@ -157,7 +157,7 @@ class StateSpaceConfig:
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of the float32 tensors that hold the state of one text: the last inputs of the convolution, and one
         matrix per head."""
-        return (self.channels, self.kernel_size - 1), (self.num_heads, self.head_dim, self.state_size)
+        return (self.kernel_size - 1, self.channels), (self.num_heads, self.head_dim, self.state_size)
 
 
 MixerConfig = ShortConvolutionConfig | GatedDeltaConfig | StateSpaceConfig

@@ -44,7 +44,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     def feed_forward_of(index: int) -> FeedForwardConfig | MixtureOfExpertsConfig:
         return experts if (index + 1) % every == 0 and first <= index <= last else dense
 
-    return ernie4_5_decoder(fields, feed_forward_of)
+    return ernie4_5_decoder(fields, feed_forward_of, logit_bias=bias)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -10,6 +10,7 @@ from models.config import (
     AttentionConfig,
     DisentangledConfig,
     GatedDeltaConfig,
+    LatentAttentionConfig,
     LayerConfig,
     MixerConfig,
     ShortConvolutionConfig,
@@ -24,6 +25,7 @@ from models.config.sparse_attention import (
 from models.layers.attention import Attention
 from models.layers.disentangled_attention import DisentangledAttention
 from models.layers.gated_delta import GatedDelta
+from models.layers.latent_attention import LatentAttention
 from models.layers.mixer import Mixer
 from models.layers.moe import make_feed_forward
 from models.layers.norms import SublayerNorms
@@ -119,6 +121,8 @@ def _make_self_attention(config: AttentionConfig, hidden_size: int) -> Attention
             return BandedAttention(config, hidden_size)
         case DisentangledConfig():
             return DisentangledAttention(config, hidden_size)
+        case LatentAttentionConfig():
+            return LatentAttention(config, hidden_size)
         case _:
             return Attention(config, hidden_size)
 

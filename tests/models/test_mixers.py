@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from models.backends import interface as ops
 from models.config import (
     CHUNK_TOKENS,
     ConfigError,
@@ -68,9 +69,9 @@ def convolved(mixer: Mixer, inputs: torch.Tensor) -> torch.Tensor:
 
 def delta_reference(mixer: Mixer, inputs) -> torch.Tensor:
     config, state = mixer.config, torch.zeros(6, 8, 5, dtype=torch.float64)
-    query, key, value = F.silu(convolved(mixer, inputs[0])).split([16, 16, 30], -1)
+    query, key, value = F.silu(convolved(mixer, torch.cat(inputs[:3], -1))).split([16, 16, 30], -1)
     query, key = (F.normalize(one.unflatten(-1, (2, 8)), dim=-1).repeat_interleave(3, 1) for one in (query, key))
-    beta, step = inputs[2].double().sigmoid(), F.softplus(inputs[3].double() + mixer.decay_bias.double())
+    beta, step = inputs[4].double().sigmoid(), F.softplus(inputs[5].double() + mixer.decay_bias.double())
     decay, results = (-mixer.log_decay.double().exp() * step).exp(), []
     for q, k, v, b, d in zip(query, key, value.unflatten(-1, (6, 5)), beta, decay, strict=True):
         state = state * d[:, None, None]
@@ -83,10 +84,13 @@ def delta_reference(mixer: Mixer, inputs) -> torch.Tensor:
 def space_reference(mixer: Mixer, inputs) -> torch.Tensor:
     config = mixer.config
     heads, dim, size, groups = config.num_heads, config.head_dim, config.state_size, config.num_groups
-    parts = F.silu(convolved(mixer, inputs[1])).split([heads * dim, groups * size, groups * size], -1)
+    factors = config.multipliers or StateSpaceMultipliers()
+    scaled = zip(inputs[1:4], (factors.values, factors.keys, factors.queries), strict=True)
+    joined = torch.cat([part.double() * factor for part, factor in scaled], -1)
+    parts = F.silu(convolved(mixer, joined)).split([heads * dim, groups * size, groups * size], -1)
     values = parts[0].unflatten(-1, (heads, dim))
     keys, queries = (one.unflatten(-1, (groups, size)).repeat_interleave(heads // groups, 1) for one in parts[1:])
-    steps = F.softplus(inputs[2].double() + mixer.time_step_bias.double())
+    steps = F.softplus(inputs[4].double() * factors.time_step + mixer.time_step_bias.double())
     state, results = torch.zeros(heads, dim, size, dtype=torch.float64), []
     for x, b, c, dt in zip(values, keys, queries, steps, strict=True):
         state = state * (-mixer.log_decay.double().exp() * dt).exp()[:, None, None]
@@ -100,7 +104,7 @@ def test_both_forms_equal_the_recurrence(mixer):
     inputs = projections(mixer)
     match mixer.config:
         case ShortConvolutionConfig():
-            expected = convolved(mixer, inputs[0])
+            expected = inputs[1].double() * convolved(mixer, inputs[0] * inputs[2])
         case GatedDeltaConfig():
             expected = delta_reference(mixer, inputs)
         case StateSpaceConfig():
@@ -138,6 +142,26 @@ def test_other_rows_change_no_bit(mixer, rows):
         assert all(torch.equal(one[0], tensor[slot]) for one, tensor in zip(alone, together, strict=True))
     unused = sorted(set(range(rows + 4)) - set(slots.tolist()))
     assert all(torch.equal(one[unused], tensor[unused]) for one, tensor in zip(memory, together, strict=True))
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-5), (torch.bfloat16, 3e-2)], ids=str)
+@torch.inference_mode()
+def test_kernels_equal_the_reference(mixer, dtype, bound):
+    """Results, states and gated norms of one token of each row, with rows in any slots."""
+    if not ops.kernels_are_built:
+        pytest.skip("no compiled kernels")
+    rows, slots = 5, torch.tensor([6, 0, 3, 7, 1])
+    inputs, mixer = tuple(each.to(dtype) for each in projections(mixer, length=rows)), mixer.to(dtype)
+    memory = [torch.randn(8, *shape) for shape in mixer.config.state_shapes]
+    found = {}
+    for backend in ("torch", "cpu"):
+        with ops.using(backend):
+            states = [tensor.clone() for tensor in memory]
+            mixed = mixer.step(inputs, states, slots)
+            found[backend] = mixed, *states, mixer.finish(mixed, inputs)
+    for one, other in zip(found["torch"], found["cpu"], strict=True):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one.float(), other.float(), atol=bound, rtol=bound)
 
 
 @torch.inference_mode()

@@ -185,6 +185,32 @@ HYBRIDS = {
             tie_word_embeddings=False,
         ),
     ),
+    "lfm3": (
+        "Lfm3ForCausalLM",
+        transformers.Lfm3Config(
+            **_WIDE,
+            head_dim=8,
+            num_hidden_layers=4,
+            sliding_window=6,
+            layer_types=["conv", "full_attention", "sliding_attention", "conv"],
+        ),
+    ),
+    "lfm3-plain-norms-biases": (
+        "Lfm3ForCausalLM",
+        transformers.Lfm3Config(
+            **_WIDE,
+            head_dim=12,
+            num_hidden_layers=3,
+            conv_L_cache=3,
+            conv_bias=True,
+            use_sandwich_norm=False,
+            use_attention_gate=False,
+            attention_bias=True,
+            tie_word_embeddings=False,
+            layer_types=["sliding_attention", "conv", "full_attention"],
+            sliding_window=5,
+        ),
+    ),
     "falcon_h1": (
         "FalconH1ForCausalLM",
         transformers.FalconH1Config(**_FALCON, mamba_d_ssm=24, mamba_n_groups=2, mamba_rms_norm=True),

@@ -65,6 +65,8 @@ class Rows:
         self.adapters = tuple(adapters)
         self.prompt_lens: dict[int, int] = {}
         self.states = StateMemory(model.mixers(), num_blocks, self.device) if model.mixers() else None
+        for tensor in self.state_tensors():
+            tensor.fill_(50.0)
         self.cross = None
         if sources is not None:
             self.cross = Pool(model.cross_attention_layers(), num_blocks, block_size, model, seed + 1)
@@ -106,11 +108,9 @@ class Rows:
                 "source_block_tables": self.cross.tables(rows, self.device),
             }
         if self.states is not None:
-            # Slots in reverse, so that no row uses the slot with its own number.
-            slot_of = {row: self.states.num_slots - 1 - row for row in rows}
             source |= {
-                "state_sources": tuple(slot_of[row] if spans[row][0] else ZERO_STATE for row in rows),
-                "state_slots": tuple(slot_of.values()),
+                "state_sources": tuple(self.state_slot(row) if spans[row][0] else ZERO_STATE for row in rows),
+                "state_slots": tuple(self.state_slot(row) for row in rows),
                 "chunked_rows": tuple(self._is_chunked(row, *spans[row]) for row in rows),
             }
         batch = DecoderBatch(
@@ -132,6 +132,15 @@ class Rows:
         output = self.model.decode(batch, self.pool.cache, cross_cache, logits, self.states)
         self.lengths |= {row: end for row, (_, end) in spans.items()}
         return output
+
+    def state_tensors(self) -> list[torch.Tensor]:
+        """The tensors of all states: [slots, ...] each."""
+        return [] if self.states is None else [one for tensors in self.states.states.values() for one in tensors]
+
+    def state_slot(self, row: int) -> int:
+        """The slot of a row's state: in reverse, so that no row uses the slot with its own number."""
+        assert self.states is not None
+        return self.states.num_slots - 1 - row
 
     def _is_chunked(self, row: int, start: int, end: int) -> bool:
         return start % CHUNK_TOKENS == 0 and (end % CHUNK_TOKENS == 0 or end == self.prompt_lens.get(row))

@@ -152,7 +152,7 @@ def test_older_rope_settings(tmp_path, device):
 
 
 def test_nan_in_one_row_changes_no_other_row(pair):
-    """Blocks of another row contain NaN. The padding of block tables must not read them."""
+    """Blocks and the state of another row contain NaN. The padding of block tables must not read them."""
     _, loaded, _ = pair
     texts = random_ids(VOCAB, (9, 17))
     rows = Rows(loaded.transformer)
@@ -162,6 +162,8 @@ def test_nan_in_one_row_changes_no_other_row(pair):
     for tensor in (*rows.pool.cache.keys, *rows.pool.cache.values):
         for block in {0, *rows.pool.blocks[1]} - set(rows.pool.blocks[0]):
             tensor[block] = torch.nan
+    for tensor in rows.state_tensors():
+        tensor[rows.state_slot(1)] = torch.nan
     first, second = rows.feed({0: texts[0][-1:], 1: texts[1][-1:]})
     torch.testing.assert_close(first, clean[0][-1:])
     assert second.isnan().all()

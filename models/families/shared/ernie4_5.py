@@ -14,6 +14,7 @@ def ernie4_5_decoder(
     fields: Fields,
     feed_forward_of: Callable[[int], FeedForwardConfig | MixtureOfExpertsConfig],
     default_head_dim: int | None = None,
+    logit_bias: bool = False,
 ) -> ModelConfig:
     """A decoder. feed_forward_of: feed-forward of each layer, by its number."""
     head_dim, norm, bias = head_dim_of(fields, default_head_dim), rms_norm(fields, 1e-5), fields.flag("use_bias", False)
@@ -32,4 +33,4 @@ def ernie4_5_decoder(
         for index in range(fields.integer("num_hidden_layers"))
     ]
     max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 131072))
-    return rotary_decoder(fields, layers, norm, max_positions, default_tied=True)
+    return rotary_decoder(fields, layers, norm, max_positions, default_tied=True, logit_bias=logit_bias)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from models.config import ConfigError, LayerConfig, MixerConfig, NormConfig, NormSlots
 from models.config.layers import FeedForwardConfig, MixtureOfExpertsConfig
@@ -31,10 +32,12 @@ def mixer_layer(
     norm: NormConfig,
     feed_forward: FeedForwardConfig | MixtureOfExpertsConfig | None,
     residual_scale: float = 1.0,
+    norm_slots: Sequence[Literal["input", "output"]] = ("input",),
 ) -> LayerConfig:
-    """A layer with a mixer instead of attention, and a norm before each sublayer.
+    """A layer with a mixer instead of attention.
 
     residual_scale: factor of the results of mixer and feed-forward.
+    norm_slots: places of a norm in each sublayer.
     """
-    norms = NormSlots(input=norm, scale=residual_scale)
+    norms = NormSlots(**dict.fromkeys(norm_slots, norm), scale=residual_scale)
     return LayerConfig(None, norms, feed_forward, NormSlots() if feed_forward is None else norms, mixer=mixer)
