@@ -26,7 +26,10 @@ from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import load, random_ids, save
 from tests.parity.hybrid_cases import HYBRIDS, remember
 
-NAMES = ["qwen3_5", *(pytest.param(name, marks=pytest.mark.rare_family) for name in ("lfm2", "granitemoehybrid"))]
+NAMES = [
+    "qwen3_5",
+    *(pytest.param(name, marks=pytest.mark.rare_family) for name in ("lfm2", "granitemoehybrid", "mamba2")),
+]
 LENGTHS = [1, 63, 64, 65, 127, 128, 150, 200, 10, 90]
 TEXTS = random_ids(97, LENGTHS, seed=5)
 SETTINGS = [
