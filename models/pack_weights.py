@@ -40,8 +40,8 @@ def pack_weights(
     """Pack all linears of a model in place. Projections with the same input are merged into one product.
 
     quantization: `int8` rounds all linears but routers and the small projections of mixers, the output head and the
-        token table that is tied to it; the others round the linears to 4 bits in groups, and the head and the
-        table to int8. Other embeddings, norms and biases keep their dtype, and so do hidden states. Attention then works in
+        token table that is tied to it; the others round the linears to 4 bits in groups, and the head and the table to
+        int8. Other embeddings, norms and biases keep their dtype, and so do hidden states. Attention then works in
         `ops.attention_dtype`, except sparse and disentangled attention.
     device: device that runs the model; None for the device of its parameters. They differ if the parameters are on the
         meta device, because `memory` has their contents.

@@ -297,8 +297,8 @@ def _bit_equal(one: Tensor | QuantizedMatrix, other: Tensor | QuantizedMatrix) -
 def _checkpoint_name(missing: str, stored_names: Mapping[str, str]) -> str:
     """Name that a missing tensor should have in the checkpoint.
 
-    The name is derived from the same tensor of another layer, or else from another tensor of the same module (a bias for
-    a weight). Without such a tensor, it is the name in the model.
+    The name is derived from the same tensor of another layer, or else from another tensor of the same module (a bias
+    for a weight). Without such a tensor, it is the name in the model.
     """
     numbers = re.findall(r"\d+", missing)
     shape = re.sub(r"\d+", "#", missing)
