@@ -76,7 +76,7 @@ class CachedAlignmentStepInputs(RaggedStepInputs):
         if chosen:
             weights = _weights(attention, query, key)
             self.weights |= {(layer, head): weights[head] for head in chosen}
-        return ops.ragged_attention(query, key, value, metadata, attention.config.scale)
+        return ops.ragged_attention(query, key, value, metadata, attention.config.scale, attention.config.score_cap)
 
 
 def _weights(attention: Attention, query: Tensor, key: Tensor) -> Tensor:
@@ -87,7 +87,8 @@ def _weights(attention: Attention, query: Tensor, key: Tensor) -> Tensor:
     heads, kv_heads = attention.config.num_heads, attention.config.num_kv_heads
     key = key.repeat_interleave(heads // kv_heads, dim=1)
     scores = torch.einsum("thd,shd->hts", query.float(), key.float()) * attention.config.scale
-    return scores.softmax(-1)
+    cap = attention.config.score_cap
+    return (scores if cap is None else cap * (scores / cap).tanh()).softmax(-1)
 
 
 def normalise_alignment(weights: Tensor, median_width: int) -> Tensor:

@@ -22,7 +22,7 @@ def gguf_rules(model: ModelConfig, hf: Mapping[str, Any]) -> Sequence[Rule]:
     stack, ours = (model.encoder, "encoder") if model.encoder is not None else (model.decoder, "decoder")
     assert stack is not None
     first, tokens = stack.layers[0], f"{ours}.embedding.tokens.weight"
-    attention, layer = first.attention, rf"{ours}.layers.\1."
+    attention, layer = stack.first_attention, rf"{ours}.layers.\1."
     tied = isinstance(model.head, LanguageModelHead) and model.head.tied
     width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
     from_one = stack.final_norm is not None and stack.final_norm.kind == "rms_from_one"
@@ -58,8 +58,8 @@ def gguf_rules(model: ModelConfig, hf: Mapping[str, Any]) -> Sequence[Rule]:
         Rename(r"output\.weight", tokens if tied else "head.weight"),
         Rename(r"output\.bias", "head.bias"),
         *(norm(rf"blk\.(\d+)\.{theirs}\.(weight|bias)", rf"{layer}{name}.\2") for theirs, name in names.items()),
-        *_head_norms(layer, "attn_q_norm", "query_norm", attention.num_heads, first.attention.query_key_norm, norm),
-        *_head_norms(layer, "attn_k_norm", "key_norm", attention.num_kv_heads, first.attention.query_key_norm, norm),
+        *_head_norms(layer, "attn_q_norm", "query_norm", attention.num_heads, attention.query_key_norm, norm),
+        *_head_norms(layer, "attn_k_norm", "key_norm", attention.num_kv_heads, attention.query_key_norm, norm),
         rotated("attn_q", "query", attention.num_heads),
         rotated("attn_k", "key", attention.num_kv_heads),
         block("attn_v", "attention.value"),
@@ -114,7 +114,8 @@ def _expert_rules(model: ModelConfig, layer: str) -> Sequence[Rule]:
     experts = next((kind.num_experts for kind in kinds if isinstance(kind, MixtureOfExpertsConfig)), 0)
     block, inside, parts = r"blk\.(\d+)\.", f"{layer}feed_forward.", ("gate", "up", "down")
     return (
-        Rename(block + r"ffn_gate_inp\.weight", inside + "router.weight"),
+        Rename(block + r"ffn_gate_inp\.(weight|bias)", inside + r"router.\2"),
+        Rename(block + r"exp_probs_b(?:\.bias)?", inside + "router.correction"),
         Rule(block + r"ffn_gate_inp_shexp\.weight", (inside + "shared_gate.weight",), (_as_row,)),
         *(Rename(block + rf"ffn_{part}_shexp\.weight", f"{inside}shared.{part}.weight") for part in parts),
         *(Rename(block + rf"ffn_{part}\.(\d+)\.weight", rf"{inside}experts.\2.{part}.weight") for part in parts),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from models.backends import interface as ops
 from models.layers.attention import Attention
 from models.layers.linear import Linear, set_parameter
+from models.layers.mixer import Mixer
 from models.layers.moe import MixtureOfExperts
 from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
@@ -38,10 +39,10 @@ def pack_weights(
 ) -> int:
     """Pack all linears of a model in place. Projections with the same input are merged into one product.
 
-    quantization: `int8` rounds all linears but routers, the output head and the token table that is tied to it; `int4`
-        rounds the linears to 4 bits in groups, and the head and the table to int8. Other embeddings, norms and biases
-        keep their dtype, and so do hidden states. Attention then works in `ops.attention_dtype`, except sparse and
-        disentangled attention.
+    quantization: `int8` rounds all linears but routers and the small projections of mixers, the output head and the
+        token table that is tied to it; the others round the linears to 4 bits in groups, and the head and the table to
+        int8. Other embeddings, norms and biases keep their dtype, and so do hidden states. Attention then works in
+        `ops.attention_dtype`, except sparse and disentangled attention.
     device: device that runs the model; None for the device of its parameters. They differ if the parameters are on the
         meta device, because `memory` has their contents.
     memory: keeps the packed weights, and then the parameters that stay as they are.
@@ -54,16 +55,17 @@ def pack_weights(
         (model.dtype, quantization),
         (model.attention_dtype, quantization),
         # Products of the head need the precision of 8 bits more than those of the layers do.
-        (torch.float32, "int8" if quantization == "int4" else quantization),
+        (torch.float32, None if quantization is None else "int8"),
         (model.dtype, None),
+        (torch.float32, None),
     ):
         pack = ops.packer(model.dtype, device or model.device, rounding, out_dtype, memory)
         if pack is not None:
             packers.append(CountingPacker(pack, out_dtype))
     if packers:
-        packer, projection_packer, head_packer, router_packer = packers
+        packer, projection_packer, head_packer, gate_packer, router_packer = packers
         with torch.inference_mode():
-            _pack(model, packer, projection_packer, router_packer)
+            _pack(model, packer, projection_packer, gate_packer, router_packer)
             model.pack_head(head_packer, packer)
     for name, parameter in list(model.named_parameters()):
         kept = memory.keep(parameter)
@@ -74,19 +76,25 @@ def pack_weights(
 
 
 def _pack(
-    module: nn.Module, packer: ops.LinearPacker, projection_packer: ops.LinearPacker, router_packer: ops.LinearPacker
+    module: nn.Module,
+    packer: ops.LinearPacker,
+    projection_packer: ops.LinearPacker,
+    gate_packer: ops.LinearPacker,
+    router_packer: ops.LinearPacker,
 ) -> None:
     """Pack all linears below a module.
 
     projection_packer: packs query, key and value projections of plain attention.
-    router_packer: packs the routers of mixtures of experts, without quantisation.
+    gate_packer, router_packer: see `MixtureOfExperts.pack` and `Mixer.pack`. They do not quantise.
     """
     for name, child in module.named_children():
         if isinstance(child, Attention):
             child.pack(packer, projection_packer, one_input=name != "cross_attention")
         elif isinstance(child, MixtureOfExperts):
-            child.pack(packer, router_packer)
+            child.pack(packer, gate_packer, router_packer)
+        elif isinstance(child, Mixer):
+            child.pack(packer, gate_packer)
         elif isinstance(child, Linear):
             child.pack(packer)
         else:
-            _pack(child, packer, projection_packer, router_packer)
+            _pack(child, packer, projection_packer, gate_packer, router_packer)

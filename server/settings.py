@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, Pydant
 from server.api_keys import ApiKeys, load_keys
 from server.client.environment import VARIABLES as CLIENT_VARIABLES
 from server.errors import StartError
+from server.ipc.descriptions import Quantization
 from weights.gguf.choose import model_name
 
 PREFIX = "TRIPTYCH_"
@@ -128,9 +129,9 @@ class Settings(BaseSettings):
     )
     quantize: Names = Field(
         default=[],
-        description="Models whose weights are rounded to 8 or 4 bits: int8 or int4 for all, or NAME=int8 and NAME=int4 "
-        "entries separated by commas. Faster and less exact. With dtype float32, their attention and KV cache are "
-        "bfloat16.",
+        description="Models whose weights are rounded to 8 or 4 bits: int8, int4 (groups of 32 weights share a scale), "
+        "int4-64 or int4-128 for all, or NAME=KIND entries separated by commas. Faster and less exact. With dtype "
+        "float32, their attention and KV cache are bfloat16.",
     )
     adapter: Adapters = Field(
         default=[],
@@ -291,8 +292,9 @@ class Settings(BaseSettings):
                     f"write NAME=PATH_OR_HUB_ID, for example llm={source}"
                 )
         for entry in self.quantize:
-            if entry.rpartition("=")[2] not in ("int8", "int4"):
-                raise ValueError(f"quantize: write int8, int4, NAME=int8 or NAME=int4, not {entry!r}")
+            if entry.rpartition("=")[2] not in get_args(Quantization):
+                kinds = ", ".join(get_args(Quantization))
+                raise ValueError(f"quantize: write one of {kinds}, or NAME= and one of them, not {entry!r}")
         for entry in self.adapter:
             name, _, source = entry.partition("=")
             path, _, model = source.rpartition("@")

@@ -297,7 +297,8 @@ def _bit_equal(one: Tensor | QuantizedMatrix, other: Tensor | QuantizedMatrix) -
 def _checkpoint_name(missing: str, stored_names: Mapping[str, str]) -> str:
     """Name that a missing tensor should have in the checkpoint.
 
-    The name is derived from the same tensor of another layer. Without such a tensor, it is the name in the model.
+    The name is derived from the same tensor of another layer, or else from another tensor of the same module (a bias
+    for a weight). Without such a tensor, it is the name in the model.
     """
     numbers = re.findall(r"\d+", missing)
     shape = re.sub(r"\d+", "#", missing)
@@ -305,6 +306,11 @@ def _checkpoint_name(missing: str, stored_names: Mapping[str, str]) -> str:
         same_numbers = re.findall(r"\d+", target) == re.findall(r"\d+", stored_name)
         if same_numbers and re.sub(r"\d+", "#", target) == shape:
             return re.sub(r"\d+", "{}", stored_name).format(*numbers)
+    module, _, part = missing.rpartition(".")
+    for target, stored_name in stored_names.items():
+        other_module, _, other_part = target.rpartition(".")
+        if other_module == module and stored_name.endswith(f".{other_part}"):
+            return stored_name.removesuffix(other_part) + part
     return missing
 
 

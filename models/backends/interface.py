@@ -7,10 +7,10 @@ backend with the reference. docs/adding-an-operation.md shows how to add an oper
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 from models.attention_metadata import AttentionMetadata
 from models.backends.cpu import library
 from models.backends.cpu import linear as cpu_linear
+from models.backends.cpu import mixers as cpu_mixers
 from models.backends.cpu import operations as cpu_operations
 from models.backends.cpu import sampling as cpu_sampling
 from models.backends.cpu.experts import PackedExperts as PackedExperts
@@ -29,17 +30,22 @@ from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.cpu.trace import SymbolicTensor
 from models.backends.torch import disentangled_attention as torch_disentangled
 from models.backends.torch import logits_top_k as torch_logits
+from models.backends.torch import mixer_chunks as torch_chunks
+from models.backends.torch import mixers as torch_mixers
 from models.backends.torch import operations as torch_operations
 from models.backends.torch import sampling as torch_sampling
 from models.backends.torch.quantization import quantize_int4
 from models.backends.torch.sampling import Drawn, Filters
-from models.config import Activation, MixtureOfExpertsConfig
+from models.config import Activation, MixtureOfExpertsConfig, RouterConfig
 from models.layers.activations import activate
 from models.logits import LogitsTopK
 from models.tensor_memory import PRIVATE, TensorMemory
 from weights.quantized_matrix import QuantizedMatrix
 
-Quantization = Literal["int8", "int4"]
+Quantization = Literal["int8", "int4", "int4-64", "int4-128"]
+
+_INT4_GROUPS: Mapping[str | None, int] = {"int4": 32, "int4-64": 64, "int4-128": 128}
+"""Inputs that share a scale, by quantisation."""
 
 kernels_are_built = cpu_operations.available()
 """Whether this installation has compiled kernels; without them a CPU computes with torch."""
@@ -52,6 +58,51 @@ _kernels = kernels_are_built
 
 class QuantizationUnavailable(ValueError):
     """`--quantize` was requested, but no kernel computes quantised products on this device."""
+
+
+class Convolution(NamedTuple):
+    """Numbers of a short causal convolution with own weights for each channel.
+
+    weights: [taps, channels], float32, those of the most distant token first. bias: [channels], float32, or None.
+    """
+
+    weights: Tensor
+    bias: Tensor | None
+
+
+class DeltaNumbers(NamedTuple):
+    """Numbers of a gated delta rule. decay_bias, decay_factors: [heads], float32. key_heads: heads of the keys."""
+
+    decay_bias: Tensor
+    decay_factors: Tensor
+    key_heads: int
+
+
+class SpaceNumbers(NamedTuple):
+    """Numbers of a selective state space.
+
+    time_step_bias, decay_factors, skip: [heads], float32.
+    groups: heads of keys and queries.
+    time_scale: factor of the time steps before their bias.
+    chunk_time_steps: limits of the time steps in `state_space_chunks`.
+    """
+
+    time_step_bias: Tensor
+    decay_factors: Tensor
+    skip: Tensor
+    groups: int
+    time_scale: float
+    chunk_time_steps: tuple[float, float]
+
+
+class GatedNormShape(NamedTuple):
+    """See `gated_norm`."""
+
+    groups: int
+    eps: float
+    is_shared: bool
+    gate_first: bool
+    gate_scale: float
 
 
 class RotaryAngles(Protocol):
@@ -72,6 +123,15 @@ class RotaryAngles(Protocol):
     def cos(self) -> Tensor: ...
     @property
     def sin(self) -> Tensor: ...
+
+
+class XieluShape(NamedTuple):
+    """Numbers of one activation, see `xielu`."""
+
+    alpha_p: float
+    alpha_n: float
+    beta: float
+    eps: float
 
 
 class LinearWeight(Protocol):
@@ -213,8 +273,8 @@ def packer(
         return None
 
     def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
-        if quantization == "int4" and not isinstance(weight, QuantizedMatrix):
-            weight = quantize_int4(weight)
+        if quantization in _INT4_GROUPS and not isinstance(weight, QuantizedMatrix):
+            weight = quantize_int4(weight, _INT4_GROUPS[quantization])
         if isinstance(weight, QuantizedMatrix) and not cpu_linear.is_int8(weight):
             return GroupWeight(weight, bias, dtype, out_dtype, memory)
         if isinstance(weight, QuantizedMatrix) or quantization == "int8":
@@ -356,15 +416,16 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
     return backend(x).take_rows(x, index)  # type: ignore[no-any-return]
 
 
-def route(logits: Tensor, choices: int, is_normalized: bool) -> tuple[Tensor, Tensor]:
-    """Choose the experts of each token: those with the largest logits, of equal ones the first.
+def route(logits: Tensor, choices: int, config: RouterConfig, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Choose the experts of each token: those with the best scores, of equal ones the first.
 
-    logits: [tokens, experts], model dtype. A NaN makes all shares of its token NaN.
+    logits: [tokens, experts]. One that is not finite makes all shares of its token NaN.
     choices: experts of a token.
-    is_normalized: whether the shares of a token have the sum one; otherwise they are probabilities among all experts.
-    Returns shares, [tokens, choices], float32, and expert indices, [tokens, choices], int64, largest logit first.
+    config: how scores, choice and shares are computed, in float32.
+    correction: [experts], float32, added to the scores for the choice only; or None.
+    Returns shares, [tokens, choices], float32, and expert indices, [tokens, choices], int64, the best expert first.
     """
-    return backend(logits).route(logits, choices, is_normalized)  # type: ignore[no-any-return]
+    return backend(logits).route(logits, choices, config, correction)  # type: ignore[no-any-return]
 
 
 def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
@@ -376,6 +437,17 @@ def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     Returns a new tensor like x. Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2.
     """
     return backend(x).rotate(x, angles, interleaved)  # type: ignore[no-any-return]
+
+
+def xielu(x: Tensor, shape: XieluShape) -> Tensor:
+    """The activation xIELU, computed in float32.
+
+    It is `alpha_p * x ** 2 + beta * x` above zero, else `alpha_n * (expm1(min(x, eps)) - x) + beta * x`.
+
+    x: [tokens, width].
+    Returns a new tensor like x. Source: Huang and Schlag 2024, arXiv:2411.13010, section 4.
+    """
+    return backend(x).xielu(x, shape)  # type: ignore[no-any-return]
 
 
 def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:
@@ -399,15 +471,22 @@ def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, 
 
 
 def ragged_attention(
-    query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata, scale: float, cap: float | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention over keys and values that lie one sequence after the other, as the queries do.
 
     query: [tokens, heads, head_dim]. key, value: [key tokens, kv_heads, head_dim]. kv_heads divides heads.
     scale: factor of the scores. cap: scaled scores become `cap * tanh(score / cap)` before masks; None for no cap.
+    sinks: [heads], float32, a score per head that takes part in the softmax and has no value; None for none.
     Returns [tokens, heads, head_dim].
     """
-    return backend(query).ragged_attention(query, key, value, metadata, scale, cap)  # type: ignore[no-any-return]
+    return backend(query).ragged_attention(query, key, value, metadata, scale, cap, sinks)  # type: ignore[no-any-return]
 
 
 def paged_attention(
@@ -417,15 +496,18 @@ def paged_attention(
     metadata: AttentionMetadata,
     scale: float,
     cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention over keys and values in the blocks of a cache, those of the current step included.
 
     query: [tokens, heads, head_dim]. key_cache, value_cache: [blocks, block_size, kv_heads, head_dim]. Every slot of a
         row's blocks must hold finite numbers, also beyond the row's length.
-    scale, cap: as for `ragged_attention`.
+        Both caches may be the same tensor.
+    scale, cap, sinks: as for `ragged_attention`.
     Returns [tokens, heads, head_dim].
     """
-    return backend(query).paged_attention(query, key_cache, value_cache, metadata, scale, cap)  # type: ignore[no-any-return]
+    attend = backend(query).paged_attention
+    return attend(query, key_cache, value_cache, metadata, scale, cap, sinks)  # type: ignore[no-any-return]
 
 
 def block_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
@@ -477,3 +559,101 @@ def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64])
     if backend(logits) is torch_operations:
         return torch_sampling.draw(logits, rows, uniforms)
     return cpu_sampling.draw(logits, rows, uniforms)
+
+
+# ---------------------------------------------------------------------------------------------------------- mixers
+#
+# Steps: one token of each row. `slots`, [rows], int64, are the rows' different slots in the memory of the states, which
+# are float32 and are read and updated. Chunks: consecutive tokens of one text, whose state is updated.
+
+
+def _mixers(x: Tensor) -> ModuleType:
+    return cpu_mixers if backend(x) is cpu_operations else torch_mixers
+
+
+def convolution_step(
+    parts: Sequence[Tensor], scales: Sequence[float], convolution: Convolution, windows: Tensor, slots: Tensor
+) -> Tensor:
+    """Convolve one token of each row with the tokens before it, then apply SiLU, in float32.
+
+    parts: [rows, features] each, model dtype, with all channels in order. scales: factor of each part.
+    windows: [slots, taps - 1, channels], the earlier inputs.
+    Returns [rows, channels], float32.
+    """
+    return _mixers(parts[0]).convolution_step(parts, scales, convolution, windows, slots)  # type: ignore[no-any-return]
+
+
+def gated_convolution_step(
+    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: Convolution, windows: Tensor, slots: Tensor
+) -> Tensor:
+    """Convolve `x * gate` of each row with the tokens before it, times `multiplier`.
+
+    x, gate, multiplier: [rows, channels], model dtype, equally many numbers from row to row.
+    windows: as for `convolution_step`.
+    Returns [rows, channels], model dtype.
+    """
+    return _mixers(x).gated_convolution_step(x, gate, multiplier, convolution, windows, slots)  # type: ignore[no-any-return]
+
+
+def gated_delta_step(
+    inputs: Tensor, beta: Tensor, decay: Tensor, numbers: DeltaNumbers, memory: Tensor, slots: Tensor
+) -> Tensor:
+    """Gated delta rule for one token of each row.
+
+    inputs: [rows, features], float32, contiguous: queries, keys, values.
+    beta, decay: [rows, heads], model dtype, before sigmoid and softplus.
+    memory: [slots, heads, key_dim, value_dim].
+    Returns [rows, heads * value_dim], model dtype. Source: Yang et al. 2024, arXiv:2412.06464, equation 10.
+    """
+    return _mixers(beta).gated_delta_step(inputs, beta, decay, numbers, memory, slots)  # type: ignore[no-any-return]
+
+
+def state_space_step(inputs: Tensor, time_step: Tensor, numbers: SpaceNumbers, memory: Tensor, slots: Tensor) -> Tensor:
+    """Selective state space for one token of each row.
+
+    inputs: [rows, features], float32, contiguous: values, keys, queries.
+    time_step: [rows, heads], model dtype, before softplus.
+    memory: [slots, heads, head_dim, state_size].
+    Returns [rows, heads * head_dim], model dtype. Source: Dao and Gu 2024, arXiv:2405.21060, section 2.1.
+    """
+    return _mixers(time_step).state_space_step(inputs, time_step, numbers, memory, slots)  # type: ignore[no-any-return]
+
+
+def gated_norm(x: Tensor, gate: Tensor, weight: Tensor | None, shape: GatedNormShape) -> Tensor:
+    """RMS norm of each group of features, with the factor `silu(gate_scale * gate)`, in float32 until the result.
+
+    x, gate: [rows, groups * width], model dtype. weight: [groups * width], or [width] if `is_shared`; None: no norm.
+    gate_first: the factor is applied before the norm.
+    Returns a new tensor like x.
+    """
+    return _mixers(x).gated_norm(x, gate, weight, shape)  # type: ignore[no-any-return]
+
+
+def convolution_chunk(
+    parts: Sequence[Tensor], scales: Sequence[float], convolution: Convolution, window: Tensor
+) -> Tensor:
+    """`convolution_step` for consecutive tokens of one text. window: [taps - 1, channels]."""
+    return torch_chunks.convolution_chunk(parts, scales, convolution, window)
+
+
+def gated_convolution_chunk(
+    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: Convolution, window: Tensor
+) -> Tensor:
+    """`gated_convolution_step` for consecutive tokens of one text. window: [taps - 1, channels]."""
+    return torch_chunks.gated_convolution_chunk(x, gate, multiplier, convolution, window)
+
+
+def gated_delta_chunks(inputs: Tensor, beta: Tensor, decay: Tensor, numbers: DeltaNumbers, memory: Tensor) -> Tensor:
+    """`gated_delta_step` for consecutive tokens of one text, in chunks. memory: [heads, key_dim, value_dim].
+
+    Source: Yang et al. 2024, arXiv:2412.06464, section 3.3.
+    """
+    return torch_chunks.gated_delta_chunks(inputs, beta, decay, numbers, memory)
+
+
+def state_space_chunks(inputs: Tensor, time_step: Tensor, numbers: SpaceNumbers, memory: Tensor) -> Tensor:
+    """`state_space_step` for consecutive tokens of one text, in chunks. memory: [heads, head_dim, state_size].
+
+    Source: Dao and Gu 2024, arXiv:2405.21060, section 6.
+    """
+    return torch_chunks.state_space_chunks(inputs, time_step, numbers, memory)

@@ -4,13 +4,25 @@ A family file builds a `ModelConfig` from a checkpoint's `config.json`; `models.
 Imports no torch, so that listing families and checking a configuration takes milliseconds.
 """
 
-from models.config.attention import AttentionConfig, DisentangledConfig, DistanceConfig
-from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig, QuestionTypesEmbeddingConfig
+from models.config.attention import (
+    AttentionConfig,
+    DisentangledConfig,
+    DistanceConfig,
+    LatentAttentionConfig,
+    QueryScale,
+)
+from models.config.embeddings import (
+    ConvolutionalEmbeddingConfig,
+    EmbeddingConfig,
+    PerLayerEmbeddingConfig,
+    QuestionTypesEmbeddingConfig,
+)
 from models.config.errors import ConfigError
 from models.config.heads import (
     ClassificationHead,
     FeedForwardSpanHead,
     HeadConfig,
+    HeadTransform,
     LanguageModelHead,
     MaskedLanguageModelHead,
     PoolingHead,
@@ -22,7 +34,10 @@ from models.config.layers import (
     ConvolutionLayerConfig,
     FeedForwardConfig,
     LayerConfig,
+    LayerInputConfig,
     MixtureOfExpertsConfig,
+    RouterConfig,
+    XieluFeedForwardConfig,
 )
 from models.config.model import ModelConfig, StackConfig
 from models.config.norms import NormConfig, NormSlots, QueryKeyNorm
@@ -41,8 +56,17 @@ from models.config.positions import (
     SinusoidalPositions,
     YarnScaling,
 )
+from models.config.state import (
+    CHUNK_TOKENS,
+    GatedDeltaConfig,
+    MixerConfig,
+    ShortConvolutionConfig,
+    StateSpaceConfig,
+    StateSpaceMultipliers,
+)
 
 __all__ = [
+    "CHUNK_TOKENS",
     "Activation",
     "AlibiConfig",
     "AttentionConfig",
@@ -58,27 +82,39 @@ __all__ = [
     "FairseqSinusoidalPositions",
     "FeedForwardConfig",
     "FeedForwardSpanHead",
+    "GatedDeltaConfig",
     "HeadConfig",
+    "HeadTransform",
     "KeyAlibiConfig",
     "LanguageModelHead",
+    "LatentAttentionConfig",
     "LayerConfig",
+    "LayerInputConfig",
     "LearnedPositions",
     "LinearScaling",
     "Llama3Scaling",
     "LongScaling",
     "MaskedLanguageModelHead",
+    "MixerConfig",
     "MixtureOfExpertsConfig",
     "ModelConfig",
     "NormConfig",
     "NormSlots",
+    "PerLayerEmbeddingConfig",
     "PoolingHead",
     "QueryKeyNorm",
+    "QueryScale",
     "QuestionTypesEmbeddingConfig",
     "RopeConfig",
+    "RouterConfig",
     "Scaling",
+    "ShortConvolutionConfig",
     "SinusoidalPositions",
     "SpanHead",
     "StackConfig",
+    "StateSpaceConfig",
+    "StateSpaceMultipliers",
     "TokenClassificationHead",
+    "XieluFeedForwardConfig",
     "YarnScaling",
 ]

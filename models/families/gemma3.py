@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import ConfigError, ModelConfig, QueryKeyNorm
+from models.config import ModelConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.rename_rules import renamed
-from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
     head_dim_of,
@@ -22,6 +22,7 @@ from models.families.shared.rotary_decoder import (
     rotary_layer,
     rotary_rules,
 )
+from models.families.shared.text_part import text_settings
 from models.families.shared.windows import typed_windows
 from weights.rules import Drop, Rule
 
@@ -30,10 +31,10 @@ _DEFAULTS = {"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 921
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    text = {**_DEFAULTS, **(_text_settings(hf) if architecture == _MULTIMODAL else hf)}
+    text = {**_DEFAULTS, **(text_settings(hf) if architecture == _MULTIMODAL else hf)}
     text["hidden_act"] = text.get("hidden_activation") or "gelu_pytorch_tanh"
-    fields = Fields(_with_rope_of(text, "full_attention"))
-    sliding_fields = Fields(_with_rope_of(text, "sliding_attention"))
+    fields = Fields(with_rope_of(text, "full_attention", text.get("rope_theta") or 1000000.0))
+    sliding_fields = Fields(with_rope_of(text, "sliding_attention", text.get("rope_local_base_freq") or 10000.0))
     for name in ("use_bidirectional_attention", "attn_logit_softcapping"):
         fields.refuse_unless(name, False)
     head_dim, bias = head_dim_of(fields, 256), fields.flag("attention_bias", False)
@@ -66,30 +67,6 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         embedding_scale=fields.integer("hidden_size") ** 0.5,
         logit_cap=fields.optional_positive("final_logit_softcapping"),
     )
-
-
-def _text_settings(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """`text_config` with the settings outside of it that apply to the text part, such as `tie_word_embeddings`."""
-    text = hf.get("text_config")
-    if not isinstance(text, dict):
-        raise ConfigError("'text_config' must be an object")
-    outside = ("auto_map", "tie_word_embeddings")
-    return {**text, **{name: hf[name] for name in outside if name in hf}}
-
-
-def _with_rope_of(hf: Mapping[str, Any], layer_type: str) -> dict[str, Any]:
-    """Copy `config.json`, with the rotary settings of one layer type where `rope_config` reads them.
-
-    transformers 5 writes `rope_parameters` per layer type. In older files `rope_scaling` is for full attention only.
-    """
-    by_type = hf.get("rope_parameters") or {}
-    own = by_type.get(layer_type) or {} if isinstance(by_type, dict) else None
-    if not isinstance(own, dict) or set(by_type) - {"full_attention", "sliding_attention"}:
-        raise ConfigError("'rope_parameters' must have an object for full_attention and one for sliding_attention")
-    sliding = layer_type == "sliding_attention"
-    theta = hf.get("rope_local_base_freq" if sliding else "rope_theta") or (10000.0 if sliding else 1000000.0)
-    older = None if sliding else hf.get("rope_scaling")
-    return {**hf, "rope_theta": theta, "rope_scaling": older, "rope_parameters": own}
 
 
 def _windows(fields: Fields) -> list[int | None]:

@@ -115,7 +115,8 @@ class Arrivals:
             return ""
         try:
             name = _decode(body).model
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            # Neither JSON nor text, or nested too deeply. The application answers with the reason.
             return ""
         runtime = self._state.runtime
         self._default_models = self._default_models or default_models(runtime)

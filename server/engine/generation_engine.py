@@ -465,8 +465,10 @@ def _hypotheses(group: SequenceGroup, reason: FinishReason) -> list[Hypothesis]:
 
 def _hypothesis(group: SequenceGroup, beam: Beam, score: float | None, reason: FinishReason) -> Hypothesis:
     logprobs = pack(beam.logprobs) if group.params.logprobs else None
+    # A text that ends may not be the best one of a beam search that a deadline cut short.
+    ended: FinishReason = "timeout" if reason == "timeout" else "stop"
     if beam.tokens and beam.tokens[-1] in group.end_ids:
-        return Hypothesis(beam.tokens, "stop", beam.tokens[-1], score, logprobs)
+        return Hypothesis(beam.tokens, ended, beam.tokens[-1], score, logprobs)
     if beam.tokens and group.beams is not None and group.beams.ends(beam.tokens[:-1], beam.tokens[-1]):
-        return Hypothesis(beam.tokens, "stop", None, score, logprobs)
+        return Hypothesis(beam.tokens, ended, None, score, logprobs)
     return Hypothesis(beam.tokens, reason, None, score, logprobs)

@@ -12,9 +12,10 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 DType = Literal["float32", "bfloat16", "float16"]
 DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
 """`auto` is float32 on a CPU and bfloat16 on CUDA; `ModelInfo.dtype` has the outcome."""
-Quantization = Literal["int8", "int4"]
+Quantization = Literal["int8", "int4", "int4-64", "int4-128"]
 """`int8`: weights are rounded per output channel, activations per row. `int4`: weights are rounded to 4 bits in groups
-of 32 inputs, activations to int8 in groups of 32; output heads and tied embeddings are as with `int8`.
+of 32 inputs, activations to int8 in groups of as many; output heads and tied embeddings are as with `int8`. `int4-64`
+and `int4-128` have larger groups.
 
 Norms and hidden states keep the model dtype. Attention and its KV cache use bfloat16 if the model dtype is float32.
 """
@@ -88,6 +89,15 @@ class EngineOptions(msgspec.Struct, frozen=True):
     prefix_cache: bool = True
     speculative_tokens: int = 4
     worker_index: int = 0
+
+
+def state_slots(rows: int) -> int:
+    """Slots of the state memory that a request needs alone. rows: its beams, or 1.
+
+    One for each row, one more for every two beams, whose state is still read when their children write, and one for the
+    snapshot with which a prompt begins.
+    """
+    return rows + rows // 2 + 1
 
 
 class GenerationInfo(msgspec.Struct, frozen=True):

@@ -160,6 +160,9 @@ async def test_the_protocol_refuses_requests_to_a_full_model(bench: Bench) -> No
     assert not refused(b'{"model": "embedder", "prompt": "a"}')
     assert not refused(b'{"model": "decoder"}', "/nowhere"), "the application answers 404"
     assert not refused(b'{"model": "decoder"') and not refused(b"model=decoder") and not refused(b"")
+    assert not refused(b'{"model": "\xff"}') and not refused(b'{"prompt": %s' % (b"[" * 10_000)), (
+        "the application says why"
+    )
     assert not refused(b'{"model": "decoder", "prompt": "%s"}' % (b"a" * MAX_BODY_BYTES))
     calls[0].close()
     assert not refused(b'{"prompt": "a"}')

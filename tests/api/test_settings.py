@@ -65,7 +65,10 @@ def test_sizes(text: str, size: int) -> None:
         ({"models": ["a=x"], "adapter": ["a=y@a"]}, "adapter: the name 'a' is used twice"),
         ({"hang_seconds": "1"}, "hang_seconds"),
         ({"log_level": "loud"}, "log_level"),
-        ({"quantize": "int2"}, "quantize: write int8, int4, NAME=int8 or NAME=int4, not 'int2'"),
+        (
+            {"quantize": "int2"},
+            "quantize: write one of int8, int4, int4-64, int4-128, or NAME= and one of them, not 'int2'",
+        ),
         ({"quantize": "a=int4,b=x"}, "not 'b=x'"),
         ({"speculative": "a=guess"}, "speculative"),
         ({"speculative": "a=draft:"}, "speculative"),

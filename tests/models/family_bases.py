@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from models.families import family_of
 
+ORIGINAL = "original_max_position_embeddings"
 LLAMA = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
@@ -56,6 +57,51 @@ QWEN2_MOE = {**QWEN2, "model_type": "qwen2_moe", "architectures": ["Qwen2MoeForC
 QWEN3_MOE = {**QWEN2, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"]}
 NEWER = (GEMMA3, SMOLLM3, MIXTRAL, QWEN2_MOE, QWEN3_MOE)
 DECODERS = (*OLDER, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2, OLMO2, STABLELM, STARCODER2, *NEWER)
+RECENT = tuple(
+    {**LLAMA, "model_type": kind, "architectures": [f"{stem}ForCausalLM"], "num_key_value_heads": 2}
+    for kind, stem in {
+        "granite": "Granite",
+        "granitemoe": "GraniteMoe",
+        "cohere": "Cohere",
+        "cohere2": "Cohere2",
+        "glm": "Glm",
+        "glm4": "Glm4",
+        "glm4_moe": "Glm4Moe",
+        "exaone4": "Exaone4",
+        "ernie4_5": "Ernie4_5",
+        "ernie4_5_moe": "Ernie4_5_Moe",
+        "olmo": "Olmo",
+        "olmo3": "Olmo3",
+        "olmoe": "Olmoe",
+        "nemotron": "Nemotron",
+        "helium": "Helium",
+        "arcee": "Arcee",
+        "hunyuan_v1_dense": "HunYuanDenseV1",
+        "seed_oss": "SeedOss",
+        "apertus": "Apertus",
+        "phimoe": "Phimoe",
+    }.items()
+)
+HYBRID = tuple(
+    {**LLAMA, "model_type": kind, "architectures": [f"{stem}ForCausalLM"], "num_key_value_heads": 2, **more}
+    for kind, (stem, more) in {
+        "qwen3_next": ("Qwen3Next", {}),
+        "qwen3_5_text": ("Qwen3_5", {}),
+        "qwen3_5_moe_text": ("Qwen3_5Moe", {}),
+        "lfm2": ("Lfm2", {}),
+        "lfm2_moe": ("Lfm2Moe", {"layer_types": ["conv"] * 4}),
+        "lfm3": ("Lfm3", {}),
+        "granitemoehybrid": ("GraniteMoeHybrid", {"mamba_n_heads": 8}),
+        "falcon_h1": ("FalconH1", {"mamba_d_ssm": 64, "mamba_n_heads": 8}),
+        "nemotron_h": ("NemotronH", {}),
+        "mamba2": ("Mamba2", {"num_heads": 8, "head_dim": 8}),
+    }.items()
+)
+QWEN3_5_PICTURES = {
+    "model_type": "qwen3_5",
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "text_config": {name: value for name, value in LLAMA.items() if name not in ("model_type", "architectures")},
+}
 LONGFORMER = {"model_type": "longformer", "architectures": ["LongformerModel"], "hidden_size": 48}
 BIG_BIRD = {"model_type": "big_bird", "architectures": ["BigBirdModel"], "hidden_size": 48}
 LED = {"model_type": "led", "architectures": ["LEDForConditionalGeneration"], "d_model": 32}
@@ -63,8 +109,28 @@ LONGT5 = {"model_type": "longt5", "architectures": ["LongT5ForConditionalGenerat
 BIGBIRD_PEGASUS = {"model_type": "bigbird_pegasus", "architectures": ["BigBirdPegasusModel"], "d_model": 32}
 MODERNBERT = {"model_type": "modernbert", "architectures": ["ModernBertModel"], "hidden_size": 48}
 SPARSE = (LONGFORMER, BIG_BIRD, LED, LONGT5, BIGBIRD_PEGASUS)
-BASES = {base["model_type"]: base for base in (MODERNBERT, *SPARSE, *DECODERS, *SEQ2SEQ, WHISPER)}
-ORIGINAL = "original_max_position_embeddings"
+BIGCODE = {**GPT2, "model_type": "gpt_bigcode", "architectures": ["GPTBigCodeForCausalLM"]}
+XGLM = {"model_type": "xglm", "architectures": ["XGLMForCausalLM"], "d_model": 32, "attention_heads": 4}
+_LATENT = {"num_key_value_heads": 4, "num_experts_per_tok": 2}
+_MISTRAL4 = {**_LATENT, "rope_parameters": {"rope_type": "default", ORIGINAL: 64, "llama_4_scaling_beta": 0.1}}
+FURTHER = tuple(
+    {**LLAMA, "model_type": kind, "architectures": [f"{stem}ForCausalLM"], **more}
+    for kind, stem, more in (
+        ("biogpt", "BioGpt", {}),
+        ("persimmon", "Persimmon", {}),
+        ("modernbert-decoder", "ModernBertDecoder", {}),
+        ("gemma4_text", "Gemma4", {"num_key_value_heads": 2}),
+        ("gemma4_unified_text", "Gemma4Unified", {"num_key_value_heads": 2}),
+        ("gpt_oss", "GptOss", {"num_key_value_heads": 2}),
+        ("deepseek_v2", "DeepseekV2", _LATENT),
+        ("deepseek_v3", "DeepseekV3", _LATENT),
+        ("mistral4", "Mistral4", _MISTRAL4),
+        ("llama4_text", "Llama4", {"num_key_value_heads": 2}),
+    )
+)
+ALL_DECODERS = (*DECODERS, *RECENT, BIGCODE, XGLM, *FURTHER)
+BASES = {base["model_type"]: base for base in (MODERNBERT, *SPARSE, *ALL_DECODERS, *HYBRID, *SEQ2SEQ, WHISPER)}
+BASES["qwen3_5"] = QWEN3_5_PICTURES
 
 
 def build(hf):

@@ -12,23 +12,22 @@ from models.config import Activation
 from models.layers.activations import ACTIVATIONS
 from weights.quantized_matrix import QuantizedMatrix
 
-ROUNDED = 32
-"""Activations that share a scale."""
 
-
-def rounded_activations(x: Tensor) -> Tensor:
-    """Activations after their rounding to int8 in blocks of 32, as float64. x: [rows, in]."""
-    padded = torch.nn.functional.pad(x.float(), (0, -x.shape[1] % ROUNDED))
-    rounded, scales = quantize_int8(padded.reshape(-1, ROUNDED))
+def rounded_activations(x: Tensor, block: int) -> Tensor:
+    """Activations after their rounding to int8 in blocks with a scale each, as float64. x: [rows, in]."""
+    padded = torch.nn.functional.pad(x.float(), (0, -x.shape[1] % block))
+    rounded, scales = quantize_int8(padded.reshape(-1, block))
     return (rounded.double() * scales.double()[:, None]).view(padded.shape)[:, : x.shape[1]]
 
 
 def reference(matrix: QuantizedMatrix, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
     """The product of a quantised matrix and a bias."""
     weight = matrix.dequantized(torch.float64)
+    group = min(matrix.group, -(-matrix.shape[1] // 32) * 32)
+    block = next((size for size in (128, 64) if matrix.bits <= 4 and group % size == 0), 32)
 
     def multiply(x: Tensor) -> Tensor:
-        y = rounded_activations(x) @ weight.T
+        y = rounded_activations(x, block) @ weight.T
         return (y if bias is None else y + bias.double()).to(x.dtype)
 
     return multiply

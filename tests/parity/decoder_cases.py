@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import transformers
 
+from tests.parity.further_decoder_cases import FURTHER_CASES
+from tests.parity.recent_decoder_cases import RECENT_CASES
+
 VOCAB = 97
 _BASE = {
     "vocab_size": VOCAB,
@@ -340,4 +343,6 @@ MORE_CASES = {
         "FalconForCausalLM",
         transformers.FalconConfig(**_BASE, parallel_attn=False, multi_query=False, bias=True, activation="gelu_new"),
     ),
+    **RECENT_CASES,
+    **FURTHER_CASES,
 }

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from weights.finite import is_finite
-from weights.load import LoadReport, WeightsError, load_weights
+from weights.load import LoadReport, WeightsError, _checkpoint_name, load_weights
 from weights.rules import Drop, Rename, Slice, Split, Transpose
 
 RULES = (
@@ -120,6 +120,12 @@ def test_all_errors_are_in_one_message(tmp_path: Path):
     assert "2 unexpected (extra.bias, h.7.up)" in message
     assert "2 misshapen" in message
     assert "h.0.up is [9, 4], not [8, 4]" in message and "shared.weight: dtype int8 is not supported" in message
+
+
+def test_a_missing_tensor_of_the_only_layer_has_the_name_of_its_neighbour():
+    stored_names = {"layers.0.down.bias": "model.layers.0.fc2.bias", "norm.weight": "model.scale"}
+    assert _checkpoint_name("layers.0.down.weight", stored_names) == "model.layers.0.fc2.weight"
+    assert _checkpoint_name("norm.bias", stored_names) == "norm.bias"
 
 
 def test_shape_that_cannot_be_split_is_named(tmp_path: Path):

@@ -158,7 +158,7 @@ def test_a_fault_after_the_first_token_is_an_error_event(client: httpx.Client, s
     assert [event["token"]["text"] for event in events[:-1]] == ["a", "b"]
     assert events[-1].keys() == {"error", "error_type"} and events[-1]["error_type"] == "incomplete_generation"
     whole = client.post("/generate", json=body)
-    assert whole.status_code == 500 and whole.json()["error_type"] == "incomplete_generation"
+    assert whole.status_code == 504 and whole.json()["error_type"] == "incomplete_generation"
 
 
 def test_a_missing_key_is_refused_in_the_shape_of_the_dialect(start: Callable[..., Process]) -> None:

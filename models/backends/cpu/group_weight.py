@@ -17,7 +17,7 @@ from models.tensor_memory import PRIVATE, TensorMemory
 from weights.quantized_matrix import QuantizedMatrix
 
 _ROUNDED = 32
-"""Activations that share a scale, `ROUNDED` of `kernels/kernels.h`."""
+"""Smallest number of activations that share a scale, `MIN_ROUNDED` of `kernels/kernels.h`."""
 
 _ROUNDED_BYTES = 8
 """Bytes of a `RoundedBlock` of `kernels/group_linear.h`."""
@@ -56,6 +56,12 @@ class _Layout:
         return self.block // self.group
 
     @property
+    def rounded(self) -> int:
+        """Activations that share a scale. Codes of 4 bits may sum up to 128 products before they are scaled."""
+        whole = (size for size in (128, 64) if self.bits == 4 and self.group % size == 0)
+        return next(whole, _ROUNDED)
+
+    @property
     def header_bytes(self) -> int:
         channel = {
             "HALF": 2,
@@ -75,7 +81,7 @@ class _Layout:
 
 
 class GroupWeight(CpuWeight):
-    """A quantised matrix, kept in its bits. Activations are rounded to int8 in blocks of 32.
+    """A quantised matrix, kept in its bits. Activations are rounded to int8 in blocks of 32, 64 or 128.
 
     matrix: a matrix that `fits`. bias: [out] or None.
     dtype: dtype of the embeddings that `rows` gives. out_dtype: float32 or bfloat16; None for `dtype`.
@@ -104,7 +110,7 @@ class GroupWeight(CpuWeight):
         if not matrix.is_meta:
             _pack(matrix, layout, packed.view(panels, layout.padded // layout.block, -1))
         self._weight, self._layout = memory.keep(packed), layout
-        self._row_bytes = layout.padded + layout.padded // _ROUNDED * _ROUNDED_BYTES
+        self._row_bytes = layout.padded + layout.padded // layout.rounded * _ROUNDED_BYTES
 
     def rows(self, index: Tensor) -> Tensor:
         index = index.contiguous()
@@ -123,6 +129,7 @@ class GroupWeight(CpuWeight):
             "header_bytes": layout.header_bytes,
             "scale_storage": _STORAGES[layout.storage],
             "padded": layout.padded,
+            "rounded": layout.rounded,
             "columns": self._columns,
         }
 
@@ -132,7 +139,8 @@ class GroupWeight(CpuWeight):
     def _multiply(self, x: Tensor, fields: dict[str, Any]) -> None:
         if isinstance(x, SymbolicTensor):
             # A program rounds a tensor once for all products that read it.
-            rounded = x.trace.once((x.address, self._layout.padded, "blocks"), lambda: self._quantize(x))
+            key = (x.address, self._layout.padded, self._layout.rounded)
+            rounded = x.trace.once(key, lambda: self._quantize(x))
         else:
             rounded = self._quantize(x)
         run("group_linear", self._out_dtype, x, x=rounded, **fields)
@@ -155,6 +163,7 @@ class GroupWeight(CpuWeight):
             rows=rows,
             width=self._width,
             padded=self._layout.padded,
+            rounded=self._layout.rounded,
         )
         return rounded
 

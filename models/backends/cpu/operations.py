@@ -19,12 +19,13 @@ from torch import Tensor
 from models.attention_metadata import AttentionMetadata
 from models.backends.cpu import library
 from models.backends.cpu.attention_view import CpuAttentionView
-from models.backends.cpu.library import DTYPE_CODES, OPERATIONS
+from models.backends.cpu.library import DTYPE_CODES, OPERATIONS, ROUTER_SCORE_CODES
 from models.backends.cpu.trace import SymbolicTensor
 from models.backends.torch import operations as torch_operations
+from models.config import RouterConfig
 
 if TYPE_CHECKING:
-    from models.backends.interface import RotaryAngles
+    from models.backends.interface import RotaryAngles, XieluShape
 
 _NUMBERS = frozenset((int, float, bool, NoneType))
 """Types of field values that are not tensors."""
@@ -81,7 +82,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
 def _norm(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     shape = tuple(x.shape)
     width, is_vector = shape[-1], len(shape) == 1
-    if len(shape) not in (2, 3) or not _has_dense_rows(x):
+    if len(shape) not in (2, 3) or not has_dense_rows(x):
         x = x.contiguous()
     out = x.new_empty(shape)
     run(
@@ -158,7 +159,7 @@ def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     size = x.element_size()
-    if not _has_dense_rows(x):
+    if not has_dense_rows(x):
         x = x.contiguous()
     out = x.new_empty((index.shape[0], *x.shape[1:]))
     stride, width = x.stride(0) * size, prod(x.shape[1:]) * size
@@ -166,8 +167,8 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
     return out
 
 
-def route(logits: Tensor, choices: int, is_normalized: bool) -> tuple[Tensor, Tensor]:
-    if not _has_dense_rows(logits):
+def route(logits: Tensor, choices: int, config: RouterConfig, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+    if not has_dense_rows(logits):
         logits = logits.contiguous()
     rows, num_experts = logits.shape
     shares = logits.new_empty((rows, choices), dtype=torch.float32)
@@ -181,16 +182,32 @@ def route(logits: Tensor, choices: int, is_normalized: bool) -> tuple[Tensor, Te
         rows=rows,
         num_experts=num_experts,
         choices=choices,
-        is_normalized=is_normalized,
+        score=ROUTER_SCORE_CODES[config.score],
+        correction=None if correction is None else correction.float(),
+        groups=config.groups,
+        groups_per_row=config.groups_per_token,
+        group_members=config.group_members,
+        is_normalized=config.normalized,
+        epsilon=config.epsilon,
+        scale=config.scale,
+        tolerance=config.tolerance,
         shares=shares,
         experts=experts,
     )
     return shares, experts
 
 
+def xielu(x: Tensor, shape: XieluShape) -> Tensor:
+    x = x.contiguous()
+    rows, width = x.shape
+    out = x.new_empty((rows, width))
+    run("xielu", x.dtype, x, x=x, out=out, rows=rows, width=width, **shape._asdict())
+    return out
+
+
 def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     tokens, heads, head_dim = x.shape
-    if not _has_dense_rows(x):
+    if not has_dense_rows(x):
         x = x.contiguous()
     out = x.new_empty((tokens, heads, head_dim))
     run(
@@ -215,8 +232,8 @@ def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
 def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:
     if key.shape[1:] != value.shape[1:]:
         return torch_operations.write_slots(key_cache, value_cache, slots, key, value)
-    key = key if _has_dense_rows(key) else key.contiguous()
-    value = value if _has_dense_rows(value) else value.contiguous()
+    key = key if has_dense_rows(key) else key.contiguous()
+    value = value if has_dense_rows(value) else value.contiguous()
     size = key.element_size()
     return run(
         "write_slots",
@@ -250,10 +267,16 @@ def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, 
 
 
 def ragged_attention(
-    query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata, scale: float, cap: float | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    key, value = (side if _has_dense_rows(side) else side.contiguous() for side in (key, value))
-    return _attend(query, key, value, metadata, scale, cap)
+    key, value = (side if has_dense_rows(side) else side.contiguous() for side in (key, value))
+    return _attend(query, key, value, metadata, scale, cap, sinks)
 
 
 def paged_attention(
@@ -263,18 +286,25 @@ def paged_attention(
     metadata: AttentionMetadata,
     scale: float,
     cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    return _attend(query, key_cache, value_cache, metadata, scale, cap)
+    return _attend(query, key_cache, value_cache, metadata, scale, cap, sinks)
 
 
 def _attend(
-    query: Tensor, keys: Tensor, values: Tensor, metadata: AttentionMetadata, scale: float, cap: float | None
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    cap: float | None,
+    sinks: Tensor | None,
 ) -> Tensor:
     """Attend to ragged or paged keys.
 
     keys, values: [tokens, kv_heads, head_dim], or [blocks, block_size, kv_heads, head_dim] with block tables.
     """
-    query = query if _has_dense_rows(query) else query.contiguous()
+    query = query if has_dense_rows(query) else query.contiguous()
     out = query.new_empty(tuple(query.shape))
     run(
         "attend",
@@ -293,10 +323,11 @@ def _attend(
         head_dim=query.shape[2],
         scale=scale,
         cap=cap,
+        sinks=sinks,
     )
     return out
 
 
-def _has_dense_rows(x: Tensor) -> bool:
+def has_dense_rows(x: Tensor) -> bool:
     """Whether the numbers of each row are contiguous. x: [rows, width] or [rows, heads, head_dim]."""
     return x.stride(-1) == 1 and (x.dim() == 2 or x.stride(1) == x.shape[2])

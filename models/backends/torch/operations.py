@@ -14,9 +14,11 @@ from torch.nn import functional as F
 
 from models.attention_metadata import AttentionMetadata
 from models.backends.torch.attention_view import Group, TorchAttentionView
+from models.config import RouterConfig
+from models.layers.activations import by_rows
 
 if TYPE_CHECKING:
-    from models.backends.interface import RotaryAngles
+    from models.backends.interface import RotaryAngles, XieluShape
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -71,11 +73,58 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
     return x[index]
 
 
-def route(logits: Tensor, choices: int, is_normalized: bool) -> tuple[Tensor, Tensor]:
+def route(logits: Tensor, choices: int, config: RouterConfig, correction: Tensor | None) -> tuple[Tensor, Tensor]:
     logits = logits.float()
-    experts = logits.sort(dim=-1, descending=True, stable=True).indices[:, :choices].contiguous()
-    shares = torch.softmax(logits, dim=-1).gather(1, experts)
-    return (shares / shares.sum(-1, keepdim=True) if is_normalized else shares), experts
+    not_finite = (logits - logits).sum(-1, keepdim=True)
+    if config.score == "sparse_mixer":
+        shares, experts = _mix_sparsely(logits, choices, config.tolerance)
+    else:
+        scores = torch.sigmoid(logits) if config.score == "sigmoid" else torch.softmax(logits, dim=-1)
+        keys = logits if config.chooses_by_logits else scores
+        if correction is not None:
+            keys = scores + correction.float()
+        if config.groups > 1:
+            keys = _in_best_groups(keys, config)
+        experts = _best(keys, choices)
+        shares = scores.gather(1, experts)
+        if config.normalized:
+            shares = shares / (shares.sum(-1, keepdim=True) + config.epsilon)
+    return shares * config.scale + not_finite, experts
+
+
+def _best(keys: Tensor, count: int) -> Tensor:
+    """Indices of the largest keys of each row, of equal ones the first: [rows, n] -> [rows, count]."""
+    return keys.sort(dim=-1, descending=True, stable=True).indices[:, :count].contiguous()
+
+
+def _in_best_groups(keys: Tensor, config: RouterConfig) -> Tensor:
+    """The keys, -inf for experts of groups that the token cannot use. keys: [tokens, experts], returns the same."""
+    by_group = keys.unflatten(-1, (config.groups, -1))
+    group_keys = by_group.sort(dim=-1, descending=True).values[..., : config.group_members].sum(-1)
+    hidden = torch.ones_like(group_keys, dtype=torch.bool)
+    hidden.scatter_(1, _best(group_keys, config.groups_per_token), False)
+    return by_group.masked_fill(hidden[..., None], -torch.inf).flatten(1)
+
+
+def _mix_sparsely(logits: Tensor, choices: int, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Shares and experts of a sparse mixer, see `RouterConfig`. logits: [tokens, experts], float32."""
+    left, experts, shares = logits, _best(logits, choices), []
+    for expert in experts.split(1, dim=1):
+        largest = logits.gather(1, expert)
+        is_far = (largest - left) / left.abs().clamp(min=largest) > 2 * tolerance
+        shares.append(left.masked_fill(is_far, -torch.inf).softmax(-1).gather(1, expert))
+        left = left.scatter(1, expert, -torch.inf)
+    return torch.cat(shares, dim=1), experts
+
+
+def xielu(x: Tensor, shape: XieluShape) -> Tensor:
+    wide = x.float()
+    curve = torch.where(
+        wide > 0,
+        shape.alpha_p * wide * wide,
+        shape.alpha_n * (by_rows(torch.expm1, wide.clamp(max=shape.eps)) - wide),
+    )
+    return (curve + shape.beta * wide).to(x.dtype)
 
 
 def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
@@ -100,12 +149,18 @@ def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, 
 
 
 def ragged_attention(
-    query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata, scale: float, cap: float | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     output = torch.empty_like(query)
     for group in metadata.view(TorchAttentionView, query.device, query.dtype).groups:
         keys, values = (_by_row(side[group.keys], group.rows) for side in (key, value))
-        _attend(output, query, keys, values, group, scale, cap)
+        _attend(output, query, keys, values, group, scale, cap, sinks)
     return output
 
 
@@ -116,13 +171,14 @@ def paged_attention(
     metadata: AttentionMetadata,
     scale: float,
     cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     output = torch.empty_like(query)
     view = metadata.view(TorchAttentionView, query.device, query.dtype)
     key_memory, value_memory = view.scratch(key_cache)
     for group in view.groups:
         keys, values = _gather(key_cache, group, key_memory), _gather(value_cache, group, value_memory)
-        _attend(output, query, keys, values, group, scale, cap)
+        _attend(output, query, keys, values, group, scale, cap, sinks)
     return output
 
 
@@ -153,12 +209,19 @@ def _by_row(x: Tensor, rows: int) -> Tensor:
 
 
 def _attend(
-    output: Tensor, query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float, cap: float | None
+    output: Tensor,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    group: Group,
+    scale: float,
+    cap: float | None,
+    sinks: Tensor | None,
 ) -> None:
     """Compute one group and write its rows to `output`. keys, values: [rows, key_len, kv_heads, head_dim]."""
     sides = (_by_row(query[group.queries], group.rows), keys, values)
     queries, keys, values = (side.transpose(1, 2) for side in sides)
-    if cap is None:
+    if cap is None and sinks is None:
         attended = F.scaled_dot_product_attention(
             queries,
             keys,
@@ -170,12 +233,20 @@ def _attend(
             enable_gqa=queries.shape[1] != keys.shape[1],
         )
     else:
-        attended = _capped(queries, keys, values, group, scale, cap)
+        attended = _with_float32_softmax(queries, keys, values, group, scale, cap, sinks)
     output[group.queries] = attended.transpose(1, 2).flatten(0, 1)
 
 
-def _capped(queries: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float, cap: float) -> Tensor:
-    """Attention with capped scores and a float32 softmax.
+def _with_float32_softmax(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    group: Group,
+    scale: float,
+    cap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention with capped scores or with sinks.
 
     queries: [rows, heads, query_len, head_dim]. keys, values: [rows, kv_heads, key_len, head_dim].
     Returns a tensor like the queries.
@@ -183,11 +254,17 @@ def _capped(queries: Tensor, keys: Tensor, values: Tensor, group: Group, scale: 
     rows, kv_heads, _, head_dim = keys.shape
     shared = queries.reshape(rows, kv_heads, -1, group.query_len, head_dim)
     scores = (shared @ keys[:, :, None].transpose(-1, -2)).flatten(1, 2).float() * scale
-    scores = cap * torch.tanh(scores / cap)
+    if cap is not None:
+        scores = cap * torch.tanh(scores / cap)
     if group.mask is not None:
         scores = scores + group.mask
     if group.is_causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)
-    shares = scores.softmax(-1).to(values.dtype).view(rows, kv_heads, -1, group.query_len, keys.shape[2])
+    if sinks is None:
+        shares = scores.softmax(-1)
+    else:
+        columns = sinks[:, None, None].expand(*scores.shape[:-1], 1)
+        shares = torch.cat([scores, columns], -1).softmax(-1)[..., :-1]
+    shares = shares.to(values.dtype).reshape(rows, kv_heads, -1, group.query_len, keys.shape[2])
     return (shares @ values[:, :, None]).flatten(1, 2)

@@ -18,6 +18,7 @@ from models.config import (
     QueryKeyNorm,
     RopeConfig,
     StackConfig,
+    XieluFeedForwardConfig,
 )
 from models.families.shared.fields import Fields, head_width
 from weights.rules import Drop, Rename, Rule
@@ -45,7 +46,7 @@ def rotary_layer(
     num_kv_heads: int,
     rope: RopeConfig | None,
     norm: NormConfig,
-    feed_forward: FeedForwardConfig | MixtureOfExpertsConfig,
+    feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig,
     window: int | None = None,
     qkv_bias: bool = False,
     output_bias: bool = False,
@@ -54,6 +55,9 @@ def rotary_layer(
     query_key_norm: QueryKeyNorm | None = None,
     norm_slots: Sequence[Literal["input", "output"]] = ("input",),
     parallel: bool = False,
+    residual_scale: float = 1.0,
+    clip: float | None = None,
+    output_gate: bool = False,
 ) -> LayerConfig:
     """One decoder layer.
 
@@ -62,8 +66,11 @@ def rotary_layer(
     scale: factor of the scores, None for one over the square root of `head_dim`.
     norm_slots: places of a norm in each sublayer.
     parallel: attention and feed-forward read the same norm, and both results are added.
+    residual_scale: factor of the results of attention and feed-forward.
+    clip: see `AttentionConfig`.
+    output_gate: see `AttentionConfig`.
     """
-    norms = NormSlots(**dict.fromkeys(norm_slots, norm))
+    norms = NormSlots(**dict.fromkeys(norm_slots, norm), scale=residual_scale)
     attention = AttentionConfig(
         num_heads=fields.integer("num_attention_heads", 32),
         num_kv_heads=num_kv_heads,
@@ -77,30 +84,38 @@ def rotary_layer(
         rope=rope,
         query_key_norm=query_key_norm,
         window=window,
+        clip=clip,
         score_cap=score_cap,
+        output_gate=output_gate,
     )
-    return LayerConfig(attention, norms, feed_forward, NormSlots() if parallel else norms, parallel=parallel)
+    second = NormSlots(scale=residual_scale) if parallel else norms
+    return LayerConfig(attention, norms, feed_forward, second, parallel=parallel)
 
 
 def rotary_decoder(
     fields: Fields,
     layers: Sequence[LayerConfig],
     final_norm: NormConfig,
-    max_positions: int,
+    max_positions: int | None,
     *,
     default_tied: bool = False,
     embedding_scale: float = 1.0,
+    logit_scale: float = 1.0,
     logit_cap: float | None = None,
+    logit_bias: bool = False,
 ) -> ModelConfig:
     """A decoder with these layers and a language model head.
 
     default_tied: whether logits use the token embeddings if `config.json` has no `tie_word_embeddings`.
+    logit_scale, logit_cap, logit_bias: see `LanguageModelHead`.
     """
     vocab_size = fields.integer("vocab_size")
     return ModelConfig(
         hidden_size=fields.integer("hidden_size", 4096),
         vocab_size=vocab_size,
-        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", default_tied), cap=logit_cap),
+        head=LanguageModelHead(
+            tied=fields.flag("tie_word_embeddings", default_tied), bias=logit_bias, scale=logit_scale, cap=logit_cap
+        ),
         decoder=StackConfig(EmbeddingConfig(vocab_size, embedding_scale), tuple(layers), final_norm=final_norm),
         max_positions=max_positions,
     )
@@ -135,5 +150,6 @@ def rotary_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -
         Rename(layer + r"mlp\.(gate|up|down)_proj\.(weight|bias)", ours + r"feed_forward.\2.\3"),
         Rename(r"model\.norm\.(weight|bias)", r"decoder.final_norm.\1"),
         Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
+        Rename(r"lm_head\.bias", "head.bias"),
         Drop(layer + r"self_attn\.rotary_emb\.inv_freq"),
     )

@@ -159,7 +159,7 @@ def leaving(closes: int, mates: int = 4) -> Record:
             texts = asyncio.run(burst(running.url, first, count))
             record.must(texts == alone, "a batch-mate has another text")
             # Without batch-mates, the time until the blocks are free is that of the close.
-            asyncio.run(leave(running.url, first // 20, random.Random(first), rows=32))
+            asyncio.run(leave(running.url, first // 20, random.Random(first), rows=16))
             began = time.monotonic()
             while not facts.is_idle(running.url) and time.monotonic() - began < 10:
                 time.sleep(0.01)

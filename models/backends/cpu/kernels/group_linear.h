@@ -1,14 +1,15 @@
-// Linear with weights in groups (group_layout.h). Activations are rounded to int8 in blocks of 32 with a scale each. The
-// sums of a group are exact in int32; they are scaled and added up in float32 in the order of the inputs, so a row gives
-// the same bits in every batch.
+// Linear with weights in groups (group_layout.h). Activations are rounded to int8 in blocks of 32, 64 or 128 with a
+// scale each. The sums of a group are exact in int32; they are scaled and added up in float32 in the order of the inputs,
+// so a row gives the same bits in every batch.
 
-// Scale of 32 activations, and the sums of the first and the second 16 rounded values.
+// Scale of a block of activations, and the sums of the first and of the second half of its rounded values.
 struct RoundedBlock {
     float scale;
     int16_t sums[2];
 };
 
-template <class T> INLINE void quantize_block(const T* x, int64_t count, int8_t* out, RoundedBlock& block) {
+template <int ROUNDED, class T>
+INLINE void quantize_block(const T* x, int64_t count, int8_t* out, RoundedBlock& block) {
     alignas(64) float numbers[ROUNDED] = {};
     for (int64_t i = 0; i < count; i++) numbers[i] = widen(x[i]);
     // As in `quantize_row` of int8_linear.h.
@@ -36,36 +37,46 @@ template <class T> INLINE void quantize_block(const T* x, int64_t count, int8_t*
     block = {scale, {static_cast<int16_t>(sums[0]), static_cast<int16_t>(sums[1])}};
 }
 
-template <class T> void quantize_row_blocks(const BlockQuantization& p, int64_t begin, int64_t end) {
+template <int ROUNDED, class T> void quantize_row_blocks(const BlockQuantization& p, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) {
         const T* x = static_cast<const T*>(p.x) + row * p.stride;
         auto* out = reinterpret_cast<int8_t*>(p.out + row * p.row_bytes);
         auto* blocks = reinterpret_cast<RoundedBlock*>(p.out + row * p.row_bytes + p.padded);
         for (int64_t k = 0; k < p.padded; k += ROUNDED) {
-            const int64_t count = std::max<int64_t>(0, std::min(ROUNDED, p.width - k));
+            const int64_t count = std::max<int64_t>(0, std::min<int64_t>(ROUNDED, p.width - k));
             if (count == ROUNDED) {
-                quantize_block(x + k, ROUNDED, out + k, blocks[k / ROUNDED]);
+                quantize_block<ROUNDED>(x + k, ROUNDED, out + k, blocks[k / ROUNDED]);
             } else {
-                quantize_block(x + k, count, out + k, blocks[k / ROUNDED]);
+                quantize_block<ROUNDED>(x + k, count, out + k, blocks[k / ROUNDED]);
             }
         }
     }
 }
 
+template <class T> void quantize_rows_in_blocks(const BlockQuantization& p, int64_t begin, int64_t end) {
+    switch (p.rounded) {
+    case 128: return quantize_row_blocks<128, T>(p, begin, end);
+    case 64: return quantize_row_blocks<64, T>(p, begin, end);
+    default: return quantize_row_blocks<MIN_ROUNDED, T>(p, begin, end);
+    }
+}
+
 void quantize_blocks(DType dtype, const BlockQuantization& p, int64_t begin, int64_t end) {
-    dtype == FLOAT32 ? quantize_row_blocks<float>(p, begin, end) : quantize_row_blocks<bfloat16>(p, begin, end);
+    dtype == FLOAT32 ? quantize_rows_in_blocks<float>(p, begin, end) : quantize_rows_in_blocks<bfloat16>(p, begin, end);
 }
 
 // Rows of a tile. Each has sums of int32 and of float32, so that fewer rows fill the registers than in other products.
 constexpr int GROUP_TILE_ROWS = TILE_ROWS * 2 / 3;
 
-// Products of ROWS rows and one panel. BITS: bits of a code. STEP: inputs that are summed exactly, 16 or 32.
+// Products of ROWS rows and one panel. BITS: bits of a code. STEP: inputs that are summed exactly: 16, or the
+// activations that share a scale.
 // x: rows of rounded activations, `row_bytes` apart. tile, tiles: number of this tile and the number of tiles that
 // share the panel. sums: [ROWS][PANEL], float32.
 template <int BITS, int STEP, int ROWS>
 void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, const uint8_t* panel, int64_t tile,
                    int64_t tiles, float* sums) {
     using Layout = Codes<BITS>;
+    constexpr int64_t ROUNDED = STEP < MIN_ROUNDED ? MIN_ROUNDED : STEP;
     constexpr bool IS_FEW = ROWS < GROUP_TILE_ROWS / 2;
     // Distance in bytes at which a tile of few rows prefetches its own panel. Other tiles prefetch the next panel.
     constexpr int64_t DISTANCE_BYTES = 4096;
@@ -162,8 +173,12 @@ template <class Body> INLINE void with_constant_layout(const GroupWeight& w, con
         body(integral_constant<int, 6>{}, integral_constant<int, 16>{});
     } else if (w.group == 16) {
         body(integral_constant<int, 4>{}, integral_constant<int, 16>{});
-    } else {
+    } else if (w.rounded == 32) {
         body(integral_constant<int, 4>{}, integral_constant<int, 32>{});
+    } else if (w.rounded == 64) {
+        body(integral_constant<int, 4>{}, integral_constant<int, 64>{});
+    } else {
+        body(integral_constant<int, 4>{}, integral_constant<int, 128>{});
     }
 }
 
@@ -199,8 +214,8 @@ public:
         x_.resize(rows * linear_.row_bytes);
         for (int64_t row = 0; row < rows; row++) {
             const BlockQuantization one{row_of(row), 0, &x_[row * linear_.row_bytes], linear_.row_bytes, 1, width_,
-                                        linear_.w.padded};
-            quantize_row_blocks<T>(one, 0, 1);
+                                        linear_.w.padded, linear_.w.rounded};
+            quantize_rows_in_blocks<T>(one, 0, 1);
         }
     }
 

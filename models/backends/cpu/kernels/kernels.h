@@ -21,7 +21,10 @@
 
 enum DType : int32_t { FLOAT32 = 0, BFLOAT16 = 1 };
 
-enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6 };
+enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6, RELU_SQUARED = 7, SIGMOID = 8 };
+
+// How a router computes the score of an expert, see experts.h.
+enum RouterScore : int32_t { SOFTMAX_SCORE = 0, SIGMOID_SCORE = 1, SPARSE_MIXER_SCORE = 2 };
 
 // How the scales and minimums of a weight in groups are stored, see group_layout.h.
 enum ScaleStorage : int32_t { HALF = 0, HALF_MINIMUM = 1, HALF_ZERO = 2, SINGLE = 3, SINGLE_MINIMUM = 4, UNIT = 5, UNIT_MINIMUM = 6 };
@@ -39,8 +42,8 @@ constexpr int64_t PANEL = 32;
 // Numbers of a channel side by side in int8 panels.
 constexpr int64_t QUAD = 4;
 
-// Activations that share a scale in products with weights in groups.
-constexpr int64_t ROUNDED = 32;
+// Smallest number of activations that share a scale in products with weights in groups.
+constexpr int64_t MIN_ROUNDED = 32;
 
 // --- Parameters of the operations. Strides count numbers, not bytes, unless the comment says otherwise.
 
@@ -105,6 +108,14 @@ struct Scaling {
     double factor;
 };
 
+// The activation xIELU, all contiguous, see activations.h.
+struct Xielu {
+    const void* x;
+    void* out;
+    int64_t rows, width;
+    double alpha_p, alpha_n, beta, eps;
+};
+
 // One table of a RowSum and the rows that it contributes.
 struct TableLookup {
     const int64_t* index;  // [rows], or null: every row uses row 0 of the table
@@ -152,6 +163,7 @@ struct Attention {
     int64_t num_tiles, heads, kv_heads, head_dim;
     double scale;
     double cap;              // scores become cap * tanh(score / cap); 0 for no cap
+    const float* sinks;      // [heads]: score per head that takes part in the softmax and has no value; or null
 };
 
 // Activations, rounded to int8 with one scale per row, see int8_linear.h.
@@ -197,12 +209,13 @@ struct Int8Linear {
     Epilogue epilogue;
 };
 
-// Activations, rounded to int8 in blocks of `ROUNDED` numbers with a scale per block, see group_linear.h.
+// Activations, rounded to int8 in blocks with a scale each, see group_linear.h.
 struct BlockQuantization {
     const void* x;      // [rows, width], rows `stride` numbers apart
     int64_t stride;
     uint8_t* out;       // [rows, row_bytes]: `padded` int8 values, then a `RoundedBlock` per block
     int64_t row_bytes, rows, width, padded;
+    int64_t rounded;    // numbers of a block: 32, 64 or 128
 };
 
 // A packed weight whose channels have a scale for each group of inputs, see group_layout.h.
@@ -214,6 +227,7 @@ struct GroupWeight {
     int64_t header_bytes;
     int64_t scale_storage;  // a ScaleStorage
     int64_t padded;         // inputs, padded to whole blocks
+    int64_t rounded;        // activations that share a scale
     int64_t columns;        // output channels
 };
 
@@ -236,12 +250,19 @@ struct GroupRows {
 
 // The experts of each row and their shares, see experts.h.
 struct Routing {
-    const void* logits;     // [rows, num_experts], rows `stride` numbers apart
+    const void* logits;       // [rows, num_experts], rows `stride` numbers apart
     int64_t stride, rows, num_experts;
-    int64_t choices;        // experts of a row
-    int64_t is_normalized;  // whether the shares of a row have the sum one
-    float* shares;          // [rows, choices]
-    int64_t* experts;       // [rows, choices], the largest logit first
+    int64_t choices;          // experts of a row
+    int64_t score;            // a RouterScore
+    const float* correction;  // [num_experts], added to the scores for the choice only, or null
+    int64_t groups;           // equal groups of experts
+    int64_t groups_per_row;   // groups of which experts may be chosen
+    int64_t group_members;    // largest scores whose sum ranks a group
+    int64_t is_normalized;    // whether the shares of a row are divided by their sum plus `epsilon`
+    double epsilon, scale;    // scale: factor of the shares
+    double tolerance;         // SPARSE_MIXER_SCORE only
+    float* shares;            // [rows, choices]
+    int64_t* experts;         // [rows, choices], the best first
 };
 
 // The pairs of a row and one of its experts, sorted by expert, see experts.h. Pair `row * choices + choice` is choice
@@ -337,6 +358,70 @@ struct Draw {
     float* highest;             // [rows]: largest scaled logit that can be drawn, or infinity
 };
 
+// One token of each row through a short convolution, then SiLU or a product with `multiplier`, see mixers.h.
+struct ConvolutionStep {
+    const void* x;           // [rows, width], rows `stride` numbers apart
+    const void* gate;        // like x: factor of x, or null
+    const void* multiplier;  // like x: factor of the result instead of SiLU, or null
+    int64_t stride;
+    const float* weights;    // [taps, channels], the most distant token first
+    const float* bias;       // [channels], or null
+    float* windows;          // [slots, taps - 1, channels]: earlier inputs
+    const int64_t* slots;    // [rows]
+    void* out;               // [rows, width], rows `out_stride` numbers apart: float32, or with `multiplier` like x
+    int64_t out_stride;
+    int64_t rows, width;
+    int64_t first, channels, taps;  // x has the channels from `first` on
+    double scale;            // factor of x
+};
+
+// One token of each row through the gated delta rule, see mixers.h.
+struct GatedDeltaStep {
+    const float* inputs;         // [rows, 2 * key_heads * key_dim + heads * value_dim]: queries, keys, values
+    const void* beta;            // [rows, heads], rows `beta_stride` numbers apart
+    int64_t beta_stride;
+    const void* decay;           // [rows, heads], rows `decay_stride` numbers apart
+    int64_t decay_stride;
+    const float* decay_bias;     // [heads]
+    const float* decay_factors;  // [heads]
+    float* memory;               // [slots, heads, key_dim, value_dim]
+    const int64_t* slots;        // [rows]
+    void* out;                   // [rows, heads, value_dim], contiguous
+    int64_t rows, heads, key_heads, key_dim, value_dim;
+};
+
+// One token of each row through a selective state space, see mixers.h.
+struct StateSpaceStep {
+    const float* inputs;          // [rows, heads * head_dim + 2 * groups * state_size]: values, keys, queries
+    const void* time_step;        // [rows, heads], rows `stride` numbers apart
+    int64_t stride;
+    const float* time_step_bias;  // [heads]
+    const float* decay_factors;   // [heads]
+    const float* skip;            // [heads]
+    float* memory;                // [slots, heads, head_dim, state_size]
+    const int64_t* slots;         // [rows]
+    void* out;                    // [rows, heads, head_dim], contiguous
+    int64_t rows, heads, head_dim, groups, state_size;
+    double time_scale;            // factor of time_step
+};
+
+// RMS norm with a gate, see mixers.h.
+struct GatedNorm {
+    const void* x;       // [rows, groups, width], contiguous
+    const void* gate;    // [rows, groups, width], rows `stride` numbers apart
+    int64_t stride;
+    const void* weight;  // [width] or [groups, width]; null: no norm
+    void* out;           // [rows, groups, width], contiguous
+    int64_t rows, groups, width;
+    int64_t is_shared;   // all groups have the same weight
+    int64_t gate_first;  // the gate is applied before the norm
+    double eps;
+    double gate_scale;   // factor of the gate before SiLU
+};
+
+// Largest dimension of a head of the gated delta rule.
+constexpr int64_t MAX_MIXER_DIM = 512;
+
 // --- Layouts that several kernels share.
 
 // A block of rows stays in a core's cache while it is multiplied by one panel after another.
@@ -385,6 +470,7 @@ constexpr int64_t GRAIN = 32768;
     X(take_rows, RowGather, p.rows, p.width)                                                               \
     X(add, Sum, p.rows, p.width)                                                                           \
     X(scale, Scaling, p.rows, p.width)                                                                     \
+    X(xielu, Xielu, p.rows, 4 * p.width)                                                                   \
     X(sum_of_rows, RowSum, p.rows, p.count * p.width)                                                      \
     X(means_of_spans, SpanMean, p.count, p.rows / std::max<int64_t>(1, p.count) * p.width)                 \
     X(attend, Attention, p.num_tiles * p.kv_heads, GRAIN)                                                  \
@@ -403,7 +489,11 @@ constexpr int64_t GRAIN = 32768;
     X(unpack_rows, WeightRows, p.count, 8 * p.width)                                                       \
     X(unpack_int8_rows, WeightRows, p.count, p.width)                                                      \
     X(logits_top_k, LogitsTopK, p.rows, p.width)                                                           \
-    X(draw, Draw, p.rows, p.width)
+    X(draw, Draw, p.rows, p.width)                                                                         \
+    X(convolution_step, ConvolutionStep, p.rows, 4 * p.taps * p.width)                                     \
+    X(gated_delta_step, GatedDeltaStep, p.rows * p.heads, 2 * p.key_dim * p.value_dim)                     \
+    X(state_space_step, StateSpaceStep, p.rows * p.heads, 2 * p.head_dim * p.state_size)                   \
+    X(gated_norm, GatedNorm, p.rows * p.groups, 4 * p.width)
 
 enum Operation : int64_t {
 #define X(name, ...) OPERATION_##name,

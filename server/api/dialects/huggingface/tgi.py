@@ -73,7 +73,7 @@ def _error(error: RequestError, request_id: str) -> dict[str, str]:
 
 
 TGI_ERRORS = ErrorShape(
-    statuses={500: 424, 504: 500},
+    statuses={500: 424},
     body=_error,
     answer=TgiErrorAnswer,
     fields={

@@ -1,0 +1,25 @@
+"""Weights of a short causal convolution over the tokens of a text, separate for each channel."""
+
+from __future__ import annotations
+
+from models.backends import interface as ops
+from models.layers.linear import ConvolutionWeights
+
+
+class CausalConvolution(ConvolutionWeights):
+    """Convolution of each channel with its own weights: the current token and the `kernel_size - 1` before it.
+
+    weight: [channels, 1, kernel_size], bias: [channels] or None, model dtype.
+    """
+
+    def __init__(self, channels: int, kernel_size: int, bias: bool) -> None:
+        super().__init__(channels, 1, kernel_size, bias)
+        self._numbers: ops.Convolution | None = None
+
+    @property
+    def numbers(self) -> ops.Convolution:
+        """The weights in the layout of the operations, which is made at the first use."""
+        if self._numbers is None:
+            bias = None if self.bias is None else self.bias.float()
+            self._numbers = ops.Convolution(self.weight[:, 0].T.float().contiguous(), bias)
+        return self._numbers
