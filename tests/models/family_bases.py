@@ -80,6 +80,7 @@ RECENT = tuple(
         "seed_oss": "SeedOss",
         "apertus": "Apertus",
         "phimoe": "Phimoe",
+        "ministral3": "Ministral3",
     }.items()
 )
 LONGFORMER = {"model_type": "longformer", "architectures": ["LongformerModel"], "hidden_size": 48}

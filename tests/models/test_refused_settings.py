@@ -116,6 +116,8 @@ REFUSED = [
     ("phimoe", "router_jitter_noise", -0.1),
     ("phimoe", "rope_scaling", {"type": "linear", "factor": 2.0}),
     ("phimoe", "rope_scaling", {"type": "longrope", "short_factor": [1.0] * 4, ORIGINAL: 64}),
+    ("ministral3", "layer_types", ["full_attention"] * 4),
+    ("ministral3", "rope_parameters", {"rope_type": "default", ORIGINAL: 64}),
     ("modernbert", "sliding_window", 8),
     ("opt", "word_embed_proj_dim", 0),
     ("opt", "word_embed_proj_dim", "16"),
@@ -208,7 +210,7 @@ NAME_IN_MESSAGE = {
 def test_unsupported_settings_are_refused_by_name(kind, name, value):
     hf = {**BASES[kind], name: value}
     inner = ["factor", "_factor", "rope_type", "type", "partial_rotary_factor", "beta_fast", "rope_scaling"]
-    inner += ["alpha", "short_mscale"]
+    inner += ["alpha", "short_mscale", "llama_4_scaling_beta"]
     inner = inner if name.startswith("rope_") else []
     with pytest.raises(ConfigError) as error:
         build(hf)
