@@ -161,6 +161,10 @@ REFUSED = [
     ("persimmon", "partial_rotary_factor", 0.0),
     ("modernbert-decoder", "sliding_window", 8),
     ("modernbert-decoder", "layer_types", ["chunked_attention"] * 4),
+    ("gemma3n_text", "num_kv_shared_layers", 4),
+    ("gemma3n_text", "intermediate_size", [48, 48]),
+    ("gemma3n_text", "activation_sparsity_pattern", [0.5, 1.5, 0.0, 0.0]),
+    ("gemma3n_text", "altup_active_idx", 4),
     ("gemma4_text", "use_bidirectional_attention", "all"),
     ("gemma4_text", "enable_moe_block", True),
     ("gemma4_text", "num_kv_shared_layers", 4),
@@ -190,6 +194,7 @@ REFUSED = [
 ]
 NAME_IN_MESSAGE = {
     "swiglu_limit": "limit",
+    "altup_active_idx": "stream",
     "n_group": "groups",
     "attention_chunk_size": "attention chunk",
     "rms_norm_eps": "eps",
