@@ -31,6 +31,7 @@ from models.config.heads import (
 )
 from models.config.layers import (
     Activation,
+    AlternatingLayerConfig,
     ConvolutionLayerConfig,
     FeedForwardConfig,
     LayerConfig,
@@ -39,7 +40,7 @@ from models.config.layers import (
     RouterConfig,
     XieluFeedForwardConfig,
 )
-from models.config.model import ModelConfig, StackConfig
+from models.config.model import ModelConfig, StackConfig, StreamsConfig
 from models.config.norms import NormConfig, NormSlots, QueryKeyNorm
 from models.config.positions import (
     AlibiConfig,
@@ -69,6 +70,7 @@ __all__ = [
     "CHUNK_TOKENS",
     "Activation",
     "AlibiConfig",
+    "AlternatingLayerConfig",
     "AttentionConfig",
     "BucketBiasConfig",
     "ClassificationHead",
@@ -114,6 +116,7 @@ __all__ = [
     "StackConfig",
     "StateSpaceConfig",
     "StateSpaceMultipliers",
+    "StreamsConfig",
     "TokenClassificationHead",
     "XieluFeedForwardConfig",
     "YarnScaling",

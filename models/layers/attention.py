@@ -172,7 +172,7 @@ class Attention(nn.Module):
     def _normalize_values(self, x: Tensor) -> Tensor:
         """Apply the value norm: [tokens, kv_heads * head_dim] -> [tokens, kv_heads, head_dim]."""
         values = self._split_heads(x)
-        return values if self.value_norm is None else self.value_norm(values)  # type: ignore[no-any-return]
+        return values if self.value_norm is None else self.value_norm(values)
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], x.shape[1] // self.config.head_dim, self.config.head_dim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from models.config import LayerInputConfig, PerLayerEmbeddingConfig
@@ -21,7 +22,7 @@ class PerLayerEmbedding(nn.Module):
 
     def __init__(self, config: PerLayerEmbeddingConfig, num_layers: int, hidden_size: int) -> None:
         super().__init__()
-        self.width, self.num_layers = config.width, num_layers
+        self.width, self.num_layers, self.rows = config.width, num_layers, config.vocab_size
         self.tokens = EmbeddingTable(config.vocab_size, num_layers * config.width)
         self.projection = Linear(hidden_size, num_layers * config.width, bias=False)
         self._projection_scale = hidden_size**-0.5
@@ -29,6 +30,7 @@ class PerLayerEmbedding(nn.Module):
 
     def forward(self, token_ids: Tensor, x: Tensor) -> Tensor:
         assert self.norm is not None
+        token_ids = torch.where(token_ids < self.rows, token_ids, 0)
         projected = (self.projection(x) * self._projection_scale).view(x.shape[0], self.num_layers, self.width)
         rows = (self.tokens(token_ids) * self.width**0.5).view(x.shape[0], self.num_layers, self.width)
         vectors: Tensor = (self.norm(projected) + rows) * 2**-0.5
@@ -51,9 +53,14 @@ class LayerWithInput(Layer):
 
     def forward(self, x: Tensor, step: StepInputs) -> Tensor:
         x = super().forward(x, step)
-        if self.input_gate is not None and self.input_projection is not None:
-            assert step.layer_inputs is not None, "the stack has no per-layer embeddings"
-            inputs = step.select_rows(self.index, step.layer_inputs[:, self.index].contiguous())
-            result = self.input_projection(self.input_gate(x, self.activation, inputs))
-            x = x + (result if self.input_norm is None else self.input_norm(result))
+        if self.input_gate is not None:
+            x = x + self.input_result(x, step)
         return x if self.output_scale is None else x * self.output_scale
+
+    def input_result(self, x: Tensor, step: StepInputs) -> Tensor:
+        """`norm(project(act(gate(x)) * input))`. x: [n, hidden], see `StepInputs.select_rows`. Returns [n, hidden]."""
+        assert self.input_gate is not None and self.input_projection is not None
+        assert step.layer_inputs is not None, "the stack has no per-layer embeddings"
+        inputs = step.select_rows(self.index, step.layer_inputs[:, self.index].contiguous())
+        result: Tensor = self.input_projection(self.input_gate(x, self.activation, inputs))
+        return result if self.input_norm is None else self.input_norm(result)

@@ -28,7 +28,7 @@ from models.families.shared.rename_rules import renamed
 from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
 from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_rules
 from models.families.shared.text_part import text_settings
-from models.families.shared.windows import typed_windows
+from models.families.shared.windows import key_value_layers, typed_windows
 from weights.rules import Drop, Rename, Rule
 
 _DEFAULTS = {
@@ -114,16 +114,9 @@ def _attentions(
     fields: Fields, text: Mapping[str, Any], norm: NormConfig, windows: Sequence[int | None]
 ) -> list[AttentionConfig]:
     shapes, bias = _head_shapes(fields, windows), fields.flag("attention_bias", False)
-    num_shared = fields.integer("num_kv_shared_layers", 0, least=0)
-    first_shared = len(windows) - num_shared
+    sources = key_value_layers(windows, fields.integer("num_kv_shared_layers", 0, least=0))
     attentions: list[AttentionConfig] = []
-    for index, (window, (head_dim, num_kv_heads)) in enumerate(zip(windows, shapes, strict=True)):
-        source = None
-        if index >= first_shared:
-            alike = [other for other in range(first_shared) if (windows[other] is None) == (window is None)]
-            if not alike:
-                raise ConfigError(f"'num_kv_shared_layers': {num_shared} leaves layer {index} without keys and values")
-            source = alike[-1]
+    for window, (head_dim, num_kv_heads), source in zip(windows, shapes, sources, strict=True):
         attentions.append(
             AttentionConfig(
                 num_heads=fields.integer("num_attention_heads"),
@@ -185,29 +178,42 @@ def gemma4_rules(
     model: ModelConfig, hf: Mapping[str, Any], architecture: str, multimodal: bool, other_parts: str
 ) -> Sequence[Rule]:
     """Rules for the text part. other_parts: regular expression, names of the parts that are not served."""
-    assert model.decoder is not None
     settings = text_settings(hf) if multimodal else hf
+    text = (
+        *layer_input_rules(model),
+        *(_values_of_keys(model) if settings.get("attention_k_eq_v") else ()),
+        Rename(r"model\.layers\.(\d+)\.layer_scalar", r"decoder.layers.\1.output_scale"),
+        *rotary_rules(model, hf, architecture),
+    )
+    return text_part_rules(text, other_parts) if multimodal else text
+
+
+def layer_input_rules(model: ModelConfig) -> Sequence[Rule]:
+    """Rules for vectors per layer, and for layers that read the keys and values of another one."""
+    assert model.decoder is not None
     layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
     readers = [
         index
         for index, one in enumerate(model.decoder.layers)
         if one.attention is not None and one.attention.key_value_layer is not None
     ]
-    text = (
+    return (
         # Layers that read the keys and values of another one may have unused tensors of their own.
         Drop(rf"model\.layers\.(?:{_numbers(readers)})\.self_attn\.(?:[kv]_proj|[kv]_norm)\..*"),
-        *(_values_of_keys(model) if settings.get("attention_k_eq_v") else ()),
-        Rename(layer + r"layer_scalar", ours + "output_scale"),
         Rename(layer + r"per_layer_input_gate\.weight", ours + "input_gate.weight"),
         Rename(layer + r"per_layer_projection\.weight", ours + "input_projection.weight"),
         Rename(layer + r"post_per_layer_input_norm\.weight", ours + "input_norm.weight"),
         Rename(r"model\.embed_tokens_per_layer\.weight", "decoder.per_layer.tokens.weight"),
         Rename(r"model\.per_layer_model_projection\.weight", "decoder.per_layer.projection.weight"),
         Rename(r"model\.per_layer_projection_norm\.weight", "decoder.per_layer.norm.weight"),
-        *rotary_rules(model, hf, architecture),
     )
-    if not multimodal:
-        return text
+
+
+def text_part_rules(text: Sequence[Rule], other_parts: str) -> Sequence[Rule]:
+    """Rules for a checkpoint with other parts beside the text part.
+
+    other_parts: regular expression, names of the parts that are not served.
+    """
     return (*renamed(text, r"model\.", r"model\.language_model\."), Drop(rf"(?:model\.)?(?:{other_parts})\..*"))
 
 
