@@ -54,7 +54,8 @@ HARMLESS = {
     "lfm2": "conv_L_cache conv_bias intermediate_size",
     "mamba2": "rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_max time_step_min time_step_rank",
     "nemotron_h": "expand mamba_proj_bias moe_shared_expert_overlap n_shared_experts num_logits_to_keep "
-    "num_nextn_predict_layers rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_max use_mamba_kernels",
+    "num_nextn_predict_layers rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_max "
+    "use_mamba_kernels",
     "qwen3_next": "intermediate_size",
     "hunyuan_v1_dense": "pretraining_tp eod_token_id",
     "llama": "pretraining_tp",
