@@ -48,7 +48,15 @@ HARMLESS = {
     "gemma3": "mm_tokens_per_image",
     "gemma3_text": "_sliding_window_pattern",
     "glm4_moe": "topk_group num_mtp_layers num_nextn_predict_layers",
+    "falcon_h1": "mamba_expand num_logits_to_keep",
     "gpt2": "reorder_and_upcast_attn",
+    "granitemoehybrid": "attention_bias attention_multiplier num_key_value_heads",
+    "lfm2": "conv_L_cache conv_bias intermediate_size",
+    "mamba2": "rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_max time_step_min time_step_rank",
+    "nemotron_h": "expand mamba_proj_bias moe_shared_expert_overlap n_shared_experts num_logits_to_keep "
+    "num_nextn_predict_layers rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_max "
+    "use_mamba_kernels",
+    "qwen3_next": "intermediate_size",
     "hunyuan_v1_dense": "pretraining_tp eod_token_id",
     "llama": "pretraining_tp",
     "longformer": "tie_word_embeddings onnx_export",
@@ -76,8 +84,8 @@ The reference never reads them, or they need another setting to have an effect (
 """
 
 
-NEEDED = {"glm4_moe": {"head_dim": 128}}
-"""Settings that a family needs beside its defaults, whose heads do not divide the hidden size."""
+NEEDED = {"glm4_moe": {"head_dim": 128}, "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16}}
+"""Settings that a family needs beside its defaults: heads that divide the hidden size, and types of the layers."""
 
 
 def settings(kind: str) -> dict[str, Any]:

@@ -151,6 +151,8 @@ REFUSED = [
     ("falcon_h1", "ssm_multipliers", [1.0] * 4),
     ("falcon_h1", "mlp_multipliers", [1.0, "1"]),
     ("falcon_h1", "mamba_d_head", 9),
+    ("falcon_h1", "mamba_d_ssm", 66),
+    ("granitemoehybrid", "mamba_n_heads", 7),
     ("falcon_h1", "hidden_act", "gelu"),
     ("nemotron_h", "moe_latent_size", 16),
     ("nemotron_h", "attention_bias", True),
