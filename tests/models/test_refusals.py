@@ -43,6 +43,7 @@ HARMLESS = {
     "deberta-v2": "tie_word_embeddings legacy relative_attention max_relative_positions",
     "distilbert": "tie_word_embeddings sinusoidal_pos_embds",
     "electra": "tie_word_embeddings",
+    "ernie4_5_moe": "moe_layer_end_index",
     "exaone4": "sliding_window_pattern",
     "falcon": "num_kv_heads num_ln_in_parallel_attn",
     "gemma3": "mm_tokens_per_image",

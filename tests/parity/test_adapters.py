@@ -39,6 +39,8 @@ TARGET_MODULES = {
     "mixtral": ATTENTION,
     "qwen2-moe": [*ATTENTION, "shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"],
     "qwen3-moe": ATTENTION,
+    "glm4-moe": [*ATTENTION, *(f"shared_experts.{part}_proj" for part in ("gate", "up", "down"))],
+    "phimoe": ATTENTION,
     "longt5": r".*(\.o|\.wi|\.wi_\d|\.wo|\.SelfAttention\.[qkv]|EncDecAttention\.[qkv])",
 }
 """Target modules of families in which some linear layers cannot be adapted: experts, gates, summary projections."""
