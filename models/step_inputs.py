@@ -425,6 +425,8 @@ class SymbolicStepInputs(StepInputs):
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         if isinstance(attention, FullSequenceAttention):
             raise NotTraceable("attention over full sequences")
+        if attention.config.query_scale is not None:
+            raise NotTraceable("queries that grow with their position")
         if attention.gate is not None:
             raise NotTraceable("attention with a gate")
         return super().self_attention(layer, attention, hidden)

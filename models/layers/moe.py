@@ -111,6 +111,8 @@ class MixtureOfExperts(nn.Module):
 
     def _mix(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
         """`PackedExperts.mix` with experts that are apart, and compute one after another."""
+        if isinstance(x, SymbolicTensor):
+            raise NotTraceable("experts that are apart")
         by_expert = experts.flatten().argsort(stable=True)
         counts = torch.bincount(experts.flatten(), minlength=self.config.num_experts).tolist()
         inputs = torch.split(x[by_expert // experts.shape[1]], counts)
