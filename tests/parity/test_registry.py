@@ -19,7 +19,7 @@ from server.ipc.descriptions import ModelSpec
 from tests.engine import test_speech
 from tests.engine.harness import Pair, as_transformers_settings, generate, reference, run
 from tests.engine.tiny_checkpoints import GENERATING
-from tests.parity import speech, test_native, test_text_of_picture_models
+from tests.parity import speech, test_native, test_text_of_further_picture_models, test_text_of_picture_models
 from tests.parity.checkpoints import load, random_ids, save
 from tests.parity.decoder_cases import MORE_CASES
 from tests.parity.test_decoders import CASES as DECODERS
@@ -32,6 +32,7 @@ GENERATING_TASKS = {"generate", "translate"}
 TESTED_ELSEWHERE = {
     # The text part of `gemma3` (with images) is `gemma3_text` with other tensor names.
     "gemma3": test_text_of_picture_models.test_text_part,
+    **dict.fromkeys(test_text_of_further_picture_models.SHAPES, test_text_of_further_picture_models.test_text_part),
     "whisper": test_speech.test_four_beams_equal_transformers,
     "triptych": test_native,
 }
@@ -46,7 +47,11 @@ def shapes_compared() -> Counter[str]:
     """Number of shapes per family whose hidden states, logits and greedy texts are compared."""
     found = Counter(config.model_type for _, config, *_ in (DECODERS | MORE_CASES | SEQ2SEQ).values())
     found += Counter(model_type_of(stem) for stem, *_ in (BODIES | SPARSE | SPARSE_SEQ2SEQ).values())
-    return found + Counter({"whisper": len(speech.SHAPES), "triptych": len(test_native.BODIES), "gemma3": 2})
+    return (
+        found
+        + Counter({"whisper": len(speech.SHAPES), "triptych": len(test_native.BODIES), "gemma3": 2})
+        + Counter(test_text_of_further_picture_models.SHAPES)
+    )
 
 
 def shapes_with_beams() -> Counter[str]:
