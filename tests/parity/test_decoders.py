@@ -88,8 +88,12 @@ def expected(oracle, texts):
     """Last hidden states and logits of each text, computed one text at a time."""
     results = []
     for text in texts:
-        output = oracle(torch.tensor([text], device=oracle.device), output_hidden_states=True)
-        results.append((output.hidden_states[-1][0], output.logits[0]))
+        ids = torch.tensor([text], device=oracle.device)
+        output = oracle(ids, output_hidden_states=True)
+        hidden = output.hidden_states[-1]
+        if hidden.dim() > 3:  # the streams of the last layer
+            hidden = oracle.model(ids).last_hidden_state
+        results.append((hidden[0], output.logits[0]))
     return results
 
 
