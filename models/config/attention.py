@@ -63,6 +63,8 @@ class AttentionConfig:
     output_gate: bool = False
     """The result is multiplied by the sigmoid of a projection of the input, before the output projection (Qiu et al.
     2025, arXiv:2505.06708). The projection has a bias where the queries have one."""
+    output_scale: float = 1.0
+    """Factor of the result of the output projection."""
 
     values_are_keys: ClassVar[bool] = False
     """Whether the keys serve as values too, so that a cache stores them once."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import accumulate
 
-import torch
 from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.config import AttentionConfig, QueryKeyNorm, RopeConfig
-from models.layers.activations import by_rows
 from models.layers.linear import Linear, concatenate, parameter
 from models.layers.norms import Norm, PerHeadNorm, make_norm
 from models.layers.positions import Rotation
@@ -85,14 +83,14 @@ class Attention(nn.Module):
     def pack(self, packer: ops.LinearPacker, projection_packer: ops.LinearPacker, one_input: bool) -> None:
         """Replace the weights by packed ones.
 
-        packer: packs the output projection and its gate.
-        projection_packer: packs the query, key and value projections. Its `out_dtype` becomes the dtype of
-            queries, keys and values.
+        packer: packs the output projection.
+        projection_packer: packs the query, key and value projections, and the gate. Its `out_dtype` becomes the
+            dtype of queries, keys and values.
         one_input: whether the three projections have the same input. They are then packed as one product.
         """
         self.output.pack(packer)
         if self.gate is not None:
-            self.gate.pack(packer)
+            self.gate.pack(projection_packer)
         if self.merged is not None:
             return
         linears = [self.query]
@@ -143,9 +141,9 @@ class Attention(nn.Module):
         attended = attended.flatten(-2)
         if self.gate is not None:
             assert hidden is not None
-            attended = attended * by_rows(torch.sigmoid, self.gate(hidden)).to(attended.dtype)
+            attended = self.gate(hidden, "sigmoid", multiplier=attended)
         output: Tensor = self.output(attended)
-        return output
+        return output if self.config.output_scale == 1.0 else output * self.config.output_scale
 
     def _clip(self, x: Tensor) -> Tensor:
         """Limit projections to `-clip` .. `clip` where the configuration has a clip (MosaicML 2023)."""

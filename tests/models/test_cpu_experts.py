@@ -25,7 +25,11 @@ PLAIN = MixtureOfExpertsConfig(FeedForwardConfig(24, "silu", gated=True, bias=Fa
 WIDE = MixtureOfExpertsConfig(FeedForwardConfig(70, "gelu", gated=True, bias=True), 9, 4, RouterConfig(False))
 UNGATED = MixtureOfExpertsConfig(FeedForwardConfig(33, "relu", gated=False, bias=True), 3, 1, RouterConfig(False))
 SHARED = replace(PLAIN, shared=FeedForwardConfig(40, "silu", gated=True, bias=False), shared_gate=True)
-CONFIGS = {"plain": PLAIN, "wide": WIDE, "ungated": UNGATED, "shared": SHARED}
+GROUPED = RouterConfig(True, "sigmoid", bias=True, correction=True, groups=3, groups_per_token=2, group_members=2)
+SHARED_ALWAYS = MixtureOfExpertsConfig(
+    FeedForwardConfig(24, "relu_squared"), 9, 3, GROUPED, FeedForwardConfig(40, "silu", gated=True, bias=False)
+)
+CONFIGS = {"plain": PLAIN, "wide": WIDE, "ungated": UNGATED, "shared": SHARED, "shared always": SHARED_ALWAYS}
 HIDDEN = 45
 REFERENCES = {"int8": ReferenceInt8Weight, "int4": ReferenceInt4Weight}
 

@@ -104,6 +104,24 @@ def test_separate_and_fused_expert_tensors_load_alike(family, tmp_path):
         assert torch.equal(one, other), name
 
 
+def test_the_correction_of_a_router_is_float32_in_every_dtype(tmp_path):
+    """Rounding it would change which experts a token uses. The choice counts it, the shares do not."""
+    experts = {"n_routed_experts": 4, "moe_intermediate_size": 16, "first_k_dense_replace": 0, "num_experts_per_tok": 2}
+    oracle = save(tmp_path, transformers.Glm4MoeConfig(**_SIZES, **_HEADS, **experts), "Glm4MoeForCausalLM")
+    expected = oracle.model.layers[1].mlp.gate.e_score_correction_bias
+    for dtype in (torch.bfloat16, torch.float32):
+        moe = load(tmp_path, torch.device("cpu"), dtype).transformer.decoder.layers[1].feed_forward
+        assert moe.router.correction.dtype == torch.float32 and torch.equal(moe.router.correction, expected)
+    x = torch.randn(30, 32)
+    shares, chosen = moe.router.choose(x)
+    moe.router.correction[3] += 10
+    others, experts = moe.router.choose(x)
+    assert (experts == 3).any(1).all() and not (chosen == 3).any(1).all()
+    stays = (chosen == 3).any(1)
+    torch.testing.assert_close(shares[stays].sum(1), torch.ones(int(stays.sum())))
+    torch.testing.assert_close(others.sum(1), torch.ones(30))
+
+
 def test_int8_keeps_the_router_unquantised(tmp_path):
     """int8 quantises all experts, but neither the router nor the gate of the shared expert."""
     experts = {"num_experts": 4, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 20}

@@ -116,6 +116,54 @@ REFUSED = [
     ("phimoe", "router_jitter_noise", -0.1),
     ("phimoe", "rope_scaling", {"type": "linear", "factor": 2.0}),
     ("phimoe", "rope_scaling", {"type": "longrope", "short_factor": [1.0] * 4, ORIGINAL: 64}),
+    ("ministral3", "layer_types", ["full_attention"] * 4),
+    ("ministral3", "rope_parameters", {"rope_type": "default", ORIGINAL: 64}),
+    ("qwen3_next", "hidden_act", "gelu"),
+    ("qwen3_next", "linear_num_value_heads", 20),
+    ("qwen3_next", "layer_types", ["full_attention"] * 3),
+    ("qwen3_next", "layer_types", ["sliding_attention"] * 4),
+    ("qwen3_next", "decoder_sparse_step", 0),
+    ("qwen3_5_text", "hidden_act", "relu"),
+    ("qwen3_5_text", "linear_conv_kernel_dim", 1),
+    ("qwen3_5_text", "full_attention_interval", 0),
+    ("qwen3_5_text", "partial_rotary_factor", 1.5),
+    ("qwen3_5", "text_config", None),
+    ("qwen3_5_moe_text", "num_experts_per_tok", 300),
+    ("qwen3_5_moe_text", "layer_types", "linear_attention"),
+    ("lfm2", "conv_L_cache", 1),
+    ("lfm2", "full_attn_idxs", "all"),
+    ("lfm2", "block_multiple_of", 0),
+    ("lfm2", "layer_types", ["mamba"] * 4),
+    ("lfm2_moe", "layer_types", None),
+    ("lfm2_moe", "routed_scaling_factor", 0),
+    ("lfm2_moe", "num_dense_layers", -1),
+    ("lfm3", "attention_bias", True),
+    ("lfm3", "layer_types", ["chunked_attention"] * 4),
+    ("lfm3", "sliding_window", 0),
+    ("lfm3", "rope_parameters", {"rope_type": "default"}),
+    ("granitemoehybrid", "position_embedding_type", "alibi"),
+    ("granitemoehybrid", "hidden_act", "relu"),
+    ("granitemoehybrid", "mamba_d_head", 16),
+    ("granitemoehybrid", "mamba_n_groups", 3),
+    ("granitemoehybrid", "time_step_limit", [0.5, 0.1]),
+    ("granitemoehybrid", "logits_scaling", 0),
+    ("granitemoehybrid", "layer_types", ["moe"] * 4),
+    ("falcon_h1", "ssm_multipliers", [1.0] * 4),
+    ("falcon_h1", "mlp_multipliers", [1.0, "1"]),
+    ("falcon_h1", "mamba_d_head", 9),
+    ("falcon_h1", "hidden_act", "gelu"),
+    ("nemotron_h", "moe_latent_size", 16),
+    ("nemotron_h", "attention_bias", True),
+    ("nemotron_h", "tie_word_embeddings", True),
+    ("nemotron_h", "sliding_window", 8),
+    ("nemotron_h", "mamba_hidden_act", "gelu"),
+    ("nemotron_h", "hybrid_override_pattern", "M-X"),
+    ("nemotron_h", "layers_block_type", ["conv"]),
+    ("nemotron_h", "layers_block_type", "M-"),
+    ("mamba2", "expand", 3),
+    ("mamba2", "n_groups", 3),
+    ("mamba2", "hidden_act", "gelu"),
+    ("mamba2", "time_step_limit", [0.0]),
     ("modernbert", "sliding_window", 8),
     ("opt", "word_embed_proj_dim", 0),
     ("opt", "word_embed_proj_dim", "16"),
@@ -201,6 +249,10 @@ NAME_IN_MESSAGE = {
     "relative_attention_max_distance": "max_distance",
     "num_key_value_heads": "num_kv_heads",
     "num_experts_per_tok": "experts_per_token",
+    "n_groups": "num_groups",
+    "mamba_n_groups": "num_groups",
+    "linear_num_value_heads": "num_value_heads",
+    "layers_block_type": "layer_types",
     "topk_group": "groups_per_token",
     "router_jitter_noise": "tolerance",
     "rotary_pct": "rope needs an even number",
@@ -213,7 +265,7 @@ NAME_IN_MESSAGE = {
 def test_unsupported_settings_are_refused_by_name(kind, name, value):
     hf = {**BASES[kind], name: value}
     inner = ["factor", "_factor", "rope_type", "type", "partial_rotary_factor", "beta_fast", "rope_scaling"]
-    inner += ["alpha", "short_mscale"]
+    inner += ["alpha", "short_mscale", "llama_4_scaling_beta"]
     inner = inner if name.startswith("rope_") else []
     with pytest.raises(ConfigError) as error:
         build(hf)
@@ -229,6 +281,11 @@ def test_unsupported_settings_are_refused_by_name(kind, name, value):
 def test_unsupported_mpt_attention_settings_are_refused(name, value):
     with pytest.raises(ConfigError, match=name):
         build({**MPT, "attn_config": {name: value}})
+
+
+def test_a_factor_of_the_attention_input_excludes_biases():
+    with pytest.raises(ConfigError, match="attention_in_multiplier"):
+        build({**BASES["falcon_h1"], "attention_bias": True, "attention_in_multiplier": 0.5})
 
 
 def test_newer_falcon_layers_must_be_parallel():

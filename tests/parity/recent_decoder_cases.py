@@ -210,6 +210,25 @@ RECENT_CASES = {
         hidden_act="relu2",
         rope_parameters={"rope_type": "default", "rope_theta": 500.0},
     ),
+    "ministral3": _case(
+        "Ministral3",
+        num_key_value_heads=2,
+        head_dim=12,
+        rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.7},
+    ),
+    "ministral3-window-tied": _case(
+        "Ministral3",
+        num_key_value_heads=4,
+        head_dim=8,
+        sliding_window=5,
+        tie_word_embeddings=True,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 500.0,
+            "original_max_position_embeddings": 6,
+            "llama_4_scaling_beta": 0.3,
+        },
+    ),
     "phimoe": _case("Phimoe", num_key_value_heads=2, num_local_experts=5, attention_bias=True, lm_head_bias=True),
     "phimoe-long-rope-window-tied": _case(
         "Phimoe",

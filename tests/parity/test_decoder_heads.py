@@ -20,6 +20,7 @@ from tests.parity.checkpoints import edit_config, load, random_ids, save
 from tests.parity.decoder_cases import MORE_CASES
 from tests.parity.paged import encoder_batch
 from tests.parity.test_decoders import CASES
+from tests.parity.test_registry import PICTURES
 
 VOCAB = 97
 LENGTHS = (5, 1, 17, 9, 23)
@@ -60,8 +61,8 @@ PADDED = [kind for kind in STEMS if any(name.endswith("ForSequenceClassification
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_every_head_of_transformers_is_served_and_tested(suffix):
-    # `gemma3` has images; its text part is `gemma3_text`.
-    classes = {kind: FAMILIES[kind].body.removesuffix("Model") + suffix for kind in set(STEMS) - {"gemma3"}}
+    # These have images; their text parts are `gemma3_text` and so on.
+    classes = {kind: FAMILIES[kind].body.removesuffix("Model") + suffix for kind in set(STEMS) - PICTURES.keys()}
     served = {kind for kind, name in classes.items() if name in architectures(kind)}
     assert served == {kind for kind, name in classes.items() if hasattr(transformers, name)}
     assert served == {config.model_type for _, config in SUFFIXES[suffix].values()}

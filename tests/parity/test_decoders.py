@@ -10,6 +10,7 @@ from models.config import ConfigError, MixtureOfExpertsConfig
 from models.families import FAMILIES
 from tests.parity.checkpoints import edit_config, load, random_ids, save
 from tests.parity.decoder_cases import MORE_CASES
+from tests.parity.hybrid_cases import HYBRIDS
 from tests.parity.paged import Rows, chunked, greedy, one_by_one, one_shot
 
 VOCAB = 97
@@ -72,6 +73,7 @@ CASES = {
         ),
     ),
     **MORE_CASES,
+    **HYBRIDS,
 }
 
 
@@ -154,7 +156,7 @@ def test_older_rope_settings(tmp_path, device):
 
 
 def test_nan_in_one_row_changes_no_other_row(pair):
-    """Blocks of another row contain NaN. The padding of block tables must not read them."""
+    """Blocks and the state of another row contain NaN. The padding of block tables must not read them."""
     _, loaded, _ = pair
     texts = random_ids(VOCAB, (9, 17))
     rows = Rows(loaded.transformer)
@@ -164,6 +166,8 @@ def test_nan_in_one_row_changes_no_other_row(pair):
     for tensor in (*rows.pool.cache.keys, *rows.pool.cache.values):
         for block in {0, *rows.pool.blocks[1]} - set(rows.pool.blocks[0]):
             tensor[block] = torch.nan
+    for tensor in rows.state_tensors():
+        tensor[rows.state_slot(1)] = torch.nan
     first, second = rows.feed({0: texts[0][-1:], 1: texts[1][-1:]})
     torch.testing.assert_close(first, clean[0][-1:])
     assert second.isnan().all()

@@ -60,6 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--prompt-words", type=parse_lengths, default="64", metavar="LENGTHS", help=f"{FORMS} (default: 64)"
     )
+    what.add_argument(
+        "--shared-words", type=_count, metavar="N", help="begin all prompts with the same N words, like a system prompt"
+    )
     what.add_argument("--prompts", type=Path, metavar="FILE", help="prompts from a file instead, one per line")
     what.add_argument(
         "--output-tokens", type=parse_lengths, default="64", metavar="LENGTHS", help="the same (default: 64)"
@@ -133,6 +136,7 @@ def run(arguments: argparse.Namespace) -> None:
             "route": route.path,
             "model": arguments.model,
             "prompt_words": None if prompts else arguments.prompt_words.text,
+            "shared_words": arguments.shared_words or 0,
             "output_tokens": arguments.output_tokens.text,
             "seed": arguments.seed,
             "levels": [level.as_json() for level in levels],
@@ -169,11 +173,12 @@ def _write(path: Path, text: str) -> None:
 
 
 def make_jobs(arguments: argparse.Namespace, prompts: list[str], random_numbers: random.Random) -> Iterator[Job]:
-    """Requests without end. The same seed makes the same requests."""
+    """Requests without end. The same seed makes the same requests, and the same shared words at every load level."""
+    shared = make_prompt(arguments.shared_words or 0, random.Random(f"{arguments.seed}/shared"))
     lengths = arguments.prompt_words.draw(random_numbers)
     texts = itertools.cycle(prompts) if prompts else (make_prompt(words, random_numbers) for words in lengths)
     for text, tokens in zip(texts, arguments.output_tokens.draw(random_numbers), strict=False):
-        yield Job(text, tokens)
+        yield Job(f"{shared} {text}" if shared else text, tokens)
 
 
 async def _measure_levels(
