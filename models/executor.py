@@ -149,8 +149,10 @@ class Executor:
         else:
             x = trace.input("hidden", key.dtype, width)
         step = SymbolicStepInputs(trace, self._stack.config, key.kind, key.all_rows)
-        if self._stack.per_layer is not None:
-            raise NotTraceable("per-layer embeddings")
+        if key.reads_tokens:
+            self._stack.set_layer_inputs(step, cast(Tensor, token_ids), cast(Tensor, x))
+        elif self._stack.per_layer is not None:
+            raise NotTraceable("per-layer embeddings without tokens")
         output = cast(SymbolicTensor, self._stack.run_layers(cast(Tensor, x), step))
         if key.with_logits:
             assert self._head is not None
