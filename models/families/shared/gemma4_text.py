@@ -13,14 +13,17 @@ from models.config import (
     AttentionConfig,
     ConfigError,
     EmbeddingConfig,
+    FeedForwardSumConfig,
     LanguageModelHead,
     LayerInputConfig,
+    MixtureOfExpertsConfig,
     ModelConfig,
     NormConfig,
     NormSlots,
     PerLayerEmbeddingConfig,
     QueryKeyNorm,
     RopeConfig,
+    RouterConfig,
     StackConfig,
 )
 from models.families.shared.fields import Fields
@@ -28,6 +31,7 @@ from models.families.shared.rename_rules import renamed
 from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
 from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_rules
 from models.families.shared.text_part import text_settings
+from models.families.shared.transposed_experts import by_expert
 from models.families.shared.windows import key_value_layers, typed_windows
 from weights.rules import Drop, Rename, Rule
 
@@ -55,7 +59,6 @@ def gemma4_config(
     fields = Fields({**text, "rope_parameters": None, "rope_scaling": None})
     # With "vision", only the tokens of a picture attend to later ones.
     fields.refuse_unless("use_bidirectional_attention", "vision")
-    fields.refuse_unless("enable_moe_block", False)
     norm, width = rms_norm(fields), fields.integer("hidden_size")
     input_width = fields.integer("hidden_size_per_layer_input", default_input_width, least=0) or None
     vocab = fields.integer("vocab_size")
@@ -72,11 +75,13 @@ def gemma4_config(
     def layer(attention: AttentionConfig) -> LayerInputConfig:
         times = 1 if attention.key_value_layer is None else shared_width
         norms = NormSlots(input=norm, output=norm)
+        dense = gated_feed_forward(fields, times * fields.integer("intermediate_size"))
+        mixture = _mixture(fields, norm) if fields.flag("enable_moe_block", False) else None
         return LayerInputConfig(
             attention,
             norms,
-            gated_feed_forward(fields, times * fields.integer("intermediate_size")),
-            norms,
+            dense if mixture is None else FeedForwardSumConfig(((dense, norms), (mixture, norms))),
+            norms if mixture is None else NormSlots(output=norm),
             input_width=input_width,
             activation=activation,
             input_norm=None if input_width is None else norm,
@@ -98,6 +103,16 @@ def gemma4_config(
             per_layer=per_layer,
         ),
         max_positions=min(scaled_max_positions(rope, positions) for rope in ropes),
+    )
+
+
+def _mixture(fields: Fields, norm: NormConfig) -> MixtureOfExpertsConfig:
+    """The experts beside the dense feed-forward of a layer."""
+    return MixtureOfExpertsConfig(
+        gated_feed_forward(fields, fields.integer("moe_intermediate_size")),
+        num_experts=fields.integer("num_experts"),
+        experts_per_token=fields.integer("top_k_experts"),
+        router=RouterConfig(normalized=True, input_norm=norm, expert_scale=True),
     )
 
 
@@ -182,10 +197,47 @@ def gemma4_rules(
     text = (
         *layer_input_rules(model),
         *(_values_of_keys(model) if settings.get("attention_k_eq_v") else ()),
+        *_mixture_rules(model),
         Rename(r"model\.layers\.(\d+)\.layer_scalar", r"decoder.layers.\1.output_scale"),
         *rotary_rules(model, hf, architecture),
     )
     return text_part_rules(text, other_parts) if multimodal else text
+
+
+def _mixture_rules(model: ModelConfig) -> Sequence[Rule]:
+    """Rules for layers with a dense feed-forward and experts side by side."""
+    assert model.decoder is not None
+    sums = [one.feed_forward for one in model.decoder.layers if isinstance(one.feed_forward, FeedForwardSumConfig)]
+    if not sums:
+        return ()
+    mixture = sums[0].parts[1][0]
+    assert isinstance(mixture, MixtureOfExpertsConfig)
+    layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1.feed_forward."
+    norms = (
+        ("pre_feedforward_layernorm", "0.input"),
+        ("post_feedforward_layernorm_1", "0.output"),
+        ("pre_feedforward_layernorm_2", "1.input"),
+        ("post_feedforward_layernorm_2", "1.output"),
+    )
+    return (
+        *(Rename(layer + rf"{theirs}\.weight", f"{ours}norms.{name}.weight") for theirs, name in norms),
+        Rename(layer + r"mlp\.(gate|up|down)_proj\.weight", ours + r"parts.0.\2.weight"),
+        Rename(layer + r"router\.proj\.weight", ours + "parts.1.router.weight"),
+        Rename(layer + r"router\.scale", ours + "parts.1.router.norm.weight"),
+        Rename(layer + r"router\.per_expert_scale", ours + "parts.1.router.expert_scale"),
+        *(
+            Rule(
+                layer + rf"experts\.{theirs}",
+                tuple(
+                    f"{ours}parts.1.experts.{expert}.{matrix}.weight"
+                    for matrix in matrices
+                    for expert in range(mixture.num_experts)
+                ),
+                (by_expert(mixture.num_experts, len(matrices)),),
+            )
+            for theirs, matrices in (("gate_up_proj", ("gate", "up")), ("down_proj", ("down",)))
+        ),
+    )
 
 
 def layer_input_rules(model: ModelConfig) -> Sequence[Rule]:
