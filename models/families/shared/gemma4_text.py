@@ -129,6 +129,7 @@ def _attentions(
     fields: Fields, text: Mapping[str, Any], norm: NormConfig, windows: Sequence[int | None]
 ) -> list[AttentionConfig]:
     shapes, bias = _head_shapes(fields, windows), fields.flag("attention_bias", False)
+    same_values = fields.flag("attention_k_eq_v", False)
     sources = key_value_layers(windows, fields.integer("num_kv_shared_layers", 0, least=0))
     attentions: list[AttentionConfig] = []
     for window, (head_dim, num_kv_heads), source in zip(windows, shapes, sources, strict=True):
@@ -147,6 +148,7 @@ def _attentions(
                 query_key_norm=QueryKeyNorm(norm),
                 window=window,
                 value_norm=NormConfig("rms_unscaled", norm.eps, bias=False),
+                values_of_keys=same_values and window is None and source is None,
                 key_value_layer=source,
             )
         )
@@ -193,10 +195,8 @@ def gemma4_rules(
     model: ModelConfig, hf: Mapping[str, Any], architecture: str, multimodal: bool, other_parts: str
 ) -> Sequence[Rule]:
     """Rules for the text part. other_parts: regular expression, names of the parts that are not served."""
-    settings = text_settings(hf) if multimodal else hf
     text = (
         *layer_input_rules(model),
-        *(_values_of_keys(model) if settings.get("attention_k_eq_v") else ()),
         *_mixture_rules(model),
         Rename(r"model\.layers\.(\d+)\.layer_scalar", r"decoder.layers.\1.output_scale"),
         *rotary_rules(model, hf, architecture),
@@ -267,25 +267,6 @@ def text_part_rules(text: Sequence[Rule], other_parts: str) -> Sequence[Rule]:
     other_parts: regular expression, names of the parts that are not served.
     """
     return (*renamed(text, r"model\.", r"model\.language_model\."), Drop(rf"(?:model\.)?(?:{other_parts})\..*"))
-
-
-def _values_of_keys(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for layers with full attention whose values have the projection of the keys."""
-    assert model.decoder is not None
-    full = [
-        index
-        for index, one in enumerate(model.decoder.layers)
-        if one.attention is not None and one.attention.window is None and one.attention.key_value_layer is None
-    ]
-    ours = r"decoder.layers.\1.attention."
-    return tuple(
-        Rule(
-            rf"model\.layers\.({_numbers(full)})\.self_attn\.k_proj\.{kind}",
-            (f"{ours}key.{kind}", f"{ours}value.{kind}"),
-            (lambda tensors: [tensors[0], tensors[0]],),
-        )
-        for kind in ("weight", "bias")
-    )
 
 
 def _numbers(layers: Sequence[int]) -> str:
