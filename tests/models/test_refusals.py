@@ -86,7 +86,7 @@ The reference never reads them, or they need another setting to have an effect (
 
 
 NEEDED = {"deepseek_v2": {"num_experts_per_tok": 6}, "glm4_moe": {"head_dim": 128}}
-"""Settings that a family needs beside its defaults, whose heads do not divide the hidden size."""
+"""Settings that a family needs beside its defaults: no default, or heads that do not divide the hidden size."""
 
 
 def settings(kind: str) -> dict[str, Any]:
