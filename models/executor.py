@@ -142,6 +142,8 @@ class Executor:
             return None
 
     def _record(self, key: ProgramKey, width: int) -> tuple[Program, tuple[AttentionPattern, ...]]:
+        if self._stack.streams is not None:
+            raise NotTraceable("streams of hidden states")
         trace = Trace()
         if key.reads_tokens:
             token_ids, positions = (trace.input(name, torch.int64) for name in ("token_ids", "token positions"))

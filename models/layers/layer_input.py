@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from models.backends.cpu.trace import SymbolicTensor
+from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.config import LayerInputConfig, PerLayerEmbeddingConfig
 from models.layers.embeddings import EmbeddingTable
 from models.layers.layer import Layer
@@ -34,6 +34,8 @@ class PerLayerEmbedding(nn.Module):
     def forward(self, token_ids: Tensor, x: Tensor) -> Tensor:
         assert self.norm is not None
         if self.rows is not None:
+            if isinstance(token_ids, SymbolicTensor):
+                raise NotTraceable("a vocabulary that is larger than its table")
             token_ids = torch.where(token_ids < self.rows, token_ids, 0)
         projected = (self.projection(x) * self._projection_scale).view(x.shape[0], self.num_layers, self.width)
         rows = (self.tokens(token_ids) * self.width**0.5).view(x.shape[0], self.num_layers, self.width)

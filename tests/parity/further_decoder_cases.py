@@ -194,7 +194,7 @@ FURTHER_CASES = {
         _WIDE,
         num_key_value_heads=4,
         head_dim=4,
-        global_head_dim=4,
+        global_head_dim=8,
         num_global_key_value_heads=2,
         attention_k_eq_v=True,
         sliding_window=6,
