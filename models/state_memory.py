@@ -5,7 +5,7 @@ The state of a sequence has a constant size, unlike its keys and values. See doc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from math import prod
 
 import torch
@@ -22,6 +22,7 @@ class StateMemory:
 
     states: for each layer with a mixer, by its number in the stack, one tensor per tensor of its state:
         [slots, *shape].
+    addresses: program inputs: the memory address of each tensor, by the name ("state", layer, number of the tensor).
     """
 
     def __init__(self, mixers: Mapping[int, MixerConfig], num_slots: int, device: torch.device) -> None:
@@ -29,6 +30,11 @@ class StateMemory:
         self.states: dict[int, tuple[Tensor, ...]] = {
             layer: tuple(torch.zeros(num_slots, *shape, device=device) for shape in mixer.state_shapes)
             for layer, mixer in mixers.items()
+        }
+        self.addresses: dict[Hashable, int] = {
+            ("state", layer, number): tensor.data_ptr()
+            for layer, tensors in self.states.items()
+            for number, tensor in enumerate(tensors)
         }
 
     @staticmethod

@@ -81,9 +81,9 @@ def _wave(batch: DecoderBatch, rows: Sequence[int]) -> Wave:
 def run_waves(layer: int, mixer: Mixer, projections: Projections, memory: StateMemory, waves: Sequence[Wave]) -> Tensor:
     """Run all rows of a step between the projections of a mixer, and update their states.
 
-    layer: number of the mixer's layer. projections: of all tokens. Returns [tokens, width], float32.
+    layer: number of the mixer's layer. projections: of all tokens. Returns [tokens, width], model dtype.
     """
-    mixed = projections[0].new_empty(projections[0].shape[0], mixer.width, dtype=torch.float32)
+    mixed = projections[0].new_empty(projections[0].shape[0], mixer.width)
     states = memory.states[layer]
     for wave in waves:
         memory.start(layer, wave.starts)
@@ -96,7 +96,7 @@ def run_waves(layer: int, mixer: Mixer, projections: Projections, memory: StateM
 
 
 def run_whole(mixer: Mixer, projections: Projections, lengths: Sequence[int]) -> Tensor:
-    """Run whole sequences, one after the other, each from a state of zeros. Returns [tokens, width], float32."""
+    """Run whole sequences, one after the other, each from a state of zeros. Returns [tokens, width], model dtype."""
     parts = []
     for rows in zip(*(each.split(list(lengths)) for each in projections), strict=True):
         zeros = [projections[0].new_zeros(shape, dtype=torch.float32) for shape in mixer.config.state_shapes]

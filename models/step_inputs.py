@@ -19,14 +19,14 @@ from models.backends import interface as ops
 from models.backends.cpu.attention_view import CpuAttentionView
 from models.backends.cpu.trace import NotTraceable, ProgramInput, SymbolicMetadata, Trace
 from models.batch import AudioBatch, DecoderBatch, EncoderBatch
-from models.config import AttentionConfig, BucketBiasConfig, RopeConfig, StackConfig
+from models.config import AttentionConfig, BucketBiasConfig, QueryScale, RopeConfig, StackConfig
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
 from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.mixer import Mixer, Projections
 from models.layers.positions import PositionEncodings, Rotation
 from models.state_memory import StateMemory
-from models.state_steps import Wave, plan_waves, run_waves, run_whole
+from models.state_steps import SteppedTokens, Wave, plan_waves, run_waves, run_whole
 
 StepKind = Literal["ragged", "paged"]
 
@@ -108,6 +108,7 @@ class StepInputs(ABC):
             inputs |= {("bias", layer): one.data_ptr() for layer, one in enumerate(bias)}
         elif bias is not None:
             inputs["bias"] = bias.data_ptr()
+        inputs |= {("query scale", config): factors.data_ptr() for config, factors in self._query_scales.items()}
         for pattern in patterns:
             for name, value in self._metadata_of(pattern).view(CpuAttentionView).fields.items():
                 inputs[pattern, name] = value
@@ -147,8 +148,7 @@ class StepInputs(ABC):
             query, key, value = attention.queries_keys_values(hidden, self.rotations)
             query = self.select_rows(layer, query)
         if config.query_scale is not None:
-            factors = self.select_rows(layer, self._query_scales[config.query_scale])
-            query = (query * factors).to(query.dtype)
+            query = ops.scale_by_row(query, self.select_rows(layer, self._query_scales[config.query_scale]))
         metadata = self._metadata_of(pattern)
         if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
             metadata = metadata.with_bias(self._score_bias[layer])
@@ -205,7 +205,7 @@ class StepInputs(ABC):
 
     @abstractmethod
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
-        """Run each sequence between the projections of a mixer. Returns [tokens, width], float32."""
+        """Run each sequence between the projections of a mixer. Returns [tokens, width], model dtype."""
 
 
 class SourceStates(NamedTuple):
@@ -336,10 +336,20 @@ class PagedStepInputs(StepInputs):
         self.static_inputs = (cache.addresses["self"],)
         if cross_cache is not None:
             self.static_inputs += (cross_cache.addresses["cross"],)
+        if state_memory is not None:
+            self.static_inputs += (state_memory.addresses,)
+            if self._single_steps is None:
+                self.kind = None
 
     def dynamic_inputs(self, patterns: Iterable[AttentionPattern]) -> dict[Hashable, int]:
         inputs = super().dynamic_inputs(patterns)
         inputs["slots"] = self._batch.slot_mapping.data_ptr()
+        if self._state_memory is not None:
+            steps = self._single_steps
+            assert steps is not None, "a program runs one generated token of each row"
+            inputs["state slots"] = steps.slots.data_ptr()
+            for layer in self._state_memory.states:
+                self._state_memory.start(layer, self._waves[0].starts)
         return inputs
 
     def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
@@ -390,6 +400,13 @@ class PagedStepInputs(StepInputs):
     def _waves(self) -> tuple[Wave, ...]:
         return plan_waves(self._batch)
 
+    @cached_property
+    def _single_steps(self) -> SteppedTokens | None:
+        """The tokens of a step whose rows have one generated token each, in the order of the rows; None for others."""
+        if len(self._waves) != 1 or self._waves[0].chunked or len(self._waves[0].stepped) != 1:
+            return None
+        return self._waves[0].stepped[0]
+
 
 class SymbolicStepInputs(StepInputs):
     """Step inputs for tracing a program, which then runs all steps of one kind. Its tensors are program inputs.
@@ -400,7 +417,10 @@ class SymbolicStepInputs(StepInputs):
     def __init__(self, trace: Trace, config: StackConfig, kind: StepKind, all_rows: bool) -> None:
         self._trace, self._config, self._is_paged = trace, config, kind == "paged"
         rows = None if all_rows else trace.input("rows", torch.int64, count=ProgramInput("num_rows"))
-        encodings = PositionEncodings(self._symbolic_rotations("positions"))
+        scales = {one: trace.input(("query scale", one), torch.float32, 1) for one in config.query_scales}
+        encodings = PositionEncodings(
+            self._symbolic_rotations("positions"), query_scales=cast("Mapping[QueryScale, Tensor]", scales)
+        )
         super().__init__(encodings, cast("Tensor | None", rows), len(config.layers))
         self._shared_keys = SharedKeys(config.key_value_layers)
 
@@ -425,8 +445,6 @@ class SymbolicStepInputs(StepInputs):
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         if isinstance(attention, FullSequenceAttention):
             raise NotTraceable("attention over full sequences")
-        if attention.gate is not None:
-            raise NotTraceable("attention with a gate")
         return super().self_attention(layer, attention, hidden)
 
     def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
@@ -463,7 +481,13 @@ class SymbolicStepInputs(StepInputs):
         return ops.paged_attention(query, keys, values, metadata, attention.config.scale)
 
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
-        raise NotTraceable("mixers")
+        if not self._is_paged:
+            raise NotTraceable("mixers over whole sequences")
+        states = [
+            cast(Tensor, self._trace.input(("state", layer, number), torch.float32, *shape))
+            for number, shape in enumerate(mixer.config.state_shapes)
+        ]
+        return mixer.step(projections, states, cast(Tensor, self._trace.input("state slots", torch.int64)))
 
     def _caches(self, cache: str, layer: int, attention: Attention) -> tuple[Tensor, Tensor]:
         """Keys and values of a layer: [slots, kv_heads, head_dim]. Kernels ignore their dtype for the query's."""

@@ -25,6 +25,14 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.attention.global_{query,key,value}.{weight,bias}` | as without `global_`, Longformer only   |
 | `encoder.layers.N.attention.summary_norm.weight`            | [hidden], LongT5 only                           |
 | `encoder.layers.N.attention.summary_bias.weight`            | [num_buckets, heads], LongT5 only               |
+| `decoder.layers.N.attention.gate.{weight,bias}`             | like `query`, gated attention only              |
+| `decoder.layers.N.mixer.input.{weight,bias}`                | [3 * channels, hidden], short convolution; or   |
+|                                                             | [values + channels + heads, hidden], state space |
+| `decoder.layers.N.mixer.{query,key,value,gate,beta,decay}.weight` | [keys, values or heads, hidden], delta rule |
+| `decoder.layers.N.mixer.convolution.{weight,bias}`          | [channels, 1, kernel], and [channels]           |
+| `decoder.layers.N.mixer.{log_decay,decay_bias,time_step_bias,skip}` | [heads]                                 |
+| `decoder.layers.N.mixer.norm.weight`                        | [value_head_dim], delta rule; [values]          |
+| `decoder.layers.N.mixer.output.{weight,bias}`               | [hidden, channels or values]                    |
 | `encoder.layers.N.attention_norms.{input,output,residual}.{weight,bias}` | [hidden]                           |
 | `encoder.layers.N.feed_forward.{up,gate}.{weight,bias}`     | [intermediate, hidden], gate only when gated    |
 | `encoder.layers.N.feed_forward.down.{weight,bias}`          | [hidden, intermediate]                          |
@@ -33,6 +41,9 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.feed_forward.shared.{up,gate,down}.weight` | as without `shared`, shared expert only        |
 | `encoder.layers.N.feed_forward.shared_gate.weight`          | [1, hidden], shared expert only                 |
 | `encoder.layers.N.feed_forward_norms.{input,output,residual}.{weight,bias}` | [hidden]                        |
+| `encoder.layers.N.feed_forward.router.{norm.weight,expert_scale}` | [hidden] and [experts], Gemma 4 only      |
+| `encoder.layers.N.feed_forward.parts.P....`                 | as of `feed_forward`, sums of feed-forwards     |
+| `encoder.layers.N.feed_forward.norms.P.{input,output}.weight` | [hidden]                                      |
 | `encoder.layers.N.input_{gate,projection}.weight`           | [input_width, hidden] and [hidden, input_width] |
 | `encoder.layers.N.input_norm.weight`                        | [hidden], layers with an input only             |
 | `encoder.layers.N.output_scale`                             | [1]                                             |

@@ -315,8 +315,9 @@ def _check(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
         ("vocabulary", f"{info.vocab_size:,} tokens"),
     ]
     if info.kv_blocks:
-        pools = ", ".join(f"{pool} {blocks} blocks" for pool, blocks in info.kv_blocks.items())
-        rows.append(("KV cache", f"{info.kv_bytes / 2**20:,.1f} MiB ({pools} of {info.block_size} tokens)"))
+        pools = ", ".join(f"{pool} {blocks} blocks" for pool, blocks in info.kv_blocks.items() if pool != "state")
+        states = f", {info.kv_blocks['state']} states" if "state" in info.kv_blocks else ""
+        rows.append(("KV cache", f"{info.kv_bytes / 2**20:,.1f} MiB ({pools} of {info.block_size} tokens{states})"))
     rows += [("languages", ", ".join(model.languages()[:12]))] if model.languages() else []
     rows += [("warning", problem) for problem in (shortage(info), model.language_problem) if problem is not None]
     if info.labels:

@@ -105,6 +105,11 @@ class Metrics:
 
         self.kv_blocks_used = gauge("kv_blocks_used", "KV blocks in use.", ["pool"])
         self.pools = _PoolSizes()
+        self.state_bytes = gauge(
+            "state_bytes",
+            "Memory of the states of mixers: of running sequences, and of snapshots in the prefix cache.",
+            ["kind"],
+        )
         self.preemptions = counter("preemptions_total", "Sequences preempted: their KV blocks were taken back.")
         self.prefix_queries = counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.")
         self.prefix_hits = counter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.")

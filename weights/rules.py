@@ -32,7 +32,7 @@ from functools import cached_property
 from typing import Any
 
 Tensor = Any
-"""An object with the methods `transpose`, `unflatten`, `split`, `flatten` and `narrow`: a `torch.Tensor`."""
+"""An object with the methods `transpose`, `unflatten`, `split`, `flatten`, `narrow`...: a `torch.Tensor`."""
 
 LayoutChange = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """Function from tensors to tensors. Raises ValueError or RuntimeError for shapes that it cannot change."""
@@ -130,6 +130,15 @@ def skip(start: int, dim: int = 0) -> LayoutChange:
 
     def step(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         return [tensor.narrow(dim, start, tensor.shape[dim] - start) for tensor in tensors]
+
+    return step
+
+
+def repeat_rows(times: int) -> LayoutChange:
+    """Repeat each row of a matrix: [rows, in] to [rows * times, in]. LFM3 has one gate for all features of a head."""
+
+    def step(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [tensor.repeat_interleave(times, 0) for tensor in tensors]
 
     return step
 

@@ -55,6 +55,8 @@ class AttentionConfig:
     chunks."""
     value_norm: NormConfig | None = None
     """Norm of each value head. None for no norm."""
+    values_of_keys: bool = False
+    """The values are the keys before their norm and rotation, so that they have no projection (Gemma 4)."""
     key_value_layer: int | None = None
     """Number of an earlier layer whose keys and values this layer reads, so that it has none of its own (Brandon et al.
     2024, arXiv:2405.12981). None: its own."""
@@ -63,6 +65,8 @@ class AttentionConfig:
     output_gate: bool = False
     """The result is multiplied by the sigmoid of a projection of the input, before the output projection (Qiu et al.
     2025, arXiv:2505.06708). The projection has a bias where the queries have one."""
+    output_scale: float = 1.0
+    """Factor of the result of the output projection."""
 
     values_are_keys: ClassVar[bool] = False
     """Whether the keys serve as values too, so that a cache stores them once."""

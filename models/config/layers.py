@@ -10,13 +10,14 @@ from models.config.errors import require
 from models.config.norms import NormConfig, NormSlots
 from models.config.state import MixerConfig
 
-Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "gelu_quick", "silu", "tanh"]
+Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "gelu_quick", "silu", "sigmoid", "tanh"]
 
 
 @dataclass(frozen=True)
 class FeedForwardConfig:
     """`down(act(up(x)))`, or `down(act(gate(x)) * up(x))` if `gated` (Shazeer 2020, arXiv:2002.05202).
 
+    gate_scale: factor of the gate before its activation.
     limit: `gate(x)` is clipped to at most `limit`, and `up(x)` to [-limit, limit] (OpenAI 2025, arXiv:2508.10925).
         None for no clipping.
     up_offset: added to `up(x)` after clipping.
@@ -28,6 +29,7 @@ class FeedForwardConfig:
     activation: Activation
     gated: bool = False
     bias: bool = True
+    gate_scale: float = 1.0
     limit: float | None = None
     up_offset: float = 0.0
     sparsity: float = 0.0
@@ -36,7 +38,9 @@ class FeedForwardConfig:
         require(self.intermediate_size > 0, f"intermediate_size must be positive, got {self.intermediate_size}")
         require(self.limit is None or self.limit > 0, f"limit must be positive, got {self.limit}")
         require(0 <= self.sparsity < 1, f"sparsity must be at least 0 and below 1, got {self.sparsity}")
-        require(self.gated or not self.is_clipped, "limit, up_offset and sparsity need a gate")
+        changes = self.is_clipped or self.gate_scale != 1.0
+        require(self.gated or not changes, "gate_scale, limit, up_offset and sparsity need a gate")
+        require(self.gate_scale == 1.0 or not self.is_clipped, "gate_scale excludes limit, up_offset and sparsity")
 
     @property
     def is_clipped(self) -> bool:
@@ -70,6 +74,8 @@ class RouterConfig:
     groups: number of equal groups of experts. A token uses experts of `groups_per_token` groups only, those with the
         largest sums of their `group_members` best scores (DeepSeek-AI 2024, arXiv:2405.04434, section 2.2.2).
     scale: factor of the shares.
+    input_norm: norm of the router's input, which is then divided by the root of its width. None for neither.
+    expert_scale: whether the share of each expert has a learned factor.
     """
 
     normalized: bool
@@ -82,6 +88,8 @@ class RouterConfig:
     epsilon: float = 0.0
     scale: float = 1.0
     tolerance: float = 0.0
+    input_norm: NormConfig | None = None
+    expert_scale: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -126,6 +134,8 @@ class MixtureOfExpertsConfig:
             0 < self.experts_per_token <= self.num_experts,
             f"experts_per_token must be between 1 and num_experts {self.num_experts}, got {self.experts_per_token}",
         )
+        scaled = self.expert.gate_scale != 1.0 or (self.shared is not None and self.shared.gate_scale != 1.0)
+        require(not scaled, "experts have no factor of the gate")
         require(self.shared is not None or not self.shared_gate, "a gate of a shared expert needs a shared expert")
         groups = self.router.groups
         require(self.num_experts % groups == 0, f"num_experts {self.num_experts} is not a multiple of {groups} groups")
@@ -139,6 +149,23 @@ class MixtureOfExpertsConfig:
             f"experts_per_token {self.experts_per_token} exceeds the {members} experts of each of "
             f"{self.router.groups_per_token} groups",
         )
+
+
+@dataclass(frozen=True)
+class FeedForwardSumConfig:
+    """The sum of several feed-forwards with the same input: `sum(output_norm(f(input_norm(x))))`.
+
+    A router in them reads the input without norms (Gemma Team 2026, Gemma 4).
+
+    parts: each feed-forward with its norms. They have no residual norm and no factor.
+    """
+
+    parts: tuple[tuple[FeedForwardConfig | MixtureOfExpertsConfig, NormSlots], ...]
+
+    def __post_init__(self) -> None:
+        require(len(self.parts) > 1, "a sum of feed-forwards needs at least two")
+        plain = all(norms.residual is None and norms.scale == 1.0 for _, norms in self.parts)
+        require(plain, "the feed-forwards of a sum have neither residual norms nor factors")
 
 
 @dataclass(frozen=True)
@@ -156,7 +183,7 @@ class LayerConfig:
 
     attention: AttentionConfig | None
     attention_norms: NormSlots
-    feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig | None
+    feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig | FeedForwardSumConfig | None
     feed_forward_norms: NormSlots
     cross_attention: AttentionConfig | None = None
     cross_attention_norms: NormSlots = NormSlots()

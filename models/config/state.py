@@ -31,7 +31,7 @@ class ShortConvolutionConfig:
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of the float32 tensors that hold the state of one text: the last inputs of the convolution."""
-        return ((self.channels, self.kernel_size - 1),)
+        return ((self.kernel_size - 1, self.channels),)
 
 
 @dataclass(frozen=True)
@@ -81,20 +81,22 @@ class GatedDeltaConfig:
         """Shapes of the float32 tensors that hold the state of one text: the last inputs of the convolution, and one
         matrix per value head."""
         return (
-            (self.channels, self.kernel_size - 1),
+            (self.kernel_size - 1, self.channels),
             (self.num_value_heads, self.key_head_dim, self.value_head_dim),
         )
 
 
 @dataclass(frozen=True)
 class StateSpaceMultipliers:
-    """Constant factors of the parts of a state space's input projection (Falcon-H1)."""
+    """Constant factors of the input of a state space, of the parts of its input projection, and of its result."""
 
+    input: float = 1.0
     gate: float = 1.0
     values: float = 1.0
     keys: float = 1.0
     queries: float = 1.0
     time_step: float = 1.0
+    output: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class StateSpaceConfig:
     gate: whether the gate is applied before the norm or after it.
     chunk_time_steps: limits of the time steps of a prompt's tokens. As in transformers, they do not hold for generated
         tokens.
-    multipliers: factors of the parts of the input projection.
+    multipliers: constant factors (Falcon-H1); None for none.
     """
 
     num_heads: int
@@ -125,7 +127,7 @@ class StateSpaceConfig:
     input_bias: bool = False
     output_bias: bool = False
     chunk_time_steps: tuple[float, float] = (0.0, float("inf"))
-    multipliers: StateSpaceMultipliers = StateSpaceMultipliers()
+    multipliers: StateSpaceMultipliers | None = None
 
     def __post_init__(self) -> None:
         require(self.num_heads > 0 and self.num_groups > 0, "a state space needs at least one head and one group")
@@ -155,7 +157,7 @@ class StateSpaceConfig:
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of the float32 tensors that hold the state of one text: the last inputs of the convolution, and one
         matrix per head."""
-        return (self.channels, self.kernel_size - 1), (self.num_heads, self.head_dim, self.state_size)
+        return (self.kernel_size - 1, self.channels), (self.num_heads, self.head_dim, self.state_size)
 
 
 MixerConfig = ShortConvolutionConfig | GatedDeltaConfig | StateSpaceConfig

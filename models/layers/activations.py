@@ -27,6 +27,7 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "gelu_quick": _gelu_quick,
     "silu": F.silu,
+    "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
 }
 

@@ -35,6 +35,8 @@ class FeedForward(nn.Module):
             inner: Tensor = self.up(x, self.activation)
         elif self.config.is_clipped:
             inner = self._clipped(self.gate(x), self.up(x))
+        elif self.config.gate_scale != 1.0:
+            inner = self.up(x, multiplier=activate(self.gate(x) * self.config.gate_scale, self.activation))
         else:
             inner = self.up(x, multiplier=self.gate(x, self.activation))
         output: Tensor = self.down(inner)

@@ -52,7 +52,7 @@ class Layer(nn.Module):
         super().__init__()
         self.index, self.parallel = index, config.parallel
         self.attention = None if config.attention is None else _make_self_attention(config.attention, hidden_size)
-        self.mixer = None if config.mixer is None else _make_mixer(config.mixer, hidden_size)
+        self.mixer = None if config.mixer is None else make_mixer(config.mixer, hidden_size)
         self.attention_norms = SublayerNorms(config.attention_norms, hidden_size)
         self.cross_attention: Attention | None = None
         if config.cross_attention is not None:
@@ -127,7 +127,8 @@ def _make_self_attention(config: AttentionConfig, hidden_size: int) -> Attention
             return Attention(config, hidden_size)
 
 
-def _make_mixer(config: MixerConfig, hidden_size: int) -> Mixer:
+def make_mixer(config: MixerConfig, hidden_size: int) -> Mixer:
+    """The mixer of a configuration."""
     match config:
         case ShortConvolutionConfig():
             return ShortConvolution(config, hidden_size)

@@ -42,7 +42,7 @@ class Mixer(nn.Module, ABC):
 
         projections: of the tokens; the first one is at a position that is a multiple of `CHUNK_TOKENS`.
         state: the tensors of the text's state, float32, updated in place.
-        Returns [tokens, width], float32.
+        Returns [tokens, width], model dtype.
         """
 
     @abstractmethod
@@ -52,14 +52,14 @@ class Mixer(nn.Module, ABC):
         projections: of one token per row.
         states: memory of the states of many texts: [slots, *shape] for each of `config.state_shapes`, float32.
         slots: [rows], int64: the slot of each row's state, which is updated in place. No slot occurs twice.
-        Returns [rows, width], float32.
+        Returns [rows, width], model dtype.
         """
 
     @abstractmethod
     def finish(self, mixed: Tensor, projections: Projections) -> Tensor:
         """Apply gate, norm and output projection.
 
-        mixed: [n, width], float32. projections: of the same tokens.
+        mixed: [n, width], model dtype. projections: of the same tokens.
         Returns [n, hidden], model dtype.
         """
 

@@ -14,7 +14,7 @@ from models.layers.mixer import Mixer, Projections
 
 
 class ShortConvolution(Mixer):
-    """`output(c * convolution(b * x))`, where `b, c, x = input(hidden)`.
+    """`output(multiplier * convolution(gate * x))`, where `gate, multiplier, x = input(hidden)`.
 
     Source: Liquid AI 2025, LFM2 technical report, arXiv:2511.23404.
     """
@@ -27,17 +27,19 @@ class ShortConvolution(Mixer):
         self.output = Linear(config.channels, hidden_size, config.bias)
 
     def project(self, hidden: Tensor) -> Projections:
-        gate, multiplier, x = self.input(hidden).chunk(3, dim=-1)
-        return (gate * x, multiplier)
+        product, width = self.input(hidden), self.width
+        return product[:, :width], product[:, width : 2 * width], product[:, 2 * width :]
 
     def chunked(self, projections: Projections, state: Sequence[Tensor]) -> Tensor:
-        return self.convolution.chunked(projections[0].float(), state[0])
+        gate, multiplier, x = projections
+        return ops.gated_convolution_chunk(x, gate, multiplier, self.convolution.numbers, state[0])
 
     def step(self, projections: Projections, states: Sequence[Tensor], slots: Tensor) -> Tensor:
-        return self.convolution.step(projections[0].float(), states[0], slots)
+        gate, multiplier, x = projections
+        return ops.gated_convolution_step(x, gate, multiplier, self.convolution.numbers, states[0], slots)
 
     def finish(self, mixed: Tensor, projections: Projections) -> Tensor:
-        output: Tensor = self.output(projections[1] * mixed.to(projections[1].dtype))
+        output: Tensor = self.output(mixed)
         return output
 
     def pack(self, packer: ops.LinearPacker, gate_packer: ops.LinearPacker) -> None:

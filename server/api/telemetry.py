@@ -72,6 +72,8 @@ class Telemetry:
         metrics.pools.sizes = {pool: max(blocks, known.get(pool, 0)) for pool, blocks in stats.kv_blocks_total.items()}
         for pool, blocks in stats.kv_blocks_used.items():
             metrics.kv_blocks_used.labels(pool).set(blocks)
+        for kind, size in stats.state_bytes.items():
+            metrics.state_bytes.labels(kind).set(size)
         for kind, size in stats.device_memory_bytes.items():
             metrics.device_memory.labels(kind).set(size)
         for step in stats.steps:

@@ -40,6 +40,11 @@ class BlockManager:
     def used_blocks(self) -> int:
         return self.num_blocks - self.free_blocks
 
+    @property
+    def published_blocks(self) -> int:
+        """Number of blocks that can be found by a key, in use or free."""
+        return len(self._key_of)
+
     def blocks_for(self, tokens: int) -> int:
         """Number of blocks for a number of tokens."""
         return -(-tokens // self.block_size)

@@ -32,6 +32,11 @@ class BlockTables:
         self._self_blocks_to_clear: list[int] = []
         self._cross_blocks_to_clear: list[int] = []
 
+    @property
+    def pools(self) -> dict[str, BlockManager]:
+        """All pools, by name."""
+        return {"self": self.self_pool} | ({} if self.cross_pool is None else {"cross": self.cross_pool})
+
     def refusal(self, group: SequenceGroup) -> str | None:
         """Why the pools could not hold a group even alone, or None if they can."""
         tokens = group.num_prompt_tokens + group.max_new_tokens
@@ -78,7 +83,7 @@ class BlockTables:
     def fits(self, group: SequenceGroup, found: list[int]) -> bool:
         """Whether enough blocks are free for `take`."""
         pool = self.self_pool
-        shared = group.common_tokens() // pool.block_size if len(group.sequences) > 1 else 0
+        shared = self._shared_blocks(group) if len(group.sequences) > 1 else 0
         needed = shared + len(group.sequences) * (pool.blocks_for(group.num_tokens) - shared)
         needed -= sum(pool.references(block) > 0 for block in found)
         if needed > pool.free_blocks:
@@ -101,7 +106,7 @@ class BlockTables:
             self.num_prefix_queries += group.num_prompt_tokens
             self.num_prefix_hits += group.cached_tokens
         if others:
-            shared = group.common_tokens() // pool.block_size
+            shared = self._shared_blocks(group)
             group.shared_tokens = shared * pool.block_size
             for row in others:
                 row.block_table = pool.share(first.block_table[:shared]) + pool.allocate(blocks - shared)
@@ -115,6 +120,10 @@ class BlockTables:
         if self.cross_pool is not None and not group.cross_block_table:
             needed = self.cross_pool.blocks_for(group.num_source_tokens)
             group.cross_block_table = self.cross_pool.allocate(needed)
+
+    def _shared_blocks(self, group: SequenceGroup) -> int:
+        """Number of leading blocks that beams share when they are computed again."""
+        return group.common_tokens() // self.self_pool.block_size
 
     def _uses_prefix_cache(self, group: SequenceGroup) -> bool:
         return self.prefix_cache and not group.reports_prompt_logprobs
@@ -143,6 +152,10 @@ class BlockTables:
         count = max(min(num_tokens, room), 0)
         needed = pool.blocks_for(len(row.tokens) + count) - len(row.block_table)
         row.block_table += pool.allocate(max(needed, 0))
+        return count
+
+    def accept(self, row: CachedSequence, count: int) -> int:
+        """Keep the first `count` draft tokens of a computed row. Returns the number that stays computed."""
         return count
 
     def shorten(self, row: CachedSequence) -> None:
@@ -206,10 +219,14 @@ class BlockTables:
         for row in group.sequences:
             full = row.num_computed_tokens // size
             if full > row.published_blocks:
-                extend_keys(row.block_keys, group.root_key, row.tokens, size)
-                for index in range(row.published_blocks, full):
-                    self.self_pool.publish(row.block_table[index], row.block_keys[index])
-                row.published_blocks = full
+                self._publish_blocks(group, row, full)
+
+    def _publish_blocks(self, group: SequenceGroup, row: CachedSequence, count: int) -> None:
+        """Publish the blocks of a row up to its `count`-th."""
+        extend_keys(row.block_keys, group.root_key, row.tokens, self.self_pool.block_size)
+        for index in range(row.published_blocks, count):
+            self.self_pool.publish(row.block_table[index], row.block_keys[index])
+        row.published_blocks = count
 
     # -------------------------------------------------------------------------------------------------- release
 

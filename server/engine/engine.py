@@ -16,12 +16,14 @@ from typing import Literal
 
 import torch
 
+from server.engine.block_manager import BlockManager
 from server.engine.encode_queue import EncodeRequest
 from server.engine.encoder_engine import EncoderEngine
 from server.engine.events import EngineEvents, StepFailed
 from server.engine.fairness import DeficitRoundRobin
 from server.engine.generation_engine import GenerationEngine
 from server.engine.sequence import SequenceGroup
+from server.engine.state_tables import StateBlockTables
 from server.ipc.messages import (
     Encode,
     Failed,
@@ -239,12 +241,16 @@ class Engine:
         used: Counter[str] = Counter()
         total: Counter[str] = Counter()
         tables = [scheduler.blocks for scheduler in schedulers]
-        pools = [(name, pool) for one in tables for name, pool in (("self", one.self_pool), ("cross", one.cross_pool))]
+        pools: list[tuple[str, BlockManager | None]] = [pool for one in tables for pool in one.pools.items()]
         pools += [("draft", one.drafter.pool) for one in generations if one.drafter is not None]
         for name, pool in pools:
             if pool is not None:
                 used[name] += pool.used_blocks
                 total[name] += pool.num_blocks
+        state_bytes: Counter[str] = Counter()
+        for one in tables:
+            if isinstance(one, StateBlockTables):
+                state_bytes.update(one.state_bytes())
         counted = Counter(
             preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),
             wasted=sum(one.num_wasted_tokens for one in tables),
@@ -277,6 +283,7 @@ class Engine:
                 for name, (drafted, accepted) in drafts.items()
                 for before in [drafts_before.get(name, (0, 0))]
             },
+            state_bytes=dict(state_bytes),
         )
 
 

@@ -1,19 +1,25 @@
-"""Divides the memory for keys and values: among models, and among the pools of one model, by need.
+"""Divides the memory for keys, values and states: among models, and among the pools of one model, by need.
 
 The need of a pool is the memory of one sequence of full length, with the default beams of the checkpoint. Needs are
 satisfied first, the smallest ones before the others; what is left is divided in proportion to the needs, so that the
 models can run equally many long sequences.
+
+States are the exception, because a sequence of any length has one: in proportion to the need of a long sequence, a
+model with a long context would get slots for hardly more than one sequence. They get up to half of their model's
+memory, so that sequences whose keys and values are as large as their state and a snapshot fill both halves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from models.config import AttentionConfig
+from models.config import AttentionConfig, MixerConfig
 from models.kv_cache import KVCache
+from models.state_memory import StateMemory
+from server.ipc.descriptions import state_slots
 
 
 @dataclass(frozen=True)
@@ -50,12 +56,31 @@ def pool_need(
     return PoolNeed(block_bytes, beams * blocks, max(beams, max_rows) * blocks)
 
 
+def state_need(mixers: Iterable[MixerConfig], beams: int, max_rows: int, has_drafts: bool) -> PoolNeed:
+    """Need of the pool of state slots.
+
+    A slot is its block. The largest batch has a state, a snapshot and with drafts another state for each row.
+    """
+    one, largest = state_slots(beams), (3 if has_drafts else 2) * max_rows
+    return PoolNeed(StateMemory.slot_bytes(mixers), one, max(one, largest))
+
+
 def pool_blocks(needs: Mapping[str, PoolNeed], memory_bytes: int) -> dict[str, int]:
     """Number of blocks of each pool of a model."""
+    if "state" in needs:
+        states, rest = needs["state"], {name: need for name, need in needs.items() if name != "state"}
+        limit = memory_bytes // 2 if any(need.bytes for need in rest.values()) else memory_bytes
+        state_bytes = min(max(limit, states.bytes), states.max_bytes, memory_bytes)
+        slots = state_bytes // states.block_bytes
+        return {**pool_blocks(rest, memory_bytes - slots * states.block_bytes), "state": slots}
     shares = divide_by_need(
         memory_bytes, [need.bytes for need in needs.values()], [n.max_bytes for n in needs.values()]
     )
-    return {name: share // need.block_bytes for (name, need), share in zip(needs.items(), shares, strict=True)}
+    return {
+        # Blocks without bytes belong to a model without attention. They only count tokens.
+        name: share // need.block_bytes if need.block_bytes else need.max_blocks
+        for (name, need), share in zip(needs.items(), shares, strict=True)
+    }
 
 
 def divide_by_need(total: int, needs: Sequence[int], maxima: Sequence[int]) -> list[int]:

@@ -14,6 +14,7 @@ from models.backends import interface as ops
 from models.config import ConfigError, ConvolutionalEmbeddingConfig
 from models.kv_cache import KVCache
 from models.loader import LoadedModel, load_model
+from models.state_memory import StateMemory
 from models.tensor_memory import PRIVATE, TensorMemory
 from server.engine.audio_encoder import AudioRunner, LogMelEngine
 from server.engine.block_manager import BlockManager
@@ -22,10 +23,11 @@ from server.engine.drafts import Drafter
 from server.engine.encoder_engine import EncoderEngine
 from server.engine.engine import ModelEngine
 from server.engine.generation_engine import GenerationEngine
-from server.engine.kv_memory import PoolNeed, pool_blocks, pool_need
+from server.engine.kv_memory import PoolNeed, pool_blocks, pool_need, state_need
 from server.engine.model_limits import ModelLimits
 from server.engine.runner import Runner
 from server.engine.scheduler import Scheduler
+from server.engine.state_tables import StateBlockTables
 from server.ipc.descriptions import (
     DType,
     EngineOptions,
@@ -114,7 +116,10 @@ class LoadedCheckpoint:
         return limit or UNLIMITED_TOKENS
 
     def pool_needs(self, options: EngineOptions) -> dict[str, PoolNeed]:
-        """Memory needs of the KV pools `self` and, with cross-attention, `cross`; empty without generation."""
+        """Memory needs of the pools; empty without generation.
+
+        `self`; `cross` with cross-attention; `state` with mixers.
+        """
         if not self.generates:
             return {}
         transformer, rows, size = self.model.transformer, options.max_batch_rows, options.block_size
@@ -122,10 +127,13 @@ class LoadedCheckpoint:
         pools = {"self": (transformer.self_attention_layers(), self.context_tokens, beams)}
         if cross := transformer.cross_attention_layers():
             pools["cross"] = (cross, self.source_tokens, 1)
-        return {
+        needs = {
             name: pool_need(layers, self.kv_dtype, size, length, beams, rows)
             for name, (layers, length, beams) in pools.items()
         }
+        if mixers := transformer.mixers():
+            needs["state"] = state_need(mixers.values(), beams, rows, self.spec.speculation is not None)
+        return needs
 
 
 def load(
@@ -166,19 +174,31 @@ def build(
     config, transformer = model.config, model.transformer
     blocks: dict[str, int] = {}
     caches: dict[str, KVCache] = {}
+    state_memory: StateMemory | None = None
     if loaded.generates:
         layers = {"self": transformer.self_attention_layers(), "cross": transformer.cross_attention_layers()}
-        blocks = pool_blocks(loaded.pool_needs(options), share_bytes)
+        needs = loaded.pool_needs(options)
+        states = needs.get("state")
+        blocks = pool_blocks(needs, share_bytes)
         if min(blocks.values()) == 0:
             raise LoadError(
                 f"model {spec.name!r}: {share_bytes:,} bytes of the KV cache are less than one block; use a larger "
                 "--kv-cache-memory"
             )
+        if states and blocks["state"] < states.blocks:
+            raise LoadError(
+                f"model {spec.name!r}: {share_bytes:,} bytes of the KV cache have room for {blocks['state']} states of "
+                f"{states.block_bytes:,} bytes, of which a request needs {states.blocks}; use a larger "
+                "--kv-cache-memory"
+            )
         try:
             caches = {
-                name: KVCache(layers[name], count, options.block_size, loaded.kv_dtype, loaded.device)
-                for name, count in blocks.items()
+                name: KVCache(layers[name], blocks[name], options.block_size, loaded.kv_dtype, loaded.device)
+                for name in layers
+                if name in blocks
             }
+            if states:
+                state_memory = StateMemory(transformer.mixers(), blocks["state"], loaded.device)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             raise LoadError(
                 f"model {spec.name!r}: cannot allocate {share_bytes:,} bytes for its KV cache; use a smaller "
@@ -197,13 +217,19 @@ def build(
     if loaded.num_mels:
         runner = AudioRunner(transformer, loaded.device, caches["self"], caches["cross"], loaded.num_mels)
     else:
-        runner = Runner(transformer, loaded.device, caches.get("self"), caches.get("cross"))
+        runner = Runner(transformer, loaded.device, caches.get("self"), caches.get("cross"), state_memory)
     generation: GenerationEngine | None = None
     encoding: EncoderEngine | None = None
     if loaded.generates:
-        pools = {name: BlockManager(count, options.block_size) for name, count in blocks.items()}
+        pools = {
+            name: BlockManager(count, 1 if name == "state" else options.block_size) for name, count in blocks.items()
+        }
         prefix_cache = options.prefix_cache and not loaded.keys_depend_on_length
-        tables = BlockTables(pools["self"], pools.get("cross"), prefix_cache)
+        tables = (
+            BlockTables(pools["self"], pools.get("cross"), prefix_cache)
+            if state_memory is None
+            else StateBlockTables(pools["self"], pools["state"], prefix_cache, needs["state"].block_bytes)
+        )
         scheduler = Scheduler(tables, options.max_batch_tokens, options.max_batch_rows)
         generation = GenerationEngine(spec.name, scheduler, runner, limits, drafter)
     if loaded.num_mels:

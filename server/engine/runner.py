@@ -15,8 +15,10 @@ from torch import Tensor
 from models.batch import AudioBatch, DecoderBatch, EncoderBatch
 from models.kv_cache import KVCache
 from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
+from models.state_memory import StateMemory
 from server.engine.scheduler import Schedule, ScheduledRow
 from server.engine.sequence import SequenceGroup
+from server.engine.state_rows import divide_rows
 
 Ids = NDArray[np.int64]
 
@@ -40,6 +42,7 @@ class TransformerProtocol(Protocol):
         cache: KVCache,
         cross_cache: KVCache | None = None,
         logits: LogitsRequest | None = None,
+        state_memory: StateMemory | None = None,
     ) -> DecoderOutput: ...
 
     @property
@@ -62,10 +65,11 @@ class TransformerProtocol(Protocol):
 
 
 class Runner:
-    """One model, its device and its KV caches.
+    """One model, its device, its KV caches and its states.
 
     self_cache: keys and values of self-attention; None for an encoder.
     cross_cache: keys and values of cross-attention; None without an encoder-decoder.
+    state_memory: states of the mixers; None without mixers.
     """
 
     def __init__(
@@ -74,11 +78,13 @@ class Runner:
         device: torch.device,
         self_cache: KVCache | None,
         cross_cache: KVCache | None,
+        state_memory: StateMemory | None = None,
     ) -> None:
         self.model = model
         self.device = device
         self.self_cache = self_cache
         self.cross_cache = cross_cache
+        self.state_memory = state_memory
         self._needs_rope_lengths = model.keys_depend_on_length
 
     def run(self, schedule: Schedule, logits: LogitsRequest | None = None) -> tuple[DecoderOutput, Tensor | None]:
@@ -95,10 +101,13 @@ class Runner:
             self._encode_sources(schedule)
         self.self_cache.copy_blocks(schedule.copies)
         batch = self._decoder_batch(schedule.rows, self.self_cache.block_size)
+        if self.state_memory is not None:
+            batch = divide_rows(batch, schedule.rows)
+        caches = self.self_cache, self.cross_cache
         if not schedule.scores_prompts:
-            return self.model.decode(batch, self.self_cache, self.cross_cache, logits), None
+            return self.model.decode(batch, *caches, logits, self.state_memory), None
         assert logits is None, "the logits of the prompt would overwrite those of the step"
-        hidden = self.model.decode(replace(batch, output_lens=None), self.self_cache, self.cross_cache).hidden
+        hidden = self.model.decode(replace(batch, output_lens=None), *caches, state_memory=self.state_memory).hidden
         return DecoderOutput(hidden if batch.output_rows is None else hidden[batch.output_rows]), hidden
 
     @torch.inference_mode()

@@ -20,6 +20,7 @@ from typing import Literal
 from server.engine.block_tables import BlockTables
 from server.engine.prefill_budget import PrefillBudget
 from server.engine.sequence import CachedSequence, SequenceGroup, SequenceStatus
+from server.engine.state_tables import StateBlockTables
 from server.engine.turns import WaitingGroups
 
 PREFILL_PER_DECODE = 4
@@ -86,6 +87,11 @@ class Schedule:
         return any(row.group.has_prompt_to_score for row in self.rows)
 
     @property
+    def has_prefill(self) -> bool:
+        """Whether a row computes more than the last token of a sequence and accepted draft tokens."""
+        return any(row.num_tokens > 1 + row.sequence.repeated_tokens for row in self.rows)
+
+    @property
     def num_tokens(self) -> int:
         return self.num_row_tokens + sum(group.num_source_tokens for group in self.sources)
 
@@ -119,6 +125,7 @@ class Scheduler:
         self.waiting = WaitingGroups()
         self.running: list[SequenceGroup] = []
         self.num_preemptions = 0
+        self._states = blocks if isinstance(blocks, StateBlockTables) else None
 
     @property
     def decode_seconds(self) -> float | None:
@@ -183,21 +190,27 @@ class Scheduler:
             if self.num_preemptions == preempted:
                 self._admit(schedule, budget)
         schedule.num_row_tokens = sum([row.num_step_tokens for row in schedule.rows])
+        if self._states is not None:
+            for row in schedule.rows:
+                self._states.prepare(row.group, row.sequence, row.num_tokens)
         return schedule if schedule.rows or schedule.sources else None
 
     def computed(self, schedule: Schedule) -> None:
         """Record that a step was computed: its keys and values are in the cache."""
         for row in schedule.rows:
             row.sequence.num_computed_tokens += row.num_tokens
+        if self._states is not None:
+            for row in schedule.rows:
+                self._states.computed(row.sequence)
         for group in schedule.sources:
             group.source_encoded = True
             group.source_frames = b""
 
     def append(self, group: SequenceGroup, tokens: list[int]) -> None:
-        """Append new tokens to a single sequence. All but the last come from its draft and are computed already."""
+        """Append new tokens to a single sequence. All but the last come from its draft."""
         (row,) = group.sequences
         row.tokens += tokens
-        row.num_computed_tokens += len(tokens) - 1
+        row.num_computed_tokens += self.blocks.accept(row, len(tokens) - 1)
         self.blocks.publish(group)
         if row.draft:
             row.draft = []
@@ -215,7 +228,7 @@ class Scheduler:
             if newest is group:
                 return
         schedule.copies += self.blocks.make_writable(group)
-        schedule.rows += [ScheduledRow(group, row, 1) for row in group.sequences]
+        schedule.rows += [ScheduledRow(group, row, 1 + row.repeated_tokens) for row in group.sequences]
 
     def _prefill_limit(self, schedule: Schedule) -> int:
         """Prefill tokens that the step may add to its decoding rows (docs/decisions/0026-bursts.md)."""
@@ -245,12 +258,16 @@ class Scheduler:
         return used
 
     def _prefill(self, group: SequenceGroup, schedule: Schedule, budget: int) -> int:
-        """Schedule uncomputed tokens of a group within the budget. Returns their number."""
+        """Schedule uncomputed tokens of a group within the budget. Returns the part of the budget that is used up."""
         used = 0
         for row, behind in group.uncomputed_tokens():
             count = min(behind, budget - used)
             if count <= 0:
                 break
+            if self._states is not None:
+                count = self._states.whole_chunks(group, row, count, schedule.has_prefill)
+                if count == 0:
+                    return budget
             schedule.rows.append(ScheduledRow(group, row, count))
             used += count
         return used

@@ -12,6 +12,7 @@ from itertools import pairwise
 from server.engine.beam_groups import make_search
 from server.engine.grammar_state import GrammarState
 from server.engine.prefix_keys import root_key
+from server.engine.sequence_state import SequenceState
 from server.engine.token_tables import TokenTables
 from server.ipc.logprobs import Logprobs, TokenLogprob
 from server.ipc.messages import Generate, GenerateRow
@@ -37,6 +38,9 @@ class CachedSequence:
     published_blocks: number of leading blocks of the table that other groups can find by their keys.
     draft: draft tokens after the last token. They are computed and verified in the next step.
     verified_tokens: number of leading computed tokens for which later logits were finite.
+    state: slots of the state memory while the sequence runs; None for a model without mixers.
+    repeated_tokens: number of accepted draft tokens after the computed ones, which the next step computes again because
+        the state does not contain them.
     """
 
     tokens: list[int]
@@ -46,6 +50,8 @@ class CachedSequence:
     published_blocks: int = 0
     draft: list[int] = field(default_factory=list)
     verified_tokens: int = 0
+    state: SequenceState | None = None
+    repeated_tokens: int = 0
 
     @property
     def num_uncomputed_tokens(self) -> int:
@@ -153,8 +159,8 @@ class SequenceGroup:
 
     @property
     def is_ready_to_decode(self) -> bool:
-        """Whether only the last token of every sequence is not computed yet."""
-        return all(len(row.tokens) - row.num_computed_tokens == 1 for row in self.sequences)
+        """Whether only the last token of every sequence is not computed yet, or no longer."""
+        return all(len(row.tokens) - row.num_computed_tokens == 1 + row.repeated_tokens for row in self.sequences)
 
     @property
     def is_computed(self) -> bool:

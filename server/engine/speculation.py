@@ -47,7 +47,7 @@ def check_draft(model: LoadedCheckpoint, draft: LoadedCheckpoint) -> None:
     """Raise LoadError if the draft model cannot be used.
 
     Both models must be decoders with equal vocabulary size and special tokens. Keys of the draft model must not depend
-    on the length of the text.
+    on the length of the text. A draft model has no mixers, because their states cannot return to an earlier token.
     """
     name, other = model.spec.name, draft.spec.name
     for one in (model, draft):
@@ -55,6 +55,10 @@ def check_draft(model: LoadedCheckpoint, draft: LoadedCheckpoint) -> None:
             raise LoadError(f"model {name!r}: target and draft model must be decoders; {one.spec.name!r} is not one")
     if draft.keys_depend_on_length:
         raise LoadError(f"model {name!r}: the keys of its draft model {other!r} depend on the length of the text")
+    if draft.model.transformer.mixers():
+        raise LoadError(
+            f"model {name!r}: its draft model {other!r} has states of whole texts, which cannot drop rejected tokens"
+        )
     sizes = model.model.config.vocab_size, draft.model.config.vocab_size
     if sizes[0] != sizes[1]:
         raise LoadError(f"model {name!r} has {sizes[0]} tokens, its draft model {other!r} has {sizes[1]}")
@@ -70,7 +74,7 @@ def make_drafter(
     """Create the drafter of a model.
 
     share_bytes: memory for keys and values of the model and its draft model, in bytes.
-    The memory is divided so that both pools hold the same number of tokens.
+    The memory is divided so that both pools hold the same number of tokens; by need if the model has states.
     Returns the remaining bytes of the target model, and the drafter or None.
     Raises LoadError if the draft model gets less than one block.
     """
@@ -79,7 +83,11 @@ def make_drafter(
     if draft is None:
         return share_bytes, NgramDrafter(options.speculative_tokens)
     need = _draft_need(draft, options)
-    own_bytes = share_bytes * need.block_bytes // (need.block_bytes + model.pool_needs(options)["self"].block_bytes)
+    needs = model.pool_needs(options)
+    if "state" in needs:
+        own_bytes = share_bytes * need.bytes // (need.bytes + sum(one.bytes for one in needs.values()))
+    else:
+        own_bytes = share_bytes * need.block_bytes // (need.block_bytes + needs["self"].block_bytes)
     blocks = pool_blocks({"self": need}, own_bytes)["self"]
     if blocks == 0:
         raise LoadError(

@@ -90,6 +90,15 @@ class EngineOptions(msgspec.Struct, frozen=True):
     worker_index: int = 0
 
 
+def state_slots(rows: int) -> int:
+    """Slots of the state memory that a request needs alone. rows: its beams, or 1.
+
+    One for each row, one more for every two beams, whose state is still read when their children write, and one for the
+    snapshot with which a prompt begins.
+    """
+    return rows + rows // 2 + 1
+
+
 class GenerationInfo(msgspec.Struct, frozen=True):
     """Generation settings of a checkpoint: special tokens, and defaults of API fields. None: not set.
 

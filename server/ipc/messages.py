@@ -345,6 +345,7 @@ class Stats(Message, frozen=True):
     running, waiting, queue_tokens: current numbers of rows and of waiting tokens.
     kv_blocks_used, kv_blocks_total: blocks by pool name, summed over all models.
     device_memory_bytes: memory by kind.
+    state_bytes: memory of the states of mixers by kind, see `Metrics`; empty without such models.
     steps: all steps since the last message.
     The remaining fields are increments since the last message:
     preemptions, wasted_tokens: preempted rows, and computed tokens that have to be computed again.
@@ -365,6 +366,7 @@ class Stats(Message, frozen=True):
     prefix_queries: int = 0
     prefix_hits: int = 0
     drafts: dict[str, tuple[int, int]] = {}
+    state_bytes: dict[str, int] = {}
 
 
 FromWorker = Loading | Progress | Ready | LoadFailed | StepOutput | Stats

@@ -27,6 +27,7 @@ def with_others(stats: Stats, others: Iterable[Stats]) -> Stats:
         kv_blocks_used=_sum(one.kv_blocks_used for one in every),
         kv_blocks_total=_sum(one.kv_blocks_total for one in every),
         device_memory_bytes=_sum(one.device_memory_bytes for one in every),
+        state_bytes=_sum(one.state_bytes for one in every),
     )
 
 

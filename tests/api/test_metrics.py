@@ -29,7 +29,7 @@ CONTRACT = {
     "batch_tokens", "kv_blocks_used", "kv_blocks_total", "preemptions_total", "prefix_cache_queries_total",
     "prefix_cache_hits_total", "speculative_drafted_tokens_total", "speculative_accepted_tokens_total",
     "worker_restarts_total", "model_load_seconds", "device_memory_bytes", "build_info", "mask_wait_seconds",
-    "beam_lag_tokens",
+    "beam_lag_tokens", "state_bytes",
 }  # fmt: skip
 
 LABELS = {"route", "status", "model", "reason", "stage", "phase", "pool", "kind", "family", "version", "device", "le"}
@@ -62,8 +62,9 @@ async def metrics_after_events(bench: Bench, http: httpx.AsyncClient) -> str:
     await http.get("/docs")
     steps = [StepTiming("decoder", "decode", 0.01, 3, 5, 2, 0.002, [0, 3])]
     stats = Stats(
-        1, 1, 2, 30, {"self": 4}, {"self": 64, "cross": 8}, {"weights": 99}, steps, 1, 6, 3, 2, {"decoder": (8, 5)}
-    )
+        1, 1, 2, 30, {"self": 4}, {"self": 64, "cross": 8}, {"weights": 99}, steps, 1, 6, 3, 2, {"decoder": (8, 5)},
+        {"snapshots": 700},
+    )  # fmt: skip
     bench.client.on_stats(stats)
     return await page(http)
 
@@ -106,6 +107,7 @@ async def test_values_after_events(bench: Bench, http: httpx.AsyncClient) -> Non
     assert value(text, 'time_to_first_token_seconds_count{model="decoder"}') == 1
     assert value(text, 'queue_seconds_sum{model="decoder"}') == 0.5
     assert (value(text, "prefix_cache_queries_total"), value(text, "prefix_cache_hits_total")) == (3, 2)
+    assert value(text, 'state_bytes{kind="snapshots"}') == 700
     assert value(text, 'speculative_drafted_tokens_total{model="decoder"}') == 8
     assert value(text, 'speculative_accepted_tokens_total{model="decoder"}') == 5
     assert value(text, "tokenize_seconds_count") == 1

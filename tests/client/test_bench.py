@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from server.cli import main
+from server.client.bench.command import add_arguments, make_jobs
 from server.client.bench.dialects import ROUTES, measure
 from server.client.bench.lengths import make_prompt, parse_lengths
 from server.client.bench.load import Job, Sample, closed_loop, open_loop, poisson_arrivals
@@ -153,6 +154,27 @@ def test_prompts_are_words_of_a_seed() -> None:
     )
 
 
+def test_prompts_share_their_first_words() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    prompts = []
+    for seed in (1, 2):
+        arguments = parser.parse_args(["http://server", "--shared-words", "5", "--prompt-words", "3"])
+        prompts += [job.prompt.split(" ") for job in itertools.islice(make_jobs(arguments, [], random.Random(seed)), 2)]
+    assert len({tuple(words[:5]) for words in prompts}) == 1 and len({tuple(words[5:]) for words in prompts}) == 4
+    arguments = parser.parse_args(["http://server", "--shared-words", "2"])
+    assert next(make_jobs(arguments, ["a"], random.Random(1))).prompt.endswith(" a")
+
+
+def test_the_share_from_the_cache_counts_answers_that_name_it() -> None:
+    samples = [Sample(0, 0, [1], 2, prompt_tokens=30, cached_tokens=24), Sample(0, 0, [1], 2, prompt_tokens=10)]
+    level = Level("1 at a time", samples)
+    assert level.cached_share() == level.as_json()["cached_prompt_share"] == 0.8
+    assert Level("1 at a time", samples[1:]).cached_share() is None
+    counted = [Sample(0, 0, [1], 2, prompt_tokens=30, completion_tokens=2, cached_tokens=24)]
+    assert "prompt tokens from the cache" in table([Level("1 at a time", counted)])
+
+
 def test_percentiles_are_those_of_numpy() -> None:
     numpy = pytest.importorskip("numpy")
     values = [random.Random(5).random() for _ in range(37)] + [3.0, 1.0]
@@ -184,7 +206,8 @@ OPENAI = [
     ("", {"choices": [{"index": 0, "text": "b"}]}),
     ("", {"choices": [{"index": 0, "text": "", "finish_reason": "length"}]}),
 ]
-USAGE = ("", {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 5}})
+COUNTS = {"prompt_tokens": 3, "completion_tokens": 5}
+USAGE = ("", {"choices": [], "usage": {**COUNTS, "prompt_tokens_details": {"cached_tokens": 2}}})
 CHAT = [
     ("", {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}),
     ("", {"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]}),
@@ -194,7 +217,7 @@ CHAT = [
 NATIVE = [
     ("token", {"text": "a", "tokens": [{"id": 1}, {"id": 2}]}),
     ("token", {"text": "b", "tokens": [{"id": 3}]}),
-    ("done", {"choices": [{"text": "ab"}], "usage": {"prompt_tokens": 3, "completion_tokens": 5}}),
+    ("done", {"choices": [{"text": "ab"}], "usage": {**COUNTS, "cached_tokens": 2}}),
 ]
 DONE = ("", "[DONE]")
 
@@ -212,6 +235,7 @@ async def test_token_times(route: tuple[str, str], stream: list, times: Sequence
     sample = await sample_of(events(*stream), route)
     assert sample.error is None and sample.sent == 101 and sample.times == times
     assert sample.completion_tokens == tokens and sample.ended > times[-1]
+    assert sample.cached_tokens == (2 if tokens else None)
     level = Level("1 at a time", [sample])
     assert level.output_tokens() == (tokens or 2)
     assert level.counted_by == ("usage" if tokens else "events")
@@ -315,6 +339,25 @@ def test_rates_tasks_and_prompts_from_a_file(tmp_path: Path, capsys: pytest.Capt
     bench(answer, "--task", "embed", "--requests", "3", "--json", "-")
     result = json.loads(capsys.readouterr().out.rpartition("\n{\n")[2].join(["{\n", ""]))
     assert result["levels"][0]["first_token_seconds"] is None and result["levels"][0]["prompt_tokens"] == 6
+
+
+def test_shared_words_show_what_the_prefix_cache_found(capsys: pytest.CaptureFixture[str]) -> None:
+    page = b'# TYPE triptych_state_bytes gauge\ntriptych_state_bytes{kind="snapshots"} 3.145728e+06\n'
+
+    def with_metrics(request: FakeRequest) -> Reply:
+        return Reply(page) if request.path == "/metrics" else answer(request)
+
+    argv = ["--requests", "2", "--warmup", "1", "--shared-words", "4", "--prompt-words", "3"]
+    requests = bench(with_metrics, *argv, "--json", "-")
+    assert len({tuple(request.body["prompt"].split()[:4]) for request in requests if request.body}) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert result["snapshot_bytes"] == 3 << 20 and result["shared_words"] == 4
+    assert result["levels"][0]["cached_prompt_share"] == pytest.approx(2 / 3)
+    bench(with_metrics, *argv)
+    shown = capsys.readouterr().out
+    assert "66.7%" in shown and "snapshots of states in the prefix cache: 3.0 MiB" in shown
+    bench(answer, *argv)
+    assert "snapshots" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 The model is fake. Its cache stores tokens instead of keys and values, and its logits depend on the text that a row
 finds in the cache through its block table. A wrong, freed or overwritten block therefore changes the text of an answer,
 and every answer is compared with the one that its request gets alone.
+
+A fake model with mixers also keeps the text that it has read in a slot of a state memory, in place of a state. The text
+must be the one in the cache.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from server.engine.grammar_waits import GrammarWaits
 from server.engine.model_limits import ModelLimits
 from server.engine.scheduler import Schedule, Scheduler
 from server.engine.sequence import SequenceGroup, SequenceStatus
+from server.engine.state_tables import StateBlockTables
 from server.ipc.messages import Generate, Hypothesis, StepOutput
 from server.ipc.sections import AnswerSection
 from server.operations.grammar import answer_rule, assemble
@@ -64,8 +68,16 @@ def logits_after(text: tuple[int, ...]) -> torch.Tensor:
     return torch.from_numpy((near + far).astype(np.float32))
 
 
+CHUNK_TOKENS = 4
+"""Length of the chunks of the fake model with mixers."""
+
+
 class CachedTextRunner:
-    """Runner of the fake model. broken: ids of requests whose rows have logits that are not finite."""
+    """Runner of the fake model.
+
+    broken: ids of requests whose rows have logits that are not finite.
+    states: text in each slot of the state memory, with the number of its tokens that ran in chunks.
+    """
 
     device = torch.device("cpu")
 
@@ -74,6 +86,7 @@ class CachedTextRunner:
         self.block_size = block_size
         self.cache: dict[int, int | None] = {}
         self.broken: set[int] = set()
+        self.states: dict[int, tuple[tuple[int, ...], int]] = {}
 
     def run(self, schedule: Schedule, logits: LogitsRequest | None = None) -> tuple[DecoderOutput, torch.Tensor | None]:
         size = self.block_size
@@ -87,6 +100,8 @@ class CachedTextRunner:
             is_broken = row.group.request_id in self.broken
             for position, token in enumerate(tokens, start):
                 self.cache[self.slot(sequence.block_table, position)] = None if is_broken else token
+        if any(row.sequence.state is not None for row in schedule.rows):
+            self.run_states(schedule)
         for row in schedule.rows:
             sequence = row.sequence
             end = sequence.num_computed_tokens + row.num_tokens + len(sequence.draft)
@@ -97,6 +112,25 @@ class CachedTextRunner:
         hidden = torch.stack(outputs) if outputs else torch.zeros(0, VOCAB)
         found = self.model.logits_top_k(hidden, logits) if logits is not None else ()
         return DecoderOutput(hidden, *found), None
+
+    def run_states(self, schedule: Schedule) -> None:
+        """Extend the text of each state by its tokens, and check that no row reads what another one writes."""
+        parts = [(row, part) for row in schedule.rows for part in row.sequence.state.parts]
+        for row, part in parts:
+            others = [other for owner, other in parts if owner is not row]
+            assert part.slot not in [slot for other in others for slot in (other.source, other.slot)], "a shared slot"
+        for row in schedule.rows:
+            sequence, place = row.sequence, row.sequence.num_computed_tokens
+            prompt = row.group.num_prompt_tokens
+            tokens = [*sequence.tokens, *sequence.draft]
+            for part in sequence.state.parts:
+                text, chunked = ((), 0) if part.source is None else self.states[part.source]
+                assert text == tuple(tokens[:place]), "a row starts from the state of another text"
+                assert chunked == min(place, prompt), "a token of the state ran in the wrong form"
+                place += part.num_tokens
+                assert not part.is_prompt or (len(text) % CHUNK_TOKENS == 0 and place <= prompt)
+                assert part.is_prompt or len(text) >= prompt
+                self.states[part.slot] = tuple(tokens[:place]), chunked + part.is_prompt * part.num_tokens
 
     def slot(self, table: list[int], position: int) -> int:
         return table[position // self.block_size] * self.block_size + position % self.block_size
@@ -114,9 +148,18 @@ class CachedTextRunner:
                 self.cache[block * self.block_size + offset] = 0
 
 
-def make_engine(block_size: int, blocks: int, tokens: int, rows: int, prefix: bool, drafts: bool, part: int) -> Engine:
-    """An engine with the fake model. part: logits rows that are computed at once."""
-    scheduler = Scheduler(BlockTables(BlockManager(blocks, block_size), None, prefix), tokens, rows)
+def make_engine(
+    block_size: int, blocks: int, tokens: int, rows: int, prefix: bool, drafts: bool, part: int, states: int = 0
+) -> Engine:
+    """An engine with the fake model.
+
+    part: logits rows that are computed at once. states: slots of the state memory; 0 for a model without mixers.
+    """
+    pool = BlockManager(blocks, block_size)
+    tables = BlockTables(pool, None, prefix)
+    if states:
+        tables = StateBlockTables(pool, BlockManager(states, 1), prefix, chunk_tokens=CHUNK_TOKENS)
+    scheduler = Scheduler(tables, tokens, rows)
     drafter = NgramDrafter(4) if drafts else None
     runner = CachedTextRunner(block_size, part)
     generation = GenerationEngine("fake", scheduler, runner, ModelLimits(VOCAB, 1024), drafter)
@@ -159,12 +202,13 @@ def alone(spec: Spec) -> tuple[str, list[Hypothesis]]:
 class EngineStates(RuleBasedStateMachine):
     """Requests that come, run, are aborted, time out and break; answers and blocks are checked after each step.
 
-    prefix, drafts: whether the engine has a prefix cache, and drafts tokens.
+    prefix, drafts, states: whether the engine has a prefix cache, drafts tokens, and has a model with mixers.
     seen: what happened in all runs since `explore` began.
     """
 
     prefix: ClassVar[bool] = False
     drafts: ClassVar[bool] = False
+    states: ClassVar[bool] = False
     seen: ClassVar[Counter[str]] = Counter()
 
     @initialize(
@@ -175,7 +219,8 @@ class EngineStates(RuleBasedStateMachine):
         part=st.sampled_from([3, 64]),
     )
     def start(self, block_size: int, room: int, tokens: int, rows: int, part: int) -> None:
-        self.engine = make_engine(block_size, room // block_size, tokens, rows, self.prefix, self.drafts, part)
+        slots = (7 + room % 12) * self.states
+        self.engine = make_engine(block_size, room // block_size, tokens, rows, self.prefix, self.drafts, part, slots)
         generation = self.engine.models["fake"].generation
         assert generation is not None
         self.generation = generation
@@ -249,7 +294,7 @@ class EngineStates(RuleBasedStateMachine):
             assert steps < 20_000, "the engine does not finish"
         assert set(self.specs) == self.ended | self.aborted, "a request never ended"
         blocks = self.generation.scheduler.blocks
-        assert blocks.self_pool.used_blocks == 0, "blocks are left"
+        assert all(pool.used_blocks == 0 for pool in blocks.pools.values()), "blocks are left"
         self.seen["runs"] += 1
         self.seen["requests"] += len(self.specs)
         self.seen["aborted"] += len(self.aborted)
@@ -309,14 +354,25 @@ class EngineStates(RuleBasedStateMachine):
         assert all(len(set(table)) == len(table) for table in tables), "a table holds a block twice"
         assert pool.used_blocks == len(owners), "a block is leaked, or free and in use"
         assert all(pool.references(block) == owners[block] for block in range(pool.num_blocks)), "wrong references"
+        if self.states:
+            self.check_slots()
         for group in self.groups.values():
             assert group.status is not SequenceStatus.FINISHED or not any(row.block_table for row in group.sequences)
 
+    def check_slots(self) -> None:
+        """Each slot has as many references as sequences that hold it."""
+        pool = self.generation.scheduler.blocks.pools["state"]
+        states = [row.state for group in self.groups.values() for row in group.sequences if row.state is not None]
+        owners = Counter(slot for state in states for slot in state.held_slots())
+        assert pool.used_blocks == len(owners), "a slot is leaked, or free and in use"
+        assert all(pool.references(slot) == owners[slot] for slot in range(pool.num_blocks)), "wrong references"
 
-def explore(count: int, steps: int = 40) -> Counter[str]:
+
+def explore(count: int, steps: int = 40, states: bool = False) -> Counter[str]:
     """Run the machine `count` times with at most `steps` rules each. Raises the error of the first failure.
 
     A quarter of the runs has neither prefix cache nor drafts, a quarter has both.
+    states: the model has mixers.
 
     Returns how often each kind of request ended with its text, and counts of preemptions, prefix hits and so on.
     """
@@ -331,6 +387,6 @@ def explore(count: int, steps: int = 40) -> Counter[str]:
         suppress_health_check=list(HealthCheck),
     )
     for prefix, drafts in itertools.product((True, False), repeat=2):
-        machine = type("EngineStates", (EngineStates,), {"prefix": prefix, "drafts": drafts})
+        machine = type("EngineStates", (EngineStates,), {"prefix": prefix, "drafts": drafts, "states": states})
         run_state_machine_as_test(machine, settings=chosen)
     return EngineStates.seen

@@ -10,6 +10,7 @@ from server.engine import selection
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.scheduler import Scheduler
+from server.engine.state_tables import StateBlockTables
 from tests.engine.engine_states import KINDS, explore
 from tests.engine.speculative import accepting_all_drafts
 
@@ -18,6 +19,11 @@ def test_any_interleaving_gives_the_texts_of_each_request_alone() -> None:
     seen = explore(32)
     assert set(KINDS) <= set(seen), "some kinds of request never ended"
     assert min(seen[what] for what in ("aborted", "preemptions", "prefix hits", "accepted drafts")) > 0
+
+
+def test_any_interleaving_of_a_model_with_mixers_gives_the_texts_of_each_request_alone() -> None:
+    seen = explore(24, states=True)
+    assert min(seen[what] for what in ("beams", "preemptions", "prefix hits", "accepted drafts")) > 0
 
 
 def leak_a_block_of_an_aborted_beam_group(patch: pytest.MonkeyPatch) -> None:
@@ -91,3 +97,53 @@ def test_a_planted_bug_is_found(bug: Callable, monkeypatch: pytest.MonkeyPatch) 
     bug(monkeypatch)
     with pytest.raises(Exception):  # noqa: B017 - AssertionError, KeyError, or hypothesis' own errors around them
         explore(300)
+
+
+def restore_no_state_after_a_rejected_draft(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StateBlockTables, "accept", BlockTables.accept)
+
+
+def share_the_slot_of_a_parent(patch: pytest.MonkeyPatch) -> None:
+    fork = StateBlockTables.fork
+
+    def sharing(self, group, parents):
+        fork(self, group, parents)
+        for row in group.sequences:
+            if row.state.slot is None:
+                row.state.slot = self.state_pool.share([row.state.source])[0]
+
+    patch.setattr(StateBlockTables, "fork", sharing)
+
+
+def publish_snapshots_of_generated_tokens(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StateBlockTables, "_cacheable", lambda self, group: self._whole(group.num_tokens))
+
+
+def divide_prompts_anywhere(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StateBlockTables, "whole_chunks", lambda self, group, row, count, has_prefill: count)
+
+
+def overwrite_a_snapshot(patch: pytest.MonkeyPatch) -> None:
+    computed = StateBlockTables.computed
+
+    def adopting(self, row):
+        computed(self, row)
+        row.state.slot = row.state.source
+
+    patch.setattr(StateBlockTables, "computed", adopting)
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        restore_no_state_after_a_rejected_draft,
+        share_the_slot_of_a_parent,
+        publish_snapshots_of_generated_tokens,
+        divide_prompts_anywhere,
+        overwrite_a_snapshot,
+    ],
+)
+def test_a_planted_bug_in_states_is_found(bug: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    with pytest.raises(Exception):  # noqa: B017 - AssertionError, KeyError, or hypothesis' own errors around them
+        explore(100, states=True)

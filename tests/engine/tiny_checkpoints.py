@@ -54,6 +54,32 @@ _MPT = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+_HYBRID = {**_LLAMA, "num_hidden_layers": 3, "num_key_value_heads": 2}
+_DELTA = {
+    **_HYBRID,
+    "head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_num_value_heads": 4,
+    "linear_value_head_dim": 6,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+}
+_FEW_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_SHARED_EXPERT = {**_FEW_EXPERTS, "shared_expert_intermediate_size": 24}
+_CONV = {**_HYBRID, "layer_types": ["conv", "full_attention", "conv"]}
+_MAMBA = {"mamba_n_heads": 4, "mamba_d_state": 8, "mamba_chunk_size": 16}
+_MAMBA2 = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_heads": 4,
+    "head_dim": 16,
+    "n_groups": 2,
+    "state_size": 8,
+    "chunk_size": 16,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 _FALCON = {name: value for name, value in _LLAMA.items() if name != "intermediate_size"}
 _OPT = {name: value for name, value in _LLAMA.items() if name != "intermediate_size"} | {"ffn_dim": 48}
 _T5 = {"vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "decoder_start_token_id": 0}
@@ -120,6 +146,48 @@ DECODERS = {
             layer_types=["sliding_attention", "full_attention"],
         ),
     ),
+    "qwen3_5": ("Qwen3_5ForCausalLM", transformers.Qwen3_5TextConfig(**_DELTA)),
+    "qwen3_5_moe": (
+        "Qwen3_5MoeForCausalLM",
+        transformers.Qwen3_5MoeTextConfig(
+            **{name: value for name, value in _DELTA.items() if name != "intermediate_size"}, **_SHARED_EXPERT
+        ),
+    ),
+    "qwen3_next": ("Qwen3NextForCausalLM", transformers.Qwen3NextConfig(**_DELTA, **_SHARED_EXPERT)),
+    "lfm2": ("Lfm2ForCausalLM", transformers.Lfm2Config(**_CONV)),
+    "lfm2_moe": ("Lfm2MoeForCausalLM", transformers.Lfm2MoeConfig(**_CONV, **_FEW_EXPERTS, num_dense_layers=1)),
+    "lfm3": (
+        "Lfm3ForCausalLM",
+        transformers.Lfm3Config(
+            **_HYBRID, head_dim=8, sliding_window=6, layer_types=["conv", "sliding_attention", "full_attention"]
+        ),
+    ),
+    "granitemoehybrid": (
+        "GraniteMoeHybridForCausalLM",
+        transformers.GraniteMoeHybridConfig(
+            **_HYBRID,
+            **_MAMBA,
+            num_local_experts=0,
+            shared_intermediate_size=40,
+            attention_multiplier=0.3,
+            layer_types=["linear_attention", "full_attention", "linear_attention"],
+        ),
+    ),
+    "falcon_h1": ("FalconH1ForCausalLM", transformers.FalconH1Config(**_HYBRID, **_MAMBA, mamba_d_ssm=32)),
+    "nemotron_h": (
+        "NemotronHForCausalLM",
+        transformers.NemotronHConfig(
+            **{name: value for name, value in _HYBRID.items() if name != "num_hidden_layers"},
+            layers_block_type=["linear_attention", "mlp", "full_attention"],
+            mamba_num_heads=4,
+            mamba_head_dim=8,
+            n_groups=2,
+            ssm_state_size=8,
+            chunk_size=16,
+            head_dim=8,
+        ),
+    ),
+    "mamba2": ("Mamba2ForCausalLM", transformers.Mamba2Config(**_MAMBA2)),
     "smollm3": (
         "SmolLM3ForCausalLM",
         transformers.SmolLM3Config(**_LLAMA, pad_token_id=0, num_key_value_heads=2, no_rope_layer_interval=2),
@@ -197,6 +265,19 @@ DECODERS = {
     **RECENT_DECODERS,
     **FURTHER_DECODERS,
 }
+HYBRIDS = (
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_next",
+    "lfm2",
+    "lfm2_moe",
+    "lfm3",
+    "granitemoehybrid",
+    "falcon_h1",
+    "nemotron_h",
+    "mamba2",
+)
+"""Decoders with mixers."""
 SEQ2SEQ = {
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**_T5, num_layers=2)),
     "t5-gated-untied": (

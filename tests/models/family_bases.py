@@ -83,6 +83,26 @@ RECENT = tuple(
         "ministral3": "Ministral3",
     }.items()
 )
+HYBRID = tuple(
+    {**LLAMA, "model_type": kind, "architectures": [f"{stem}ForCausalLM"], "num_key_value_heads": 2, **more}
+    for kind, (stem, more) in {
+        "qwen3_next": ("Qwen3Next", {}),
+        "qwen3_5_text": ("Qwen3_5", {}),
+        "qwen3_5_moe_text": ("Qwen3_5Moe", {}),
+        "lfm2": ("Lfm2", {}),
+        "lfm2_moe": ("Lfm2Moe", {"layer_types": ["conv"] * 4}),
+        "lfm3": ("Lfm3", {}),
+        "granitemoehybrid": ("GraniteMoeHybrid", {"mamba_n_heads": 8}),
+        "falcon_h1": ("FalconH1", {"mamba_d_ssm": 64, "mamba_n_heads": 8}),
+        "nemotron_h": ("NemotronH", {}),
+        "mamba2": ("Mamba2", {"num_heads": 8, "head_dim": 8}),
+    }.items()
+)
+QWEN3_5_PICTURES = {
+    "model_type": "qwen3_5",
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "text_config": {name: value for name, value in LLAMA.items() if name not in ("model_type", "architectures")},
+}
 LONGFORMER = {"model_type": "longformer", "architectures": ["LongformerModel"], "hidden_size": 48}
 BIG_BIRD = {"model_type": "big_bird", "architectures": ["BigBirdModel"], "hidden_size": 48}
 LED = {"model_type": "led", "architectures": ["LEDForConditionalGeneration"], "d_model": 32}
@@ -111,7 +131,8 @@ FURTHER = tuple(
     )
 )
 ALL_DECODERS = (*DECODERS, *RECENT, BIGCODE, XGLM, *FURTHER)
-BASES = {base["model_type"]: base for base in (MODERNBERT, *SPARSE, *ALL_DECODERS, *SEQ2SEQ, WHISPER)}
+BASES = {base["model_type"]: base for base in (MODERNBERT, *SPARSE, *ALL_DECODERS, *HYBRID, *SEQ2SEQ, WHISPER)}
+BASES["qwen3_5"] = QWEN3_5_PICTURES
 
 
 def build(hf):

@@ -16,7 +16,8 @@ GROUPS = {
     "granite granitemoe cohere cohere2 glm glm4 glm4_moe exaone4 ernie4_5 ernie4_5_moe olmo olmo3 olmoe "
     "nemotron helium arcee hunyuan_v1_dense seed_oss apertus phimoe ministral3 "
     "gpt_bigcode xglm biogpt persimmon modernbert-decoder gemma3n gemma4 gemma4_unified gpt_oss deepseek_v2 "
-    "deepseek_v3 mistral4 llama4",
+    "deepseek_v3 mistral4 llama4 "
+    "lfm2 lfm2_moe lfm3 granitemoehybrid falcon_h1 nemotron_h mamba2 qwen3_next qwen3_5 qwen3_5_moe",
     "encoder-decoder": "t5 mt5 umt5 bart marian mbart m2m_100 pegasus blenderbot blenderbot-small led "
     "longt5 bigbird_pegasus whisper",
     "any of them": "triptych",

@@ -8,8 +8,10 @@ from dataclasses import replace
 import torch
 
 from models.batch import AudioBatch, DecoderBatch, EncoderBatch
+from models.config import CHUNK_TOKENS
 from models.kv_cache import KVCache
 from models.logits import DecoderOutput, LogitsRequest
+from models.state_memory import ZERO_STATE, StateMemory
 from models.transformer import Transformer
 
 
@@ -42,6 +44,8 @@ class Pool:
 class Rows:
     """Sequences (rows) of a decoder, to which a test feeds any number of tokens per step.
 
+    Mixers run stepwise, except for tokens between two multiples of `CHUNK_TOKENS`, or from one to the end of a prompt.
+
     sources: source texts or recordings of an encoder-decoder, or None.
     adapters: name of the adapter of each row.
     """
@@ -60,6 +64,9 @@ class Rows:
         self.lengths: dict[int, int] = {}
         self.adapters = tuple(adapters)
         self.prompt_lens: dict[int, int] = {}
+        self.states = StateMemory(model.mixers(), num_blocks, self.device) if model.mixers() else None
+        for tensor in self.state_tensors():
+            tensor.fill_(50.0)
         self.cross = None
         if sources is not None:
             self.cross = Pool(model.cross_attention_layers(), num_blocks, block_size, model, seed + 1)
@@ -100,6 +107,12 @@ class Rows:
                 "source_lens": tuple(self.source_lens[row] for row in rows),
                 "source_block_tables": self.cross.tables(rows, self.device),
             }
+        if self.states is not None:
+            source |= {
+                "state_sources": tuple(self.state_slot(row) if spans[row][0] else ZERO_STATE for row in rows),
+                "state_slots": tuple(self.state_slot(row) for row in rows),
+                "chunked_rows": tuple(self._is_chunked(row, *spans[row]) for row in rows),
+            }
         batch = DecoderBatch(
             token_ids=torch.tensor([token for row in rows for token in tokens[row]], device=self.device),
             positions=torch.tensor([position for row in rows for position in range(*spans[row])], device=self.device),
@@ -115,9 +128,22 @@ class Rows:
             output_lens=None if output_lens is None else tuple(output_lens[row] for row in rows),
             **source,
         )
-        output = self.model.decode(batch, self.pool.cache, self.cross.cache if self.cross else None, logits)
+        cross_cache = self.cross.cache if self.cross else None
+        output = self.model.decode(batch, self.pool.cache, cross_cache, logits, self.states)
         self.lengths |= {row: end for row, (_, end) in spans.items()}
         return output
+
+    def state_tensors(self) -> list[torch.Tensor]:
+        """The tensors of all states: [slots, ...] each."""
+        return [] if self.states is None else [one for tensors in self.states.states.values() for one in tensors]
+
+    def state_slot(self, row: int) -> int:
+        """The slot of a row's state: in reverse, so that no row uses the slot with its own number."""
+        assert self.states is not None
+        return self.states.num_slots - 1 - row
+
+    def _is_chunked(self, row: int, start: int, end: int) -> bool:
+        return start % CHUNK_TOKENS == 0 and (end % CHUNK_TOKENS == 0 or end == self.prompt_lens.get(row))
 
 
 def encoder_batch(texts, device) -> EncoderBatch:

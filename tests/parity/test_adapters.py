@@ -35,9 +35,12 @@ SETTINGS = {
     "rank-one": {"r": 1, "lora_alpha": 3},
 }
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+SHARED = ["shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"]
 TARGET_MODULES = {
     "mixtral": ATTENTION,
-    "qwen2-moe": [*ATTENTION, "shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"],
+    "qwen2-moe": [*ATTENTION, *SHARED],
+    "qwen3_next": [*ATTENTION, *SHARED, "in_proj_qkvz", "in_proj_ba", "linear_attn.out_proj"],
+    "qwen3_5_moe": [*ATTENTION, *SHARED, "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "linear_attn.out_proj"],
     "qwen3-moe": ATTENTION,
     "glm4-moe": [*ATTENTION, *(f"shared_experts.{part}_proj" for part in ("gate", "up", "down"))],
     "phimoe": ATTENTION,

@@ -19,7 +19,7 @@ from server.ipc.descriptions import ModelSpec
 from tests.engine import test_speech
 from tests.engine.harness import Pair, as_transformers_settings, generate, reference, run
 from tests.engine.tiny_checkpoints import GENERATING
-from tests.parity import speech, test_native, test_text_of_picture_models
+from tests.parity import speech, test_native, test_text_of_further_picture_models, test_text_of_picture_models
 from tests.parity.checkpoints import load, random_ids, save
 from tests.parity.decoder_cases import MORE_CASES
 from tests.parity.test_decoders import CASES as DECODERS
@@ -30,11 +30,18 @@ from tests.parity.test_sparse_encoders import CASES as SPARSE
 
 GENERATING_TASKS = {"generate", "translate"}
 TESTED_ELSEWHERE = {
-    # The text part of `gemma3` (with images) is `gemma3_text` with other tensor names.
+    # The text parts of these (with images) are `gemma3_text` and so on, with other tensor names.
     "gemma3": test_text_of_picture_models.test_text_part,
+    **dict.fromkeys(test_text_of_further_picture_models.SHAPES, test_text_of_further_picture_models.test_text_part),
+    "qwen3_5": test_text_of_picture_models.test_text_part_of_qwen,
+    "qwen3_5_moe": test_text_of_picture_models.test_text_part_of_qwen,
     "whisper": test_speech.test_four_beams_equal_transformers,
     "triptych": test_native,
 }
+
+
+PICTURES = dict.fromkeys(("gemma3", "qwen3_5", "qwen3_5_moe"), 2) | test_text_of_further_picture_models.SHAPES
+"""Number of shapes of models that also read pictures."""
 
 
 def model_type_of(stem: str) -> str:
@@ -46,7 +53,7 @@ def shapes_compared() -> Counter[str]:
     """Number of shapes per family whose hidden states, logits and greedy texts are compared."""
     found = Counter(config.model_type for _, config, *_ in (DECODERS | MORE_CASES | SEQ2SEQ).values())
     found += Counter(model_type_of(stem) for stem, *_ in (BODIES | SPARSE | SPARSE_SEQ2SEQ).values())
-    return found + Counter({"whisper": len(speech.SHAPES), "triptych": len(test_native.BODIES), "gemma3": 2})
+    return found + Counter({"whisper": len(speech.SHAPES), "triptych": len(test_native.BODIES), **PICTURES})
 
 
 def shapes_with_beams() -> Counter[str]:

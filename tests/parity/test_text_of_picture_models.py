@@ -1,4 +1,4 @@
-"""The text part of Gemma 3 with images equals transformers, with both naming schemes of its tensors."""
+"""The text part of models that also read pictures equals transformers. Tensors of Gemma 3 have two naming schemes."""
 
 from __future__ import annotations
 
@@ -57,3 +57,67 @@ def test_text_part(in_memory, changes, tmp_path, device):
 def _as_in_memory(name: str) -> str:
     """Translate the name of a tensor in the file to its name in a loaded model of transformers 5."""
     return "model." + name.replace("language_model.model.", "language_model.", 1)
+
+
+_QWEN_TEXT = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_num_value_heads": 4,
+    "linear_value_head_dim": 6,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "max_position_embeddings": 64,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 1.0,
+        "mrope_section": [2, 1, 1],
+    },
+}
+_QWEN_TOWER = {
+    "depth": 1,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_heads": 2,
+    "out_hidden_size": 32,
+    "patch_size": 2,
+    "num_position_embeddings": 16,
+}
+_EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 20,
+}
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe"])
+@torch.inference_mode()
+def test_text_part_of_qwen(name, tied, tmp_path, device):
+    stem, more = ("Qwen3_5", {"intermediate_size": 56}) if name == "qwen3_5" else ("Qwen3_5Moe", _EXPERTS)
+    config = getattr(transformers, f"{stem}Config")(
+        text_config={**_QWEN_TEXT, **more, "tie_word_embeddings": tied},
+        vision_config=_QWEN_TOWER,
+        tie_word_embeddings=tied,
+        image_token_id=VOCAB - 1,
+        video_token_id=VOCAB - 2,
+        vision_start_token_id=VOCAB - 3,
+        vision_end_token_id=VOCAB - 4,
+    )
+    oracle = save(tmp_path, config, f"{stem}ForConditionalGeneration").to(device)
+    names = load_file(tmp_path / "model.safetensors")
+    assert any("visual" in one for one in names) and ("lm_head.weight" in names) is not tied
+    model = load(tmp_path, device).transformer
+    texts = random_ids(VOCAB - 4, LENGTHS)
+    for text, hidden in zip(texts, chunked(Rows(model), texts), strict=True):
+        expected = oracle(torch.tensor([text], device=device)).logits[0]
+        torch.testing.assert_close(model.logits(hidden), expected, atol=1e-4, rtol=1e-4)
+    for prompt, answer in zip(texts, greedy(Rows(model), texts, 20), strict=True):
+        logits = oracle(torch.tensor([prompt + answer], device=device)).logits[0]
+        assert answer == logits[len(prompt) - 1 : -1].argmax(-1).tolist()

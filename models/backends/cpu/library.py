@@ -50,7 +50,7 @@ ACTIVATION_CODES: Mapping[Activation | None, int] = {
 """Codes of the activations that a product can apply; None for no activation."""
 
 ROUTER_SCORE_CODES: Mapping[str, int] = {
-    name.lower(): code for name, code in header.read_codes(_TEXT, "RouterScore").items()
+    name.lower().removesuffix("_score"): code for name, code in header.read_codes(_TEXT, "RouterScore").items()
 }
 """Codes of `RouterConfig.score`."""
 

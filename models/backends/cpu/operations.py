@@ -82,7 +82,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
 def _norm(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     shape = tuple(x.shape)
     width, is_vector = shape[-1], len(shape) == 1
-    if len(shape) not in (2, 3) or not _has_dense_rows(x):
+    if len(shape) not in (2, 3) or not has_dense_rows(x):
         x = x.contiguous()
     out = x.new_empty(shape)
     run(
@@ -157,9 +157,19 @@ def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     return out
 
 
+def scale_by_row(x: Tensor, factors: Tensor) -> Tensor:
+    if not has_dense_rows(x):
+        x = x.contiguous()
+    factors = factors.contiguous()
+    out = x.new_empty(tuple(x.shape))
+    fields = {"x": x, "stride": x.stride(0), "factors": factors, "out": out}
+    run("scale_by_row", x.dtype, x, **fields, rows=x.shape[0], width=prod(x.shape[1:]))
+    return out
+
+
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     size = x.element_size()
-    if not _has_dense_rows(x):
+    if not has_dense_rows(x):
         x = x.contiguous()
     out = x.new_empty((index.shape[0], *x.shape[1:]))
     stride, width = x.stride(0) * size, prod(x.shape[1:]) * size
@@ -168,7 +178,7 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
 
 
 def route(logits: Tensor, choices: int, config: RouterConfig, correction: Tensor | None) -> tuple[Tensor, Tensor]:
-    if not _has_dense_rows(logits):
+    if not has_dense_rows(logits):
         logits = logits.contiguous()
     rows, num_experts = logits.shape
     shares = logits.new_empty((rows, choices), dtype=torch.float32)
@@ -207,7 +217,7 @@ def xielu(x: Tensor, shape: XieluShape) -> Tensor:
 
 def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     tokens, heads, head_dim = x.shape
-    if not _has_dense_rows(x):
+    if not has_dense_rows(x):
         x = x.contiguous()
     out = x.new_empty((tokens, heads, head_dim))
     run(
@@ -232,8 +242,8 @@ def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
 def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:
     if key.shape[1:] != value.shape[1:]:
         return torch_operations.write_slots(key_cache, value_cache, slots, key, value)
-    key = key if _has_dense_rows(key) else key.contiguous()
-    value = value if _has_dense_rows(value) else value.contiguous()
+    key = key if has_dense_rows(key) else key.contiguous()
+    value = value if has_dense_rows(value) else value.contiguous()
     size = key.element_size()
     return run(
         "write_slots",
@@ -275,7 +285,7 @@ def ragged_attention(
     cap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    key, value = (side if _has_dense_rows(side) else side.contiguous() for side in (key, value))
+    key, value = (side if has_dense_rows(side) else side.contiguous() for side in (key, value))
     return _attend(query, key, value, metadata, scale, cap, sinks)
 
 
@@ -304,7 +314,7 @@ def _attend(
 
     keys, values: [tokens, kv_heads, head_dim], or [blocks, block_size, kv_heads, head_dim] with block tables.
     """
-    query = query if _has_dense_rows(query) else query.contiguous()
+    query = query if has_dense_rows(query) else query.contiguous()
     out = query.new_empty(tuple(query.shape))
     run(
         "attend",
@@ -328,6 +338,6 @@ def _attend(
     return out
 
 
-def _has_dense_rows(x: Tensor) -> bool:
+def has_dense_rows(x: Tensor) -> bool:
     """Whether the numbers of each row are contiguous. x: [rows, width] or [rows, heads, head_dim]."""
     return x.stride(-1) == 1 and (x.dim() == 2 or x.stride(1) == x.shape[2])

@@ -69,6 +69,10 @@ def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     return torch.stack([x[first:end].float().mean(0) for first, end in spans])
 
 
+def scale_by_row(x: Tensor, factors: Tensor) -> Tensor:
+    return (x.float() * factors.view(-1, *(1,) * (x.dim() - 1))).to(x.dtype)
+
+
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     return x[index]
 

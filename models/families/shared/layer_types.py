@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from models.config import ConfigError, LayerConfig, MixerConfig, NormConfig, NormSlots
 from models.config.layers import FeedForwardConfig, MixtureOfExpertsConfig
@@ -12,12 +13,12 @@ _OLDER_NAMES = {"mamba": "linear_attention", "attention": "full_attention"}
 
 
 def layer_types(fields: Fields, known: Sequence[str], default: Sequence[str], layers: int) -> list[str]:
-    """The type of each layer. Raises ConfigError unless `layer_types` names one of `known` for each layer.
+    """The type of each layer. Raises ConfigError unless the file names one of `known` for each layer.
 
     default: types if the file does not have the setting.
     layers: number of layers.
     """
-    types = fields.raw("layer_types")
+    types = fields.raw("layer_types", fields.raw("layers_block_type"))
     types = list(default) if types is None else types
     if isinstance(types, list):
         types = [_OLDER_NAMES.get(one, one) if isinstance(one, str) else one for one in types]
@@ -31,10 +32,12 @@ def mixer_layer(
     norm: NormConfig,
     feed_forward: FeedForwardConfig | MixtureOfExpertsConfig | None,
     residual_scale: float = 1.0,
+    norm_slots: Sequence[Literal["input", "output"]] = ("input",),
 ) -> LayerConfig:
-    """A layer with a mixer instead of attention, and a norm before each sublayer.
+    """A layer with a mixer instead of attention.
 
     residual_scale: factor of the results of mixer and feed-forward.
+    norm_slots: places of a norm in each sublayer.
     """
-    norms = NormSlots(input=norm, scale=residual_scale)
+    norms = NormSlots(**dict.fromkeys(norm_slots, norm), scale=residual_scale)
     return LayerConfig(None, norms, feed_forward, NormSlots() if feed_forward is None else norms, mixer=mixer)

@@ -71,17 +71,17 @@ def stacked_expert_rules(model: ModelConfig, part: str, gate_up: str, down: str)
         Rule(
             layer + gate_up,
             tuple(f"{ours}experts.{expert}.{name}.weight" for expert in experts for name in ("gate", "up")),
-            (_unstack(len(experts), 2),),
+            (unstack(len(experts), 2),),
         ),
         Rule(
             layer + down,
             tuple(f"{ours}experts.{expert}.down.weight" for expert in experts),
-            (_unstack(len(experts), 1),),
+            (unstack(len(experts), 1),),
         ),
     )
 
 
-def _unstack(experts: int, matrices: int) -> LayoutChange:
+def unstack(experts: int, matrices: int) -> LayoutChange:
     """Split a tensor [experts, matrices * out, in] into experts * matrices tensors [out, in]."""
 
     def step(tensors: Sequence[Any]) -> Sequence[Any]:

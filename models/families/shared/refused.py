@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_STATE_SPACE = "it is a state-space model, without attention"
-_HYBRID = "it has state-space or recurrent layers between its attention layers"
+_FIRST_MAMBA = "its state spaces are those of the first Mamba, which are not supported"
 _RECURRENT = "it is a recurrent network, without attention"
 _TWO_STREAMS = "its decoder has a second stream of hidden states, which is not supported"
 
@@ -19,18 +18,8 @@ REFUSED: Mapping[str, str] = {
     "nllb-moe": "its experts drop tokens beyond their capacity, so the results of a request would depend on its batch",
     **dict.fromkeys(("prophetnet", "xlm-prophetnet"), _TWO_STREAMS),
     "fnet": "it is a Fourier transform without attention",
-    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba"), _STATE_SPACE),
+    **dict.fromkeys(("mamba", "falcon_mamba", "jamba", "zamba"), _FIRST_MAMBA),
+    "zamba2": "its attention layers share weights and read the embeddings of the tokens again",
+    "recurrent_gemma": "it has linear recurrent units, which are not supported",
     **dict.fromkeys(("rwkv", "xlstm"), _RECURRENT),
-    **dict.fromkeys(
-        (
-            "jamba",
-            "zamba",
-            "zamba2",
-            "bamba",
-            "recurrent_gemma",
-            "nemotron_h",
-            "falcon_h1",
-        ),
-        _HYBRID,
-    ),
 }

@@ -99,7 +99,7 @@ def rotary_decoder(
     fields: Fields,
     layers: Sequence[LayerConfig],
     final_norm: NormConfig,
-    max_positions: int,
+    max_positions: int | None,
     *,
     default_tied: bool = False,
     embedding_scale: float = 1.0,

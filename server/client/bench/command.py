@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import json
 import random
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,6 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--task", choices=tasks, default="generate", help="what the requests ask for (default: generate)")
     what.add_argument(
         "--prompt-words", type=parse_lengths, default="64", metavar="LENGTHS", help=f"{FORMS} (default: 64)"
+    )
+    what.add_argument(
+        "--shared-words", type=_count, metavar="N", help="begin all prompts with the same N words, like a system prompt"
     )
     what.add_argument("--prompts", type=Path, metavar="FILE", help="prompts from a file instead, one per line")
     what.add_argument(
@@ -124,15 +128,19 @@ def run(arguments: argparse.Namespace) -> None:
         Load(concurrency=number) for number in arguments.concurrency or (1,)
     ]
     prompts = _read_prompts(arguments.prompts)
-    levels = asyncio.run(interruptible(_measure_levels(arguments, route, loads, prompts)))
+    levels, snapshot_bytes = asyncio.run(interruptible(_measure_levels(arguments, route, loads, prompts)))
     if arguments.json is None or str(arguments.json) != "-":
         print(table(levels))
+        if snapshot_bytes is not None:
+            print(f"snapshots of states in the prefix cache: {snapshot_bytes / 2**20:,.1f} MiB")
     if arguments.json is not None:
         results = {
             "url": arguments.url,
             "route": route.path,
             "model": arguments.model,
             "prompt_words": None if prompts else arguments.prompt_words.text,
+            "shared_words": arguments.shared_words or 0,
+            "snapshot_bytes": snapshot_bytes,
             "output_tokens": arguments.output_tokens.text,
             "seed": arguments.seed,
             "levels": [level.as_json() for level in levels],
@@ -169,16 +177,18 @@ def _write(path: Path, text: str) -> None:
 
 
 def make_jobs(arguments: argparse.Namespace, prompts: list[str], random_numbers: random.Random) -> Iterator[Job]:
-    """Requests without end. The same seed makes the same requests."""
+    """Requests without end. The same seed makes the same requests, and the same shared words at every load level."""
+    shared = make_prompt(arguments.shared_words or 0, random.Random(f"{arguments.seed}/shared"))
     lengths = arguments.prompt_words.draw(random_numbers)
     texts = itertools.cycle(prompts) if prompts else (make_prompt(words, random_numbers) for words in lengths)
     for text, tokens in zip(texts, arguments.output_tokens.draw(random_numbers), strict=False):
-        yield Job(text, tokens)
+        yield Job(f"{shared} {text}" if shared else text, tokens)
 
 
 async def _measure_levels(
     arguments: argparse.Namespace, route: Measured, loads: list[Load], prompts: list[str]
-) -> list[Level]:
+) -> tuple[list[Level], int | None]:
+    """The results of all levels, and with shared words the bytes of snapshots that the server then holds."""
     from tqdm import tqdm
 
     clock = MonotonicClock()
@@ -216,7 +226,17 @@ async def _measure_levels(
                 await connection.get("/v1/models")  # raises what is wrong with the connection
             levels.append(Level(load.name, await _offer(arguments, load, jobs, send, clock, random_numbers)))
             bar.close()
-    return levels
+        return levels, await _snapshot_bytes(connection) if arguments.shared_words else None
+
+
+async def _snapshot_bytes(connection: Connection) -> int | None:
+    """Bytes of snapshots of states in the prefix cache, or None for a server or model without them."""
+    try:
+        page = await connection.text("/metrics")
+    except CommandError:
+        return None
+    found = re.search(r'^triptych_state_bytes\{kind="snapshots"\} (\S+)$', page, re.MULTILINE)
+    return int(float(found[1])) if found else None
 
 
 def _expected(arguments: argparse.Namespace, load: Load) -> int | None:

@@ -109,3 +109,7 @@ def _read_usage(sample: Sample, usage: Any) -> None:
     if isinstance(usage, dict):
         sample.prompt_tokens = usage.get("prompt_tokens", sample.prompt_tokens)
         sample.completion_tokens = usage.get("completion_tokens", sample.completion_tokens)
+        details = usage.get("prompt_tokens_details")
+        sample.cached_tokens = (details if isinstance(details, dict) else usage).get(
+            "cached_tokens", sample.cached_tokens
+        )

@@ -79,5 +79,5 @@ def _is_valid(kind: str, numbers: tuple[float, ...]) -> bool:
 
 
 def make_prompt(words: int, random_numbers: random.Random) -> str:
-    """A text of random words. Every prompt begins differently, so that no server can reuse an earlier one."""
+    """A text of random words."""
     return " ".join(random_numbers.choices(WORDS, k=words))

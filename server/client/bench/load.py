@@ -31,6 +31,7 @@ class Sample:
     times: times at which parts of the answer arrived.
     ended: time at which the answer was complete, or failed.
     prompt_tokens, completion_tokens: as the server counted them; None if it did not.
+    cached_tokens: prompt tokens that the server did not compute again; None if it did not say.
     error: class of the failure, or None. message: what the server said about it, if anything.
     """
 
@@ -40,6 +41,7 @@ class Sample:
     ended: float = 0.0
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    cached_tokens: int | None = None
     error: str | None = None
     message: str = ""
 

@@ -44,6 +44,12 @@ class Level:
     def prompt_tokens(self) -> int:
         return sum(one.prompt_tokens or 0 for one in self.succeeded)
 
+    def cached_share(self) -> float | None:
+        """Share of the prompt tokens that the server found in its prefix cache, or None if no answer says."""
+        counted = [one for one in self.succeeded if one.cached_tokens is not None and one.prompt_tokens]
+        total = sum(one.prompt_tokens or 0 for one in counted)
+        return sum(one.cached_tokens or 0 for one in counted) / total if total else None
+
     def first_token_seconds(self) -> list[float]:
         return [one.times[0] - one.due for one in self.succeeded if one.times]
 
@@ -71,6 +77,7 @@ class Level:
             "requests_per_second": len(self.succeeded) / seconds,
             "output_tokens_per_second": self.output_tokens() / seconds,
             "prompt_tokens": self.prompt_tokens(),
+            "cached_prompt_share": self.cached_share(),
             "output_tokens": self.output_tokens(),
             "output_tokens_counted_by": self.counted_by,
             "first_token_seconds": spread(self.first_token_seconds()),
@@ -100,7 +107,7 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
 def table(levels: Sequence[Level]) -> str:
     """The results as text, one column per load level. Latencies in milliseconds."""
     rows: list[tuple[str, list[str]]] = [("load", []), ("requests", []), ("failed", []), ("requests/s", [])]
-    rows += [("output tokens/s", []), ("output tokens per answer", [])]
+    rows += [("output tokens/s", []), ("output tokens per answer", []), ("prompt tokens from the cache", [])]
     for name in ("first token", "inter-token", "whole answer"):
         rows += [(f"{name}, ms, p{percent}", []) for percent in PERCENTILES]
     for level in levels:
@@ -113,6 +120,8 @@ def table(levels: Sequence[Level]) -> str:
             f"{succeeded / seconds:,.2f}",
         ]
         cells += [f"{tokens / seconds:,.1f}", f"{tokens / succeeded:,.1f}"] if tokens else ["-", "-"]
+        cached = level.cached_share()
+        cells.append(f"{cached:.1%}" if cached else "-")
         for values in (level.first_token_seconds(), level.gap_seconds(), level.latency_seconds()):
             cells += [f"{percentile(values, one) * 1000:,.1f}" if values else "-" for one in PERCENTILES]
         for (_, row), cell in zip(rows, cells, strict=True):

@@ -42,6 +42,7 @@ template <int32_t ACTIVATION> INLINE float activate(float x) {
     if constexpr (ACTIVATION == GELU_QUICK) return x * sigmoid(1.702f * x);
     if constexpr (ACTIVATION == SILU) return x * sigmoid(x);
     if constexpr (ACTIVATION == TANH) return tanh(x);
+    if constexpr (ACTIVATION == SIGMOID) return sigmoid(x);
     return x;
 }
 
@@ -60,6 +61,7 @@ __attribute__((noinline)) void activate_panel(int32_t activation, float* y) {
         case GELU_QUICK: return activate_panel<GELU_QUICK>(y);
         case SILU: return activate_panel<SILU>(y);
         case TANH: return activate_panel<TANH>(y);
+        case SIGMOID: return activate_panel<SIGMOID>(y);
         default: return;
     }
 }

@@ -71,12 +71,12 @@ template <class T> void route_rows(const Routing& p, int64_t begin, int64_t end)
             largest = s.logits[i] > largest ? s.logits[i] : largest;
             not_finite += s.logits[i] - s.logits[i];
         }
-        if (p.score == SPARSE_MIXER) {
+        if (p.score == SPARSE_MIXER_SCORE) {
             mix_sparsely(p, s, experts, shares);
             for (int64_t i = 0; i < p.choices; i++) shares[i] = shares[i] * static_cast<float>(p.scale) + not_finite;
             continue;
         }
-        if (p.score == SIGMOID) {
+        if (p.score == SIGMOID_SCORE) {
             for (int64_t i = 0; i < p.num_experts; i++) s.scores[i] = sigmoid(s.logits[i]);
         } else {
             total = 0.0f;

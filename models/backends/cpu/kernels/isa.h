@@ -39,6 +39,7 @@ namespace {
 #include "group_linear.h"
 #include "experts.h"
 #include "norms.h"
+#include "mixers.h"
 #include "rotary.h"
 #include "sums.h"
 #include "logits_top_k.h"

@@ -21,10 +21,10 @@
 
 enum DType : int32_t { FLOAT32 = 0, BFLOAT16 = 1 };
 
-enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6, RELU_SQUARED = 7 };
+enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6, RELU_SQUARED = 7, SIGMOID = 8 };
 
 // How a router computes the score of an expert, see experts.h.
-enum RouterScore : int32_t { SOFTMAX = 0, SIGMOID = 1, SPARSE_MIXER = 2 };
+enum RouterScore : int32_t { SOFTMAX_SCORE = 0, SIGMOID_SCORE = 1, SPARSE_MIXER_SCORE = 2 };
 
 // How the scales and minimums of a weight in groups are stored, see group_layout.h.
 enum ScaleStorage : int32_t { HALF = 0, HALF_MINIMUM = 1, HALF_ZERO = 2, SINGLE = 3, SINGLE_MINIMUM = 4, UNIT = 5, UNIT_MINIMUM = 6 };
@@ -106,6 +106,15 @@ struct Scaling {
     void* out;
     int64_t rows, width;
     double factor;
+};
+
+// out = x * factor of the row, in float32.
+struct RowScaling {
+    const void* x;         // [rows, width], rows `stride` numbers apart
+    int64_t stride;
+    const float* factors;  // [rows]
+    void* out;             // [rows, width], contiguous
+    int64_t rows, width;
 };
 
 // The activation xIELU, all contiguous, see activations.h.
@@ -258,7 +267,7 @@ struct Routing {
     int64_t group_members;    // largest scores whose sum ranks a group
     int64_t is_normalized;    // whether the shares of a row are divided by their sum plus `epsilon`
     double epsilon, scale;    // scale: factor of the shares
-    double tolerance;         // SPARSE_MIXER only
+    double tolerance;         // SPARSE_MIXER_SCORE only
     float* shares;            // [rows, choices]
     int64_t* experts;         // [rows, choices], the best first
 };
@@ -356,6 +365,70 @@ struct Draw {
     float* highest;             // [rows]: largest scaled logit that can be drawn, or infinity
 };
 
+// One token of each row through a short convolution, then SiLU or a product with `multiplier`, see mixers.h.
+struct ConvolutionStep {
+    const void* x;           // [rows, width], rows `stride` numbers apart
+    const void* gate;        // like x: factor of x, or null
+    const void* multiplier;  // like x: factor of the result instead of SiLU, or null
+    int64_t stride;
+    const float* weights;    // [taps, channels], the most distant token first
+    const float* bias;       // [channels], or null
+    float* windows;          // [slots, taps - 1, channels]: earlier inputs
+    const int64_t* slots;    // [rows]
+    void* out;               // [rows, width], rows `out_stride` numbers apart: float32, or with `multiplier` like x
+    int64_t out_stride;
+    int64_t rows, width;
+    int64_t first, channels, taps;  // x has the channels from `first` on
+    double scale;            // factor of x
+};
+
+// One token of each row through the gated delta rule, see mixers.h.
+struct GatedDeltaStep {
+    const float* inputs;         // [rows, 2 * key_heads * key_dim + heads * value_dim]: queries, keys, values
+    const void* beta;            // [rows, heads], rows `beta_stride` numbers apart
+    int64_t beta_stride;
+    const void* decay;           // [rows, heads], rows `decay_stride` numbers apart
+    int64_t decay_stride;
+    const float* decay_bias;     // [heads]
+    const float* decay_factors;  // [heads]
+    float* memory;               // [slots, heads, key_dim, value_dim]
+    const int64_t* slots;        // [rows]
+    void* out;                   // [rows, heads, value_dim], contiguous
+    int64_t rows, heads, key_heads, key_dim, value_dim;
+};
+
+// One token of each row through a selective state space, see mixers.h.
+struct StateSpaceStep {
+    const float* inputs;          // [rows, heads * head_dim + 2 * groups * state_size]: values, keys, queries
+    const void* time_step;        // [rows, heads], rows `stride` numbers apart
+    int64_t stride;
+    const float* time_step_bias;  // [heads]
+    const float* decay_factors;   // [heads]
+    const float* skip;            // [heads]
+    float* memory;                // [slots, heads, head_dim, state_size]
+    const int64_t* slots;         // [rows]
+    void* out;                    // [rows, heads, head_dim], contiguous
+    int64_t rows, heads, head_dim, groups, state_size;
+    double time_scale;            // factor of time_step
+};
+
+// RMS norm with a gate, see mixers.h.
+struct GatedNorm {
+    const void* x;       // [rows, groups, width], contiguous
+    const void* gate;    // [rows, groups, width], rows `stride` numbers apart
+    int64_t stride;
+    const void* weight;  // [width] or [groups, width]; null: no norm
+    void* out;           // [rows, groups, width], contiguous
+    int64_t rows, groups, width;
+    int64_t is_shared;   // all groups have the same weight
+    int64_t gate_first;  // the gate is applied before the norm
+    double eps;
+    double gate_scale;   // factor of the gate before SiLU
+};
+
+// Largest dimension of a head of the gated delta rule.
+constexpr int64_t MAX_MIXER_DIM = 512;
+
 // --- Layouts that several kernels share.
 
 // A block of rows stays in a core's cache while it is multiplied by one panel after another.
@@ -404,6 +477,7 @@ constexpr int64_t GRAIN = 32768;
     X(take_rows, RowGather, p.rows, p.width)                                                               \
     X(add, Sum, p.rows, p.width)                                                                           \
     X(scale, Scaling, p.rows, p.width)                                                                     \
+    X(scale_by_row, RowScaling, p.rows, p.width)                                                           \
     X(xielu, Xielu, p.rows, 4 * p.width)                                                                   \
     X(sum_of_rows, RowSum, p.rows, p.count * p.width)                                                      \
     X(means_of_spans, SpanMean, p.count, p.rows / std::max<int64_t>(1, p.count) * p.width)                 \
@@ -423,7 +497,11 @@ constexpr int64_t GRAIN = 32768;
     X(unpack_rows, WeightRows, p.count, 8 * p.width)                                                       \
     X(unpack_int8_rows, WeightRows, p.count, p.width)                                                      \
     X(logits_top_k, LogitsTopK, p.rows, p.width)                                                           \
-    X(draw, Draw, p.rows, p.width)
+    X(draw, Draw, p.rows, p.width)                                                                         \
+    X(convolution_step, ConvolutionStep, p.rows, 4 * p.taps * p.width)                                     \
+    X(gated_delta_step, GatedDeltaStep, p.rows * p.heads, 2 * p.key_dim * p.value_dim)                     \
+    X(state_space_step, StateSpaceStep, p.rows * p.heads, 2 * p.head_dim * p.state_size)                   \
+    X(gated_norm, GatedNorm, p.rows * p.groups, 4 * p.width)
 
 enum Operation : int64_t {
 #define X(name, ...) OPERATION_##name,

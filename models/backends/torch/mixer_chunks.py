@@ -1,0 +1,117 @@
+"""Mixers over consecutive tokens of one text, in chunks, whose tokens are computed together.
+
+A chunk has `CHUNK_TOKENS` tokens, counted from the first token given; the last one may be shorter. Chunks are computed
+one after the other, so that running them one by one gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from models.backends.torch.mixers import delta_gates, delta_heads, space_heads, time_steps, weighted_sum
+from models.config import CHUNK_TOKENS
+from models.layers.activations import activate
+
+if TYPE_CHECKING:
+    from models.backends.interface import Convolution, DeltaNumbers, SpaceNumbers
+
+
+def convolution_chunk(
+    parts: Sequence[Tensor], scales: Sequence[float], convolution: Convolution, window: Tensor
+) -> Tensor:
+    x = torch.cat([part.float() * scale for part, scale in zip(parts, scales, strict=True)], dim=-1)
+    return activate(_convolve(x, convolution, window), "silu")
+
+
+def gated_convolution_chunk(
+    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: Convolution, window: Tensor
+) -> Tensor:
+    return _convolve((x * gate).float(), convolution, window).to(x.dtype) * multiplier
+
+
+def _convolve(x: Tensor, convolution: Convolution, window: Tensor) -> Tensor:
+    inputs = torch.cat([window, x])
+    window.copy_(inputs[len(x) :])
+    return weighted_sum([inputs[tap : tap + len(x)] for tap in range(len(convolution.weights))], convolution)
+
+
+def gated_delta_chunks(inputs: Tensor, beta: Tensor, decay: Tensor, numbers: DeltaNumbers, memory: Tensor) -> Tensor:
+    heads, key_dim, _ = memory.shape
+    parts = (*delta_heads(inputs, heads, numbers.key_heads, key_dim), *delta_gates(beta, decay, numbers))
+    chunks = zip(*(part.split(CHUNK_TOKENS) for part in parts), strict=True)
+    return torch.cat([_delta_chunk(*chunk, memory) for chunk in chunks]).to(beta.dtype)
+
+
+def _delta_chunk(
+    query: Tensor, key: Tensor, value: Tensor, strength: Tensor, log_decay: Tensor, memory: Tensor
+) -> Tensor:
+    """Results of one chunk.
+
+    Each correction reads the corrections before it. They therefore solve a triangular system of equations.
+
+    query, key: [tokens, heads, key_dim]. value: [tokens, heads, value_dim]. strength, log_decay: [tokens, heads].
+    memory: [heads, key_dim, value_dim], updated in place.
+    Returns [tokens, heads * value_dim], float32.
+    """
+    query, key, value = (one.transpose(0, 1) for one in (query, key, value))
+    strength, log_decay = strength.T[..., None], log_decay.T
+    between, from_start = _segment_sums(log_decay).exp(), log_decay.cumsum(-1).exp()[..., None]
+    to_end = between[:, -1, :, None]
+    strong_key = key * strength
+    system = (strong_key @ key.transpose(1, 2)) * between
+    known = torch.cat([value * strength, strong_key * from_start], dim=-1)
+    solved = torch.linalg.solve_triangular(system, known, upper=False, unitriangular=True)
+    new_values, read_keys = solved.split([value.shape[-1], key.shape[-1]], dim=-1)
+    corrections = new_values - read_keys @ memory
+    result = (query * from_start) @ memory + ((query @ key.transpose(1, 2)) * between) @ corrections
+    memory.mul_(from_start[:, -1:]).add_((key * to_end).transpose(1, 2) @ corrections)
+    return result.transpose(0, 1).flatten(1)
+
+
+def state_space_chunks(inputs: Tensor, time_step: Tensor, numbers: SpaceNumbers, memory: Tensor) -> Tensor:
+    heads, head_dim, _ = memory.shape
+    steps, results = time_steps(time_step, numbers).clamp(*numbers.chunk_time_steps), []
+    for part, step in zip(inputs.split(CHUNK_TOKENS), steps.split(CHUNK_TOKENS), strict=True):
+        values, keys, queries = space_heads(part, heads, head_dim, numbers.groups)
+        mixed = _space_chunk(values * step[..., None], keys, queries, step * numbers.decay_factors, memory)
+        results.append(mixed + values * numbers.skip[:, None])
+    return torch.cat(results).flatten(1).to(time_step.dtype)
+
+
+def _space_chunk(values: Tensor, keys: Tensor, queries: Tensor, log_decay: Tensor, memory: Tensor) -> Tensor:
+    """Results of one chunk.
+
+    values: [tokens, heads, head_dim], times the time step. keys, queries: [tokens, groups, state_size].
+    log_decay: [tokens, heads].
+    memory: [heads, head_dim, state_size], updated in place.
+    Returns [tokens, heads, head_dim], float32.
+    """
+    shared = values.shape[1] // keys.shape[1]
+    values, log_decay = values.transpose(0, 1), log_decay.T
+    keys, queries = keys.transpose(0, 1), queries.transpose(0, 1)
+    between, from_start = _segment_sums(log_decay).exp(), log_decay.cumsum(-1).exp()[..., None]
+    scores = (queries @ keys.transpose(1, 2)).repeat_interleave(shared, dim=0) * between
+    keys, queries = (one.repeat_interleave(shared, dim=0) for one in (keys, queries))
+    result = scores @ values + (queries * from_start) @ memory.transpose(1, 2)
+    to_end = between[:, -1, :, None]
+    memory.mul_(from_start[:, -1:]).add_(values.transpose(1, 2) @ (keys * to_end))
+    return result.transpose(0, 1)
+
+
+def _segment_sums(x: Tensor) -> Tensor:
+    """Sums of the values after token j up to token i, and minus infinity where j is after i.
+
+    Added up separately for each j. A difference of two sums from the start of the chunk would lose digits where both
+    are large.
+
+    x: [heads, tokens], float32.
+    Returns [heads, tokens (i), tokens (j)], float32.
+    """
+    tokens = x.shape[-1]
+    after = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).tril(-1)
+    sums = x[..., None].expand(*x.shape, tokens).masked_fill(~after, 0).cumsum(-2)
+    return sums.masked_fill(after.T, -torch.inf)

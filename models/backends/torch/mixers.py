@@ -1,0 +1,121 @@
+"""The steps of mixers in plain torch. Each row of a result has the same bits for every number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from models.layers.activations import activate, by_rows
+
+if TYPE_CHECKING:
+    from models.backends.interface import Convolution, DeltaNumbers, GatedNormShape, SpaceNumbers
+
+_NORM_EPS = 1e-6
+"""Epsilon of the length of a query or key of the gated delta rule."""
+
+
+def convolution_step(
+    parts: Sequence[Tensor], scales: Sequence[float], convolution: Convolution, windows: Tensor, slots: Tensor
+) -> Tensor:
+    x = torch.cat([part.float() * scale for part, scale in zip(parts, scales, strict=True)], dim=-1)
+    return activate(_convolve(x, convolution, windows, slots), "silu")
+
+
+def gated_convolution_step(
+    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: Convolution, windows: Tensor, slots: Tensor
+) -> Tensor:
+    return _convolve((x * gate).float(), convolution, windows, slots).to(x.dtype) * multiplier
+
+
+def _convolve(x: Tensor, convolution: Convolution, windows: Tensor, slots: Tensor) -> Tensor:
+    inputs = torch.cat([windows[slots], x[:, None]], dim=1)
+    windows[slots] = inputs[:, 1:]
+    return weighted_sum(inputs.unbind(1), convolution)
+
+
+def weighted_sum(taps: Sequence[Tensor], convolution: Convolution) -> Tensor:
+    """Sum of the inputs at each distance, times the weights of the convolution, the most distant one first."""
+    total = taps[0] * convolution.weights[0]
+    for tap, weight in zip(taps[1:], convolution.weights[1:], strict=True):
+        total = total + tap * weight
+    return total if convolution.bias is None else total + convolution.bias
+
+
+def delta_heads(inputs: Tensor, heads: int, key_heads: int, key_dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries and keys of unit length, [rows, heads, key_dim], and values, [rows, heads, value_dim].
+
+    inputs: [rows, features], float32: queries and keys of `key_heads` heads, and values of `heads` heads.
+    """
+    query, key, value = inputs.tensor_split([key_heads * key_dim, 2 * key_heads * key_dim], dim=-1)
+    query, key = (
+        _unit_length(one.unflatten(-1, (key_heads, key_dim))).repeat_interleave(heads // key_heads, dim=1)
+        for one in (query, key)
+    )
+    return query / key_dim**0.5, key, value.unflatten(-1, (heads, -1))
+
+
+def _unit_length(x: Tensor) -> Tensor:
+    return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + _NORM_EPS)
+
+
+def delta_gates(beta: Tensor, decay: Tensor, numbers: DeltaNumbers) -> tuple[Tensor, Tensor]:
+    """Strength of the correction and logarithm of the decay, both [rows, heads], float32."""
+    step = by_rows(F.softplus, decay.float() + numbers.decay_bias)
+    return by_rows(torch.sigmoid, beta.float()), step * numbers.decay_factors
+
+
+def gated_delta_step(
+    inputs: Tensor, beta: Tensor, decay: Tensor, numbers: DeltaNumbers, memory: Tensor, slots: Tensor
+) -> Tensor:
+    _, heads, key_dim, _ = memory.shape
+    query, key, value = delta_heads(inputs, heads, numbers.key_heads, key_dim)
+    strength, log_decay = delta_gates(beta, decay, numbers)
+    states = memory[slots] * by_rows(torch.exp, log_decay)[..., None, None]
+    correction = (value - (states * key[..., None]).sum(-2)) * strength[..., None]
+    states = states + key[..., None] * correction[..., None, :]
+    memory[slots] = states
+    return (states * query[..., None]).sum(-2).flatten(1).to(beta.dtype)
+
+
+def space_heads(inputs: Tensor, heads: int, head_dim: int, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Values, [rows, heads, head_dim], and keys and queries, [rows, groups, state_size].
+
+    inputs: [rows, features], float32: the three after each other.
+    """
+    width = heads * head_dim
+    values, keys, queries = inputs.tensor_split([width, width + (inputs.shape[-1] - width) // 2], dim=-1)
+    split = (keys.unflatten(-1, (groups, -1)), queries.unflatten(-1, (groups, -1)))
+    return values.unflatten(-1, (heads, head_dim)), *split
+
+
+def time_steps(time_step: Tensor, numbers: SpaceNumbers) -> Tensor:
+    """Time step of each row and head: [rows, heads], float32."""
+    return by_rows(F.softplus, time_step.float() * numbers.time_scale + numbers.time_step_bias)
+
+
+def state_space_step(inputs: Tensor, time_step: Tensor, numbers: SpaceNumbers, memory: Tensor, slots: Tensor) -> Tensor:
+    _, heads, head_dim, _ = memory.shape
+    values, keys, queries = space_heads(inputs, heads, head_dim, numbers.groups)
+    keys, queries = (one.repeat_interleave(heads // numbers.groups, dim=1)[:, :, None] for one in (keys, queries))
+    steps = time_steps(time_step, numbers)
+    states = memory[slots] * by_rows(torch.exp, steps * numbers.decay_factors)[..., None, None]
+    states = states + (values * steps[..., None])[..., None] * keys
+    memory[slots] = states
+    return ((states * queries).sum(-1) + values * numbers.skip[:, None]).flatten(1).to(time_step.dtype)
+
+
+def gated_norm(x: Tensor, gate: Tensor, weight: Tensor | None, shape: GatedNormShape) -> Tensor:
+    y, factor = x.float(), activate(gate.float() * shape.gate_scale, "silu")
+    if weight is None:
+        return (y * factor).to(x.dtype)
+    if shape.gate_first:
+        y = y * factor
+    parts = y.unflatten(-1, (shape.groups, -1))
+    parts = parts * torch.rsqrt(parts.pow(2).mean(-1, keepdim=True) + shape.eps)
+    weight = weight.float()
+    y = (parts * weight).flatten(-2) if shape.is_shared else parts.flatten(-2) * weight
+    return (y if shape.gate_first else y * factor).to(x.dtype)

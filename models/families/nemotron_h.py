@@ -1,0 +1,176 @@
+"""Nemotron-H (NVIDIA 2025, arXiv:2504.03624): layers of one sublayer each, most of them state spaces.
+
+The other layers are attention without positions, feed-forwards, or mixtures of experts (Nemotron 3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import (
+    AttentionConfig,
+    ConfigError,
+    FeedForwardConfig,
+    LayerConfig,
+    MixtureOfExpertsConfig,
+    ModelConfig,
+    NormConfig,
+    NormSlots,
+    RouterConfig,
+    StateSpaceConfig,
+)
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.layer_types import layer_types, mixer_layer
+from models.families.shared.mixture_of_experts import unstack
+from models.families.shared.rotary_decoder import head_dim_of, rotary_decoder
+from models.families.shared.state_space_layers import state_space_rules
+from weights.rules import Drop, Rename, Rule
+
+_PATTERN = {"M": "linear_attention", "E": "moe", "*": "full_attention", "-": "mlp"}
+_OLDER_NAMES = {
+    "mamba_n_groups": "n_groups",
+    "mamba_d_conv": "conv_kernel",
+    "mamba_dt_min": "time_step_min",
+    "mamba_conv_bias": "use_conv_bias",
+}
+"""Settings of older files, which precede the newer ones."""
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    hf = {**hf, **{new: hf[old] for old, new in _OLDER_NAMES.items() if old in hf}}
+    fields = Fields(hf, defaults={"vocab_size": 131072, "num_attention_heads": 32})
+    # The published code ignores these settings; another value would promise what it does not compute.
+    for name, value in (("attention_bias", False), ("tie_word_embeddings", False), ("sliding_window", None)):
+        fields.refuse_unless(name, value)
+    fields.refuse_unless("moe_latent_size")
+    fields.refuse_unless("mamba_hidden_act", "silu", "swish")
+    norm = NormConfig("rms", fields.number("layer_norm_epsilon", 1e-5), bias=False)
+    parts = {
+        "linear_attention": mixer_layer(_state_space(fields), norm, None),
+        "full_attention": LayerConfig(_attention(fields), NormSlots(norm), None, NormSlots()),
+        "mlp": LayerConfig(None, NormSlots(), _feed_forward(fields, "intermediate_size", 21504), NormSlots(norm)),
+    }
+    kinds = _kinds(fields)
+    if "moe" in kinds:
+        parts["moe"] = LayerConfig(None, NormSlots(), _experts(fields), NormSlots(norm))
+    max_positions = fields.integer("max_position_embeddings", 4096)
+    return rotary_decoder(fields, [parts[kind] for kind in kinds], norm, max_positions)
+
+
+def _kinds(fields: Fields) -> list[str]:
+    """The type of each layer, of which there are as many as the list or the pattern names."""
+    named = fields.raw("layer_types", fields.raw("layers_block_type"))
+    if named is None:
+        pattern = fields.text("hybrid_override_pattern", "ME*-")
+        if not pattern or not set(pattern) <= _PATTERN.keys():
+            raise ConfigError(f"'hybrid_override_pattern' must consist of the letters {' '.join(_PATTERN)}")
+        return [_PATTERN[letter] for letter in pattern]
+    count = len(named) if isinstance(named, list) else 0
+    return layer_types(fields, tuple(_PATTERN.values()), (), count)
+
+
+def _attention(fields: Fields) -> AttentionConfig:
+    heads, head_dim = fields.integer("num_attention_heads"), head_dim_of(fields, 128)
+    kv_heads = fields.optional_integer("num_key_value_heads", absent=8) or heads
+    return AttentionConfig(heads, kv_heads, head_dim, head_dim**-0.5, True, False, False, False, False)
+
+
+def _state_space(fields: Fields) -> StateSpaceConfig:
+    groups, bias = fields.integer("n_groups", 8), fields.flag("use_bias", False)
+    return StateSpaceConfig(
+        num_heads=fields.integer("mamba_num_heads", 128),
+        head_dim=fields.integer("mamba_head_dim", 64),
+        state_size=fields.integer("ssm_state_size", 128),
+        num_groups=groups,
+        kernel_size=fields.integer("conv_kernel", 4, least=2),
+        norm_eps=fields.number("layer_norm_epsilon", 1e-5),
+        norm_groups=groups,
+        convolution_bias=fields.flag("use_conv_bias", True),
+        input_bias=bias,
+        output_bias=bias,
+        chunk_time_steps=(fields.number("time_step_min", 0.001), math.inf),
+    )
+
+
+def _feed_forward(fields: Fields, width: str, default: int, bias: bool | None = None) -> FeedForwardConfig:
+    """A feed-forward without gate. width: name of the setting with its width. bias: None for that of the file."""
+    bias = fields.flag("mlp_bias", False) if bias is None else bias
+    return FeedForwardConfig(fields.integer(width, default), fields.activation("mlp_hidden_act", "relu2"), bias=bias)
+
+
+def _experts(fields: Fields) -> MixtureOfExpertsConfig:
+    # transformers writes the number of experts under two names.
+    experts = fields.integer("n_routed_experts", fields.integer("num_local_experts", 8))
+    groups = fields.integer("n_group", 1)
+    return MixtureOfExpertsConfig(
+        _feed_forward(fields, "moe_intermediate_size", 7688, bias=False),
+        num_experts=experts,
+        experts_per_token=fields.integer("num_experts_per_tok", 2),
+        router=RouterConfig(
+            normalized=fields.flag("norm_topk_prob", True),
+            score="sigmoid",
+            correction=True,
+            groups=groups,
+            groups_per_token=fields.integer("topk_group", 1),
+            group_members=1 if groups == 1 else 2,
+            epsilon=1e-20,
+            scale=fields.positive("routed_scaling_factor", 1.0),
+        ),
+        shared=_feed_forward(fields, "moe_shared_expert_intermediate_size", 7688),
+    )
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    assert model.decoder is not None
+    layer, ours = r"(?:model|backbone)\.layers\.(\d+)\.", r"decoder.layers.\1."
+    narrow = [str(index) for index, one in enumerate(model.decoder.layers) if one.feed_forward is not None]
+    mixtures = [
+        one.feed_forward for one in model.decoder.layers if isinstance(one.feed_forward, MixtureOfExpertsConfig)
+    ]
+    experts = range(mixtures[0].num_experts if mixtures else 0)
+    feed_forward = ours + "feed_forward."
+    return (
+        Rename(r"(?:model|backbone)\.embeddings\.weight", "decoder.embedding.tokens.weight"),
+        Rename(
+            rf"(?:model|backbone)\.layers\.({'|'.join(narrow) or 'none'})\.norm\.weight",
+            ours + "feed_forward_norms.input.weight",
+        ),
+        Rename(layer + r"norm\.weight", ours + "attention_norms.input.weight"),
+        *state_space_rules(layer + r"mixer\.", ours + "mixer."),
+        *(
+            Rename(layer + rf"mixer\.{part[0]}_proj\.weight", f"{ours}attention.{part}.weight")
+            for part in ("query", "key", "value", "output")
+        ),
+        Rename(layer + r"mixer\.(up|down)_proj\.(weight|bias)", feed_forward + r"\2.\3"),
+        Rename(layer + r"mixer\.gate\.weight", feed_forward + "router.weight"),
+        Rename(layer + r"mixer\.gate\.e_score_correction_bias", feed_forward + "router.correction"),
+        Rename(layer + r"mixer\.shared_experts\.(up|down)_proj\.(weight|bias)", feed_forward + r"shared.\2.\3"),
+        Rename(layer + r"mixer\.experts\.(\d+)\.(up|down)_proj\.weight", feed_forward + r"experts.\2.\3.weight"),
+        *(
+            Rule(
+                layer + rf"mixer\.experts\.{part}_proj",
+                tuple(f"{feed_forward}experts.{expert}.{part}.weight" for expert in experts),
+                (unstack(len(experts), 1),),
+            )
+            for part in ("up", "down")
+        ),
+        Rename(r"(?:model|backbone)\.norm_f\.weight", "decoder.final_norm.weight"),
+        Rename(r"lm_head\.weight", "head.weight"),
+        # Layers that predict several tokens at once.
+        Drop(r"mtp\..*"),
+    )
+
+
+FAMILY = decoder_family(
+    "nemotron_h",
+    "NemotronH",
+    config,
+    rules,
+    texts=False,
+    tokens=False,
+    answers=False,
+    prefix=r"(?:model|backbone)\.",
+)

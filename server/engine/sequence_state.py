@@ -1,0 +1,64 @@
+"""Slots of the state memory that one sequence holds, for models with mixers. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class RowPart(NamedTuple):
+    """Consecutive tokens of a row that start from one state and end in another one.
+
+    num_tokens: tokens of the part.
+    is_prompt: they belong to the prompt and run in chunks; otherwise they run one by one.
+    source: slot of the state before the part; None for the beginning of the text.
+    slot: slot of the state after the part.
+    """
+
+    num_tokens: int
+    is_prompt: bool
+    source: int | None
+    slot: int
+
+
+@dataclass(slots=True)
+class SequenceState:
+    """Slots of one sequence. Each is held by a reference of the sequence's own.
+
+    source: slot with the state after the computed tokens, None before the first token. It is `slot`, or a slot that
+        other sequences or the prefix cache share and that nobody writes.
+    slot: slot that the next step writes; None after a fork, until the next step.
+    draft_slot: slot that the next step writes after the draft; None without a draft.
+    wanted: numbers of prompt tokens after which a snapshot is to be taken.
+    snapshots: slots of snapshots by number of tokens. The prefix cache gets them when later logits are finite.
+    parts: parts of the row in the current step.
+    """
+
+    source: int | None
+    slot: int | None
+    draft_slot: int | None = None
+    wanted: set[int] = field(default_factory=set)
+    snapshots: dict[int, int] = field(default_factory=dict)
+    parts: list[RowPart] = field(default_factory=list)
+
+    def divide(self, start: int, num_tokens: int, num_draft_tokens: int, num_prompt_tokens: int) -> None:
+        """Set `parts` for a step: a row is divided after its snapshots, its prompt, and its last token before a draft.
+
+        start: number of computed tokens. num_tokens: tokens of the row without its draft.
+        """
+        assert self.slot is not None
+        end = start + num_tokens
+        ends = {position for position in (*self.snapshots, num_prompt_tokens) if start < position < end}
+        self.parts, source = [], self.source
+        for stop in sorted((*ends, end)):
+            slot = self.snapshots.get(stop, self.slot)
+            self.parts.append(RowPart(stop - start, stop <= num_prompt_tokens, source, slot))
+            source, start = slot, stop
+        if num_draft_tokens:
+            assert self.draft_slot is not None
+            self.parts.append(RowPart(num_draft_tokens, False, source, self.draft_slot))
+
+    def held_slots(self) -> list[int]:
+        """All slots for which the sequence holds a reference."""
+        shared = [] if self.source in (None, self.slot) else [self.source]
+        return [slot for slot in (self.slot, self.draft_slot, *shared, *self.snapshots.values()) if slot is not None]

@@ -1,0 +1,245 @@
+"""Models with mixers in the engine: answers, prefix cache, preemption and speculative decoding, bit for bit.
+
+Log-probabilities are compared bit for bit where the compiled kernels run. torch alone rounds a row of a product by the
+number of rows.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+from functools import cache
+
+import msgspec
+import pytest
+import torch
+
+from models.backends import interface as ops
+from models.config import CHUNK_TOKENS
+from server.engine.loading import LoadedCheckpoint, LoadError
+from server.engine.speculation import find_drafts
+from server.ipc.descriptions import ModelSpec, Speculation, state_slots
+from tests.engine.harness import Pair, generate, reference, run
+from tests.engine.speculative import counts, speculating
+from tests.ipc.one_row import id_of
+from tests.parity.checkpoints import load, random_ids, save
+from tests.parity.hybrid_cases import HYBRIDS, remember
+
+NAMES = [
+    "qwen3_5",
+    *(pytest.param(name, marks=pytest.mark.rare_family) for name in ("lfm2", "granitemoehybrid", "mamba2")),
+]
+LENGTHS = [1, 63, 64, 65, 127, 128, 150, 200, 10, 90]
+TEXTS = random_ids(97, LENGTHS, seed=5)
+SETTINGS = [
+    {"logprobs": True, "top_logprobs": 2},
+    {"do_sample": True, "seed": 3, "logprobs": True},
+    {"num_beams": 3, "num_return_sequences": 3, "logprobs": True},
+    {"no_repeat_ngram_size": 2, "min_new_tokens": 9, "prompt_logprobs": True},
+]
+
+
+@cache
+def pair_of(name: str, directory, device: torch.device) -> Pair:
+    architecture, config = HYBRIDS[name]
+    oracle = save(directory, config, architecture, change=remember).to(device)
+    spec = ModelSpec(name, str(directory), "float32")
+    return Pair(name, oracle, LoadedCheckpoint(spec, load(directory, device), torch.float32, device, 0.0))
+
+
+@pytest.fixture(scope="session")
+def checkpoint_directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("hybrids")
+
+
+@pytest.fixture(params=NAMES)
+def pair(request, checkpoint_directory, device):
+    return pair_of(request.param, checkpoint_directory / request.param, device)
+
+
+@pytest.fixture
+def one_pair(checkpoint_directory, device):
+    return pair_of("qwen3_5", checkpoint_directory / "qwen3_5", device)
+
+
+def requests(pair: Pair) -> list:
+    """Requests of all kinds with prompts around the boundaries of chunks; the last two texts repeat themselves."""
+    prompts = [*TEXTS, TEXTS[8] * 12, TEXTS[9] * 2]
+    return [
+        generate(pair, number, prompt, max_new_tokens=10 + number, **SETTINGS[number % 4])
+        for number, prompt in enumerate(prompts)
+    ]
+
+
+def answers(results) -> dict:
+    """Texts of all answers; with the compiled kernels also their scores and log-probabilities."""
+    assert not results.failed
+    if not ops.kernels_are_built or os.environ.get("TRIPTYCH_TEST_DEVICE", "cpu") != "cpu":
+        return {number: results.texts(number) for number in results.finished}
+    found = {number: end.hypotheses for number, end in results.finished.items()}
+    return {number: (hypotheses, results.prompts.get(number)) for number, hypotheses in found.items()}
+
+
+@cache
+def alone(pair: Pair) -> dict:
+    """The answers to each request alone, without prefix cache."""
+    found = {}
+    for request in requests(pair):
+        found |= answers(run(pair.engine(prefix_cache=False), [request]))
+    return found
+
+
+def tables(engine):
+    (model,) = engine.models.values()
+    return model.generation.scheduler.blocks
+
+
+def test_greedy_and_beams_equal_transformers(pair):
+    one = pair.engine()
+    prompts = [TEXTS[number] for number in (0, 2, 3, 6, 8)]
+    greedy = run(one, [generate(pair, number, prompt, max_new_tokens=30) for number, prompt in enumerate(prompts)])
+    beams = run(one, [generate(pair, number, prompt, num_beams=4) for number, prompt in enumerate(prompts)])
+    for number, prompt in enumerate(prompts):
+        assert greedy.texts(number) == reference(pair, prompt, max_new_tokens=30)[0]
+        texts, scores = reference(pair, prompt, num_beams=4, max_new_tokens=12)
+        assert beams.texts(number) == texts
+        assert beams.finished[number].hypotheses[0].score == pytest.approx(scores[0], abs=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_batch_tokens": 5}, {"max_batch_tokens": 100, "block_size": 48}])
+def test_a_mixed_batch_gives_the_bits_of_each_request_alone(pair, options):
+    every = 2 if options else 0
+    assert answers(run(pair.engine(**options), requests(pair), every=every)) == alone(pair)
+
+
+def test_preempted_requests_get_the_same_bits(pair):
+    one = pair.engine()
+    needed = max(
+        request.params.num_beams * tables(one).self_pool.blocks_for(len(request.prompts[0]) + 24)
+        for request in requests(pair)
+    )
+    tables(one).self_pool = type(tables(one).self_pool)(needed, 4)
+    assert answers(run(one, requests(pair))) == alone(pair)
+    assert one.models[pair.name].generation.scheduler.num_preemptions > 0
+
+
+def test_few_slots_are_enough(one_pair):
+    one = one_pair.engine()
+    tables(one).state_pool = type(tables(one).state_pool)(state_slots(3), 1)
+    assert answers(run(one, requests(one_pair))) == alone(one_pair)
+
+
+def test_prefix_cache_hits_give_the_same_bits(pair):
+    one = pair.engine()
+    results = [run(one, requests(pair), every=3) for _ in range(3)]
+    assert all(answers(each) == alone(pair) for each in results)
+    for request in requests(pair):
+        number, length = id_of(request), len(request.prompts[0])
+        expected = 0 if request.rows[0].prompt_logprobs else (length - 1) // CHUNK_TOKENS * CHUNK_TOKENS
+        assert results[2].finished[number].cached_tokens == expected
+
+
+def test_a_prompt_that_leaves_the_text_of_another_one_leaves_a_snapshot(one_pair):
+    one, text = one_pair.engine(), TEXTS[7]
+    prompts = [text[:150], text[:150], text[:100] + TEXTS[5][:60], text[:90] + TEXTS[6][:70], text]
+    cached = []
+    for number, prompt in enumerate(prompts):
+        message = generate(one_pair, number, prompt, logprobs=True)
+        found = run(one, [message])
+        assert answers(found) == answers(run(one_pair.engine(prefix_cache=False), [message]))
+        cached.append(found.finished[number].cached_tokens)
+    assert cached == [0, 128, 0, 64, 128]
+
+
+def test_requests_that_arrive_together_share_the_state_of_their_beginning(one_pair):
+    one, text = one_pair.engine(max_batch_tokens=64), TEXTS[7][:140]
+    messages = [generate(one_pair, number, [*text, *TEXTS[number]], logprobs=True) for number in (0, 1, 8)]
+    found = run(one, messages)
+    assert answers(found) == answers(run(one_pair.engine(prefix_cache=False), messages))
+    assert [found.finished[number].cached_tokens for number in (0, 1, 8)] == [0, 128, 128]
+
+
+def test_the_answer_of_an_earlier_turn_is_computed_as_part_of_the_prompt(one_pair):
+    one = one_pair.engine()
+    first = run(one, [generate(one_pair, 0, TEXTS[4], max_new_tokens=80, end_token_ids=[])])
+    text = [*TEXTS[4], *first.texts(0)[0], 5, 6]
+    message = generate(one_pair, 1, text, logprobs=True)
+    again = run(one, [message])
+    assert again.finished[1].cached_tokens == 64
+    assert answers(again) == answers(run(one_pair.engine(prefix_cache=False), [message]))
+    assert run(one, [message]).finished[1].cached_tokens == 192
+
+
+def test_snapshots_give_way_and_are_charged_to_the_budget(one_pair):
+    """The least recently used snapshots go first, and the pool has the size that the memory allows."""
+    one = one_pair.engine(max_batch_rows=4)
+    pool = tables(one).state_pool
+    assert pool.num_blocks == 2 * 4
+    texts = [random_ids(97, [80], seed=number)[0] for number in range(12)]
+    for number, text in enumerate(texts):
+        run(one, [generate(one_pair, number, text, max_new_tokens=2)])
+    cached = []
+    for number in (11, 10, 9, 0):
+        found = run(one, [generate(one_pair, number, texts[number], max_new_tokens=2)])
+        cached.append(found.finished[number].cached_tokens)
+    assert cached == [64, 64, 64, 0]
+    stats = one.stats()
+    assert stats.kv_blocks_total["state"] == 8 and stats.kv_blocks_used["state"] == 0
+
+
+def test_speculation_gives_the_same_texts(pair):
+    settings = [{}, {"do_sample": True, "seed": 4, "temperature": 0.7}, {"no_repeat_ngram_size": 3}, {}]
+    prompts = [TEXTS[8] * 9, TEXTS[8] * 3, TEXTS[0] * 70, TEXTS[6]]
+    messages = [
+        generate(pair, number, prompt, max_new_tokens=40, end_token_ids=[], **settings[number])
+        for number, prompt in enumerate(prompts)
+    ]
+    plain = run(pair.engine(), messages)
+    one = speculating(pair)
+    found = run(one, messages)
+    drafted, accepted = counts(one)
+    assert [found.texts(number) for number in range(4)] == [plain.texts(number) for number in range(4)]
+    assert 0 < accepted < drafted
+    assert found.steps < plain.steps
+
+
+def test_a_draft_model_of_another_kind_gives_the_same_texts(one_pair, pairs):
+    messages = [generate(one_pair, number, TEXTS[number], max_new_tokens=20) for number in (0, 3, 8)]
+    one = speculating(one_pair, pairs("llama").loaded)
+    assert answers(run(one, messages)) == answers(run(one_pair.engine(), messages))
+    assert counts(one)[0] > 0
+
+
+def test_a_draft_model_with_mixers_is_refused(one_pair, pairs):
+    spec = msgspec.structs.replace(pairs("llama").loaded.spec, speculation=Speculation(draft_directory="somewhere"))
+    target = replace(pairs("llama").loaded, spec=spec)
+    with pytest.raises(LoadError, match="states of whole texts, which cannot drop rejected tokens"):
+        find_drafts([target], lambda spec: one_pair.loaded)
+
+
+def test_memory_without_room_for_the_states_of_a_request_is_refused(one_pair):
+    with pytest.raises(LoadError, match=r"have room for \d state"):
+        one_pair.engine(kv_cache_bytes=20_000)
+
+
+def test_more_beams_than_slots_are_refused(one_pair):
+    one = one_pair.engine(max_batch_rows=6)
+    tables(one).state_pool = type(tables(one).state_pool)(4, 1)
+    found = run(one, [generate(one_pair, 0, TEXTS[0], num_beams=4)])
+    assert "4 rows need 7 state slots; there are 4" in found.failed[0].message
+
+
+def test_random_orders_of_shared_beginnings(one_pair):
+    """Prompts that share beginnings of all lengths, in one small engine and in random order."""
+    rng = random.Random(2)
+    one = one_pair.engine(max_batch_rows=5, max_batch_tokens=70)
+    messages = [
+        generate(
+            one_pair, number, TEXTS[7][: rng.randint(1, 200)] + TEXTS[5][: rng.randint(0, 30)], **SETTINGS[number % 3]
+        )
+        for number in range(14)
+    ]
+    expected = answers(run(one_pair.engine(prefix_cache=False), messages))
+    assert answers(run(one, messages, every=3)) == expected
+    assert tables(one).num_prefix_hits > 0
