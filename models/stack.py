@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from models.attention_metadata import KeyBias
 from models.config import (
     AlibiConfig,
+    AlternatingLayerConfig,
     BucketBiasConfig,
     ConvolutionalEmbeddingConfig,
     ConvolutionLayerConfig,
@@ -17,6 +18,7 @@ from models.config import (
     QuestionTypesEmbeddingConfig,
     StackConfig,
 )
+from models.layers.alternating_layer import AlternatingLayer, Streams
 from models.layers.audio_embedding import ConvolutionalEmbedding
 from models.layers.convolution_layer import ConvolutionLayer
 from models.layers.disentangled_attention import DistanceTable
@@ -61,9 +63,10 @@ class Stack(nn.Module):
         self.distances = None if config.distances is None else DistanceTable(config.distances, hidden_size)
         self.per_layer: PerLayerEmbedding | None = None
         if config.per_layer is not None:
-            self.per_layer = PerLayerEmbedding(config.per_layer, len(config.layers), hidden_size)
-        attentions = [layer.attention for layer in config.layers if layer.attention is not None]
-        self._query_scales = {attention.query_scale for attention in attentions} - {None}
+            self.per_layer = PerLayerEmbedding(
+                config.per_layer, config.embedding.vocab_size, len(config.layers), hidden_size
+            )
+        self.streams = None if config.streams is None else Streams(config.streams, hidden_size)
         self._rotaries = [Rotary(rope) for rope in config.ropes]
         self.rotates_by_length = any(rotary.config.depends_on_length for rotary in self._rotaries)
 
@@ -80,7 +83,7 @@ class Stack(nn.Module):
         """
         rotations = {rotary.config: rotary(positions, length, rope_lengths) for rotary in self._rotaries}
         distances = None if self.distances is None else self.distances(length)
-        scales = {config: query_scale(config, positions) for config in self._query_scales if config is not None}
+        scales = {config: query_scale(config, positions) for config in self.config.query_scales}
         return PositionEncodings(rotations, self.bias(length), distances, scales)
 
     def bias(self, length: int) -> Tensor | KeyBias | None:
@@ -100,8 +103,10 @@ class Stack(nn.Module):
 
     def run_layers(self, x: Tensor, step: StepInputs) -> Tensor:
         """Run layers, final norm and projection: [tokens, hidden] -> [n, hidden or output width], the output rows."""
+        x = x if self.streams is None else self.streams.expanded(x)
         for layer in self.layers:
             x = layer(x, step)
+        x = x if self.streams is None else self.streams.merged(x)
         x = x if self.final_norm is None else self.final_norm(x)
         x = x if self.output_projection is None else self.output_projection(x)
         return step.select_rows(len(self.layers), x)
@@ -132,6 +137,8 @@ def _make_score_bias(config: StackConfig) -> BucketBias | LayerBucketBias | Alib
 
 
 def _make_layer(config: LayerConfig, hidden_size: int, index: int) -> Layer:
+    if isinstance(config, AlternatingLayerConfig):
+        return AlternatingLayer(config, hidden_size, index)
     if isinstance(config, LayerInputConfig):
         return LayerWithInput(config, hidden_size, index)
     if isinstance(config, ConvolutionLayerConfig):

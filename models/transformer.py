@@ -41,9 +41,17 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.feed_forward.shared.{up,gate,down}.weight` | as without `shared`, shared expert only        |
 | `encoder.layers.N.feed_forward.shared_gate.weight`          | [1, hidden], shared expert only                 |
 | `encoder.layers.N.feed_forward_norms.{input,output,residual}.{weight,bias}` | [hidden]                        |
+| `encoder.layers.N.feed_forward.router.{norm.weight,expert_scale}` | [hidden] and [experts], Gemma 4 only      |
+| `encoder.layers.N.feed_forward.parts.P....`                 | as of `feed_forward`, sums of feed-forwards     |
+| `encoder.layers.N.feed_forward.norms.P.{input,output}.weight` | [hidden]                                      |
 | `encoder.layers.N.input_{gate,projection}.weight`           | [input_width, hidden] and [hidden, input_width] |
 | `encoder.layers.N.input_norm.weight`                        | [hidden], layers with an input only             |
 | `encoder.layers.N.output_scale`                             | [1]                                             |
+| `encoder.layers.N.{router,prediction,correction}`           | [streams, hidden], [streams ** 2, streams] and  |
+|                                                             | [streams, streams], layers with streams only    |
+| `encoder.layers.N.{correction_scale,router_norm.weight}`    | [hidden]                                        |
+| `encoder.layers.N.{down,up,low_rank_norm}.weight`           | [rank, hidden], [hidden, rank] and [hidden]     |
+| `encoder.streams.{expand,merge}.S.weight`                   | [hidden, hidden]                                |
 | `encoder.per_layer.tokens.weight`                           | [vocab, layers * input_width]                   |
 | `encoder.per_layer.projection.weight`                       | [layers * input_width, hidden]                  |
 | `encoder.per_layer.norm.weight`                             | [input_width]                                   |

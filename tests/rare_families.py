@@ -12,13 +12,15 @@ import pytest
 
 ROOMS = ("parity", "invariance", "engine", "models")
 """Directories whose tests are marked."""
-RARE_FILES = frozenset({"test_falcon_alibi", "test_sparse_encoder_decoders", "test_sparse_encoders"})
+RARE_FILES = frozenset(
+    {"test_falcon_alibi", "test_gpt_oss_mxfp4", "test_sparse_encoder_decoders", "test_sparse_encoders"}
+)
 """Files of rare families only."""
 RARE_IDS = re.compile(
     r"albert|apertus|arcee|bigbird|big_bird|big bird|biogpt|blenderbot|bloom|camembert|cohere|deepseek|electra|ernie4_5"
-    r"|exaone4|falcon|gemma\b|gemma4|glm|gpt[-_]bigcode|gpt[-_]oss|gpt[-_ ]?neo|gptj|granite|helium|hunyuan|led\b"
-    r"|llama4|longformer|longt5|mistral4|modernbert[-_]decoder|mpt|mt5|nemotron|nomic|olmo|openai|opt\b|persimmon"
-    r"|phi\b|phimoe|seed[-_]oss|smollm3|stablelm|starcoder2|ul2|umt5|xglm"
+    r"|exaone4|falcon|gemma\b|gemma3n|gemma4|glm|gpt[-_]bigcode|gpt[-_]oss|gpt[-_ ]?neo|gptj|granite|helium|hunyuan"
+    r"|led\b|llama4|longformer|longt5|ministral3|mistral4|modernbert[-_]decoder|mpt|mt5|nemotron|nomic|olmo|openai|opt\b"
+    r"|persimmon|phi\b|phimoe|seed[-_]oss|smollm3|stablelm|starcoder2|ul2|umt5|xglm"
     r"|lfm2-|lfm2_moe|lfm3|mamba2|qwen3_5-|qwen3_5_moe|qwen3_next"
 )
 """Beginnings of the parameters of tests of rare families."""

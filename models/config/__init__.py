@@ -31,15 +31,17 @@ from models.config.heads import (
 )
 from models.config.layers import (
     Activation,
+    AlternatingLayerConfig,
     ConvolutionLayerConfig,
     FeedForwardConfig,
+    FeedForwardSumConfig,
     LayerConfig,
     LayerInputConfig,
     MixtureOfExpertsConfig,
     RouterConfig,
     XieluFeedForwardConfig,
 )
-from models.config.model import ModelConfig, StackConfig
+from models.config.model import ModelConfig, StackConfig, StreamsConfig
 from models.config.norms import NormConfig, NormSlots, QueryKeyNorm
 from models.config.positions import (
     AlibiConfig,
@@ -69,6 +71,7 @@ __all__ = [
     "CHUNK_TOKENS",
     "Activation",
     "AlibiConfig",
+    "AlternatingLayerConfig",
     "AttentionConfig",
     "BucketBiasConfig",
     "ClassificationHead",
@@ -82,6 +85,7 @@ __all__ = [
     "FairseqSinusoidalPositions",
     "FeedForwardConfig",
     "FeedForwardSpanHead",
+    "FeedForwardSumConfig",
     "GatedDeltaConfig",
     "HeadConfig",
     "HeadTransform",
@@ -114,6 +118,7 @@ __all__ = [
     "StackConfig",
     "StateSpaceConfig",
     "StateSpaceMultipliers",
+    "StreamsConfig",
     "TokenClassificationHead",
     "XieluFeedForwardConfig",
     "YarnScaling",

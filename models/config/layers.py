@@ -21,6 +21,8 @@ class FeedForwardConfig:
     limit: `gate(x)` is clipped to at most `limit`, and `up(x)` to [-limit, limit] (OpenAI 2025, arXiv:2508.10925).
         None for no clipping.
     up_offset: added to `up(x)` after clipping.
+    sparsity: share of the numbers of `gate(x)` that become zero, if they have a normal distribution: those below this
+        quantile. It is subtracted from the others (Gemma 3n). 0 for none.
     """
 
     intermediate_size: int
@@ -30,18 +32,20 @@ class FeedForwardConfig:
     gate_scale: float = 1.0
     limit: float | None = None
     up_offset: float = 0.0
+    sparsity: float = 0.0
 
     def __post_init__(self) -> None:
         require(self.intermediate_size > 0, f"intermediate_size must be positive, got {self.intermediate_size}")
         require(self.limit is None or self.limit > 0, f"limit must be positive, got {self.limit}")
-        changes = self.limit is not None or self.up_offset != 0 or self.gate_scale != 1.0
-        require(self.gated or not changes, "gate_scale, limit and up_offset need a gate")
-        require(self.gate_scale == 1.0 or not self.is_clipped, "gate_scale excludes limit and up_offset")
+        require(0 <= self.sparsity < 1, f"sparsity must be at least 0 and below 1, got {self.sparsity}")
+        changes = self.is_clipped or self.gate_scale != 1.0
+        require(self.gated or not changes, "gate_scale, limit, up_offset and sparsity need a gate")
+        require(self.gate_scale == 1.0 or not self.is_clipped, "gate_scale excludes limit, up_offset and sparsity")
 
     @property
     def is_clipped(self) -> bool:
         """Whether `gate(x)` or `up(x)` changes before they are multiplied."""
-        return self.limit is not None or self.up_offset != 0
+        return self.limit is not None or self.up_offset != 0 or self.sparsity > 0
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class RouterConfig:
     groups: number of equal groups of experts. A token uses experts of `groups_per_token` groups only, those with the
         largest sums of their `group_members` best scores (DeepSeek-AI 2024, arXiv:2405.04434, section 2.2.2).
     scale: factor of the shares.
+    input_norm: norm of the router's input, which is then divided by the root of its width. None for neither.
+    expert_scale: whether the share of each expert has a learned factor.
     """
 
     normalized: bool
@@ -82,6 +88,8 @@ class RouterConfig:
     epsilon: float = 0.0
     scale: float = 1.0
     tolerance: float = 0.0
+    input_norm: NormConfig | None = None
+    expert_scale: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -144,6 +152,23 @@ class MixtureOfExpertsConfig:
 
 
 @dataclass(frozen=True)
+class FeedForwardSumConfig:
+    """The sum of several feed-forwards with the same input: `sum(output_norm(f(input_norm(x))))`.
+
+    A router in them reads the input without norms (Gemma Team 2026, Gemma 4).
+
+    parts: each feed-forward with its norms. They have no residual norm and no factor.
+    """
+
+    parts: tuple[tuple[FeedForwardConfig | MixtureOfExpertsConfig, NormSlots], ...]
+
+    def __post_init__(self) -> None:
+        require(len(self.parts) > 1, "a sum of feed-forwards needs at least two")
+        plain = all(norms.residual is None and norms.scale == 1.0 for _, norms in self.parts)
+        require(plain, "the feed-forwards of a sum have neither residual norms nor factors")
+
+
+@dataclass(frozen=True)
 class LayerConfig:
     """Self-attention or a mixer, optional cross-attention and feed-forward, each with its norm slots.
 
@@ -158,7 +183,7 @@ class LayerConfig:
 
     attention: AttentionConfig | None
     attention_norms: NormSlots
-    feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig | None
+    feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig | FeedForwardSumConfig | None
     feed_forward_norms: NormSlots
     cross_attention: AttentionConfig | None = None
     cross_attention_norms: NormSlots = NormSlots()
@@ -219,3 +244,31 @@ class LayerInputConfig(LayerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.input_width is None or self.input_width > 0, f"input_width must be positive: {self.input_width}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlternatingLayerConfig(LayerInputConfig):
+    """A layer of a stack with several streams of hidden states (Baykal et al. 2023, arXiv:2301.13310; Gemma 3n).
+
+    The layer predicts all streams, computes the active one, and corrects all by the difference. A low-rank projection
+    of attention's input is added to that input; the sum and attention's result are averaged, but for a factor of the
+    root of two. The vector per token is added to all streams but the first.
+
+    streams: number of streams. active: number of the stream that the layer computes.
+    rank: rank of the projection. router_norm: norm of the router's input and of the projection.
+    scales_correction: whether the active stream has a factor per number before it meets the vector of the token.
+    """
+
+    streams: int
+    active: int
+    rank: int
+    router_norm: NormConfig
+    scales_correction: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.active < self.streams, f"stream {self.active} is not one of {self.streams} streams")
+        require(self.streams > 1 and self.rank > 0, "a layer with streams needs two of them, and a positive rank")
+        whole = self.attention is not None and self.feed_forward is not None and self.input_width is not None
+        plain = self.mixer is None and self.cross_attention is None and not (self.parallel or self.output_scale)
+        require(whole and plain, "a layer with streams needs self-attention, a feed-forward and a vector per token")

@@ -7,14 +7,24 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from models.config.attention import AttentionConfig, DisentangledConfig, DistanceConfig
+from models.config.attention import AttentionConfig, DisentangledConfig, DistanceConfig, QueryScale
 from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig, PerLayerEmbeddingConfig
 from models.config.errors import require
 from models.config.heads import HeadConfig
-from models.config.layers import LayerConfig, LayerInputConfig
+from models.config.layers import AlternatingLayerConfig, LayerConfig, LayerInputConfig
 from models.config.norms import NormConfig
 from models.config.positions import AlibiConfig, BucketBiasConfig, KeyAlibiConfig, LongScaling, RopeConfig
 from models.config.state import MixerConfig
+
+
+@dataclass(frozen=True)
+class StreamsConfig:
+    """Several streams of hidden states between the embedding and the final norm, see `AlternatingLayerConfig`."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        require(self.count > 1, f"a stack needs at least two streams, got {self.count}")
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,7 @@ class StackConfig:
     distances: vectors of distances, for layers with disentangled attention.
     output_width: width to which a matrix projects the final hidden states (OPT-350m). None for no such matrix.
     per_layer: vectors of tokens for each layer, for layers with an `input_width`. None for none.
+    streams: streams of hidden states, for layers with streams. None for one.
     """
 
     embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig
@@ -38,6 +49,7 @@ class StackConfig:
     distances: DistanceConfig | None = None
     output_width: int | None = None
     per_layer: PerLayerEmbeddingConfig | None = None
+    streams: StreamsConfig | None = None
 
     def __post_init__(self) -> None:
         require(self.output_width is None or self.output_width > 0, "the output width must be positive")
@@ -89,6 +101,9 @@ class StackConfig:
         widths = {layer.input_width for layer in self.layers if isinstance(layer, LayerInputConfig)} - {None}
         expected = set() if self.per_layer is None else {self.per_layer.width}
         require(widths == expected, "per-layer embeddings and the layers that read them require each other")
+        counts = {layer.streams if isinstance(layer, AlternatingLayerConfig) else 1 for layer in self.layers}
+        count = 1 if self.streams is None else self.streams.count
+        require(counts == {count}, f"all layers of a stack with {count} streams must have as many")
 
     @cached_property
     def cache_layers(self) -> tuple[int, ...]:
@@ -106,6 +121,12 @@ class StackConfig:
         """All rotary positions of the layers."""
         attentions = (layer.attention for layer in self.layers if layer.attention is not None)
         return frozenset(attention.rope for attention in attentions if attention.rope is not None)
+
+    @property
+    def query_scales(self) -> frozenset[QueryScale]:
+        """All factors of queries by position."""
+        attentions = (layer.attention for layer in self.layers if layer.attention is not None)
+        return frozenset(one.query_scale for one in attentions if one.query_scale is not None)
 
     @property
     def first_attention(self) -> AttentionConfig:

@@ -19,7 +19,7 @@ from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import head_dim_of, rms_norm, rotary_decoder, rotary_rules
-from models.families.shared.state_space_layers import state_space_rules, time_step_limits
+from models.families.shared.state_space_layers import head_dim_of_state, state_space_rules, time_step_limits
 from weights.rules import Drop, Rename, Rule
 
 
@@ -78,11 +78,10 @@ def _state_space(fields: Fields, eps: float) -> StateSpaceConfig:
     heads, groups = fields.integer("mamba_n_heads", 128), fields.integer("mamba_n_groups", 1)
     expanded = fields.integer("mamba_expand", 2) * fields.integer("hidden_size", 4096)
     width = fields.optional_integer("mamba_d_ssm", absent=1024) or expanded
-    fields.refuse_unless("mamba_d_head", "auto", width // heads)
     gate, values, keys, queries, time_step = _multipliers(fields, "ssm_multipliers", 5)
     return StateSpaceConfig(
         num_heads=heads,
-        head_dim=width // heads,
+        head_dim=head_dim_of_state(fields, "mamba_d_ssm", width, heads),
         state_size=fields.integer("mamba_d_state", 256),
         num_groups=groups,
         kernel_size=fields.integer("mamba_d_conv", 4, least=2),

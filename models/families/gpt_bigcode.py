@@ -60,7 +60,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     assert model.decoder is not None and isinstance(model.head, LanguageModelHead)
-    attention, tokens = model.decoder.layers[0].attention, "decoder.embedding.tokens.weight"
+    attention, tokens = model.decoder.first_attention, "decoder.embedding.tokens.weight"
     head_dim, heads, kv_heads = attention.head_dim, attention.num_heads, attention.num_kv_heads
     # With a head of its own for each query head, the file has the queries, keys and values of one head after another.
     groups = heads if kv_heads == heads else 1

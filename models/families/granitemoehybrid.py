@@ -25,7 +25,7 @@ from models.families.shared.rotary_decoder import (
     rotary_layer,
     rotary_rules,
 )
-from models.families.shared.state_space_layers import state_space_rules, time_step_limits
+from models.families.shared.state_space_layers import head_dim_of_state, state_space_rules, time_step_limits
 from weights.rules import Rename, Rule, Split
 
 _KINDS = ("linear_attention", "full_attention")
@@ -71,10 +71,9 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 def _state_space(fields: Fields, eps: float) -> StateSpaceConfig:
     heads, groups = fields.integer("mamba_n_heads", 128), fields.integer("mamba_n_groups", 1)
     width = fields.integer("mamba_expand", 2) * fields.integer("hidden_size", 4096)
-    fields.refuse_unless("mamba_d_head", "auto", width // heads)
     return StateSpaceConfig(
         num_heads=heads,
-        head_dim=width // heads,
+        head_dim=head_dim_of_state(fields, "mamba_n_heads", width, heads),
         state_size=fields.integer("mamba_d_state", 256),
         num_groups=groups,
         kernel_size=fields.integer("mamba_d_conv", 4, least=2),

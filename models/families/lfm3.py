@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from models.config import (
+    ConfigError,
     FeedForwardConfig,
     LayerConfig,
     ModelConfig,
@@ -44,6 +45,9 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     slots: tuple[Literal["input", "output"], ...] = ("input",)
     if full.flag("use_sandwich_norm", True):
         slots = ("input", "output")
+    if "sliding_window" in hf and hf["sliding_window"] is None:
+        raise ConfigError("'sliding_window' must be a number of tokens, not null")
+    window = full.integer("sliding_window", 256)
     gated, bias = full.flag("use_attention_gate", True), full.flag("attention_bias", False)
     if gated:
         # The gate has no bias, unlike the queries.
@@ -65,7 +69,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             rope=ropes[kind],
             norm=norm,
             feed_forward=feed_forward,
-            window=full.integer("sliding_window", 256) if kind == "sliding_attention" else None,
+            window=window if kind == "sliding_attention" else None,
             qkv_bias=bias,
             output_bias=bias,
             query_key_norm=QueryKeyNorm(norm),

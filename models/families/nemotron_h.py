@@ -68,8 +68,9 @@ def _kinds(fields: Fields) -> list[str]:
         if not pattern or not set(pattern) <= _PATTERN.keys():
             raise ConfigError(f"'hybrid_override_pattern' must consist of the letters {' '.join(_PATTERN)}")
         return [_PATTERN[letter] for letter in pattern]
-    count = len(named) if isinstance(named, list) else 0
-    return layer_types(fields, tuple(_PATTERN.values()), (), count)
+    if not isinstance(named, list) or not named:
+        raise ConfigError("'layers_block_type' must be a list of types of layers")
+    return layer_types(fields, tuple(_PATTERN.values()), (), len(named))
 
 
 def _attention(fields: Fields) -> AttentionConfig:

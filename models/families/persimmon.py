@@ -59,7 +59,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     assert model.decoder is not None and isinstance(model.head, LanguageModelHead)
-    heads, tokens = model.decoder.layers[0].attention.num_heads, "decoder.embedding.tokens.weight"
+    heads, tokens = model.decoder.first_attention.num_heads, "decoder.embedding.tokens.weight"
     layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
     return (
         Rename(r"model\.embed_tokens\.weight", tokens),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
 from torch import Tensor, nn
 
 from models.backends import interface as ops
@@ -44,7 +46,10 @@ class FeedForward(nn.Module):
         """`act(clipped gate) * (clipped up + up_offset)`. gate, up: [tokens, intermediate]."""
         if isinstance(gate, SymbolicTensor):
             raise NotTraceable("a clipped gate")
-        limit = self.config.limit
+        limit, sparsity = self.config.limit, self.config.sparsity
+        if sparsity > 0:
+            spread = NormalDist().inv_cdf(sparsity) * gate.std(-1, keepdim=True, unbiased=False)
+            gate = (gate - (gate.mean(-1, keepdim=True) + spread)).relu()
         if limit is not None:
             gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
         return activate(gate, self.activation) * (up + self.config.up_offset)

@@ -70,7 +70,8 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, step: StepInputs) -> Tensor:
         if self.parallel:
             return self._forward_parallel(x, step)
-        norms, result = self.attention_norms, None
+        norms = self.attention_norms
+        result: Tensor | None = None
         if self.attention is None and self.mixer is None:
             x = step.select_rows(self.index, x)
         else:

@@ -60,7 +60,8 @@ class StateSpace(Mixer):
     def project(self, hidden: Tensor) -> Projections:
         if self._factors.input != 1.0:
             hidden = hidden * self._factors.input
-        product, start, parts = self.input(hidden), 0, []
+        product, start = self.input(hidden), 0
+        parts: list[Tensor] = []
         for width in self._widths:
             parts.append(product[:, start : start + width])
             start += width

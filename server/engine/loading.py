@@ -187,8 +187,8 @@ def build(
             )
         if states and blocks["state"] < states.blocks:
             raise LoadError(
-                f"model {spec.name!r}: {share_bytes:,} bytes of the KV cache have room for {blocks['state']} states of "
-                f"{states.block_bytes:,} bytes, of which a request needs {states.blocks}; use a larger "
+                f"model {spec.name!r}: {share_bytes:,} bytes of the KV cache have room for {blocks['state']} of the "
+                f"{states.blocks} states that a request needs ({states.block_bytes:,} bytes each); use a larger "
                 "--kv-cache-memory"
             )
         try:

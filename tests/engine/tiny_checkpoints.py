@@ -159,7 +159,11 @@ DECODERS = {
     "lfm3": (
         "Lfm3ForCausalLM",
         transformers.Lfm3Config(
-            **_HYBRID, head_dim=8, sliding_window=6, layer_types=["conv", "sliding_attention", "full_attention"]
+            **_HYBRID,
+            pad_token_id=0,
+            head_dim=8,
+            sliding_window=6,
+            layer_types=["conv", "sliding_attention", "full_attention"],
         ),
     ),
     "granitemoehybrid": (

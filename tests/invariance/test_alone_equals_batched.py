@@ -132,6 +132,10 @@ def test_with_prefix_cache_hits(pair, alone, max_batch_tokens, block_size):
     if pair.starts or pair.loaded.keys_depend_on_length:
         assert scheduler.blocks.num_prefix_hits == cached == 0, "these keys must not be shared"
         return
+    if pair.loaded.model.transformer.mixers():
+        # Snapshots need 64 tokens; `tests/engine/test_states.py` has longer prompts.
+        assert scheduler.blocks.num_prefix_hits == cached == 0
+        return
     assert scheduler.blocks.num_prefix_hits > cached > 100
     for request in mixed_requests(pair):
         found = again.finished[id_of(request)].cached_tokens

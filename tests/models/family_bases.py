@@ -80,6 +80,7 @@ RECENT = tuple(
         "seed_oss": "SeedOss",
         "apertus": "Apertus",
         "phimoe": "Phimoe",
+        "ministral3": "Ministral3",
     }.items()
 )
 HYBRID = tuple(
@@ -119,6 +120,7 @@ FURTHER = tuple(
         ("biogpt", "BioGpt", {}),
         ("persimmon", "Persimmon", {}),
         ("modernbert-decoder", "ModernBertDecoder", {}),
+        ("gemma3n_text", "Gemma3n", {"num_key_value_heads": 2, "num_kv_shared_layers": 0}),
         ("gemma4_text", "Gemma4", {"num_key_value_heads": 2}),
         ("gemma4_unified_text", "Gemma4Unified", {"num_key_value_heads": 2}),
         ("gpt_oss", "GptOss", {"num_key_value_heads": 2}),

@@ -116,6 +116,8 @@ REFUSED = [
     ("phimoe", "router_jitter_noise", -0.1),
     ("phimoe", "rope_scaling", {"type": "linear", "factor": 2.0}),
     ("phimoe", "rope_scaling", {"type": "longrope", "short_factor": [1.0] * 4, ORIGINAL: 64}),
+    ("ministral3", "layer_types", ["full_attention"] * 4),
+    ("ministral3", "rope_parameters", {"rope_type": "default", ORIGINAL: 64}),
     ("qwen3_next", "hidden_act", "gelu"),
     ("qwen3_next", "linear_num_value_heads", 20),
     ("qwen3_next", "layer_types", ["full_attention"] * 3),
@@ -149,6 +151,8 @@ REFUSED = [
     ("falcon_h1", "ssm_multipliers", [1.0] * 4),
     ("falcon_h1", "mlp_multipliers", [1.0, "1"]),
     ("falcon_h1", "mamba_d_head", 9),
+    ("falcon_h1", "mamba_d_ssm", 66),
+    ("granitemoehybrid", "mamba_n_heads", 7),
     ("falcon_h1", "hidden_act", "gelu"),
     ("nemotron_h", "moe_latent_size", 16),
     ("nemotron_h", "attention_bias", True),
@@ -205,8 +209,12 @@ REFUSED = [
     ("persimmon", "partial_rotary_factor", 0.0),
     ("modernbert-decoder", "sliding_window", 8),
     ("modernbert-decoder", "layer_types", ["chunked_attention"] * 4),
+    ("gemma3n_text", "num_kv_shared_layers", 4),
+    ("gemma3n_text", "intermediate_size", [48, 48]),
+    ("gemma3n_text", "activation_sparsity_pattern", [0.5, 1.5, 0.0, 0.0]),
+    ("gemma3n_text", "altup_active_idx", 4),
     ("gemma4_text", "use_bidirectional_attention", "all"),
-    ("gemma4_text", "enable_moe_block", True),
+    ("gemma4_text", "enable_moe_block", "yes"),
     ("gemma4_text", "num_kv_shared_layers", 4),
     ("gemma4_text", "vocab_size_per_layer_input", 40),
     ("gemma4_text", "per_layer_config", {"1": {"num_attention_heads": 2}}),
@@ -234,6 +242,7 @@ REFUSED = [
 ]
 NAME_IN_MESSAGE = {
     "swiglu_limit": "limit",
+    "altup_active_idx": "stream",
     "n_group": "groups",
     "attention_chunk_size": "attention chunk",
     "rms_norm_eps": "eps",
@@ -258,7 +267,7 @@ NAME_IN_MESSAGE = {
 def test_unsupported_settings_are_refused_by_name(kind, name, value):
     hf = {**BASES[kind], name: value}
     inner = ["factor", "_factor", "rope_type", "type", "partial_rotary_factor", "beta_fast", "rope_scaling"]
-    inner += ["alpha", "short_mscale"]
+    inner += ["alpha", "short_mscale", "llama_4_scaling_beta"]
     inner = inner if name.startswith("rope_") else []
     with pytest.raises(ConfigError) as error:
         build(hf)

@@ -129,7 +129,12 @@ HYBRIDS = {
     "qwen3_next": (
         "Qwen3NextForCausalLM",
         transformers.Qwen3NextConfig(
-            **_WIDE, **_DELTA, **_EXPERTS, num_hidden_layers=4, shared_expert_intermediate_size=40
+            **_WIDE,
+            **_DELTA,
+            **_EXPERTS,
+            num_hidden_layers=3,
+            layer_types=["linear_attention", "linear_attention", "full_attention"],
+            shared_expert_intermediate_size=40,
         ),
     ),
     "qwen3_next-dense-first-equal-heads": (
@@ -189,6 +194,7 @@ HYBRIDS = {
         "Lfm3ForCausalLM",
         transformers.Lfm3Config(
             **_WIDE,
+            pad_token_id=0,
             head_dim=8,
             num_hidden_layers=4,
             sliding_window=6,
@@ -199,6 +205,7 @@ HYBRIDS = {
         "Lfm3ForCausalLM",
         transformers.Lfm3Config(
             **_WIDE,
+            pad_token_id=0,
             head_dim=12,
             num_hidden_layers=3,
             conv_L_cache=3,

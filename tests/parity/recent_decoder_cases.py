@@ -76,11 +76,16 @@ RECENT_CASES = {
     ),
     "cohere": _case("Cohere", num_key_value_heads=2, logit_scale=0.7),
     "cohere-normed-heads-biases-untied": _case(
-        "Cohere", num_key_value_heads=2, use_qk_norm=True, attention_bias=True, tie_word_embeddings=False
+        "Cohere",
+        num_key_value_heads=2,
+        use_qk_norm=True,
+        attention_bias=True,
+        tie_word_embeddings=False,
+        logit_scale=0.8,
     ),
     "cohere2": _case("Cohere2", num_key_value_heads=2, sliding_window=5, logit_scale=0.7),
     "cohere2-other-layers-biases": _case(
-        "Cohere2", sliding_window=7, layer_types=_MIXED, attention_bias=True, tie_word_embeddings=False
+        "Cohere2", sliding_window=7, layer_types=_MIXED, attention_bias=True, tie_word_embeddings=False, logit_scale=0.8
     ),
     "glm": _case("Glm", head_dim=12),
     "glm-no-biases-tied": _case(
@@ -209,6 +214,25 @@ RECENT_CASES = {
         tie_word_embeddings=True,
         hidden_act="relu2",
         rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+    ),
+    "ministral3": _case(
+        "Ministral3",
+        num_key_value_heads=2,
+        head_dim=12,
+        rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.7},
+    ),
+    "ministral3-window-tied": _case(
+        "Ministral3",
+        num_key_value_heads=4,
+        head_dim=8,
+        sliding_window=5,
+        tie_word_embeddings=True,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 500.0,
+            "original_max_position_embeddings": 6,
+            "llama_4_scaling_beta": 0.3,
+        },
     ),
     "phimoe": _case("Phimoe", num_key_value_heads=2, num_local_experts=5, attention_bias=True, lm_head_bias=True),
     "phimoe-long-rope-window-tied": _case(

@@ -125,11 +125,13 @@ def compressed(out: int, width: int, arguments: dict[str, Any], name: str, seed:
     ].double()
 
 
-def mxfp4(experts: int, out: int, width: int, seed: int = 0) -> Stored:
+def mxfp4(
+    experts: int, out: int, width: int, exponents_from: int = 110, exponents_to: int = 140, seed: int = 0
+) -> Stored:
     """MXFP4 experts, as GPT-OSS stores them. Returns the weights as [experts, out, in]."""
     generator = torch.Generator().manual_seed(seed)
     numbers = torch.randint(0, 16, (experts, out, width // 32, 32), generator=generator)
-    exponents = torch.randint(110, 140, (experts, out, width // 32), generator=generator)
+    exponents = torch.randint(exponents_from, exponents_to, (experts, out, width // 32), generator=generator)
     signs, powers, fractions = numbers >> 3, (numbers >> 1) & 3, numbers & 1
     # Sign, two bits of exponent with bias 1, one bit of fraction; without exponent, the fraction is a half.
     sizes = torch.where(powers == 0, fractions * 0.5, (1 + fractions * 0.5) * 2.0 ** (powers - 1))

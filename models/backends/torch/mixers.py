@@ -88,8 +88,8 @@ def space_heads(inputs: Tensor, heads: int, head_dim: int, groups: int) -> tuple
     """
     width = heads * head_dim
     values, keys, queries = inputs.tensor_split([width, width + (inputs.shape[-1] - width) // 2], dim=-1)
-    split = (keys.unflatten(-1, (groups, -1)), queries.unflatten(-1, (groups, -1)))
-    return values.unflatten(-1, (heads, head_dim)), *split
+    keys, queries = keys.unflatten(-1, (groups, -1)), queries.unflatten(-1, (groups, -1))
+    return values.unflatten(-1, (heads, head_dim)), keys, queries
 
 
 def time_steps(time_step: Tensor, numbers: SpaceNumbers) -> Tensor:

@@ -109,7 +109,7 @@ def _score_factor(fields: Fields) -> float:
 def latent_rules(model: ModelConfig) -> Sequence[Rule]:
     """Rules for latent attention and the mixture of experts. Those of `rotary_rules` must follow."""
     assert model.decoder is not None
-    attention = model.decoder.layers[0].attention
+    attention = model.decoder.first_attention
     assert isinstance(attention, LatentAttentionConfig)
     heads = range(attention.num_heads)
     layer, ours = r"model\.layers\.(\d+)\.self_attn\.", r"decoder.layers.\1.attention."

@@ -18,11 +18,11 @@ def layer_types(fields: Fields, known: Sequence[str], default: Sequence[str], la
     default: types if the file does not have the setting.
     layers: number of layers.
     """
-    types = fields.raw("layer_types", fields.raw("layers_block_type"))
-    types = list(default) if types is None else types
-    if isinstance(types, list):
-        types = [_OLDER_NAMES.get(one, one) if isinstance(one, str) else one for one in types]
-    if not isinstance(types, list) or len(types) != layers or any(one not in known for one in types):
+    named = fields.raw("layer_types", fields.raw("layers_block_type"))
+    named = list(default) if named is None else named
+    listed = named if isinstance(named, list) else []
+    types = [_OLDER_NAMES.get(one, one) for one in listed if isinstance(one, str)]
+    if len(listed) != layers or len(types) != layers or any(one not in known for one in types):
         raise ConfigError(f"'layer_types' must name {' or '.join(known)} for each of {layers} layers")
     return types
 

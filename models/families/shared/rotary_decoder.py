@@ -16,6 +16,7 @@ from models.config import (
     NormConfig,
     NormSlots,
     QueryKeyNorm,
+    QueryScale,
     RopeConfig,
     StackConfig,
     XieluFeedForwardConfig,
@@ -57,6 +58,7 @@ def rotary_layer(
     parallel: bool = False,
     residual_scale: float = 1.0,
     clip: float | None = None,
+    query_scale: QueryScale | None = None,
     output_gate: bool = False,
 ) -> LayerConfig:
     """One decoder layer.
@@ -67,7 +69,7 @@ def rotary_layer(
     norm_slots: places of a norm in each sublayer.
     parallel: attention and feed-forward read the same norm, and both results are added.
     residual_scale: factor of the results of attention and feed-forward.
-    clip: see `AttentionConfig`.
+    clip, query_scale: see `AttentionConfig`.
     output_gate: see `AttentionConfig`.
     """
     norms = NormSlots(**dict.fromkeys(norm_slots, norm), scale=residual_scale)
@@ -86,6 +88,7 @@ def rotary_layer(
         window=window,
         clip=clip,
         score_cap=score_cap,
+        query_scale=query_scale,
         output_gate=output_gate,
     )
     second = NormSlots(scale=residual_scale) if parallel else norms

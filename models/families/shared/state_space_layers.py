@@ -28,6 +28,17 @@ def state_space_rules(theirs: str, ours: str) -> Sequence[Rule]:
     )
 
 
+def head_dim_of_state(fields: Fields, name: str, width: int, heads: int) -> int:
+    """Width of one head of a state space. Raises ConfigError unless `mamba_d_head` is this width or `auto`.
+
+    name: setting that decides the width of all heads, for messages.
+    """
+    if width % heads:
+        raise ConfigError(f"{name!r}: the width {width} of the state space is not a multiple of mamba_n_heads {heads}")
+    fields.refuse_unless("mamba_d_head", "auto", width // heads)
+    return width // heads
+
+
 def time_step_limits(fields: Fields) -> tuple[float, float]:
     """Read `time_step_limit`: two numbers; transformers writes infinity as an object."""
     value = fields.raw("time_step_limit")

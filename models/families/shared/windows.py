@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from models.config import ConfigError
 from models.families.shared.fields import Fields
 
@@ -51,3 +53,18 @@ def patterned_windows(fields: Fields, default_layers: int, absent: int | None = 
         every = fields.integer("sliding_window_pattern", 4)
         layer_types = ["sliding_attention" if (index + 1) % every else "full_attention" for index in range(layers)]
     return typed_windows(layer_types, layers, window)
+
+
+def key_value_layers(windows: Sequence[int | None], num_shared: int) -> list[int | None]:
+    """For each layer, the number of the layer whose keys and values it reads, or None for its own.
+
+    The last `num_shared` layers read those of the last layer before them with the same type of attention (Gemma 3n).
+    Raises ConfigError if there is no such layer.
+    """
+    first_shared, found = len(windows) - num_shared, list[int | None]()
+    for index, window in enumerate(windows):
+        alike = [other for other in range(first_shared) if (windows[other] is None) == (window is None)]
+        if index >= first_shared and not alike:
+            raise ConfigError(f"'num_kv_shared_layers': {num_shared} leaves layer {index} without keys and values")
+        found.append(alike[-1] if index >= first_shared else None)
+    return found

@@ -69,7 +69,7 @@ class CohereEmbedBody(TimedBody):
     images: Annotated[list[str] | None, only([])] = None
     embedding_types: Annotated[
         list[Literal["float", "base64", "binary", "ubinary"]] | None,
-        Field(min_length=1, description="int8 and uint8 need a calibration that checkpoints do not have"),
+        Field(min_length=1, max_length=4, description="int8 and uint8 need a calibration that checkpoints do not have"),
     ] = None
     truncate: Literal["NONE", "START", "END"] | None = None
     output_dimension: Annotated[int | None, Field(ge=1)] = None

@@ -1,0 +1,185 @@
+"""Gemma 3n (Gemma Team 2025), text part: several streams of hidden states, of which each layer computes one.
+
+Checkpoints with vision and audio are served without these parts, which changes nothing for requests without a picture
+and without sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import (
+    AlternatingLayerConfig,
+    AttentionConfig,
+    ConfigError,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    LanguageModelHead,
+    LayerConfig,
+    ModelConfig,
+    NormConfig,
+    NormSlots,
+    PerLayerEmbeddingConfig,
+    QueryKeyNorm,
+    StackConfig,
+    StreamsConfig,
+)
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.gemma4_text import layer_input_rules, text_part_rules
+from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
+from models.families.shared.rotary_decoder import rms_norm, rotary_rules
+from models.families.shared.text_part import text_settings
+from models.families.shared.windows import key_value_layers, typed_windows
+from weights.rules import Drop, Rename, Rule
+
+_MULTIMODAL = "Gemma3nForConditionalGeneration"
+_DEFAULTS = {
+    "vocab_size": 262400,
+    "hidden_size": 2048,
+    "num_hidden_layers": 35,
+    "num_attention_heads": 8,
+    "final_logit_softcapping": 30.0,
+}
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    text = {**_DEFAULTS, **(text_settings(hf) if architecture == _MULTIMODAL else hf)}
+    fields = Fields({**text, "rope_parameters": None, "rope_scaling": None})
+    fields.refuse_unless("use_bidirectional_attention", False)
+    norm, width, vocab = rms_norm(fields), fields.integer("hidden_size"), fields.integer("vocab_size")
+    input_width, streams = fields.integer("hidden_size_per_layer_input", 256), fields.integer("altup_num_inputs", 4)
+    activation = fields.activation("hidden_activation", "gelu_pytorch_tanh")
+    norms, windows = NormSlots(input=norm, output=norm), _windows(fields)
+
+    def layer(attention: AttentionConfig, intermediate_size: int, sparsity: float) -> LayerConfig:
+        feed_forward = FeedForwardConfig(intermediate_size, activation, gated=True, bias=False, sparsity=sparsity)
+        return AlternatingLayerConfig(
+            attention,
+            norms,
+            feed_forward,
+            norms,
+            input_width=input_width,
+            activation=activation,
+            input_norm=norm,
+            streams=streams,
+            active=fields.integer("altup_active_idx", 0, least=0),
+            rank=fields.integer("laurel_rank", 64),
+            router_norm=norm,
+            scales_correction=fields.flag("altup_correct_scale", True),
+        )
+
+    attentions = _attentions(fields, text, norm, windows)
+    parts = zip(attentions, _sizes(fields), _sparsities(fields), strict=True)
+    positions = fields.integer("max_position_embeddings", 32768)
+    return ModelConfig(
+        hidden_size=width,
+        vocab_size=vocab,
+        head=LanguageModelHead(
+            tied=fields.flag("tie_word_embeddings", True), cap=fields.optional_positive("final_logit_softcapping")
+        ),
+        decoder=StackConfig(
+            EmbeddingConfig(vocab, width**0.5),
+            tuple(layer(*part) for part in parts),
+            final_norm=norm,
+            per_layer=PerLayerEmbeddingConfig(fields.integer("vocab_size_per_layer_input", 262144), input_width, norm),
+            streams=StreamsConfig(streams),
+        ),
+        max_positions=min(scaled_max_positions(one.rope, positions) for one in attentions if one.rope is not None),
+    )
+
+
+def _attentions(
+    fields: Fields, text: Mapping[str, Any], norm: NormConfig, windows: Sequence[int | None]
+) -> list[AttentionConfig]:
+    head_dim, bias = fields.integer("head_dim", 256), fields.flag("attention_bias", False)
+    wide = rope_config(Fields(with_rope_of(text, "full_attention", text.get("rope_theta") or 1000000.0)), head_dim)
+    near_theta = text.get("rope_local_base_freq") or 10000.0
+    near = rope_config(Fields(with_rope_of(text, "sliding_attention", near_theta)), head_dim)
+    sources = key_value_layers(windows, fields.integer("num_kv_shared_layers", 15, least=0))
+    return [
+        AttentionConfig(
+            num_heads=fields.integer("num_attention_heads"),
+            num_kv_heads=fields.integer("num_key_value_heads", 2),
+            head_dim=head_dim,
+            scale=1.0,
+            causal=True,
+            query_bias=bias,
+            key_bias=bias,
+            value_bias=bias,
+            output_bias=bias,
+            rope=wide if window is None else near,
+            query_key_norm=QueryKeyNorm(norm),
+            window=window,
+            value_norm=NormConfig("rms_unscaled", norm.eps, bias=False),
+            key_value_layer=source,
+        )
+        for window, source in zip(windows, sources, strict=True)
+    ]
+
+
+def _windows(fields: Fields) -> list[int | None]:
+    layers, kinds = fields.integer("num_hidden_layers"), fields.raw("layer_types")
+    if kinds is None:
+        kinds = ["sliding_attention" if (index + 1) % 5 else "full_attention" for index in range(layers)]
+    return typed_windows(kinds, layers, fields.integer("sliding_window", 512))
+
+
+def _sizes(fields: Fields) -> list[int]:
+    """Intermediate size of each layer, from one number or a list."""
+    layers, given = fields.integer("num_hidden_layers"), fields.raw("intermediate_size", 16384)
+    if not isinstance(given, list):
+        return [fields.integer("intermediate_size", 16384)] * layers
+    if len(given) != layers or not all(isinstance(one, int) and not isinstance(one, bool) for one in given):
+        raise ConfigError(f"'intermediate_size' must have a number for each of {layers} layers")
+    return given
+
+
+def _sparsities(fields: Fields) -> list[float]:
+    """Sparsity of the gate of each layer."""
+    layers, given = fields.integer("num_hidden_layers"), fields.raw("activation_sparsity_pattern")
+    if given is None:
+        sparse = 10 if layers > 10 else 0
+        return [0.95] * sparse + [0.0] * (layers - sparse)
+    given = given if isinstance(given, list) else [given]
+    if len(given) != layers or not all(isinstance(one, int | float) and 0 <= one < 1 for one in given):
+        raise ConfigError(f"'activation_sparsity_pattern' must have a number from 0 to 1 for each of {layers} layers")
+    return [float(one) for one in given]
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
+    settings = text_settings(hf) if architecture == _MULTIMODAL else hf
+    is_scaled = settings.get("altup_correct_scale") is not False
+    text = (
+        *layer_input_rules(model),
+        *(() if is_scaled else (Drop(layer + r"altup\.correct_output_scale"),)),
+        Rename(layer + r"altup\.modality_router\.weight", ours + "router"),
+        Rename(layer + r"altup\.router_norm\.weight", ours + "router_norm.weight"),
+        Rename(layer + r"altup\.prediction_coefs\.weight", ours + "prediction"),
+        Rename(layer + r"altup\.correction_coefs\.weight", ours + "correction"),
+        Rename(layer + r"altup\.correct_output_scale", ours + "correction_scale"),
+        Rename(layer + r"laurel\.linear_left\.weight", ours + "down.weight"),
+        Rename(layer + r"laurel\.linear_right\.weight", ours + "up.weight"),
+        Rename(layer + r"laurel\.post_laurel_norm\.weight", ours + "low_rank_norm.weight"),
+        Rename(r"model\.altup_projections\.(\d+)\.weight", r"decoder.streams.expand.\1.weight"),
+        Rename(r"model\.altup_unembed_projections\.(\d+)\.weight", r"decoder.streams.merge.\1.weight"),
+        *rotary_rules(model, hf, architecture),
+    )
+    if architecture != _MULTIMODAL:
+        return text
+    return text_part_rules(text, "vision_tower|audio_tower|embed_vision|embed_audio")
+
+
+FAMILY = decoder_family(
+    "gemma3n",
+    "Gemma3nText",
+    config,
+    rules,
+    model_types=("gemma3n_text", "gemma3n"),
+    generating=("Gemma3nForCausalLM", _MULTIMODAL),
+    texts=False,
+    tokens=False,
+    answers=False,
+)

@@ -1,0 +1,112 @@
+"""Layers and stacks with several streams of hidden states, of which each layer computes one (AltUp, Gemma 3n).
+
+The streams of a token lie one after the other: [tokens, streams * hidden].
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from models.backends import interface as ops
+from models.config import AlternatingLayerConfig, StreamsConfig
+from models.layers.activations import by_rows
+from models.layers.layer_input import LayerWithInput
+from models.layers.linear import Linear, parameter
+from models.layers.norms import make_norm
+from models.step_inputs import StepInputs
+
+_MIN_MEAN_SQUARE = 1e-5
+
+
+class Streams(nn.Module):
+    """Makes streams of hidden states from one, and one from streams. All streams of a token have one magnitude.
+
+    expand, merge: one linear for each stream but the first.
+    Source: Baykal et al. 2023, arXiv:2301.13310, section 3; published code of Gemma 3n.
+    """
+
+    def __init__(self, config: StreamsConfig, hidden_size: int) -> None:
+        super().__init__()
+        self.count = config.count
+        self.expand = nn.ModuleList(Linear(hidden_size, hidden_size, False) for _ in range(config.count - 1))
+        self.merge = nn.ModuleList(Linear(hidden_size, hidden_size, False) for _ in range(config.count - 1))
+
+    def expanded(self, x: Tensor) -> Tensor:
+        """[tokens, hidden] -> [tokens, streams * hidden]."""
+        return torch.cat([x, *(_with_magnitude_of(linear(x), x) for linear in self.expand)], 1)
+
+    def merged(self, x: Tensor) -> Tensor:
+        """The mean of all streams: [tokens, streams * hidden] -> [tokens, hidden]."""
+        first, *others = (one.contiguous() for one in x.chunk(self.count, 1))
+        total = first
+        for linear, other in zip(self.merge, others, strict=True):
+            total = total + _with_magnitude_of(linear(other), first)
+        return total / self.count
+
+
+def _with_magnitude_of(x: Tensor, other: Tensor) -> Tensor:
+    """x with the root mean square of another tensor. Both: [tokens, hidden]."""
+    wanted = (other**2).mean(-1, keepdim=True) ** 0.5
+    return x * wanted / (x**2).mean(-1, keepdim=True).clamp(min=_MIN_MEAN_SQUARE).sqrt()
+
+
+class AlternatingLayer(LayerWithInput):
+    """A layer that predicts all streams, computes the active one, and corrects all by the difference.
+
+    router: [streams, hidden], weight of the router, which weighs predictions and corrections.
+    prediction: [streams * streams, streams]. correction: [streams, streams]. None of the three is ever quantised.
+    correction_scale: [hidden], or None.
+    down, up, low_rank_norm: low-rank projection of the input of attention, which is added to that input.
+    """
+
+    def __init__(self, config: AlternatingLayerConfig, hidden_size: int, index: int) -> None:
+        super().__init__(config, hidden_size, index)
+        self.streams, self.active = config.streams, config.active
+        self.router_norm = make_norm(config.router_norm, hidden_size)
+        self.router = parameter(config.streams, hidden_size)
+        self.prediction = parameter(config.streams**2, config.streams)
+        self.correction = parameter(config.streams, config.streams)
+        self.correction_scale = parameter(hidden_size) if config.scales_correction else None
+        self.down = Linear(hidden_size, config.rank, bias=False)
+        self.up = Linear(config.rank, hidden_size, bias=False)
+        self.low_rank_norm = make_norm(config.router_norm, hidden_size)
+
+    def forward(self, x: Tensor, step: StepInputs) -> Tensor:
+        assert self.attention is not None and self.feed_forward is not None and self.low_rank_norm is not None
+        predictions = self._predicted(x.view(x.shape[0], self.streams, -1))
+        active = predictions[:, self.active].contiguous()
+        hidden = self.attention_norms.norm_input(active)
+        low_rank = hidden + self.low_rank_norm(self.up(self.down(hidden)))
+        attended = step.self_attention(self.index, self.attention, hidden)
+        predictions, active, low_rank = (step.select_rows(self.index, one) for one in (predictions, active, low_rank))
+        mixed = (self.attention_norms.add_residual(active, attended) + low_rank) / math.sqrt(2)
+        result = self.feed_forward(self.feed_forward_norms.norm_input(mixed))
+        corrected = self._corrected(predictions, self.feed_forward_norms.add_residual(mixed, result))
+        first = corrected[:, self.active]
+        first = first.contiguous() if self.correction_scale is None else first * self.correction_scale
+        corrected[:, 1:] += self.input_result(first, step)[:, None]
+        return corrected.flatten(1)
+
+    def _weights(self, x: Tensor) -> Tensor:
+        """Output of the router: [tokens, hidden] -> [tokens, streams]."""
+        assert self.router_norm is not None
+        return by_rows(torch.tanh, ops.linear(self.router_norm(x) / x.shape[1], self.router, None))
+
+    def _predicted(self, streams: Tensor) -> Tensor:
+        """All streams plus a linear combination of them: [tokens, streams, hidden] -> the same."""
+        weights = self._weights(streams[:, self.active].contiguous())
+        factors = ops.linear(weights, self.prediction, None).view(-1, self.streams, self.streams)
+        # Added one after another, so that the bits of a token do not depend on the number of tokens.
+        total = streams
+        for source in range(self.streams):
+            total = total + factors[:, :, source, None] * streams[:, source, None]
+        return total
+
+    def _corrected(self, predictions: Tensor, computed: Tensor) -> Tensor:
+        """Predictions plus the error of the active one times a factor per stream. computed: [tokens, hidden]."""
+        factors = ops.linear(self._weights(computed), self.correction, None) + 1.0
+        error = computed - predictions[:, self.active]
+        return predictions + error[:, None] * factors[:, :, None]
