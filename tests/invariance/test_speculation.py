@@ -20,6 +20,7 @@ __all__ = ["alone", "pair"]
 
 
 WITH_DRAFT_MODELS = ["gpt2", "llama", "mistral", "gemma2", "bloom"]
+NEVER_DRAFTED = ["modernbert-decoder"]
 
 
 def shrink_pool(pair, one) -> Scheduler:
@@ -43,8 +44,9 @@ def test_drafts_of_n_grams(pair, alone, options):
     one = speculating(pair, **options)
     assert answers(run(one, mixed_requests(pair), every=1 if options else 0)) == alone
     drafted, accepted = counts(one)
-    # Some random models never repeat n-grams.
-    assert drafted >= accepted and drafted > 0 and (accepted > 0 or pair.name not in WITH_DRAFT_MODELS)
+    # Some random models never repeat n-grams of their answers, others no n-gram at all.
+    assert drafted >= accepted and (drafted > 0 or pair.name in NEVER_DRAFTED)
+    assert accepted > 0 or pair.name not in WITH_DRAFT_MODELS
 
 
 @pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
