@@ -20,6 +20,7 @@ __all__ = ["alone", "pair"]
 
 
 WITH_DRAFT_MODELS = ["gpt2", "llama", "mistral", "gemma2", "bloom"]
+NEVER_DRAFTED = ["modernbert-decoder"]
 
 
 def shrink_pool(pair, one) -> Scheduler:
@@ -43,8 +44,8 @@ def test_drafts_of_n_grams(pair, alone, options):
     one = speculating(pair, **options)
     assert answers(run(one, mixed_requests(pair), every=1 if options else 0)) == alone
     drafted, accepted = counts(one)
-    # Some random models repeat no n-grams, or never after the same words.
-    assert drafted >= accepted and (drafted > 0 or pair.name == "glm4-moe")
+    # Some random models never repeat n-grams of their answers, others no n-gram at all.
+    assert drafted >= accepted and (drafted > 0 or pair.name in NEVER_DRAFTED)
     assert accepted > 0 or pair.name not in WITH_DRAFT_MODELS
 
 

@@ -59,6 +59,8 @@ def gemma4_config(
     fields = Fields({**text, "rope_parameters": None, "rope_scaling": None})
     # With "vision", only the tokens of a picture attend to later ones.
     fields.refuse_unless("use_bidirectional_attention", "vision")
+    Fields(hf).refuse_unless("rope_scaling")
+    Fields(text).refuse_unless("rope_scaling")
     norm, width = rms_norm(fields), fields.integer("hidden_size")
     input_width = fields.integer("hidden_size_per_layer_input", default_input_width, least=0) or None
     vocab = fields.integer("vocab_size")
