@@ -41,9 +41,13 @@ def _convolve(x: Tensor, convolution: Convolution, window: Tensor) -> Tensor:
 
 def gated_delta_chunks(inputs: Tensor, beta: Tensor, decay: Tensor, numbers: DeltaNumbers, memory: Tensor) -> Tensor:
     heads, key_dim, _ = memory.shape
-    parts = (*delta_heads(inputs, heads, numbers.key_heads, key_dim), *delta_gates(beta, decay, numbers))
-    chunks = zip(*(part.split(CHUNK_TOKENS) for part in parts), strict=True)
-    return torch.cat([_delta_chunk(*chunk, memory) for chunk in chunks]).to(beta.dtype)
+    query, key, value = delta_heads(inputs, heads, numbers.key_heads, key_dim)
+    strength, log_decay = delta_gates(beta, decay, numbers)
+    results = []
+    for start in range(0, len(inputs), CHUNK_TOKENS):
+        span = slice(start, start + CHUNK_TOKENS)
+        results.append(_delta_chunk(query[span], key[span], value[span], strength[span], log_decay[span], memory))
+    return torch.cat(results).to(beta.dtype)
 
 
 def _delta_chunk(
@@ -65,7 +69,7 @@ def _delta_chunk(
     system = (strong_key @ key.transpose(1, 2)) * between
     known = torch.cat([value * strength, strong_key * from_start], dim=-1)
     solved = torch.linalg.solve_triangular(system, known, upper=False, unitriangular=True)
-    new_values, read_keys = solved.split([value.shape[-1], key.shape[-1]], dim=-1)
+    new_values, read_keys = torch.split(solved, [value.shape[-1], key.shape[-1]], dim=-1)
     corrections = new_values - read_keys @ memory
     result = (query * from_start) @ memory + ((query @ key.transpose(1, 2)) * between) @ corrections
     memory.mul_(from_start[:, -1:]).add_((key * to_end).transpose(1, 2) @ corrections)
@@ -75,7 +79,7 @@ def _delta_chunk(
 def state_space_chunks(inputs: Tensor, time_step: Tensor, numbers: SpaceNumbers, memory: Tensor) -> Tensor:
     heads, head_dim, _ = memory.shape
     steps, results = time_steps(time_step, numbers).clamp(*numbers.chunk_time_steps), []
-    for part, step in zip(inputs.split(CHUNK_TOKENS), steps.split(CHUNK_TOKENS), strict=True):
+    for part, step in zip(torch.split(inputs, CHUNK_TOKENS), torch.split(steps, CHUNK_TOKENS), strict=True):
         values, keys, queries = space_heads(part, heads, head_dim, numbers.groups)
         mixed = _space_chunk(values * step[..., None], keys, queries, step * numbers.decay_factors, memory)
         results.append(mixed + values * numbers.skip[:, None])

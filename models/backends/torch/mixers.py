@@ -52,10 +52,10 @@ def delta_heads(inputs: Tensor, heads: int, key_heads: int, key_dim: int) -> tup
     """
     query, key, value = inputs.tensor_split([key_heads * key_dim, 2 * key_heads * key_dim], dim=-1)
     query, key = (
-        _unit_length(one.unflatten(-1, (key_heads, key_dim))).repeat_interleave(heads // key_heads, dim=1)
+        _unit_length(one.reshape(len(one), key_heads, key_dim)).repeat_interleave(heads // key_heads, dim=1)
         for one in (query, key)
     )
-    return query / key_dim**0.5, key, value.unflatten(-1, (heads, -1))
+    return query / key_dim**0.5, key, value.reshape(len(value), heads, -1)
 
 
 def _unit_length(x: Tensor) -> Tensor:
@@ -88,8 +88,8 @@ def space_heads(inputs: Tensor, heads: int, head_dim: int, groups: int) -> tuple
     """
     width = heads * head_dim
     values, keys, queries = inputs.tensor_split([width, width + (inputs.shape[-1] - width) // 2], dim=-1)
-    keys, queries = keys.unflatten(-1, (groups, -1)), queries.unflatten(-1, (groups, -1))
-    return values.unflatten(-1, (heads, head_dim)), keys, queries
+    keys, queries = keys.reshape(len(keys), groups, -1), queries.reshape(len(queries), groups, -1)
+    return values.reshape(len(values), heads, head_dim), keys, queries
 
 
 def time_steps(time_step: Tensor, numbers: SpaceNumbers) -> Tensor:
@@ -114,7 +114,7 @@ def gated_norm(x: Tensor, gate: Tensor, weight: Tensor | None, shape: GatedNormS
         return (y * factor).to(x.dtype)
     if shape.gate_first:
         y = y * factor
-    parts = y.unflatten(-1, (shape.groups, -1))
+    parts = y.reshape(len(y), shape.groups, -1)
     parts = parts * torch.rsqrt(parts.pow(2).mean(-1, keepdim=True) + shape.eps)
     weight = weight.float()
     y = (parts * weight).flatten(-2) if shape.is_shared else parts.flatten(-2) * weight
