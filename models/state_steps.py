@@ -98,7 +98,7 @@ def run_waves(layer: int, mixer: Mixer, projections: Projections, memory: StateM
 def run_whole(mixer: Mixer, projections: Projections, lengths: Sequence[int]) -> Tensor:
     """Run whole sequences, one after the other, each from a state of zeros. Returns [tokens, width], model dtype."""
     parts = []
-    for rows in zip(*(each.split(list(lengths)) for each in projections), strict=True):
+    for rows in zip(*(torch.split(each, list(lengths)) for each in projections), strict=True):
         zeros = [projections[0].new_zeros(shape, dtype=torch.float32) for shape in mixer.config.state_shapes]
         parts.append(mixer.chunked(rows, zeros))
     return torch.cat(parts)
