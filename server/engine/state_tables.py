@@ -111,7 +111,7 @@ class StateBlockTables(BlockTables):
         # Where the group leaves the text of an earlier one, a third one may follow.
         branch = self._whole(min(self._in_blocks(super().find(group)), boundary))
         super().take(group, found)
-        first.state = SequenceState(source, *self.state_pool.allocate(1))
+        first.state = SequenceState(source, self.state_pool.allocate(1)[0])
         if self.prefix_cache:
             first.state.wanted = {position for position in (branch, boundary) if position > start}
         shared = source
@@ -119,7 +119,7 @@ class StateBlockTables(BlockTables):
             first.state.snapshots[group.shared_tokens] = shared = self.state_pool.allocate(1)[0]
         for row in others:
             own_source = None if shared is None else self.state_pool.share([shared])[0]
-            row.state = SequenceState(own_source, *self.state_pool.allocate(1))
+            row.state = SequenceState(own_source, self.state_pool.allocate(1)[0])
 
     def _shared_blocks(self, group: SequenceGroup) -> int:
         """Beams that are computed again share the tokens before the last boundary of the prompt."""

@@ -115,10 +115,6 @@ def share_the_slot_of_a_parent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StateBlockTables, "fork", sharing)
 
 
-def publish_snapshots_of_generated_tokens(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StateBlockTables, "_cacheable", lambda self, group: self._whole(group.num_tokens))
-
-
 def divide_prompts_anywhere(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StateBlockTables, "whole_chunks", lambda self, group, row, count, has_prefill: count)
 
@@ -138,7 +134,6 @@ def overwrite_a_snapshot(patch: pytest.MonkeyPatch) -> None:
     [
         restore_no_state_after_a_rejected_draft,
         share_the_slot_of_a_parent,
-        publish_snapshots_of_generated_tokens,
         divide_prompts_anywhere,
         overwrite_a_snapshot,
     ],

@@ -29,15 +29,16 @@ class RunningSum(Mixer):
         return (hidden,)
 
     def chunked(self, projections: Projections, state: Sequence[Tensor]) -> Tensor:
-        rows = [self._add(token, state[0][:, 0]) for token in projections[0]]
-        state[0][:, 1] += len(rows)
+        total, count = state[0].view(2).split(1)
+        rows = [self._add(token, total) for token in projections[0]]
+        count += len(rows)
         return torch.stack(rows)
 
     def step(self, projections: Projections, states: Sequence[Tensor], slots: Tensor) -> Tensor:
         assert len(set(slots.tolist())) == len(slots), "two rows update one slot"
         return torch.stack(
             [
-                self._add(token, states[0][slot, :, 0])
+                self._add(token, states[0][slot].view(2)[:1])
                 for token, slot in zip(projections[0], slots.tolist(), strict=True)
             ]
         )
@@ -86,6 +87,11 @@ def run(memory: StateMemory, parts: Sequence[tuple[int, int, int, bool]], tokens
     return mixed[:, 0].tolist()
 
 
+def chunked_tokens(states: StateMemory) -> list[float]:
+    """For each slot, the number of tokens of its text that ran in chunks."""
+    return states.states[5][0].flatten(1)[:, 1].tolist()
+
+
 def memory(slots: int) -> StateMemory:
     """A memory whose slots hold values of earlier owners."""
     made = StateMemory({5: CONFIG}, slots, torch.device("cpu"))
@@ -98,7 +104,7 @@ def test_rows_of_all_kinds_in_one_step():
     # A prompt with a snapshot inside, and another one.
     found = run(states, [(64, ZERO_STATE, 3, True), (10, 3, 0, True), (5, ZERO_STATE, 1, True)], text[:74] + text[:5])
     assert found == sums(text[:74]) + sums(text[:5])
-    assert states.states[5][0][:, 0, 1].tolist()[:2] == [74, 5] and states.states[5][0][3, 0, 1] == 64
+    assert chunked_tokens(states)[:2] == [74, 5] and chunked_tokens(states)[3] == 64
     # Three generated tokens beside one, a draft behind the last token, and a prompt that starts from the snapshot.
     tokens = [*text[74:77], 9.0, 8.0, *text[5:6], *text[64:70]]
     parts = [(3, 0, 0, False), (2, 0, 2, False), (1, 1, 1, False), (6, 3, 4, True)]
@@ -137,7 +143,7 @@ def test_any_division_gives_the_sums_of_whole_texts(seed):
         for row, value in zip(owners, run(states, parts, tokens) if parts else [], strict=True):
             found[row].append(value)
     assert found == [sums(text) for text in texts]
-    assert states.states[5][0][:3, 0, 1].tolist() == prompts
+    assert chunked_tokens(states)[:3] == prompts
 
 
 def test_whole_texts_start_from_zero():
