@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.errors import CheckpointError, InvalidRequest
+from server.text.answer_prompts import AnswerPrompt
 from server.text.chat import ChatTemplates, read_templates
 from server.text.language_offers import LanguagesError
 from server.text.languages import TranslationLanguages
@@ -44,6 +45,7 @@ class CheckpointText:
     prompts: its sentence-transformers prompts.
     speech: its special tokens for speech recognition; None for other models.
     chat_templates: its chat templates.
+    answer_prompt: prompt that the operator has chosen for a reranker; None for no prompt.
     """
 
     directory: Path
@@ -52,6 +54,7 @@ class CheckpointText:
     prompts: Prompts
     speech: SpeechTokens | None = None
     chat_templates: ChatTemplates = field(default_factory=ChatTemplates)
+    answer_prompt: AnswerPrompt | None = None
 
     def prompt(self, name: str | None) -> str:
         """The prompt with a name, or the default prompt for None. Raises InvalidRequest for an unknown name."""
