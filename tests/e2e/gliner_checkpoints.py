@@ -118,7 +118,7 @@ def _weight(name: str, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.arange(shape[-1]).expand(shape).contiguous()
     values = np.random.default_rng(zlib.crc32(name.encode())).random(shape) - 0.5
     is_norm = "LayerNorm.weight" in name
-    return torch.from_numpy(values * (0.2 if is_norm else 0.5) + (1.0 if is_norm else 0.0)).float()
+    return torch.from_numpy(values * (0.2 if is_norm else 0.4) + (1.0 if is_norm else 0.0)).float()
 
 
 if __name__ == "__main__":
