@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.config import ConfigError, ModelConfig
+from models.config import AttentionConfig, ConfigError, ModelConfig
 from models.config.late_interaction import LateInteractionConfig, QueryExpansion, TextSide
 from models.config.sentence import DenseConfig
 from models.families.shared.fields import Fields, short
@@ -81,9 +81,11 @@ def check_attention(config: LateInteractionConfig, model: ModelConfig) -> None:
     if stack is None:
         raise ConfigError("query tokens that no token attends to are supported for encoders only")
     for layer in stack.layers:
-        kind, window = type(layer.attention).__name__, layer.attention.window
-        if kind != "AttentionConfig":
+        attention = layer.attention
+        if type(attention) is not AttentionConfig:
+            kind = type(attention).__name__
             raise ConfigError(f"query tokens that no token attends to are not supported for {kind}")
+        window = attention.window
         if window is not None and window < config.expansion.length:
             raise ConfigError(
                 f"a query of {config.expansion.length} tokens is longer than the attention window of {window} tokens, "
