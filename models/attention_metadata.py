@@ -57,6 +57,8 @@ class AttentionMetadata:
     distances: for disentangled attention only.
     query_starts: position of each row's first query, for ragged keys only; None where the queries end with the keys.
     chunk: with `causal`: a query sees no keys before the last multiple of `chunk` up to its own position. None: all.
+    key_starts: index of each row's first key, for ragged keys only; None where the keys of a row follow those of the
+        row before it.
     """
 
     query_lens: tuple[int, ...]
@@ -69,6 +71,7 @@ class AttentionMetadata:
     distances: Distances | None = None
     query_starts: tuple[int, ...] | None = None
     chunk: int | None = None
+    key_starts: tuple[int, ...] | None = None
     _views: dict[type, Any] = field(default_factory=dict, repr=False)
     _shared_views: dict[type, Any] = field(default_factory=dict, repr=False)
 

@@ -21,6 +21,7 @@ class EncoderBatch:
     token_type_ids: [tokens], int64, or None for all zero.
     adapters: name of each sequence's adapter, "" for none; empty where no sequence has one.
     output_positions: position of the one token of each sequence whose hidden state is computed; None for all tokens.
+    attended: number of first tokens of each sequence that its tokens attend to; None for all of them.
     """
 
     token_ids: Tensor
@@ -28,6 +29,7 @@ class EncoderBatch:
     token_type_ids: Tensor | None = None
     adapters: tuple[str, ...] = ()
     output_positions: tuple[int, ...] | None = None
+    attended: tuple[int, ...] | None = None
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from models.backends import interface as ops
+from models.checkpoint_heads import CheckpointFiles, CheckpointHeads, read_files, read_heads
 from models.config import (
     ClassificationHead,
     ConfigError,
@@ -19,20 +20,20 @@ from models.config import (
     ModelConfig,
     TokenClassificationHead,
 )
-from models.config.sentence import SentenceConfig
-from models.families import family_of
 from models.families.shared.family import Family, Task
 from models.generation_defaults import GenerationDefaults, generation_defaults
 from models.gguf_rules import gguf_rules
+from models.gliner_files import encoder_rules
 from models.json_file import json_object
 from models.layers.embeddings import EmbeddingTable
 from models.layers.heads import LanguageModel
 from models.layers.linear import Linear, set_parameter
 from models.layers.moe import MixtureOfExperts
 from models.layers.sentence_head import SentenceHead
+from models.layers.token_heads import TokenHeads
+from models.load_heads import load_sentence_head, load_token_heads
 from models.lora.read import adaptable, read_lora
 from models.pack_weights import pack_weights
-from models.sentence_files import sentence_config
 from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
 from weights.gguf.choose import is_gguf
@@ -42,8 +43,8 @@ from weights.quantized.formats import QuantizedFormat, quantized_format
 from weights.quantized.gguf import GgufFormat
 from weights.quantized_matrix import QuantizedMatrix
 from weights.read import WeightsError, open_checkpoint
-from weights.resolve import ResolveError, file_in
-from weights.rules import Rename, Rule, first_match
+from weights.resolve import ResolveError
+from weights.rules import Drop, Rule, first_match
 
 _DEQUANTIZED = frozenset(("router", "shared_gate", "experts", "key_heads", "value_heads"))
 """Modules of mixtures of experts and of latent attention whose matrices are packed together, or never rounded, and
@@ -60,6 +61,7 @@ class LoadedModel:
     labels: class names by index, for classification; empty without classes.
     problem_type: `problem_type` of config.json, or None.
     sentence: head that computes sentence embeddings.
+    heads, head_settings: the other heads that the checkpoint has beside that of its architecture, and their settings.
     parameters: number of parameters; tied ones count once.
     weight_bytes: memory of the weights.
     context_tokens: longest sequence of the decoder, or of the encoder of an encoder-only model; None without a limit.
@@ -78,6 +80,8 @@ class LoadedModel:
     labels: tuple[str, ...]
     problem_type: str | None
     sentence: SentenceHead
+    heads: TokenHeads
+    head_settings: CheckpointHeads
     parameters: int
     weight_bytes: int
     context_tokens: int | None
@@ -107,6 +111,7 @@ def load_model(
     quantization: ops.Quantization | None = None,
     adapters: Mapping[str, Path] | None = None,
     memory: TensorMemory = PRIVATE,
+    answers: bool = False,
 ) -> LoadedModel:
     """Load a checkpoint.
 
@@ -116,6 +121,7 @@ def load_model(
     quantization: see `pack_weights`. Matrices that the checkpoint stores quantised are then dequantised and rounded.
     adapters: directory of each low-rank adapter, as peft saves it, by name.
     memory: keeps the tensors of the transformer and its adapters.
+    answers: serve a language model as a reranker, by the logits of its answer.
 
     Raises QuantizationUnavailable where the device has no int8 kernels, ConfigError for an unsupported configuration,
     and WeightsError or ResolveError for missing or invalid files. Each message is one line and names the setting,
@@ -124,16 +130,12 @@ def load_model(
     ops.check_quantization(dtype, device, quantization)
     if adapters and is_gguf(directory):
         raise ConfigError(f"adapter {next(iter(adapters))!r}: adapters of models in GGUF files are not supported")
-    hf = json_object(directory, "config.json")
-    if hf is None:
-        raise ConfigError("the checkpoint has no config.json")
-    family, architecture = family_of(hf)
+    files = read_files(directory)
+    hf, family, architecture = files.hf, files.family, files.architecture
     _refuse_dtype(family, dtype)
-    if family.body is not None and file_in(directory, "modules.json") is not None:
-        architecture = family.body
-    config = family.config(hf, architecture)
-    sentence = sentence_config(directory, config.output_size, "last" if config.encoder is None else "mean")
-    limits = [limit for limit in (config.max_positions, sentence.max_tokens) if limit is not None]
+    config = files.config()
+    heads = read_heads(files, config, answers)
+    limits = [limit for limit in (config.max_positions, heads.sentence.max_tokens) if limit is not None]
     context_tokens = min(limits, default=None)
     generation_config = json_object(directory, "generation_config.json")
     generates_from_source = config.is_encoder_decoder and isinstance(config.head, LanguageModelHead)
@@ -143,7 +145,7 @@ def load_model(
     with torch.device("meta"):
         transformer = Transformer(config)
     transformer.eval()
-    rules = gguf_rules(config, hf) if is_gguf(directory) else family.rules(config, hf, architecture)
+    rules = _rules(files, config)
     matrix_format = GgufFormat(read_gguf(directory)) if is_gguf(directory) else quantized_format(hf)
     keep: Callable[[str, QuantizedMatrix], bool] = _never
     if quantization is None:
@@ -157,18 +159,21 @@ def load_model(
         name: _load_adapter(transformer, name, path, directory, rules, linears, dtype, device, memory, matrix_format)
         for name, path in (adapters or {}).items()
     }
+    token_heads = load_token_heads(directory, heads, device)
     return LoadedModel(
         transformer=transformer,
         config=config,
-        family=family.name,
-        architecture=architecture,
-        tasks=_tasks(family.architectures[architecture], config.head),
+        family="gliner" if files.gliner is not None else family.name,
+        architecture=files.name,
+        tasks=_tasks(family.architectures[architecture], config.head, heads),
         generation=generation,
         labels=_labels(hf, config.head),
         problem_type=hf.get("problem_type"),
-        sentence=_load_sentence_head(directory, sentence, device),
-        parameters=report.parameters,
-        weight_bytes=weight_bytes,
+        sentence=load_sentence_head(directory, heads.sentence, device),
+        heads=token_heads,
+        head_settings=heads,
+        parameters=report.parameters + sum(one.numel() for one in token_heads.parameters()),
+        weight_bytes=weight_bytes + sum(one.nbytes for one in token_heads.parameters()),
         context_tokens=context_tokens,
         source_tokens=(config.max_source_positions or context_tokens) if config.is_encoder_decoder else None,
         adapters=loaded_adapters,
@@ -277,21 +282,6 @@ def _notes(
     return tuple(notes)
 
 
-def _load_sentence_head(directory: Path, config: SentenceConfig, device: torch.device) -> SentenceHead:
-    """Build the sentence embedding head and load its dense layers, which have a folder each."""
-    with torch.device("meta"):
-        head = SentenceHead(config)
-    rules = (Rename(r"linear\.(weight|bias)", r"linear.\1"),)
-    for layer, module in zip(config.dense, head.dense, strict=True):
-        shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-        assign = partial(set_parameter, module)
-        try:
-            load_weights(directory, rules, shapes, torch.float32, device, assign, folder=layer.folder)
-        except WeightsError as error:
-            raise WeightsError(f"{layer.folder}: {error}") from None
-    return head.eval()
-
-
 def _load_adapter(
     transformer: Transformer,
     name: str,
@@ -325,9 +315,22 @@ def _refuse_dtype(family: Family, dtype: torch.dtype) -> None:
         raise ConfigError(f"dtype {name} is not supported for {family.name}: {family.refused_dtypes[name]}")
 
 
-def _tasks(tasks: tuple[Task, ...], head: HeadConfig) -> tuple[Task, ...]:
-    """Tasks of a checkpoint: those of its architecture, and `rerank` for a classifier with a single label."""
-    return (*tasks, "rerank") if isinstance(head, ClassificationHead) and head.num_labels == 1 else tasks
+def _rules(files: CheckpointFiles, config: ModelConfig) -> Sequence[Rule]:
+    """Rules for the tensors of the transformer. Tensors of other heads are ignored here."""
+    if is_gguf(files.directory):
+        return gguf_rules(config, files.hf)
+    rules = files.family.rules(config, files.hf, files.architecture)
+    if files.gliner is not None:
+        return encoder_rules(rules)
+    return (Drop(r"linear\.weight"), *rules) if files.is_colbert else rules
+
+
+def _tasks(tasks: tuple[Task, ...], head: HeadConfig, heads: CheckpointHeads) -> tuple[Task, ...]:
+    """Tasks of a checkpoint: those of its architecture and its heads, and `rerank` for a classifier with one label."""
+    if heads.tasks is not None:
+        return heads.tasks
+    is_reranker = isinstance(head, ClassificationHead) and head.num_labels == 1
+    return (*tasks, *heads.more_tasks, "rerank") if is_reranker else (*tasks, *heads.more_tasks)
 
 
 def _labels(hf: Mapping[str, Any], head: HeadConfig) -> tuple[str, ...]:

@@ -1,6 +1,8 @@
-"""How a sentence-transformers checkpoint makes one vector of a text: reads `modules.json` and the files it names.
+"""What a sentence-transformers checkpoint makes of a text: reads `modules.json` and the files it names.
 
-Reimers and Gurevych 2019, arXiv:1908.10084; files as https://sbert.net writes them, old and new. Imports no torch.
+One vector, the weights of vocabulary entries (SPLADE), or the answer of a language model (a reranker). Token vectors
+are in `late_interaction_files`. Reimers and Gurevych 2019, arXiv:1908.10084; files as https://sbert.net writes them,
+old and new. Imports no torch.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from models.config import Activation, ConfigError
-from models.config.sentence import DenseConfig, Pooling, SentenceConfig
+from models.config.sentence import AnswerLogits, DenseConfig, Pooling, SentenceConfig, VocabularyWeights
 from models.families.shared.fields import Fields
 from models.json_file import json_object
 from weights.json_files import NotJson, read_json_file
@@ -48,15 +50,9 @@ def sentence_config(directory: Path, hidden_size: int, default_pooling: Pooling)
     default_pooling: for a checkpoint without `modules.json`; its vectors are normalized to unit length.
     Raises ConfigError with the file and the setting that is not supported.
     """
-    try:
-        listed = read_json_file(directory, "modules.json")
-        if listed is None:
-            return SentenceConfig((default_pooling,))
-        modules = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in listed]
-    except (NotJson, TypeError, KeyError):
-        raise ConfigError("'modules.json' is not a list of modules") from None
-    # Dropout acts in training only.
-    modules = [(kind, folder) for kind, folder in modules if kind != "Dropout"]
+    modules = module_list(directory)
+    if modules is None:
+        return SentenceConfig((default_pooling,))
     kinds = [kind for kind, _ in modules]
     middle = kinds[2:-1] if kinds[-1:] == ["Normalize"] else kinds[2:]
     if kinds[:2] != ["Transformer", "Pooling"] or set(middle) - {"Dense"}:
@@ -77,6 +73,80 @@ def sentence_config(directory: Path, hidden_size: int, default_pooling: Pooling)
     return SentenceConfig(pooling, include_prompt, tuple(dense), kinds[-1] == "Normalize", _max_tokens(directory))
 
 
+def module_list(directory: Path) -> list[tuple[str, str]] | None:
+    """Class name and folder of each module in `modules.json`; None without the file.
+
+    Dropout, which acts in training only, is left out. Raises ConfigError.
+    """
+    try:
+        listed = read_json_file(directory, "modules.json")
+        if listed is None:
+            return None
+        modules = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in listed]
+    except (NotJson, TypeError, KeyError):
+        raise ConfigError("'modules.json' is not a list of modules") from None
+    return [(kind, folder) for kind, folder in modules if kind != "Dropout"]
+
+
+def vocabulary_weights(directory: Path) -> VocabularyWeights | None:
+    """The settings of a SPLADE checkpoint; None for another one. Raises ConfigError."""
+    modules = module_list(directory) or []
+    kinds = [kind for kind, _ in modules]
+    if "SpladePooling" not in kinds:
+        return None
+    if len(kinds) != 2 or kinds[0] not in ("Transformer", "MLMTransformer") or modules[0][1]:
+        raise ConfigError(f"'modules.json': {', '.join(kinds)} is not supported, only Transformer, SpladePooling")
+    fields = Fields(json_object(directory, f"{modules[1][1]}/config.json") or {})
+    fields.refuse_unless("pooling_strategy", "max", "sum")
+    fields.refuse_unless("activation_function", "relu", "log1p_relu")
+    return VocabularyWeights(
+        "sum" if fields.text("pooling_strategy", "max") == "sum" else "max",
+        2 if fields.text("activation_function", "relu") == "log1p_relu" else 1,
+    )
+
+
+def answer_logits(directory: Path) -> AnswerLogits | None:
+    """The tokens whose logits are the score of a language model; None for another checkpoint. Raises ConfigError."""
+    modules = module_list(directory) or []
+    kinds = [kind for kind, _ in modules]
+    if "LogitScore" not in kinds:
+        return None
+    if kinds != ["Transformer", "LogitScore"] or modules[0][1]:
+        raise ConfigError(f"'modules.json': {', '.join(kinds)} is not supported, only Transformer, LogitScore")
+    fields = Fields(json_object(directory, f"{modules[1][1]}/config.json") or {})
+    fields.refuse_unless("module_input_name", "causal_logits")
+    has_negative = fields.raw("false_token_id") is not None
+    negative = fields.integer("false_token_id", least=0) if has_negative else None
+    return AnswerLogits(fields.integer("true_token_id", least=0), negative, _adds_generation_prompt(directory))
+
+
+def _adds_generation_prompt(directory: Path) -> bool:
+    """A setting of the chat template that renders a query with a document. Raises ConfigError for other settings."""
+    settings = Fields(json_object(directory, "sentence_bert_config.json") or {})
+    kinds = settings.raw("modality_config", {"message": {}})
+    if not isinstance(kinds, dict) or "message" not in kinds:
+        raise ConfigError("'modality_config': only pairs that a chat template renders are supported")
+    given = settings.raw("processing_kwargs") or {}
+    variables = given.get("chat_template") if isinstance(given, dict) else None
+    if given and (list(given) != ["chat_template"] or not isinstance(variables, dict)):
+        raise ConfigError("'processing_kwargs' is not supported, except 'add_generation_prompt' of 'chat_template'")
+    variables = variables or {}
+    if set(variables) - {"add_generation_prompt"}:
+        raise ConfigError("'processing_kwargs' is not supported, except 'add_generation_prompt' of 'chat_template'")
+    return Fields(variables).flag("add_generation_prompt", False)
+
+
+def is_cross_encoder(directory: Path) -> bool:
+    """Whether a checkpoint with `modules.json` uses the head of its architecture."""
+    settings = json_object(directory, "config_sentence_transformers.json") or {}
+    return settings.get("model_type") == "CrossEncoder" and module_list(directory) == [("Transformer", "")]
+
+
+def without_pooling(directory: Path, default_pooling: Pooling) -> SentenceConfig:
+    """The settings of a checkpoint whose `modules.json` pools no vector: the limit of its texts."""
+    return SentenceConfig((default_pooling,), max_tokens=_max_tokens(directory))
+
+
 def _pooling(directory: Path, folder: str, hidden_size: int) -> tuple[tuple[Pooling, ...], bool]:
     name = f"{folder}/config.json"
     settings = json_object(directory, name) or {}
@@ -95,12 +165,27 @@ def _pooling(directory: Path, folder: str, hidden_size: int) -> tuple[tuple[Pool
 
 
 def _dense(directory: Path, folder: str, width: int) -> DenseConfig:
+    fields = _settings(directory, folder)
+    _refuse_other_vectors(fields)
+    return _dense_config(fields, folder, width)
+
+
+def token_dense(directory: Path, folder: str, width: int) -> DenseConfig:
+    """A dense layer that is applied to each token. width: of its input. Raises ConfigError."""
+    fields = _settings(directory, folder)
+    for name in ("module_input_name", "module_output_name"):
+        fields.refuse_unless(name, "token_embeddings")
+    return _dense_config(fields, folder, width)
+
+
+def _settings(directory: Path, folder: str) -> Fields:
     settings = json_object(directory, f"{folder}/config.json")
     if settings is None:
         raise ConfigError(f"'{folder}/config.json' is missing")
-    fields = Fields(settings)
-    _refuse_other_vectors(fields)
-    fields.refuse_unless("use_residual", False)
+    return Fields(settings)
+
+
+def _dense_config(fields: Fields, folder: str, width: int) -> DenseConfig:
     fields.refuse_unless("in_features", width)
     function = fields.text("activation_function", "torch.nn.modules.activation.Tanh")
     package, _, name = function.rpartition(".")
@@ -112,6 +197,7 @@ def _dense(directory: Path, folder: str, width: int) -> DenseConfig:
         fields.integer("out_features"),
         fields.flag("bias", True),
         _ACTIVATIONS[name],
+        residual=fields.flag("use_residual", False),
     )
 
 

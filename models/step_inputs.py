@@ -264,6 +264,7 @@ class RaggedStepInputs(StepInputs):
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         if not isinstance(attention, FullSequenceAttention):
             return super().self_attention(layer, attention, hidden)
+        assert self._texts is None or self._texts.attended is None, "attention over full sequences attends to all"
         if attention.config not in self._full_plans:
             assert self._texts is not None, "attention over full sequences reads text"
             self._full_plans[attention.config] = attention.make_plan(self._texts, self._encodings, self._dtype)
@@ -278,14 +279,20 @@ class RaggedStepInputs(StepInputs):
         if pattern.cross:
             assert self._source is not None
             return AttentionMetadata(query_lens, self._source.lengths)
+        key_lens, key_starts = self.lengths, None
+        if self._texts is not None and self._texts.attended is not None:
+            assert not pattern.causal, "only tokens that see all tokens can leave some of them out"
+            key_lens, key_starts = self._texts.attended, self._texts.offsets[:-1]
+            query_starts = query_starts or (0,) * len(key_lens)
         return AttentionMetadata(
             query_lens,
-            self.lengths,
+            key_lens,
             pattern.causal,
             pattern.window,
             score_bias=self._score_bias,
             query_starts=query_starts,
             chunk=pattern.chunk,
+            key_starts=key_starts,
         )
 
     def _attend(

@@ -34,6 +34,7 @@ METAVARS = {
     "quantize": "[NAME=]KIND",
     "speculative": "NAME=METHOD",
     "languages": "[NAME=]SOURCE-TARGET",
+    "rerank_prompts": "NAME=PROMPT",
 }
 GROUPS = {
     "device": "models",
@@ -129,7 +130,7 @@ def _fill_check(parser: _Parser) -> None:
     parser.add_argument(
         "path", metavar="[NAME=]PATH_OR_HUB_ID", help="Directory or Hugging Face Hub id of the checkpoint."
     )
-    _add_flags(parser, ["device", "dtype", "quantize", "languages", "kv_cache_memory", "threads"])
+    _add_flags(parser, ["device", "dtype", "quantize", "languages", "rerank_prompts", "kv_cache_memory", "threads"])
     parser.set_defaults(run=_check)
 
 
@@ -319,7 +320,8 @@ def _check(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
         states = f", {info.kv_blocks['state']} states" if "state" in info.kv_blocks else ""
         rows.append(("KV cache", f"{info.kv_bytes / 2**20:,.1f} MiB ({pools} of {info.block_size} tokens{states})"))
     rows += [("languages", ", ".join(model.languages()[:12]))] if model.languages() else []
-    rows += [("warning", problem) for problem in (shortage(info), model.language_problem) if problem is not None]
+    problems = (shortage(info), model.language_problem, model.late_interaction_problem)
+    rows += [("warning", problem) for problem in problems if problem is not None]
     if info.labels:
         rows.append(("labels", ", ".join(info.labels[:8]) + (" ..." if len(info.labels) > 8 else "")))
     rows.append(("loaded in", f"{info.load_seconds:.2f} s"))

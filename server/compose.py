@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -44,6 +44,7 @@ from server.operations.admission import Admission, default_memory_bytes
 from server.operations.runtime import Runtime, ServedModel
 from server.settings import Settings
 from server.text import checkpoint_text
+from server.text.answer_prompts import AnswerPrompt, PromptError, read_prompt
 from server.text.checkpoint_text import CheckpointText
 from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, ResolveError, resolve
 
@@ -71,6 +72,7 @@ class Server:
         self.speculations = find_speculations(settings, self.directories)
         self.adapters = find_adapters(settings, list(self.directories))
         self.languages = _stated_languages(settings.languages, list(self.directories))
+        self.answer_prompts = find_answer_prompts(settings, list(self.directories))
         metrics = Metrics()
         sequences, tokens = default_limits(usable_memory_bytes())
         memory = settings.max_request_memory or default_memory_bytes(usable_memory_bytes())
@@ -81,7 +83,9 @@ class Server:
             COALESCE_SECONDS,
             settings.stale_seconds,
         )
-        self.pool = _pool(self.directories, settings, client, worker, self.speculations, self.adapters)
+        self.pool = _pool(
+            self.directories, settings, client, worker, self.speculations, self.adapters, self.answer_prompts
+        )
         self.texts: dict[str, CheckpointText] = {}
         self.state = State(
             settings=settings,
@@ -119,7 +123,8 @@ class Server:
     async def _load_texts(self) -> None:
         for name, directory in self.directories.items():
             pair = self.languages.get(name, "")
-            self.texts[name] = await asyncio.to_thread(checkpoint_text.load, name, directory, pair)
+            text = await asyncio.to_thread(checkpoint_text.load, name, directory, pair)
+            self.texts[name] = replace(text, answer_prompt=self.answer_prompts.get(name))
         for adapter in self.adapters:
             self.texts[adapter.name] = self.texts[adapter.model]
         for name, speculation in self.speculations.items():
@@ -130,7 +135,7 @@ class Server:
 
     def _greet(self, url: str, metrics_url: str) -> None:
         for model in self.state.runtime.loaded():
-            for problem in (shortage(model.info), model.language_problem):
+            for problem in (shortage(model.info), model.language_problem, model.late_interaction_problem):
                 if problem is not None:
                     log.warning("%s", problem)
         lines = greeting(url, self.state.runtime, bool(self.state.keys), metrics_url)
@@ -269,6 +274,25 @@ def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> di
     return found
 
 
+def find_answer_prompts(settings: Settings, models: Sequence[str]) -> dict[str, AnswerPrompt]:
+    """The `--rerank-prompts` settings, by name of the model.
+
+    Raises StartError for a model that is not served, and for a prompt that cannot be used.
+    """
+    found = {}
+    for entry in settings.rerank_prompts:
+        name, _, prompt = entry.partition("=")
+        if name not in models:
+            raise StartError(f"rerank_prompts: no model is named {name!r}, only {', '.join(models)}")
+        if any(name in (one.partition("=")[0], one.rpartition("draft:")[2]) for one in settings.speculative):
+            raise StartError(f"rerank_prompts: {name!r} generates no text, so it cannot be named in speculative")
+        try:
+            found[name] = read_prompt(prompt)
+        except PromptError as error:
+            raise StartError(f"rerank_prompts: {error}") from None
+    return found
+
+
 def _resolve(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
     try:
         return resolve(source, weights)
@@ -283,6 +307,7 @@ def _pool(
     worker: Sequence[str],
     speculations: Mapping[str, Speculation],
     adapters: Sequence[AdapterSource] = (),
+    answering: Collection[str] = (),
 ) -> WorkerPool:
     options = EngineOptions(
         max_batch_tokens=settings.max_batch_tokens,
@@ -309,6 +334,7 @@ def _pool(
             quantized.get(name),
             speculations.get(name),
             {adapter.name: str(adapter.directory) for adapter in adapters if adapter.model == name},
+            name in answering,
         )
         for name, directory in directories.items()
     ]
@@ -365,9 +391,10 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
         name = "model"
     directory = _resolve(source)
     pair = settings.languages[-1].rpartition("=")[2] if settings.languages else ""
-    text = checkpoint_text.load(name, directory, pair)
+    prompts = find_answer_prompts(settings, [name])
+    text = replace(checkpoint_text.load(name, directory, pair), answer_prompt=prompts.get(name))
     client = EngineClient(Telemetry(Metrics(), _LoadReport()), 1, 1)
-    pool = _pool({name: directory}, settings.model_copy(update={"workers": 1}), client, worker, {})
+    pool = _pool({name: directory}, settings.model_copy(update={"workers": 1}), client, worker, {}, answering=prompts)
     try:
         await pool.start()
         return ServedModel(client.models[name], text), client.device

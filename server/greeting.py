@@ -12,6 +12,8 @@ _BODIES: dict[str, dict[str, Any]] = {
     "embed": {"inputs": "a first text"},
     "classify": {"inputs": "I liked this film."},
     "token_classify": {"inputs": "Ada Lovelace lived in London."},
+    "rerank": {"query": "Where did Ada live?", "texts": ["Ada lived in London.", "The sea is blue."]},
+    "embed_sparse": {"inputs": "a first text"},
     "question_answer": {"question": "Where did Ada live?", "context": "Ada Lovelace lived in London."},
     "tokenize": {"inputs": "a text"},
 }
@@ -53,7 +55,8 @@ def _requests(runtime: Runtime) -> Iterator[tuple[str, ServedModel, dict[str, An
     for operation, body in {"transcribe": {}, **_BODIES}.items():
         model = _default(runtime, operation)
         if model is not None:
-            yield operation, model, body
+            labels = {"labels": ["person", "city"]} if operation == "token_classify" else {}
+            yield operation, model, body | (labels if model.info.labelled_spans is not None else {})
 
 
 def _default(runtime: Runtime, operation: str) -> ServedModel | None:

@@ -100,6 +100,7 @@ Models = Annotated[list[str], NoDecode, BeforeValidator(_model_entries)]
 Adapters = Annotated[list[str], NoDecode, BeforeValidator(_adapter_entries)]
 Speculations = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
 Languages = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
+Prompts = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
 Names = Annotated[list[str], NoDecode, BeforeValidator(_split_commas)]
 Keys = Annotated[list[SecretStr], NoDecode, BeforeValidator(_split_commas)]
 
@@ -147,6 +148,12 @@ class Settings(BaseSettings):
         default=[],
         description="Language pair of a Marian checkpoint whose files do not name it, as NAME=en-de or NAME=en+fr-de; "
         "the name may be left out with a single model. Separate entries by commas.",
+    )
+    rerank_prompts: Prompts = Field(
+        default=[],
+        description="Language models that answer /rerank by yes or no, as NAME=PROMPT: qwen3-reranker, "
+        "bge-reranker-gemma, mxbai-rerank-v2, or a JSON file with a prompt. They do not generate text. Separate "
+        "entries by commas.",
     )
     speculative_tokens: Count = Field(default=4, description="Maximum number of tokens drafted per step.")
 
@@ -303,17 +310,22 @@ class Settings(BaseSettings):
         for entry in self.speculative:
             if not re.fullmatch("[^=]+=(ngram|draft:.+)", entry):
                 raise ValueError(f"speculative: write NAME=ngram or NAME=draft:MODEL_OR_PATH, not {entry!r}")
+        for entry in self.rerank_prompts:
+            if not re.fullmatch("[^=]+=.+", entry):
+                raise ValueError(f"rerank_prompts: write NAME=PROMPT, not {entry!r}")
         for origin in self.cors_origins:
             if not re.fullmatch(r"\*|https?://[^/\s?#@]+", origin):
                 raise ValueError(
                     f"cors_origins: write origins as https://example.com or http://localhost:3000, not {origin!r}"
                 )
-        models, adapters, speculative = (
-            [entry.partition("=")[0] for entry in entries] for entries in (self.models, self.adapter, self.speculative)
+        models, adapters, speculative, rerankers = (
+            [entry.partition("=")[0] for entry in entries]
+            for entries in (self.models, self.adapter, self.speculative, self.rerank_prompts)
         )
         _check_unique("models", models)
         _check_unique("adapter", adapters, models)
         _check_unique("speculative", speculative)
+        _check_unique("rerank_prompts", rerankers)
         for name in speculative:
             if models and name not in models:
                 raise ValueError(f"speculative: no model is named {name!r}, only {', '.join(models)}")

@@ -113,6 +113,7 @@ def load_weights(
     matrix_format: MatrixFormat | None = None,
     keep_quantized: Callable[[str, QuantizedMatrix], bool] = lambda name, layout: False,
     shapes_only: bool = False,
+    file: str = "",
 ) -> LoadReport:
     """Load every tensor of a model and pass it to `assign` once.
 
@@ -129,6 +130,7 @@ def load_weights(
     keep_quantized: whether the model takes this quantised matrix, given by its name in the model and on the meta
         device, as it is. Other quantised matrices are dequantised.
     shapes_only: read no tensor, and assign all on the meta device.
+    file: name of the only weight file; empty for the usual names.
 
     Raises WeightsError for files that cannot be read or differ from the manifest, and for tensors with NaN or infinity.
     One WeightsError names all missing, unexpected and misshapen tensors.
@@ -138,7 +140,7 @@ def load_weights(
             check_manifest(directory)
     except ManifestError as error:
         raise WeightsError(str(error)) from None
-    with open_checkpoint(directory, folder, matrix_format) as stored:
+    with open_checkpoint(directory, folder, matrix_format, file) as stored:
         plan = _make_plan(stored, rules, expected)
         if not shapes_only:
             plan.compare_copies(stored)

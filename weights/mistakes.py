@@ -47,7 +47,7 @@ def _not_an_adapter(source: str, directory: Path) -> str | None:
 
 
 def _not_a_model(source: str, directory: Path) -> str | None:
-    if (directory / "config.json").exists():
+    if (directory / "config.json").exists() or (directory / "gliner_config.json").exists():
         return None
     if (directory / "adapter_config.json").exists():
         return (

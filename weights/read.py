@@ -117,13 +117,14 @@ class MatrixFormat(Protocol):
 
 @contextmanager
 def open_checkpoint(
-    directory: Path, folder: str = "", matrix_format: MatrixFormat | None = None
+    directory: Path, folder: str = "", matrix_format: MatrixFormat | None = None, file: str = ""
 ) -> Iterator[Mapping[str, Stored]]:
     """Open the tensors of a checkpoint, by name, in the order of the files.
 
     directory: directory of the checkpoint, or a GGUF file.
     folder: subdirectory of the weight files; empty for the directory itself.
     matrix_format: format of quantised matrices, or None.
+    file: name of the only weight file, safetensors or a pickle of tensors; empty for the usual names.
 
     Raises WeightsError for a missing, truncated or damaged file, a missing shard, a pickle of other objects than
     tensors, and a file outside the directory.
@@ -132,7 +133,7 @@ def open_checkpoint(
         yield _read_gguf(directory)
         return
     try:
-        files, indexed, read_file = _find_files(directory, f"{folder}/" if folder else "")
+        files, indexed, read_file = _find_files(directory, f"{folder}/" if folder else "", file)
         tensors: dict[str, StoredTensor] = {}
         for file in files:
             path = file_in(directory, file)
@@ -163,12 +164,14 @@ def open_safetensors(directory: Path, file: str) -> Iterator[Mapping[str, Stored
 
 
 def _find_files(
-    directory: Path, prefix: str
+    directory: Path, prefix: str, file: str
 ) -> tuple[list[str], Mapping[str, str], Callable[[Path], Mapping[str, StoredTensor]]]:
-    """Find the weight files. Safetensors are preferred to pickles.
+    """Find the weight files, or the one that `file` names. Safetensors are preferred to pickles.
 
     Returns the files, the index (file of each tensor; empty without an index), and a function that reads a file.
     """
+    if file:
+        return [prefix + file], {}, _read_safetensors if file.endswith(".safetensors") else _read_pickle
     for single, reader in (("model.safetensors", _read_safetensors), ("pytorch_model.bin", _read_pickle)):
         if file_in(directory, prefix + single) is not None:
             return [prefix + single], {}, reader

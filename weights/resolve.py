@@ -14,7 +14,9 @@ from weights.gguf.choose import choice, is_gguf, models_in
 from weights.mistakes import missing, mistake
 
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
-_TEXT_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja", "SHA256SUMS")
+_TEXT_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja", "SHA256SUMS", "artifact.metadata")
+_SMALL_WEIGHTS = ("colbert_linear.pt", "sparse_linear.pt")
+"""Matrices of BGE-M3, which are published as pickles alone."""
 _SAFE_WEIGHTS = ("*.safetensors",)
 _PICKLED_WEIGHTS = ("pytorch_model*.bin",)
 # Numbered folders (`2_Dense`) are not in this list: they contain weights of sentence-transformers.
@@ -82,7 +84,7 @@ def _from_hub(source: str, repo: str, revision: str | None, weights: Sequence[st
     )
 
     def snapshot(files: tuple[str, ...], offline: bool) -> Path:
-        patterns = [*_TEXT_FILES, *files]
+        patterns = [*_TEXT_FILES, *_SMALL_WEIGHTS, *files]
         return Path(
             snapshot_download(
                 repo,

@@ -12,9 +12,11 @@ Pooling = Literal["mean", "cls", "last", "max", "mean_sqrt", "weighted_mean"]
 
 @dataclass(frozen=True)
 class DenseConfig:
-    """A linear layer on the vector of a text, and an optional activation: `activation(W x + b)`.
+    """A linear layer on the vector of a text or of a token, and an optional activation: `activation(W x + b)`.
 
-    folder: folder of its weights inside the checkpoint directory.
+    folder: folder of its weights inside the checkpoint directory; empty for the directory itself.
+    file: file of its weights; empty for the usual name.
+    residual: add the input, or its product with a second matrix if the widths differ.
     """
 
     folder: str
@@ -22,6 +24,8 @@ class DenseConfig:
     out_features: int
     bias: bool
     activation: Activation | None
+    file: str = ""
+    residual: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,3 +48,29 @@ class SentenceConfig:
     def width(self, hidden_size: int) -> int:
         """Number of values in the vector."""
         return self.dense[-1].out_features if self.dense else len(self.pooling) * hidden_size
+
+
+@dataclass(frozen=True)
+class VocabularyWeights:
+    """How the logits of a masked language model become one weight per vocabulary entry of a text (SPLADE).
+
+    pooling: the largest value over the tokens of the text, or the sum.
+    logarithms: how often `log(1 + x)` is applied to the logits above zero.
+    Formal et al. 2021, arXiv:2107.05720 and arXiv:2109.10086; twice: Shen et al. 2025, arXiv:2504.14839.
+    """
+
+    pooling: Literal["max", "sum"] = "max"
+    logarithms: Literal[1, 2] = 1
+
+
+@dataclass(frozen=True)
+class AnswerLogits:
+    """The score of a language model as a reranker: the logit of one next token, less that of another one.
+
+    positive, negative: ids of the tokens, for example of `yes` and `no`. None: the first logit alone is the score.
+    adds_generation_prompt: the chat template writes the beginning of the answer too.
+    """
+
+    positive: int
+    negative: int | None = None
+    adds_generation_prompt: bool = False

@@ -15,16 +15,23 @@ from models.layers.pooling import output_positions, pool
 
 
 class Dense(nn.Module):
-    """Linear layer with an optional activation. forward: [batch, in_features] -> [batch, out_features], float32."""
+    """Linear layer with an optional activation and residual. forward: [rows, in] -> [rows, out], float32."""
 
     def __init__(self, config: DenseConfig) -> None:
         super().__init__()
         self.linear = Linear(config.in_features, config.out_features, config.bias)
         self.activation = None if config.activation is None else ACTIVATIONS[config.activation]
+        self.adds_input = config.residual
+        self.residual: Linear | None = None
+        if config.residual and config.in_features != config.out_features:
+            self.residual = Linear(config.in_features, config.out_features, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.linear(x)
-        return x if self.activation is None else self.activation(x)
+        y: Tensor = self.linear(x)
+        y = y if self.activation is None else self.activation(y)
+        if not self.adds_input:
+            return y
+        return y + (x if self.residual is None else self.residual(x))
 
 
 class SentenceHead(nn.Module):

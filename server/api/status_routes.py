@@ -16,6 +16,7 @@ from server.api.state import of
 from server.api.telemetry import version
 from server.errors import NotReady, ServerFailed
 from server.metrics import CONTENT_TYPE
+from server.operations.rerank_answers import takes_instruction
 from server.operations.runtime import ServedModel
 
 probes = APIRouter()
@@ -29,10 +30,20 @@ class Status(AnswerBody):
     status: str
 
 
+class TokenVectorSizes(AnswerBody):
+    """Late interaction. `dimensions`: of a vector. `query_tokens`, `document_tokens`: longest texts, special tokens
+    included."""
+
+    dimensions: int
+    query_tokens: int
+    document_tokens: int
+
+
 class ModelDescription(AnswerBody):
     """`max_input_tokens`: longest input text. A longer one is refused, or shortened and named in a header.
 
     `context_tokens`: longest sequence of the decoder, or of an encoder without one. `source_tokens`: of the encoder.
+    `takes_labels`: `/token_classify` needs `labels`. `takes_instruction`: `/rerank` takes `instruction`.
     """
 
     name: str
@@ -56,6 +67,9 @@ class ModelDescription(AnswerBody):
     labels: list[str]
     languages: list[str]
     mask_token: str | None
+    late_interaction: TokenVectorSizes | None
+    takes_labels: bool
+    takes_instruction: bool
 
 
 class ServerLimits(AnswerBody):
@@ -163,7 +177,19 @@ def _describe(model: ServedModel) -> dict[str, object]:
         "labels": about.labels,
         "languages": model.languages(),
         "mask_token": model.mask_token,
+        "late_interaction": _token_vector_sizes(model),
+        "takes_labels": about.labelled_spans is not None,
+        "takes_instruction": takes_instruction(model),
     }
+
+
+def _token_vector_sizes(model: ServedModel) -> dict[str, int] | None:
+    about = model.info.late_interaction
+    if about is None:
+        return None
+    longest = model.max_input_tokens
+    sides = (("query_tokens", about.query), ("document_tokens", about.document))
+    return {"dimensions": about.width} | {name: min(side.max_tokens or longest, longest) for name, side in sides}
 
 
 @metrics_router.get("/metrics", **describe_status("metrics"))

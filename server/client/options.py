@@ -156,6 +156,9 @@ EMBEDDING = (
     Option("pooling", "answer", str, "how token vectors become one", choices=("mean", "cls", "last", "max")),
     Option("dimensions", "answer", int, "keep the first N numbers of each vector"),
     Option("prompt_name", "inputs", str, "prompt of the checkpoint to put before each text", "NAME"),
+    Option(
+        "late_interaction", "inputs", str, "a vector per token, of texts of this kind", choices=("query", "document")
+    ),
     *_TRUNCATION,
 )
 

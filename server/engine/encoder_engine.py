@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import torch
 
 from models.layers.sentence_head import SentenceHead
+from models.layers.token_heads import TokenHeads
 from server.engine.encode_queue import EncodeQueue, EncodeRequest, QueuedItem
 from server.engine.encoder_outputs import EncoderOutput, encoder_outputs
 from server.engine.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
 from server.engine.model_limits import ModelLimits
 from server.engine.runner import Runner
 from server.engine.scheduler import shared_tokens
+from server.engine.token_outputs import problem_of
 from server.ipc.descriptions import EngineOptions
 from server.ipc.messages import (
     Encode,
@@ -29,6 +32,8 @@ MIN_SHARED_TOKENS = 16
 """Always allowed beside a decoder, so that a request makes progress even when decode steps are very short."""
 COST_WEIGHT = 0.25
 """Weight of the newest step in the running mean of the cost per token."""
+HEAD_TASKS = frozenset({"late_interaction", "max_sim", "labelled_spans", "answer_logits"})
+"""Tasks that only some checkpoints have a head for."""
 
 
 class EncoderEngine:
@@ -37,6 +42,7 @@ class EncoderEngine:
     name: name of the model. runner: computes hidden states. limits: limits of the model.
     options: limits of a step.
     sentence: pooling and dense layers of the checkpoint for one vector per text; None means mean pooling.
+    heads: the other heads of the checkpoint; None for none.
     """
 
     def __init__(
@@ -46,11 +52,13 @@ class EncoderEngine:
         limits: ModelLimits,
         options: EngineOptions,
         sentence: SentenceHead | None = None,
+        heads: TokenHeads | None = None,
     ) -> None:
         self.name = name
         self.runner = runner
         self.limits = limits
         self.sentence = sentence
+        self.heads = TokenHeads() if heads is None else heads
         self.max_tokens = options.max_encode_tokens
         self.max_shared_tokens = min(shared_tokens(options.max_batch_tokens), options.max_encode_tokens)
         self.queue = EncodeQueue()
@@ -86,6 +94,10 @@ class EncoderEngine:
             if len(item.token_ids) > self.limits.source_tokens:
                 tokens, limit = len(item.token_ids), self.limits.source_tokens
                 return "request_too_large", f"a text of {tokens} tokens exceeds the limit of {limit}"
+            if not 0 <= item.attended_tokens <= len(item.token_ids):
+                return "engine_error", "the number of attended tokens is more than the text has"
+        if message.task in HEAD_TASKS and (problem := problem_of(message, self.heads.tasks)):
+            return "engine_error", problem
         if message.top_k < 1 or not all(0 <= word < self.limits.source_vocab_size for word in message.target_ids):
             return "engine_error", "top_k is below 1 or a target id is outside the vocabulary"
         return "engine_error", ""
@@ -142,7 +154,10 @@ class EncoderEngine:
             [item.token_type_ids for _, item in asked],
             [request.adapter for request, _ in texts],
         )
-        return encoder_outputs(self.runner.model, self.sentence, asked, batch)
+        if any(item.attended_tokens for _, item in asked):
+            attended = tuple(item.attended_tokens or len(item.token_ids) for _, item in asked)
+            batch = replace(batch, attended=attended)
+        return encoder_outputs(self.runner.model, self.sentence, self.heads, asked, batch)
 
     def finish(
         self,

@@ -17,6 +17,8 @@ from models.backends import interface as ops
 from models.batch import EncoderBatch
 from models.layers.pooling import normalize, output_positions, pool
 from models.layers.sentence_head import SentenceHead
+from models.layers.token_heads import TokenHeads
+from server.engine import token_outputs
 from server.engine.runner import TransformerProtocol
 from server.ipc.messages import Encode, EncodeItem
 
@@ -35,6 +37,7 @@ class EncoderOutput:
 def encoder_outputs(
     model: TransformerProtocol,
     sentence: SentenceHead | None,
+    heads: TokenHeads,
     asked: Sequence[tuple[Encode, EncodeItem]],
     batch: EncoderBatch,
 ) -> list[EncoderOutput]:
@@ -42,15 +45,15 @@ def encoder_outputs(
 
     model: the encoder.
     sentence: pooling and dense layers of the checkpoint for one vector per text; None means mean pooling.
+    heads: the other heads of the checkpoint.
     asked: message and item of each text, in the order of the batch.
     batch: the ragged batch of the texts.
     """
     items = [item for _, item in asked]
     output_groups: dict[Hashable, _OutputGroup] = {}
     for index, (message, _) in enumerate(asked):
-        output_groups.setdefault(_settings_key(message), _OutputGroup(model, sentence, message, items, [])).mine.append(
-            index
-        )
+        output_group = _OutputGroup(model, sentence, heads, message, items, [])
+        output_groups.setdefault(_settings_key(message), output_group).mine.append(index)
     batch = replace(batch, output_positions=_output_positions(output_groups.values(), batch))
     hidden = model.encode(batch)
     found: dict[int, EncoderOutput] = {}
@@ -66,7 +69,17 @@ def _settings_key(message: Encode) -> Hashable:
             return message.task, message.pooling, message.normalize
         case "embed_tokens":
             return message.task, message.normalize
-        case "embed_sparse" | "classify" | "classify_tokens" | "log_mel":
+        case "late_interaction":
+            return message.task, message.normalize, tuple(message.skipped_ids)
+        case "max_sim":
+            return message.task, message.query, tuple(message.skipped_ids)
+        case "labelled_spans":
+            return message.task, message.threshold
+        case "answer_logits":
+            return message.task, tuple(message.target_ids)
+        case "embed_sparse":
+            return message.task, tuple(message.skipped_ids)
+        case "classify" | "classify_tokens" | "log_mel":
             return message.task
         case "fill_mask":
             return message.task, message.top_k, tuple(message.target_ids)
@@ -93,6 +106,7 @@ class _OutputGroup:
 
     model: TransformerProtocol
     sentence: SentenceHead | None
+    heads: TokenHeads
     message: Encode
     items: list[EncodeItem]
     mine: list[int]
@@ -108,6 +122,8 @@ class _OutputGroup:
                 return self.model.output_positions(batch)
             case "fill_mask":
                 return self._masks()
+            case "answer_logits":
+                return tuple(length - 1 for length in batch.lengths)
             case _:
                 return None
 
@@ -127,8 +143,23 @@ class _OutputGroup:
                 return self._spans(normalize(tokens) if message.normalize else tokens, batch)
             case "embed_spans":
                 return self._span_vectors(hidden, batch)
+            case "embed_sparse" if self.heads.weights is not None:
+                texts = (self._text(hidden, batch, index) for index in mine)
+                found = (token_outputs.token_weights(self.heads, message, *text) for text in texts)
+                return [EncoderOutput(weights, ids) for weights, ids in found]
             case "embed_sparse":
                 return [self._vocabulary_weights(hidden, batch, index) for index in mine]
+            case "late_interaction" | "max_sim" | "labelled_spans":
+                compute = _TEXT_OUTPUTS[message.task]
+                texts = (self._text(hidden, batch, index) for index in mine)
+                return [EncoderOutput(compute(self.heads, message, *text).cpu().numpy()) for text in texts]
+            case "answer_logits":
+                last = batch.one_of_each(hidden, [length - 1 for length in batch.lengths])[mine]
+                adapters = [batch.adapters[index] for index in mine] if batch.adapters else []
+                starts = range(0, len(mine), MAX_LOGITS_ROWS)
+                parts = (slice(start, start + MAX_LOGITS_ROWS) for start in starts)
+                logits = [self.model.logits(last[part], adapters[part])[:, message.target_ids] for part in parts]
+                return _rows(torch.cat(logits))
             case "classify":
                 return _rows(self.model.classify(hidden, batch)[mine])
             case "classify_tokens":
@@ -139,6 +170,10 @@ class _OutputGroup:
                 return _top_tokens(self.model.logits(masks, adapters), message.top_k, message.target_ids)
             case "log_mel":
                 raise AssertionError("LogMelEngine computes log_mel")
+
+    def _text(self, hidden: Tensor, batch: EncoderBatch, index: int) -> tuple[EncodeItem, Tensor]:
+        """Item and hidden states, [tokens, hidden], of one text."""
+        return self.items[index], hidden[batch.offsets[index] : batch.offsets[index + 1]]
 
     def _skipped(self) -> list[int]:
         return [item.prompt_tokens for item in self.items]
@@ -165,20 +200,26 @@ class _OutputGroup:
         return [EncoderOutput(part) for part in np.split(vectors.float().cpu().numpy(), ends[:-1])]
 
     def _vocabulary_weights(self, hidden: Tensor, batch: EncoderBatch, index: int) -> EncoderOutput:
-        """The weights above zero of one text: log(1 + max(0, logit)), the largest over the text's tokens.
+        """The weights above zero of one text: log(1 + max(0, logit)), the largest or the sum over the text's tokens.
 
         Logits are computed for a few tokens at a time, because those of a whole batch take gigabytes.
         Source: Formal et al. 2021, arXiv:2109.10086 (SPLADE v2).
         """
-        adapter = batch.adapters[index] if batch.adapters else ""
-        largest: Tensor | None = None
+        adapter, settings = batch.adapters[index] if batch.adapters else "", self.heads.vocabulary
+        total: Tensor | None = None
         for rows in torch.split(hidden[batch.offsets[index] : batch.offsets[index + 1]], MAX_LOGITS_ROWS):
-            most = self.model.logits(rows, [adapter] * len(rows) if adapter else []).amax(0)
-            largest = most if largest is None else torch.maximum(largest, most)
-        assert largest is not None, "a text has at least one token"
-        if not torch.isfinite(largest).all():
+            logits = self.model.logits(rows, [adapter] * len(rows) if adapter else [])
+            if settings.pooling == "max":
+                # Logarithms keep the order, so they are computed of the largest logits alone.
+                most = logits.amax(0)
+                total = most if total is None else torch.maximum(total, most)
+            else:
+                part = _logarithms(logits, settings.logarithms).sum(0)
+                total = part if total is None else total + part
+        assert total is not None, "a text has at least one token"
+        if not torch.isfinite(total).all():
             return EncoderOutput(np.full((1, 1), np.nan, np.float32))
-        weights = torch.log1p(torch.relu(largest)).cpu().numpy()
+        weights = (_logarithms(total, settings.logarithms) if settings.pooling == "max" else total).cpu().numpy()
         (found,) = np.nonzero(weights)
         return EncoderOutput(weights[found][None], found.tolist())
 
@@ -186,6 +227,22 @@ class _OutputGroup:
         """One result per text of this group. values: [tokens of these texts, width]."""
         ends = np.cumsum([batch.lengths[index] for index in self.mine])
         return [EncoderOutput(part) for part in np.split(values.float().cpu().numpy(), ends[:-1])]
+
+
+_TEXT_OUTPUTS = {
+    "late_interaction": token_outputs.token_vectors,
+    "max_sim": token_outputs.max_sim,
+    "labelled_spans": token_outputs.labelled_spans,
+}
+"""Results that are computed from the hidden states of one text."""
+
+
+def _logarithms(logits: Tensor, count: int) -> Tensor:
+    """`log(1 + x)` of the logits above zero, `count` times."""
+    weights = torch.relu(logits)
+    for _ in range(count):
+        weights = torch.log1p(weights)
+    return weights
 
 
 def _rows(values: Tensor) -> list[EncoderOutput]:

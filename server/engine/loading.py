@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from msgspec import convert
 from msgspec.structs import replace
 
 from models.backends import interface as ops
@@ -29,9 +31,12 @@ from server.engine.runner import Runner
 from server.engine.scheduler import Scheduler
 from server.engine.state_tables import StateBlockTables
 from server.ipc.descriptions import (
+    AnswerInfo,
     DType,
     EngineOptions,
     GenerationInfo,
+    LabelledSpansInfo,
+    LateInteractionInfo,
     ModelInfo,
     ModelSpec,
     Task,
@@ -50,6 +55,8 @@ ENCODE_TASKS: Mapping[Task, EncodeTask] = {
     "token_classify": "classify_tokens",
     "question_answer": "classify_tokens",
     "transcribe": "log_mel",
+    "embed_sparse": "embed_sparse",
+    "late_interaction": "late_interaction",
 }
 
 ProgressCallback = Callable[[int, int], None]
@@ -89,6 +96,11 @@ class LoadedCheckpoint:
     @property
     def encode_tasks(self) -> list[EncodeTask]:
         """The `Encode` tasks of the model."""
+        settings = self.model.head_settings
+        if settings.spans is not None:
+            return ["labelled_spans"]
+        if settings.answers:
+            return ["answer_logits"]
         return [ENCODE_TASKS[task] for task in self.model.tasks if task in ENCODE_TASKS]
 
     @property
@@ -152,7 +164,8 @@ def load(
     dtype: torch.dtype = getattr(torch, name)
     try:
         adapters = {adapter: Path(directory) for adapter, directory in spec.adapters.items()}
-        model = load_model(Path(spec.directory), dtype, device, progress, spec.quantization, adapters, memory)
+        directory = Path(spec.directory)
+        model = load_model(directory, dtype, device, progress, spec.quantization, adapters, memory, spec.answers)
     except (ops.QuantizationUnavailable, ConfigError, WeightsError, ResolveError) as error:
         raise LoadError(f"model {spec.name!r}: {' '.join(str(error).split())}") from error
     except (torch.OutOfMemoryError, MemoryError) as error:
@@ -235,7 +248,7 @@ def build(
     if loaded.num_mels:
         encoding = LogMelEngine(spec.name, runner, limits, options, loaded.num_mels)
     elif loaded.encodes:
-        encoding = EncoderEngine(spec.name, runner, limits, options, model.sentence)
+        encoding = EncoderEngine(spec.name, runner, limits, options, model.sentence, model.heads)
     return ModelEngine(spec.name, generation, encoding, tuple(model.adapters)), _info(loaded, options, blocks)
 
 
@@ -294,7 +307,26 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
         num_mels=loaded.num_mels,
         checkpoint_format=model.checkpoint_format,
         notes=list(model.notes),
+        **_head_infos(model),
     )
+
+
+def _head_infos(model: LoadedModel) -> dict[str, Any]:
+    """The fields of `ModelInfo` about heads beside that of the architecture."""
+    settings = model.head_settings
+    found: dict[str, Any] = {}
+    if settings.late_interaction is not None:
+        described = {
+            **asdict(settings.late_interaction),
+            "width": settings.late_interaction.width(model.config.output_size),
+        }
+        found["late_interaction"] = convert(described, LateInteractionInfo)
+    found["token_weights"] = settings.weights_width is not None
+    if settings.spans is not None:
+        found["labelled_spans"] = convert(asdict(settings.spans), LabelledSpansInfo)
+    if settings.answer is not None:
+        found["answer"] = convert(asdict(settings.answer), AnswerInfo)
+    return found
 
 
 def _plain(value: object) -> object:

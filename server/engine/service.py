@@ -184,8 +184,9 @@ def _warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
             params = GenerationParams(do_sample=True, top_k=5)
             engine.add(Generate(name, params, [[0, 0]], [GenerateRow(-2 * number - 1, 3, 0, starts)]))
         if model.encodes:
-            item = EncodeItem([0, 0], mask_index=0)
-            engine.add(Encode(-2 * number - 2, name, model.encode_tasks[-1], [item]))
+            item = EncodeItem([0, 0], mask_index=0, spans=[(0, 1)], label_indices=[1])
+            targets = [0] if model.model.head_settings.answers else []
+            engine.add(Encode(-2 * number - 2, name, model.encode_tasks[-1], [item], target_ids=targets))
     while engine.has_work:
         engine.step()
     engine.stats()

@@ -29,6 +29,8 @@ Task = Literal[
     "token_classify",
     "question_answer",
     "transcribe",
+    "embed_sparse",
+    "late_interaction",
 ]
 Pooling = Literal["mean", "cls", "last", "max", "mean_sqrt", "weighted_mean"]
 
@@ -53,6 +55,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     quantization: quantization of the linear layers, or None.
     speculation: source of draft tokens, or None.
     adapters: low-rank adapters by the name that clients use as model name, with their directories.
+    answers: serve a language model as a reranker, by the logits of its answer.
     """
 
     name: str
@@ -61,6 +64,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     quantization: Quantization | None = None
     speculation: Speculation | None = None
     adapters: dict[str, str] = {}
+    answers: bool = False
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
@@ -133,6 +137,53 @@ class GenerationInfo(msgspec.Struct, frozen=True):
     early_stopping: bool | Literal["never"] | None = None
 
 
+class TextSideInfo(msgspec.Struct, frozen=True):
+    """How texts of one side of late interaction become tokens; see `models.config.late_interaction.TextSide`."""
+
+    marker: str = ""
+    prompt: str = ""
+    max_tokens: int | None = None
+    skipped_tokens: list[str] = []
+    skipped_texts: list[str] = []
+
+
+class QueryExpansionInfo(msgspec.Struct, frozen=True):
+    """Tokens that are put after a short query; see `models.config.late_interaction.QueryExpansion`."""
+
+    length: int
+    token: str = ""
+    attended: bool = False
+    cuts: bool = True
+
+
+class LateInteractionInfo(msgspec.Struct, frozen=True):
+    """One vector per token; see `models.config.late_interaction.LateInteractionConfig`. width: values of a vector."""
+
+    width: int
+    query: TextSideInfo
+    document: TextSideInfo
+    expansion: QueryExpansionInfo | None = None
+    first_skipped: int = 0
+    averages: bool = False
+
+
+class AnswerInfo(msgspec.Struct, frozen=True):
+    """The answer of a language model as a reranker; see `models.config.sentence.AnswerLogits`."""
+
+    positive: int
+    negative: int | None = None
+    adds_generation_prompt: bool = False
+
+
+class LabelledSpansInfo(msgspec.Struct, frozen=True):
+    """Entities with labels of the request; see `models.config.entities.LabelledSpansConfig`."""
+
+    label_token: str
+    label_token_id: int
+    separator: str
+    max_words: int
+
+
 class ModelInfo(msgspec.Struct, frozen=True):
     """Description of a loaded model for the HTTP process.
 
@@ -153,6 +204,10 @@ class ModelInfo(msgspec.Struct, frozen=True):
     notes: properties of the checkpoint that cost memory or are not used, for the operator.
     adapter_of: for an adapter, the name of its model, whose KV blocks it uses. `parameters` and `weight_bytes` then
         count the adapter only.
+    late_interaction: how texts get a vector per token; None for models without.
+    token_weights: the weights of a text are those of its tokens (BGE-M3), not of vocabulary entries.
+    labelled_spans: how texts are read together with labels; None for models whose labels are fixed.
+    answer: tokens whose logits are the score of a language model as a reranker; None where the checkpoint names none.
     """
 
     name: str
@@ -184,6 +239,10 @@ class ModelInfo(msgspec.Struct, frozen=True):
     checkpoint_format: str = ""
     notes: list[str] = []
     adapter_of: str = ""
+    late_interaction: LateInteractionInfo | None = None
+    token_weights: bool = False
+    labelled_spans: LabelledSpansInfo | None = None
+    answer: AnswerInfo | None = None
 
     @property
     def usable_tokens(self) -> int:

@@ -20,11 +20,24 @@ from server.ipc.logprobs import PackedLogprobs
 from server.ipc.params import GenerationParams
 
 EncodeTask = Literal[
-    "embed", "embed_tokens", "embed_spans", "embed_sparse", "classify", "classify_tokens", "fill_mask", "log_mel"
+    "embed",
+    "embed_tokens",
+    "embed_spans",
+    "embed_sparse",
+    "late_interaction",
+    "max_sim",
+    "classify",
+    "classify_tokens",
+    "labelled_spans",
+    "answer_logits",
+    "fill_mask",
+    "log_mel",
 ]
 """Result of an `Encode`: a vector or class logits of each text or of each token, a vector of each span of tokens, the
 weights of a text's vocabulary entries, or the best tokens for a mask.
 
+`late_interaction` gives the vectors of tokens for late interaction, `max_sim` their score with those of a query.
+`labelled_spans` gives the entities of labels that the text contains, `answer_logits` the logits of some next tokens.
 `log_mel` runs no encoder: it computes the log-mel frames of audio samples.
 """
 FinishReason = Literal["stop", "length", "timeout"]
@@ -133,8 +146,10 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
     token_type_ids: token types, or None for all zero.
     mask_index: index of the mask token, for `fill_mask`.
     samples: audio in place of a text, for `log_mel`: float32, little-endian, mono, 16 kHz, padded by reflection.
-    prompt_tokens: number of leading tokens that do not count in the vector of the text.
-    spans: (first token, end) of each span, for `embed_spans`.
+    prompt_tokens: number of leading tokens that do not count in the vector of the text, or get no vector of their own.
+    spans: (first token, end) of each span, for `embed_spans`; of each word, for `labelled_spans`.
+    label_indices: index of the token before each label, for `labelled_spans`.
+    attended_tokens: number of first tokens that all tokens attend to; 0 for all.
     """
 
     token_ids: list[int]
@@ -143,6 +158,8 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
     samples: bytes = b""
     prompt_tokens: int = 0
     spans: list[tuple[int, int]] = []
+    label_indices: list[int] = []
+    attended_tokens: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -160,9 +177,13 @@ class Encode(Message, frozen=True):
         leaves out the dense layers.
     normalize: scale the vectors of `embed`, `embed_tokens` and `embed_spans` to length 1.
     top_k: number of tokens to return for `fill_mask`.
-    target_ids: if not empty, the only tokens that `fill_mask` considers.
+    target_ids: if not empty, the only tokens that `fill_mask` considers; the tokens of `answer_logits`.
     deadline: time at which unfinished items fail with `timeout`, or None.
     call_id: items of one call take turns with those of other calls. 0: this message is a call of its own.
+    skipped_ids: tokens that get no vector, for `late_interaction` and `max_sim`, or no weight, for `embed_sparse` by a
+        model with weights of tokens.
+    query: vectors of the query, for `max_sim`: float32, little-endian, [query vectors, width].
+    threshold: lowest probability of an entity, for `labelled_spans`.
     """
 
     request_id: int
@@ -175,6 +196,9 @@ class Encode(Message, frozen=True):
     target_ids: list[int] = []
     deadline: float | None = None
     call_id: int = 0
+    skipped_ids: list[int] = []
+    query: bytes = b""
+    threshold: float = 0.5
 
     @property
     def num_tokens(self) -> int:
@@ -294,6 +318,10 @@ class Encoded(msgspec.Struct, frozen=True, array_like=True):
         embed, classify: one row, as wide as the vector or the number of labels.
         embed_tokens, classify_tokens: a row for each token.
         embed_spans: a row for each span.
+        late_interaction: a row for each token that has a vector.
+        max_sim: one number, the sum over the query vectors of the best product with a vector of the text.
+        labelled_spans: a row for each entity: first word, last word, label, probability.
+        answer_logits: one row, the logit of each of `Encode.target_ids`.
         embed_sparse: one row with the weights above zero, in the order of the vocabulary.
         fill_mask: one row of probabilities in descending order.
         log_mel: a row for each frame.

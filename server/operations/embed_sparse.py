@@ -1,6 +1,7 @@
-"""Sparse embeddings (SPLADE): the weight of each vocabulary entry in a text, from a masked language model head.
+"""Sparse embeddings: the weight of each vocabulary entry in a text, from a masked language model head (SPLADE), or the
+weights of the tokens of the text (BGE-M3).
 
-Source: Formal et al. 2021, arXiv:2109.10086.
+Source: Formal et al. 2021, arXiv:2109.10086; Chen et al. 2024, arXiv:2402.03216, section 3.2.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ async def embed_sparse(runtime: Runtime, call: Call, spec: EmbedSparseSpec) -> l
     runtime.admission.admit(call, model, spec.cost(model))
     found = await input_items(runtime, call, model, spec)
     call.truncated_inputs = found.truncated
-    message = Encode(call.next_id(), model.name, "embed_sparse", found.items, deadline=call.deadline)
+    special = model.tokenizer.special
+    unused = {special.cls, special.eos, special.pad, special.unk} if model.info.token_weights else set()
+    skipped = sorted(one for one in unused if one is not None)
+    message = Encode(
+        call.next_id(), model.name, "embed_sparse", found.items, deadline=call.deadline, skipped_ids=skipped
+    )
     encoded = await encoded_items(call, message)
     return [SparseVector(one.token_ids, np.frombuffer(one.values, dtype="<f4").tolist()) for one in encoded]

@@ -118,8 +118,10 @@ def type_ids_or_none(type_ids: list[int]) -> list[int] | None:
     return type_ids if any(type_ids) else None
 
 
-def check_tokens(token_ids: list[int], model: ServedModel, param: str) -> list[int]:
+def check_tokens(token_ids: list[int], model: ServedModel, param: str, max_tokens: int | None = None) -> list[int]:
     """Return the ids of one input.
+
+    max_tokens: a lower limit than that of the model, or None.
 
     Raises:
         InvalidRequest: no tokens, or an id outside the vocabulary.
@@ -127,11 +129,10 @@ def check_tokens(token_ids: list[int], model: ServedModel, param: str) -> list[i
     """
     if not token_ids:
         raise InvalidRequest(f"`{param}` contains a text without any token", param)
-    if len(token_ids) > model.max_input_tokens:
+    limit = min(max_tokens or model.max_input_tokens, model.max_input_tokens)
+    if len(token_ids) > limit:
         raise ContextLengthExceeded(
-            f"`{param}` contains a text of {len(token_ids)} tokens; `{model.name}` reads at most "
-            f"{model.max_input_tokens}",
-            param,
+            f"`{param}` contains a text of {len(token_ids)} tokens; `{model.name}` reads at most {limit}", param
         )
     return check_ids(token_ids, model.info, param)
 
@@ -160,9 +161,15 @@ async def encoded_items(call: Call, message: Encode) -> list[Encoded]:
 
 
 async def matrices(call: Call, message: Encode) -> list[Numbers]:
-    """Submit a message and return [rows, width] of each item, in order."""
+    """Submit a message and return [rows, width] of each item, in order. Every item has a row."""
     encoded = await encoded_items(call, message)
     return [np.frombuffer(one.values, dtype="<f4").reshape(one.rows, -1) for one in encoded]
+
+
+async def encoded_rows(call: Call, message: Encode, width: int) -> list[Numbers]:
+    """Submit a message and return [rows, width] of each item, in order. An item may have no rows."""
+    encoded = await encoded_items(call, message)
+    return [np.frombuffer(one.values, dtype="<f4").reshape(-1, width) for one in encoded]
 
 
 async def vectors(call: Call, message: Encode) -> Numbers:

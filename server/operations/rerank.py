@@ -1,7 +1,4 @@
-"""Rank texts by their relevance to a query. A cross-encoder reads query and text as one pair and returns one logit.
-
-Source: Nogueira and Cho 2019, arXiv:1901.04085.
-"""
+"""Rank texts by their relevance to a query: cross-encoder, late interaction, or answer of a language model."""
 
 from __future__ import annotations
 
@@ -10,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from server.errors import InvalidRequest
 from server.ipc.call import Call
-from server.ipc.messages import Encode, EncodeItem
-from server.operations.cost import Cost, characters_of, most_tokens
-from server.operations.encode import sigmoid, vectors
-from server.operations.pairs import joined_item, pair_template, text_ids
+from server.operations.cost import Cost
+from server.operations.late_interaction import late_interaction_cost, late_interaction_scores
+from server.operations.rerank_answers import answer_cost, answer_scores, takes_instruction
+from server.operations.rerank_pairs import pair_cost, pair_scores
+from server.operations.rerank_scores import RerankScores
 from server.operations.runtime import Runtime, ServedModel
-from server.text.tokenizer import Encoding
 from server.text.truncation import TruncationSide
 
 
@@ -24,8 +22,9 @@ from server.text.truncation import TruncationSide
 class RerankSpec:
     """Ask for the relevance of texts.
 
-    raw_scores: return logits instead of numbers from 0 to 1.
+    raw_scores: return logits, or sums of cosines, instead of numbers from 0 to 1.
     max_text_tokens: read at most this many tokens of each text, from its beginning; None for all that fit.
+    instruction: what makes a text relevant, for a language model; None for the default of its prompt.
     """
 
     query: str
@@ -34,14 +33,13 @@ class RerankSpec:
     raw_scores: bool = False
     truncation: TruncationSide | None = "right"
     max_text_tokens: int | None = None
+    instruction: str | None = None
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. Query and texts are tokenized once each."""
-        query = model.tokenizer.token_bound(self.query)
-        limit = model.max_input_tokens
-        tokens = sum(min(query + most_tokens(model.tokenizer, text), limit) for text in self.texts)
-        characters = len(self.query) + characters_of(self.texts)
-        return Cost(characters, tokens, len(self.texts), answer_numbers=len(self.texts))
+        """Upper bounds of the work; see `Cost`."""
+        if model.answers_rerank:
+            return answer_cost(model, self)
+        return late_interaction_cost(model, self) if "classify" not in model.tasks else pair_cost(model, self)
 
 
 @dataclass(frozen=True)
@@ -65,29 +63,20 @@ class RerankResult:
 async def rerank(runtime: Runtime, call: Call, spec: RerankSpec) -> RerankResult:
     """The score of each text."""
     model = runtime.candidates(spec.model, "rerank")[0]
+    if spec.instruction is not None and not (model.answers_rerank and takes_instruction(model)):
+        raise InvalidRequest(f"`{model.name}` takes no `instruction`", "instruction")
     runtime.admission.admit(call, model, spec.cost(model), "texts")
-    items, call.truncated_inputs = await _items(runtime, call, model, spec)
-    message = Encode(call.next_id(), model.name, "classify", items, deadline=call.deadline)
-    logits = (await vectors(call, message))[:, 0]
-    scores = logits if spec.raw_scores else sigmoid(logits)
-    order = np.argsort(-logits, kind="stable").tolist()
+    found = await _scores(runtime, call, model, spec)
+    call.truncated_inputs = found.truncated
+    scores = found.raw if spec.raw_scores else found.scores
+    order = np.argsort(-found.raw, kind="stable").tolist()
     ranked = [RankedText(index, float(scores[index]), spec.texts[index]) for index in order]
-    return RerankResult(model.name, ranked, sum(item.num_tokens for item in items))
+    return RerankResult(model.name, ranked, found.tokens)
 
 
-async def _items(
-    runtime: Runtime, call: Call, model: ServedModel, spec: RerankSpec
-) -> tuple[list[EncodeItem], list[int]]:
-    """One item per text, and the places of the texts that lost tokens. The query is tokenized once."""
-    template = await pair_template(runtime, call, model)
-    (query,) = await text_ids(runtime, call, model, [spec.query], "query")
-
-    def item(encoding: Encoding) -> tuple[EncodeItem, bool]:
-        text = encoding.ids[: spec.max_text_tokens]
-        found, is_long = joined_item(template, model, query, text, spec.truncation, "texts")
-        return found, is_long or len(text) < len(encoding.ids)
-
-    found = await runtime.encode_with(
-        model.tokenizer, spec.texts, item, param="texts", add_special_tokens=False, call=call
-    )
-    return [one for one, _ in found], [place for place, (_, is_shorter) in enumerate(found) if is_shorter]
+async def _scores(runtime: Runtime, call: Call, model: ServedModel, spec: RerankSpec) -> RerankScores:
+    if model.answers_rerank:
+        return await answer_scores(runtime, call, model, spec)
+    if "classify" not in model.tasks:
+        return await late_interaction_scores(runtime, call, model, spec)
+    return await pair_scores(runtime, call, model, spec)

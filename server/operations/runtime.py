@@ -25,6 +25,7 @@ from server.operations.admission import Admission
 from server.operations.entailment import entailment
 from server.operations.grammar_compiler import GrammarCompiler
 from server.operations.pools import Pools
+from server.operations.side_tokens import NoSuchToken, sides_of
 from server.operations.stages import stage
 from server.text.chat import ChatError, ChatRenderer
 from server.text.checkpoint_text import CheckpointText
@@ -51,6 +52,8 @@ _OPERATIONS: Mapping[Task, tuple[str, ...]] = {
     "token_classify": ("token_classify",),
     "question_answer": ("question_answer",),
     "transcribe": ("transcribe",),
+    "embed_sparse": ("embed_sparse",),
+    "late_interaction": ("late_interaction", "rerank"),
 }
 """Operations that a model of each task supports. `translate_speech`, `chat` and `zero_shot_classify` depend on the
 checkpoint too."""
@@ -103,13 +106,32 @@ class ServedModel:
 
     @property
     def tasks(self) -> list[Task]:
-        """The tasks of the checkpoint, without translation if its languages are not known."""
-        return [task for task in self.info.tasks if task != "translate" or self.text.languages.known]
+        """The tasks of the checkpoint, without those that its files do not say enough about."""
+        unknown = {"translate"} if not self.text.languages.known else set()
+        if self.late_interaction_problem is not None:
+            unknown.add("late_interaction")
+        return [task for task in self.info.tasks if task not in unknown]
+
+    @property
+    def answers_rerank(self) -> bool:
+        """Whether the model ranks texts by its answer to a prompt."""
+        return self.text.answer_prompt is not None or self.info.answer is not None
+
+    @property
+    def late_interaction_problem(self) -> str | None:
+        """Why a checkpoint with token vectors cannot compare texts; None if there is no problem."""
+        about = self.info.late_interaction
+        try:
+            if about is not None:
+                sides_of(about, self.tokenizer)
+        except NoSuchToken as error:
+            return f"{self.name}: {error}, so late interaction is off"
+        return None
 
     @property
     def language_problem(self) -> str | None:
         """Why a translation checkpoint cannot translate, and the setting that helps; None if there is no problem."""
-        if self.tasks == self.info.tasks:
+        if "translate" not in self.info.tasks or "translate" in self.tasks:
             return None
         problem = f"{self.name}: the checkpoint does not say which languages it translates, so /translate is off"
         if self.info.family in PAIR_FAMILIES:

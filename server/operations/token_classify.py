@@ -49,7 +49,12 @@ class TokenClassifySpec:
 
 async def token_classify(runtime: Runtime, call: Call, spec: TokenClassifySpec) -> list[list[NamedEntity]]:
     """The entities of each text, in the order of the text."""
-    model = runtime.candidates(spec.model, "token_classify")[0]
+    fitting = runtime.candidates(spec.model, "token_classify")
+    model = next((one for one in fitting if one.info.labelled_spans is None), fitting[0])
+    if model.info.labelled_spans is not None:
+        raise InvalidRequest(
+            f"`labels` is required: `{model.name}` finds the entities of labels in the request", "labels"
+        )
     runtime.admission.admit(call, model, spec.cost(model))
 
     def cut(encoding: Encoding) -> tuple[Encoding, list[Window], list[EncodeItem]]:

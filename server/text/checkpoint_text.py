@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.errors import CheckpointError, InvalidRequest
+from server.text.answer_prompts import AnswerPrompt
 from server.text.chat import ChatTemplates, read_templates
 from server.text.language_offers import LanguagesError
 from server.text.languages import TranslationLanguages
@@ -46,6 +47,7 @@ class CheckpointText:
     speech: its special tokens for speech recognition; None for other models.
     speech_settings: its other settings for speech recognition.
     chat_templates: its chat templates.
+    answer_prompt: prompt that the operator has chosen for a reranker; None for no prompt.
     """
 
     directory: Path
@@ -55,6 +57,7 @@ class CheckpointText:
     speech: SpeechTokens | None = None
     chat_templates: ChatTemplates = field(default_factory=ChatTemplates)
     speech_settings: SpeechSettings = field(default_factory=SpeechSettings)
+    answer_prompt: AnswerPrompt | None = None
 
     def prompt(self, name: str | None) -> str:
         """The prompt with a name, or the default prompt for None. Raises InvalidRequest for an unknown name."""

@@ -11,7 +11,13 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from server.api.dialects.native.bodies import ClassifyBody, EmbedBody, GenerateBody, TranslateBody
+from server.api.dialects.native.bodies import (
+    ClassifyBody,
+    EmbedBody,
+    GenerateBody,
+    LateInteractionBody,
+    TranslateBody,
+)
 from server.api.dialects.openai.chat_body import ChatCompletionBody
 from server.client import environment, target
 from server.client.chat import chat_fields
@@ -20,11 +26,11 @@ from server.client.options import CHAT, Option, add_flags, add_format_flags, fie
 from server.client.tasks import TASKS
 from server.settings import PREFIX, Settings, load
 
-BODIES: dict[str, type[BaseModel]] = {
-    "generate": GenerateBody,
-    "translate": TranslateBody,
-    "embed": EmbedBody,
-    "classify": ClassifyBody,
+BODIES: dict[str, tuple[type[BaseModel], ...]] = {
+    "generate": (GenerateBody,),
+    "translate": (TranslateBody,),
+    "embed": (EmbedBody, LateInteractionBody),
+    "classify": (ClassifyBody,),
 }
 NOT_OPTIONS = {
     "model": "--model chooses the model",
@@ -49,9 +55,10 @@ VALUES: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("name", BODIES)
 def test_every_field_is_a_flag(name: str) -> None:
-    task, body = TASKS[name], BODIES[name]
-    assert task.field in body.model_fields
-    assert {one.name for one in task.options} == set(body.model_fields) - {task.field} - set(NOT_OPTIONS)
+    task, bodies = TASKS[name], BODIES[name]
+    assert all(task.field in body.model_fields for body in bodies)
+    known = {field for body in bodies for field in body.model_fields}
+    assert {one.name for one in task.options} == known - {task.field} - set(NOT_OPTIONS)
 
 
 def given(option: Option) -> list[str]:
@@ -66,8 +73,9 @@ def given(option: Option) -> list[str]:
 
 @pytest.mark.parametrize("name", BODIES)
 def test_every_flag_sends_what_the_server_reads(name: str) -> None:
-    task, body = TASKS[name], BODIES[name]
+    task, bodies = TASKS[name], BODIES[name]
     for option in task.options:
+        body = next(body for body in bodies if option.name in body.model_fields)
         parser = argparse.ArgumentParser()
         add_flags(parser, task.options)
         sent = fields(parser.parse_args(given(option)), task.options)

@@ -40,6 +40,11 @@ CASES = {
         True,
         [_dense(32, 40, None, bias=False), _dense(40, 16, torch.nn.ReLU()), modules.Normalize()],
     ),
+    "residual": (
+        "mean",
+        True,
+        [modules.Dense(32, 24, use_residual=True), modules.Dense(24, 24, use_residual=True, bias=False)],
+    ),
     "joined": (("max", "cls", "weightedmean"), True, []),
     "weighted-without-prompt": ("weightedmean", False, []),
     "mean-without-prompt": ("mean", False, [modules.Normalize()]),
@@ -168,7 +173,6 @@ def test_truncation_from_the_left_refuses_to_cut_a_prompt(server: RunningServer)
         ({"activation_function": "os.system.Tanh"}, "activation_function"),
         ({"in_features": 31}, "in_features"),
         ({"out_features": 0}, "out_features"),
-        ({"use_residual": True}, "use_residual"),
         ({"module_input_name": "token_embeddings"}, "module_input_name"),
     ],
 )

@@ -20,7 +20,7 @@ __all__ = ["alone", "pair"]
 
 
 WITH_DRAFT_MODELS = ["gpt2", "llama", "mistral", "gemma2", "bloom"]
-NEVER_DRAFTED = ["modernbert-decoder"]
+NEVER_DRAFTED = ["glm4-moe", "modernbert-decoder"]
 
 
 def shrink_pool(pair, one) -> Scheduler:

@@ -103,7 +103,8 @@ def _columns(metadata: AttentionMetadata) -> tuple[NDArray[np.int32], int]:
         tiles = tiles[np.argsort(-visible * tiles[:, 1], kind="stable")]
     origins = np.zeros_like(ends) if isinstance(metadata.score_bias, KeyBias) else positions
     if metadata.block_tables is None:
-        first = (np.cumsum(key_lens) - key_lens)[rows]
+        first = np.cumsum(key_lens) - key_lens if metadata.key_starts is None else np.array(metadata.key_starts)
+        first = first[rows]
         tiles[:, 2] = first[tiles[:, 0]]
         starts, ends, origins, rows = starts + first, ends + first, origins + first, np.zeros_like(rows)
     return np.concatenate([rows, starts, ends, origins, tiles.ravel()]).astype(np.int32), len(rows)

@@ -101,7 +101,7 @@ class TorchAttentionView:
             query_len=query_len,
             key_len=key_len,
             queries=self._tokens(rows, self._facts.query_lens),
-            keys=self._tokens(rows, self._facts.key_lens),
+            keys=self._tokens(rows, self._facts.key_lens, self._facts.key_starts),
             mask=mask,
             is_causal=is_causal,
         )
@@ -131,10 +131,15 @@ class TorchAttentionView:
             is_causal=is_causal,
         )
 
-    def _tokens(self, rows: Sequence[int], lens: Sequence[int]) -> slice | Tensor:
-        """Indices of the rows' tokens; a slice, which copies nothing, where the rows are adjacent."""
-        offsets = (0, *accumulate(lens))
-        if rows[-1] - rows[0] == len(rows) - 1:
+    def _tokens(
+        self, rows: Sequence[int], lens: Sequence[int], starts_of: Sequence[int] | None = None
+    ) -> slice | Tensor:
+        """Indices of the rows' tokens; a slice, which copies nothing, where the rows are adjacent.
+
+        starts_of: index of each row's first token; None where the tokens of a row follow those of the row before it.
+        """
+        offsets = (0, *accumulate(lens)) if starts_of is None else starts_of
+        if starts_of is None and rows[-1] - rows[0] == len(rows) - 1:
             return slice(offsets[rows[0]], offsets[rows[-1] + 1])
         starts = torch.tensor([offsets[row] for row in rows], device=self._device)
         return (starts[:, None] + torch.arange(lens[rows[0]], device=self._device)).flatten()

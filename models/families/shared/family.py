@@ -19,6 +19,8 @@ Task = Literal[
     "token_classify",
     "question_answer",
     "transcribe",
+    "embed_sparse",
+    "late_interaction",
 ]
 
 DecoderStart = Literal["token", "language"]

@@ -12,7 +12,7 @@ from pydantic import Field
 from server.api.chat_fields import ChatObject
 from server.api.dialects.cohere.common import ERRORS, CohereMeta, meta
 from server.api.error_shape import AnswerBody
-from server.api.fields import MAX_ITEMS, NoEffect, TimedBody, Unsupported
+from server.api.fields import MAX_ITEMS, Instruction, NoEffect, TimedBody, Unsupported
 from server.api.route import JsonRoute
 from server.operations.rerank import RankedText, RerankResult, RerankSpec, rerank
 
@@ -46,10 +46,12 @@ class JinaRerankBody(TimedBody):
     top_n: Annotated[int | None, Field(ge=1)] = None
     return_documents: bool | None = None
     max_tokens_per_doc: Annotated[int | None, Field(ge=1)] = None
+    instruction: Instruction | None = None
 
     def spec(self) -> RerankSpec:
         texts = [one if isinstance(one, str) else one.text for one in self.documents]
-        return RerankSpec(self.query, texts, self.model, max_text_tokens=self.max_tokens_per_doc)
+        tokens = self.max_tokens_per_doc
+        return RerankSpec(self.query, texts, self.model, max_text_tokens=tokens, instruction=self.instruction)
 
 
 class CohereRanked(AnswerBody):

@@ -153,6 +153,10 @@ class EmbedAllAnswer(RootModel[list[list[list[float]]]]):
     """For each input, one vector per token, also for a single input."""
 
 
+class LateInteractionAnswer(RootModel[list[list[list[float]]]]):
+    """For each input, the vectors of its tokens, also for a single input. Some tokens have no vector."""
+
+
 class ClassifyAnswer(RootModel[list[Label] | list[list[Label]]]):
     """Labels by descending score; a list of such lists for a list of inputs."""
 

@@ -13,6 +13,7 @@ from server.api.fields import (
     Count,
     GenerationFields,
     IdLists,
+    Instruction,
     Prompt,
     ShortText,
     Side,
@@ -28,7 +29,9 @@ from server.operations.embed import EmbedAllSpec, EmbedSpec
 from server.operations.embed_sparse import EmbedSparseSpec
 from server.operations.fill_mask import DEFAULT_TOP_K, FillMaskSpec
 from server.operations.generate import GenerateSpec
+from server.operations.labelled_entities import DEFAULT_THRESHOLD, MAX_LABELS, LabelledEntitiesSpec
 from server.operations.late_chunking import MAX_CHUNKS, EmbedChunksSpec
+from server.operations.late_interaction import LateInteractionSpec
 from server.operations.question_answer import QuestionAnswerSpec
 from server.operations.rerank import RerankSpec
 from server.operations.similarity import SimilaritySpec
@@ -157,6 +160,25 @@ class EmbedChunksBody(TimedBody):
         )
 
 
+class LateInteractionBody(TruncatedBody):
+    """`POST /embed` with `late_interaction`: the vectors of the tokens of queries or documents."""
+
+    inputs: Texts
+    late_interaction: Literal["query", "document"]
+    normalize: bool | None = None
+    dimensions: Annotated[int | None, Field(ge=1)] = None
+
+    def spec(self) -> LateInteractionSpec:
+        return LateInteractionSpec(
+            as_list(self.inputs),
+            self.late_interaction,
+            self.model,
+            self.normalize is not False,
+            self.truncation(),
+            self.dimensions,
+        )
+
+
 class EmbedSparseBody(TruncatedBody):
     """`POST /embed_sparse`."""
 
@@ -230,9 +252,17 @@ class RerankBody(TruncatedBody):
     texts: Annotated[list[str], Field(min_length=1, max_length=MAX_ITEMS)]
     raw_scores: bool | None = None
     return_text: bool | None = None
+    instruction: Instruction | None = None
 
     def spec(self) -> RerankSpec:
-        return RerankSpec(self.query, self.texts, self.model, bool(self.raw_scores), self.truncation())
+        return RerankSpec(
+            self.query,
+            self.texts,
+            self.model,
+            bool(self.raw_scores),
+            self.truncation(),
+            instruction=self.instruction,
+        )
 
 
 class FillMaskBody(TimedBody):
@@ -257,6 +287,24 @@ class TokenClassifyBody(TimedBody):
 
     def spec(self) -> TokenClassifySpec:
         return TokenClassifySpec(as_list(self.inputs), self.model, self.aggregation_strategy or "simple", self.stride)
+
+
+class LabelledEntitiesBody(TimedBody):
+    """`POST /token_classify` with `labels`: entities of these labels, by a model that reads labels (GLiNER)."""
+
+    inputs: Texts
+    labels: Annotated[list[ShortText], Field(min_length=1, max_length=MAX_LABELS)]
+    threshold: Annotated[float | None, Field(gt=0, lt=1)] = None
+    aggregation_strategy: Annotated[
+        Literal["simple"] | None, Field(description="entities are never single tokens here")
+    ] = None
+    stride: Annotated[
+        Count | None, Field(description="words that neighbouring windows of a long text have in common")
+    ] = None
+
+    def spec(self) -> LabelledEntitiesSpec:
+        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
+        return LabelledEntitiesSpec(as_list(self.inputs), self.labels, self.model, threshold, self.stride)
 
 
 class QuestionAnswerBody(TimedBody):

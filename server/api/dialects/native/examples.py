@@ -45,6 +45,10 @@ EXAMPLES: Mapping[str, tuple[Mapping[str, Any], Any]] = {
             {"start": 16, "end": 26, "embedding": [0.8, 0.6]},
         ],
     ),
+    "late_interaction": (
+        {"inputs": "What do cats eat?", "late_interaction": "query"},
+        [[[0.6, 0.8], [0.8, 0.6], [1.0, 0.0]]],
+    ),
     "embed_sparse": ({"inputs": "a text"}, [[{"index": 64, "value": 1.25}, {"index": 2420, "value": 0.5}]]),
     "embed_all": ({"inputs": ["a text"]}, [[[0.6, 0.8], [0.8, 0.6], [1.0, 0.0]]]),
     "classify": (
@@ -68,6 +72,13 @@ EXAMPLES: Mapping[str, tuple[Mapping[str, Any], Any]] = {
         [
             {"entity_group": "PER", "score": 0.99, "word": "Ada Lovelace", "start": 0, "end": 12},
             {"entity_group": "LOC", "score": 0.98, "word": "London", "start": 22, "end": 28},
+        ],
+    ),
+    "labelled_entities": (
+        {"inputs": "Ada Lovelace lived in London.", "labels": ["person", "city"]},
+        [
+            {"entity_group": "person", "score": 0.97, "word": "Ada Lovelace", "start": 0, "end": 12},
+            {"entity_group": "city", "score": 0.95, "word": "London", "start": 22, "end": 28},
         ],
     ),
     "question_answer": (

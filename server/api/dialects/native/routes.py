@@ -16,7 +16,9 @@ from server.operations.embed_sparse import SparseVector, embed_sparse
 from server.operations.entities import NamedEntity
 from server.operations.fill_mask import FilledMask, fill_mask
 from server.operations.generate import generate
+from server.operations.labelled_entities import labelled_entities
 from server.operations.late_chunking import ChunkVector, embed_chunks
+from server.operations.late_interaction import embed_late_interaction
 from server.operations.question_answer import question_answer
 from server.operations.rerank import RerankResult, rerank
 from server.operations.similarity import similarity
@@ -139,9 +141,22 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         render=lambda body, chunks: map(_chunk, chunks),
     ),
     JsonRoute(
+        path="/embed",
+        operation="late_interaction",
+        field="late_interaction",
+        description="A vector for each token of queries or documents, for late interaction (ColBERT, BGE-M3).",
+        body=bodies.LateInteractionBody,
+        answer=answers.LateInteractionAnswer,
+        example=EXAMPLES["late_interaction"],
+        parse=bodies.LateInteractionBody.spec,
+        run=embed_late_interaction,
+        render=lambda body, matrices: matrices,
+    ),
+    JsonRoute(
         path="/embed_sparse",
         operation="embed_sparse",
-        description="The weight of each vocabulary entry in each input (SPLADE), above zero, by ascending index.",
+        description="The weight of each vocabulary entry in each input (SPLADE, BGE-M3), above zero, by ascending "
+        "index.",
         body=bodies.EmbedSparseBody,
         answer=answers.EmbedSparseAnswer,
         example=EXAMPLES["embed_sparse"],
@@ -185,7 +200,8 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     JsonRoute(
         path="/rerank",
         operation="rerank",
-        description="Texts by descending relevance to a query: scores from 0 to 1, or logits with `raw_scores`.",
+        description="Texts by descending relevance to a query: scores from 0 to 1, or with `raw_scores` logits or sums "
+        "of cosines (late interaction).",
         body=bodies.RerankBody,
         answer=answers.RerankAnswer,
         example=EXAMPLES["rerank"],
@@ -213,6 +229,20 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         example=EXAMPLES["token_classify"],
         parse=bodies.TokenClassifyBody.spec,
         run=token_classify,
+        render=lambda body, entities: _nested(body, entities, _entity),
+        aliases=("/ner",),
+    ),
+    JsonRoute(
+        path="/token_classify",
+        operation="token_classify",
+        name="labelled_entities",
+        field="labels",
+        description="The entities of each text that have one of the labels of the request (GLiNER).",
+        body=bodies.LabelledEntitiesBody,
+        answer=answers.TokenClassifyAnswer,
+        example=EXAMPLES["labelled_entities"],
+        parse=bodies.LabelledEntitiesBody.spec,
+        run=labelled_entities,
         render=lambda body, entities: _nested(body, entities, _entity),
         aliases=("/ner",),
     ),

@@ -1,0 +1,150 @@
+"""Which heads a checkpoint has beside that of its architecture, by its files. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from models.config import (
+    ConfigError,
+    EmbeddingConfig,
+    LanguageModelHead,
+    MaskedLanguageModelHead,
+    ModelConfig,
+    PoolingHead,
+)
+from models.config.entities import LabelledSpansConfig
+from models.config.late_interaction import LateInteractionConfig
+from models.config.sentence import AnswerLogits, SentenceConfig, VocabularyWeights
+from models.families import family_of
+from models.families.shared.family import Family, Task
+from models.gliner_files import GlinerFiles, read_gliner
+from models.json_file import json_object
+from models.late_interaction_files import (
+    check_attention,
+    has_token_heads,
+    is_colbert,
+    is_multi_vector,
+    late_interaction_config,
+)
+from models.sentence_files import (
+    answer_logits,
+    is_cross_encoder,
+    module_list,
+    sentence_config,
+    vocabulary_weights,
+    without_pooling,
+)
+
+
+@dataclass(frozen=True)
+class CheckpointHeads:
+    """The heads of one checkpoint; None for those that it does not have.
+
+    sentence: the vector of a text.
+    late_interaction: a vector for each token.
+    weights_width: width of the hidden states from which a weight of each token is computed.
+    spans: entities whose labels stand in the request.
+    vocabulary: weights of vocabulary entries, by settings of the checkpoint.
+    answer: tokens whose logits are the score of a language model.
+    answers: the score of a language model is computed from the logits of tokens.
+    tasks: tasks of the checkpoint; None for those of its architecture.
+    more_tasks: tasks beside those of its architecture.
+    """
+
+    sentence: SentenceConfig
+    late_interaction: LateInteractionConfig | None = None
+    weights_width: int | None = None
+    spans: LabelledSpansConfig | None = None
+    vocabulary: VocabularyWeights | None = None
+    answer: AnswerLogits | None = None
+    answers: bool = False
+    tasks: tuple[Task, ...] | None = None
+    more_tasks: tuple[Task, ...] = ()
+
+
+@dataclass(frozen=True)
+class CheckpointFiles:
+    """A checkpoint's files, read as far as the choice of its family and architecture.
+
+    hf: `config.json`; of a GLiNER checkpoint, the configuration of its encoder.
+    architecture: class of the body and the head that are built. name: class that the files name.
+    gliner: configuration of a GLiNER checkpoint, or None.
+    """
+
+    directory: Path
+    hf: Mapping[str, Any]
+    family: Family
+    architecture: str
+    name: str
+    gliner: GlinerFiles | None
+
+    @property
+    def is_colbert(self) -> bool:
+        return is_colbert(self.hf)
+
+    def config(self) -> ModelConfig:
+        """The configuration of the model. Raises ConfigError."""
+        config = self.family.config(self.hf, self.architecture)
+        if self.gliner is None and not self.is_colbert:
+            return config
+        if config.encoder is None or config.decoder is not None or not isinstance(config.head, PoolingHead):
+            raise ConfigError(f"{self.name}: the family {self.family.name} is not supported as its encoder")
+        # The published code of GLiNER sets no limit to texts where positions are relative.
+        embedding = config.encoder.embedding
+        is_relative = isinstance(embedding, EmbeddingConfig) and embedding.positions is None
+        is_relative = is_relative and config.encoder.distances is not None
+        return replace(config, max_positions=None) if self.gliner is not None and is_relative else config
+
+
+def read_files(directory: Path) -> CheckpointFiles:
+    """Read the files of a checkpoint. Raises ConfigError."""
+    gliner = read_gliner(directory)
+    hf = json_object(directory, "config.json") if gliner is None else dict(gliner.encoder)
+    if hf is None:
+        raise ConfigError("the checkpoint has no config.json")
+    if gliner is not None or is_colbert(hf):
+        family, architecture = family_of({**hf, "architectures": None})
+        name = "HF_ColBERT" if gliner is None else "GLiNER"
+        return CheckpointFiles(directory, hf, family, family.body or architecture, name, gliner)
+    family, architecture = family_of(hf)
+    modules = module_list(directory)
+    has_own_head = modules is not None and (
+        vocabulary_weights(directory) is not None or answer_logits(directory) is not None or is_cross_encoder(directory)
+    )
+    if family.body is not None and modules is not None and not has_own_head:
+        architecture = family.body
+    return CheckpointFiles(directory, hf, family, architecture, architecture, None)
+
+
+def read_heads(files: CheckpointFiles, config: ModelConfig, answers: bool) -> CheckpointHeads:
+    """Read the settings of all heads of a checkpoint.
+
+    answers: the operator serves a language model as a reranker.
+    Raises ConfigError for settings that are not supported, and for heads that the architecture cannot have.
+    """
+    directory, width = files.directory, config.output_size
+    plain = without_pooling(directory, "last" if config.encoder is None else "mean")
+    if files.gliner is not None:
+        return CheckpointHeads(plain, spans=files.gliner.head, tasks=("token_classify",))
+    late = late_interaction_config(directory, files.hf, width)
+    if late is not None:
+        check_attention(late, config)
+        if files.is_colbert or not has_token_heads(directory) or is_multi_vector(directory):
+            return CheckpointHeads(plain, late, tasks=("late_interaction",))
+        sentence = sentence_config(directory, width, "cls")
+        return CheckpointHeads(sentence, late, width, more_tasks=("late_interaction", "embed_sparse"))
+    vocabulary, answer = vocabulary_weights(directory), answer_logits(directory)
+    if vocabulary is not None:
+        if not isinstance(config.head, MaskedLanguageModelHead):
+            raise ConfigError(f"'modules.json': SpladePooling needs a masked language model, not {files.name}")
+        return CheckpointHeads(plain, vocabulary=vocabulary, tasks=("embed_sparse",))
+    if answer is not None or (answers and isinstance(config.head, LanguageModelHead)):
+        if not isinstance(config.head, LanguageModelHead) or config.encoder is not None:
+            raise ConfigError("the logits of an answer are supported for decoders with a language model head only")
+        return CheckpointHeads(plain, answer=answer, answers=True, tasks=("rerank",))
+    if is_cross_encoder(directory):
+        return CheckpointHeads(plain)
+    return CheckpointHeads(sentence_config(directory, width, "last" if config.encoder is None else "mean"))

@@ -1,0 +1,42 @@
+"""Configuration of entities whose labels stand in the request: spans of words compared with labels (GLiNER).
+
+Zaratiana et al. 2023, arXiv:2311.08526; word by word: Stepanov and Shtopko 2024, arXiv:2406.12925.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models.config.errors import require
+
+
+@dataclass(frozen=True)
+class LabelledSpansConfig:
+    """How words and labels, which one text contains, are compared.
+
+    A text begins with its labels, each behind `label_token`, then comes `separator`, then come the words.
+    width: width of the vectors of words and labels.
+    encoder_width: width of the hidden states; a matrix projects them if the two differ.
+    label_token: the token before each label; its vector is that of the label.
+    label_token_id: its id.
+    separator: the token, or text, between the labels and the words.
+    max_words: most words of one text.
+    max_span_words: most words of an entity.
+    recurrent_layers: number of bidirectional LSTM layers over the words.
+    by_word: each word is scored as start, inside and end of an entity; otherwise each span of words is scored.
+    """
+
+    width: int
+    encoder_width: int
+    label_token: str
+    label_token_id: int
+    separator: str
+    max_words: int
+    max_span_words: int
+    recurrent_layers: int = 1
+    by_word: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("width", "encoder_width", "max_words", "max_span_words"):
+            require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
+        require(self.recurrent_layers == 0 or self.width % 2 == 0, f"the width {self.width} is not even")
