@@ -12,6 +12,7 @@ from models.logits import LogitsRequest
 from server.engine import selection
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
+from server.engine.drafts import MAX_DRAFTING_ROWS
 from server.engine.scheduler import Schedule, Scheduler
 from tests.engine.harness import generate, reference, run
 from tests.engine.simulation import Simulation
@@ -105,7 +106,8 @@ def chi_square(results, expected: dict, count: int) -> float:
 def test_samples_keep_their_distribution(pairs, kind):
     """Chi-square test of two tokens for 3,000 seeds. 37.7 is the 99.9th percentile for 15 degrees of freedom."""
     pair, requests, expected = requests_with_known_distribution(pairs)
-    one = speculating(pair, pairs("llama").loaded if kind == "another family" else None)
+    draft = pairs("llama").loaded if kind == "another family" else None
+    one = speculating(pair, draft, max_batch_rows=MAX_DRAFTING_ROWS)
     results = run(one, requests)
     assert chi_square(results, expected, len(requests)) < 37.7
     assert 100 < counts(one)[1] < counts(one)[0] - 100, "nearly all drafts are accepted, or nearly none"
@@ -116,18 +118,35 @@ def test_accepting_every_draft_changes_the_distribution(pairs, monkeypatch):
     """Negative control: if every draft token is accepted, the chi-square test fails."""
     pair, requests, expected = requests_with_known_distribution(pairs)
     monkeypatch.setattr(selection, "choose", accepting_all_drafts(selection.choose))
-    assert chi_square(run(speculating(pair), requests), expected, len(requests)) > 37.7
+    results = run(speculating(pair, max_batch_rows=MAX_DRAFTING_ROWS), requests)
+    assert chi_square(results, expected, len(requests)) > 37.7
+
+
+def test_drafts_are_verified_by_the_program_of_the_model(pairs, monkeypatch):
+    pair = pairs("llama")
+    one = speculating(pair, speculative_tokens=15)
+    request = generate(pair, 0, PROMPTS[1] * 4, max_new_tokens=60, end_token_ids=[], allowed_token_ids=[7])
+    expected = run(one, [request]).texts(0)
+
+    def eager(*_):
+        raise AssertionError("a layer runs eagerly")
+
+    if pair.loaded.device.type == "cpu":
+        monkeypatch.setattr(type(pair.loaded.model.transformer.decoder), "run_layers", eager)
+    results = run(one, [request])
+    assert not results.failed and results.texts(0) == expected and counts(one)[1] > 80
 
 
 class ConstantDrafter:
     """Drafter whose drafts have a fixed length and content."""
 
     pool = None
+    costs = None
 
     def __init__(self, length: int) -> None:
         self.length = length
 
-    def propose(self, requests) -> None:
+    def propose(self, requests, num_rows: int) -> None:
         for request in requests:
             request.sequences[0].draft = [3] * min(self.length, request.max_new_tokens - request.num_generated - 1)
 
@@ -198,7 +217,7 @@ def test_a_draft_with_non_finite_values_changes_nothing(pairs, monkeypatch):
     monkeypatch.setattr(type(embedding), "forward", poisoned)
 
     class PoisonedDrafter(ConstantDrafter):
-        def propose(self, requests) -> None:
+        def propose(self, requests, num_rows: int) -> None:
             for request in requests:
                 if request.request_id == 1 and request.num_generated == 4:
                     request.sequences[0].draft = [66, 5, 66]
@@ -214,7 +233,7 @@ def test_a_draft_with_non_finite_values_changes_nothing(pairs, monkeypatch):
     assert generation.scheduler.num_preemptions == 1
     cache = generation.runner.self_cache
     generation.runner.clear(*generation.scheduler.blocks.take_blocks_to_clear())
-    assert all(torch.isfinite(tensor).all() for tensor in (*cache.keys, *cache.values))
+    assert all(torch.isfinite(tensor).all() for tensor in cache.tensors)
 
 
 def test_a_failing_drafter_stops_drafting(pairs, caplog):
@@ -240,7 +259,7 @@ def test_a_draft_model_with_non_finite_logits_stops_drafting(pairs):
     assert [results.texts(i) for i in range(4)] == [reference(pair, prompt, max_new_tokens=20)[0] for prompt in PROMPTS]
     assert counts(one) == (0, 0)
     cache = one.models["gpt2"].generation.drafter.runner.self_cache
-    assert all(torch.isfinite(tensor).all() for tensor in (*cache.keys, *cache.values))
+    assert all(torch.isfinite(tensor).all() for tensor in cache.tensors)
 
 
 def test_a_full_draft_pool_leaves_requests_without_drafts(pairs):
