@@ -1,7 +1,7 @@
 """Measure the time of a decode step by context length: `python -m benchmarks.context --checkpoint DIR`.
 
 Prints JSON: for each number of rows, the milliseconds of a step at each context, and their largest distance from a
-straight line.
+straight line. With `--kv-cache-dtypes auto int8`, the KV caches take turns, so that other load affects both equally.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,26 +32,36 @@ def load(checkpoint: Path, precision: str) -> LoadedModel:
 
 
 @torch.inference_mode()
-def curve(model: LoadedModel, rows: int, contexts: tuple[int, ...], steps: int) -> dict[str, Any]:
-    """Median step time at each context. The contexts alternate, so that other load affects all equally."""
+def curves(
+    model: LoadedModel, rows: int, contexts: tuple[int, ...], steps: int, cache_dtypes: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Median step time at each context, by cache dtype. Contexts and caches alternate under one load."""
     transformer, device = model.transformer, torch.device("cpu")
-    blocks = rows * -(-contexts[-1] // BLOCK_SIZE)
-    cache = KVCache(transformer.self_attention_layers(), blocks, BLOCK_SIZE, transformer.attention_dtype, device)
-    times: dict[int, list[float]] = {context: [] for context in contexts}
+    layers, blocks = transformer.self_attention_layers(), rows * -(-contexts[-1] // BLOCK_SIZE)
+    dtypes = {name: torch.int8 if name == "int8" else transformer.attention_dtype for name in cache_dtypes}
+    caches = {name: KVCache(layers, blocks, BLOCK_SIZE, dtype, device) for name, dtype in dtypes.items()}
+    times: dict[tuple[str, int], list[float]] = {(name, context): [] for name in caches for context in contexts}
     for number in range(steps + 1):
         for context in contexts:
             batch = decode_batch(rows, context, BLOCK_SIZE, device, model.config.vocab_size)
-            started = time.perf_counter()
-            transformer.logits(transformer.decode(batch, cache).hidden).argmax(-1)
-            if number:
-                times[context].append(time.perf_counter() - started)
-    medians = [statistics.median(times[context]) for context in contexts]
-    return {
-        "rows": rows,
-        "contexts": list(contexts),
-        "step_ms": [seconds * 1e3 for seconds in medians],
-        "deviation": deviation(list(contexts), medians),
-    }
+            for name, cache in caches.items():
+                started = time.perf_counter()
+                transformer.logits(transformer.decode(batch, cache).hidden).argmax(-1)
+                if number:
+                    times[name, context].append(time.perf_counter() - started)
+    found = []
+    for name in caches:
+        medians = [statistics.median(times[name, context]) for context in contexts]
+        found.append(
+            {
+                "rows": rows,
+                "kv_cache_dtype": name,
+                "contexts": list(contexts),
+                "step_ms": [seconds * 1e3 for seconds in medians],
+                "deviation": deviation(list(contexts), medians),
+            }
+        )
+    return found
 
 
 def deviation(xs: list[int], ys: list[float]) -> float:
@@ -64,17 +75,20 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--precisions", nargs="+", default=["float32"], choices=["float32", "bfloat16", "int8", "int4"])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--kv-cache-dtypes", nargs="+", default=["auto"], choices=["auto", "int8"])
     parser.add_argument("--longest", type=int, default=CONTEXTS[-1], help="longest context, in tokens")
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     contexts = tuple(context for context in CONTEXTS if context <= given.longest)
-    curves = []
+    found = []
     for precision in given.precisions:
         model = load(given.checkpoint, precision)
-        curves += [{"precision": precision, **curve(model, rows, contexts, given.steps)} for rows in given.rows]
-    print(json.dumps(curves))
+        for rows in given.rows:
+            own = curves(model, rows, contexts, given.steps, given.kv_cache_dtypes)
+            found += [{"precision": precision, **one} for one in own]
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class CachedAlignmentStepInputs(RaggedStepInputs):
         return super()._make_metadata(pattern)
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
-        key, value = self._cache.read(layer, self._slots)
+        key, value = self._cache.read(layer, self._slots, query.dtype)
         chosen = [head for own, head in self._heads if own == layer]
         if chosen:
             weights = _weights(attention, query, key)

@@ -35,6 +35,7 @@ class ProgramKey(NamedTuple):
     all_rows: whether all rows are output rows.
     dtype: dtype of the hidden states.
     with_logits: whether the program also computes logits and their top k.
+    has_int8_cache: whether keys and values are cached in int8.
     """
 
     kind: StepKind
@@ -42,6 +43,7 @@ class ProgramKey(NamedTuple):
     all_rows: bool
     dtype: torch.dtype
     with_logits: bool
+    has_int8_cache: bool = False
 
 
 class Executor:
@@ -126,7 +128,9 @@ class Executor:
         """
         if step.kind is None or not ops.programs_are_enabled:
             return None
-        key = ProgramKey(step.kind, reads_tokens, step.output_rows is None, like.dtype, with_logits)
+        key = ProgramKey(
+            step.kind, reads_tokens, step.output_rows is None, like.dtype, with_logits, step.has_int8_cache
+        )
         if key not in self._programs:
             self._programs[key] = self._trace(key, like.shape[1]) if ops.runs_kernels(like) else None
         return self._programs[key]
@@ -150,7 +154,7 @@ class Executor:
             x = self._stack.embedding(token_ids, positions)
         else:
             x = trace.input("hidden", key.dtype, width)
-        step = SymbolicStepInputs(trace, self._stack.config, key.kind, key.all_rows)
+        step = SymbolicStepInputs(trace, self._stack.config, key.kind, key.all_rows, key.has_int8_cache)
         if key.reads_tokens:
             self._stack.set_layer_inputs(step, cast(Tensor, token_ids), cast(Tensor, x))
         elif self._stack.per_layer is not None:

@@ -9,17 +9,21 @@ from torch import Tensor
 
 from models.backends import interface as ops
 from models.config import AttentionConfig
+from models.int8_slots import CacheSide, Int8Slots
 
 
 class KVCache:
     """Keys and values of all layers of one stack, in blocks of `block_size` token slots.
 
-    Per layer one tensor for keys and one for values: [blocks, block_size, kv_heads, head_dim]. They are the same tensor
-    where keys serve as values, and those of an earlier layer where a layer reads its keys and values.
+    Per layer one side for keys and one for values: a tensor [blocks, block_size, kv_heads, head_dim], or `Int8Slots`.
+    They are the same side where keys serve as values, and those of an earlier layer where a layer reads its keys and
+    values.
     Zeroed at the start and again by `clear`, so that no masked slot ever holds a NaN.
 
-    addresses: for each role of the cache, "self" or "cross", the program inputs: the memory address of each tensor, by
-        the name (role, "keys" or "values", layer).
+    dtype: of keys and values; int8 rounds them with a scale for each slot and head.
+    addresses: for each role of the cache, "self" or "cross", the program inputs: the block size, by the name
+        (role, "block_size"), and the memory address of each tensor, by the name (role, "keys" or "values", layer), for
+        scales (role, "key_scales" or "value_scales", layer).
     """
 
     def __init__(
@@ -33,38 +37,50 @@ class KVCache:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.dtype = dtype
-        self.keys: list[Tensor] = []
-        self.values: list[Tensor] = []
+        self.device = device
+        self.keys: list[CacheSide] = []
+        self.values: list[CacheSide] = []
         for layer in layers:
             if layer.key_value_layer is not None:
                 self.keys.append(self.keys[layer.key_value_layer])
                 self.values.append(self.values[layer.key_value_layer])
                 continue
-            shape = num_blocks, block_size, layer.num_kv_heads, layer.head_dim
-            self.keys.append(torch.zeros(shape, dtype=dtype, device=device))
-            new = None if layer.values_are_keys else torch.zeros(shape, dtype=dtype, device=device)
-            self.values.append(self.keys[-1] if new is None else new)
-        self._tensors = tuple({id(tensor): tensor for tensor in (*self.keys, *self.values)}.values())
-        sides = (("keys", self.keys), ("values", self.values))
-        self.addresses: dict[str, dict[Hashable, int]] = {
-            role: {(role, side, layer): one.data_ptr() for side, tensors in sides for layer, one in enumerate(tensors)}
-            for role in ("self", "cross")
-        }
+            self.keys.append(self._side(layer))
+            self.values.append(self.keys[-1] if layer.values_are_keys else self._side(layer))
+        self._sides = tuple({id(side): side for side in (*self.keys, *self.values)}.values())
+        self.addresses = {role: self._addresses(role) for role in ("self", "cross")}
+
+    @property
+    def is_int8(self) -> bool:
+        return self.dtype == torch.int8
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors of the cache. The first dimension of each is the block."""
+        return [
+            tensor
+            for side in self._sides
+            for tensor in ((side.codes, side.scales) if isinstance(side, Int8Slots) else (side,))
+        ]
 
     @staticmethod
     def block_bytes(layers: Sequence[AttentionConfig], block_size: int, dtype: torch.dtype) -> int:
         """Memory of one block in all layers, keys and values together."""
+        scale_bytes = torch.bfloat16.itemsize if dtype == torch.int8 else 0
         own = [layer for layer in layers if layer.key_value_layer is None]
-        numbers = sum(layer.num_kv_heads * layer.head_dim * (1 if layer.values_are_keys else 2) for layer in own)
-        return numbers * block_size * dtype.itemsize
+        slot_bytes = sum(
+            (1 if layer.values_are_keys else 2) * layer.num_kv_heads * (layer.head_dim * dtype.itemsize + scale_bytes)
+            for layer in own
+        )
+        return block_size * slot_bytes
 
     def write(self, layer: int, slot_mapping: Tensor, key: Tensor, value: Tensor) -> None:
         """Store new keys and values. slot_mapping: [tokens], int64. key, value: [tokens, kv_heads, head_dim]."""
         ops.write_slots(self.keys[layer], self.values[layer], slot_mapping, key, value)
 
-    def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, layer: int, slots: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Copies of the keys and values at `slots`, [tokens], int64: two tensors [tokens, kv_heads, head_dim]."""
-        return self.keys[layer].flatten(0, 1)[slots], self.values[layer].flatten(0, 1)[slots]
+        return _read(self.keys[layer], slots, dtype), _read(self.values[layer], slots, dtype)
 
     def copy_blocks(self, copies: Sequence[tuple[int, int, int, int]]) -> None:
         """Copy slots between blocks in every layer, for a copy on write.
@@ -72,13 +88,38 @@ class KVCache:
         copies: (source block, destination block, first slot, end). Slots before the first are already equal in both
             blocks; slots from `end` on are unused.
         """
-        if copies and self._tensors:
-            ops.copy_blocks(self._tensors, copies)
+        if not copies or not self._sides:
+            return
+        ops.copy_blocks([side.codes if isinstance(side, Int8Slots) else side for side in self._sides], copies)
+        if self.is_int8:
+            # The scales of a block are few, and not in the order of slots: all of them are copied, as one slot.
+            scales = [side.scales.flatten(1)[:, None, None] for side in self._sides if isinstance(side, Int8Slots)]
+            ops.copy_blocks(scales, [(source, destination, 0, 1) for source, destination, _, _ in copies])
 
     def clear(self, blocks: Sequence[int]) -> None:
         """Fill blocks with zeros, because they may hold NaN or infinity."""
         if not blocks or not self.keys:
             return
-        index = torch.tensor(blocks, device=self.keys[0].device)
-        for tensor in self._tensors:
+        index = torch.tensor(blocks, device=self.device)
+        for tensor in self.tensors:
             tensor[index] = 0
+
+    def _side(self, layer: AttentionConfig) -> CacheSide:
+        shape = (self.num_blocks, self.block_size, layer.num_kv_heads, layer.head_dim)
+        if self.is_int8:
+            return Int8Slots.zeros(*shape, self.device)
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+    def _addresses(self, role: str) -> dict[Hashable, int]:
+        addresses: dict[Hashable, int] = {(role, "block_size"): self.block_size}
+        for name, sides in (("key", self.keys), ("value", self.values)):
+            for layer, side in enumerate(sides):
+                numbers = side.codes if isinstance(side, Int8Slots) else side
+                addresses[role, f"{name}s", layer] = numbers.data_ptr()
+                if isinstance(side, Int8Slots):
+                    addresses[role, f"{name}_scales", layer] = side.scales.data_ptr()
+        return addresses
+
+
+def _read(side: CacheSide, slots: Tensor, dtype: torch.dtype) -> Tensor:
+    return side.read(slots, dtype) if isinstance(side, Int8Slots) else side.flatten(0, 1)[slots].to(dtype)

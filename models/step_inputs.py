@@ -20,6 +20,7 @@ from models.backends.cpu.attention_view import CpuAttentionView
 from models.backends.cpu.trace import NotTraceable, ProgramInput, SymbolicMetadata, Trace
 from models.batch import AudioBatch, DecoderBatch, EncoderBatch
 from models.config import AttentionConfig, BucketBiasConfig, QueryScale, RopeConfig, StackConfig
+from models.int8_slots import CacheSide, Int8Slots
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
 from models.layers.full_sequence_attention import FullSequenceAttention
@@ -62,10 +63,12 @@ class StepInputs(ABC):
     layer_inputs: [tokens, layers, width], model dtype, a vector of each token for each layer; None for none.
 
     kind: which program runs such steps, or None where they run eagerly.
+    has_int8_cache: whether keys and values are cached in int8.
     static_inputs: program inputs that do not change between steps; `dynamic_inputs` returns the others.
     """
 
     kind: StepKind | None = None
+    has_int8_cache = False
     static_inputs: tuple[Mapping[Hashable, int], ...] = ()
 
     def __init__(
@@ -340,6 +343,7 @@ class PagedStepInputs(StepInputs):
         super().__init__(encodings, output_rows, len(config.layers), batch.adapters)
         self._cache_layers = config.cache_layers
         self._batch, self._cache, self._cross_cache, self._state_memory = batch, cache, cross_cache, state_memory
+        self.has_int8_cache = cache.is_int8
         self.static_inputs = (cache.addresses["self"],)
         if cross_cache is not None:
             self.static_inputs += (cross_cache.addresses["cross"],)
@@ -419,10 +423,14 @@ class SymbolicStepInputs(StepInputs):
     """Step inputs for tracing a program, which then runs all steps of one kind. Its tensors are program inputs.
 
     all_rows: whether the steps return all rows; otherwise they return their output rows.
+    has_int8_cache: see `StepInputs`.
     """
 
-    def __init__(self, trace: Trace, config: StackConfig, kind: StepKind, all_rows: bool) -> None:
+    def __init__(
+        self, trace: Trace, config: StackConfig, kind: StepKind, all_rows: bool, has_int8_cache: bool = False
+    ) -> None:
         self._trace, self._config, self._is_paged = trace, config, kind == "paged"
+        self.has_int8_cache = has_int8_cache
         rows = None if all_rows else trace.input("rows", torch.int64, count=ProgramInput("num_rows"))
         scales = {one: trace.input(("query scale", one), torch.float32, 1) for one in config.query_scales}
         encodings = PositionEncodings(
@@ -496,8 +504,15 @@ class SymbolicStepInputs(StepInputs):
         ]
         return mixer.step(projections, states, cast(Tensor, self._trace.input("state slots", torch.int64)))
 
-    def _caches(self, cache: str, layer: int, attention: Attention) -> tuple[Tensor, Tensor]:
+    def _caches(self, cache: str, layer: int, attention: Attention) -> tuple[CacheSide, CacheSide]:
         """Keys and values of a layer: [slots, kv_heads, head_dim]. Kernels ignore their dtype for the query's."""
-        shape = attention.config.num_kv_heads, attention.config.head_dim
-        keys, values = (self._trace.input((cache, side, layer), torch.float32, *shape) for side in ("keys", "values"))
-        return cast(Tensor, keys), cast(Tensor, values)
+        return self._cache_side(cache, "key", layer, attention), self._cache_side(cache, "value", layer, attention)
+
+    def _cache_side(self, cache: str, side: str, layer: int, attention: Attention) -> CacheSide:
+        heads, dim = attention.config.num_kv_heads, attention.config.head_dim
+        if not self.has_int8_cache:
+            return cast(Tensor, self._trace.input((cache, f"{side}s", layer), torch.float32, heads, dim))
+        codes = self._trace.input((cache, f"{side}s", layer), torch.int8, heads, dim)
+        scales = self._trace.input((cache, f"{side}_scales", layer), torch.bfloat16)
+        block_size = ProgramInput((cache, "block_size"))
+        return Int8Slots(cast(Tensor, codes), cast(Tensor, scales), cast(int, block_size))

@@ -32,7 +32,8 @@ REPEATED = frozenset({"adapter"})
 METAVARS = {
     "adapter": "NAME=PATH_OR_HUB_ID@MODEL",
     "quantize": "[NAME=]KIND",
-    "speculative": "NAME=METHOD",
+    "kv_cache_dtype": "[NAME=]int8|auto",
+    "speculative": "[NAME=]METHOD",
     "languages": "[NAME=]SOURCE-TARGET",
     "rerank_prompts": "NAME=PROMPT",
 }
@@ -130,7 +131,10 @@ def _fill_check(parser: _Parser) -> None:
     parser.add_argument(
         "path", metavar="[NAME=]PATH_OR_HUB_ID", help="Directory or Hugging Face Hub id of the checkpoint."
     )
-    _add_flags(parser, ["device", "dtype", "quantize", "languages", "rerank_prompts", "kv_cache_memory", "threads"])
+    _add_flags(
+        parser,
+        ["device", "dtype", "quantize", "languages", "rerank_prompts", "kv_cache_memory", "kv_cache_dtype", "threads"],
+    )
     parser.set_defaults(run=_check)
 
 
@@ -318,7 +322,9 @@ def _check(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
     if info.kv_blocks:
         pools = ", ".join(f"{pool} {blocks} blocks" for pool, blocks in info.kv_blocks.items() if pool != "state")
         states = f", {info.kv_blocks['state']} states" if "state" in info.kv_blocks else ""
-        rows.append(("KV cache", f"{info.kv_bytes / 2**20:,.1f} MiB ({pools} of {info.block_size} tokens{states})"))
+        dtype = f", {info.kv_cache_dtype}" if info.kv_cache_dtype != "auto" else ""
+        size = f"{info.kv_bytes / 2**20:,.1f} MiB{dtype}"
+        rows.append(("KV cache", f"{size} ({pools} of {info.block_size} tokens{states})"))
     rows += [("languages", ", ".join(model.languages()[:12]))] if model.languages() else []
     problems = (shortage(info), model.language_problem, model.late_interaction_problem)
     rows += [("warning", problem) for problem in problems if problem is not None]

@@ -28,6 +28,7 @@ from server.ipc.client import EngineClient
 from server.ipc.descriptions import (
     Device,
     EngineOptions,
+    KVCacheDType,
     ModelSpec,
     Quantization,
     Speculation,
@@ -129,7 +130,7 @@ class Server:
             self.texts[adapter.name] = self.texts[adapter.model]
         for name, speculation in self.speculations.items():
             directory = self.directories.get(speculation.draft_model) or Path(speculation.draft_directory)
-            if speculation != Speculation():
+            if speculation.draft_model or speculation.draft_directory:
                 draft = await asyncio.to_thread(checkpoint_text.load, f"{name} draft", directory)
                 checkpoint_text.check_same_tokens(name, self.texts[name], draft)
 
@@ -258,14 +259,20 @@ def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> di
     cannot be found.
     """
     found = {}
+    if "ngram" in settings.speculative:
+        found = dict.fromkeys(directories, Speculation(is_optional=True))
     for entry in settings.speculative:
-        name, _, method = entry.partition("=")
+        name, is_named, method = entry.partition("=")
+        if not is_named:
+            continue
         draft = method.removeprefix("draft:")
         if name not in directories:
             raise StartError(f"speculative: no model is named {name!r}, only {', '.join(directories)}")
         if draft == name:
             raise StartError(f"speculative: {name!r} is its own draft model, which saves no time")
-        if method == "ngram":
+        if method == "off":
+            found.pop(name, None)
+        elif method == "ngram":
             found[name] = Speculation()
         elif draft in directories:
             found[name] = Speculation(draft_model=draft)
@@ -309,6 +316,8 @@ def _pool(
     adapters: Sequence[AdapterSource] = (),
     answering: Collection[str] = (),
 ) -> WorkerPool:
+    names = list(directories)
+    cache_dtypes = _by_model("kv_cache_dtype", settings.kv_cache_dtype, names)
     options = EngineOptions(
         max_batch_tokens=settings.max_batch_tokens,
         max_encode_tokens=settings.max_encode_tokens,
@@ -318,6 +327,7 @@ def _pool(
         threads=settings.threads,
         prefix_cache=settings.prefix_cache,
         speculative_tokens=settings.speculative_tokens,
+        kv_cache_dtype=cast(KVCacheDType, cache_dtypes.get("", "auto")),
     )
     limits = SupervisorLimits(
         stale_seconds=settings.stale_seconds,
@@ -325,34 +335,35 @@ def _pool(
         loading_hang_seconds=settings.loading_hang_seconds,
         max_failures=settings.max_restarts,
     )
-    quantized = _quantized_models(settings.quantize, list(directories))
+    quantized = _by_model("quantize", settings.quantize, names)
     specs = [
         ModelSpec(
             name,
             str(directory),
             settings.dtype,
-            quantized.get(name),
+            cast("Quantization | None", quantized.get(name, quantized.get(""))),
             speculations.get(name),
             {adapter.name: str(adapter.directory) for adapter in adapters if adapter.model == name},
             name in answering,
+            cast("KVCacheDType | None", cache_dtypes.get(name)),
         )
         for name, directory in directories.items()
     ]
     return WorkerPool(specs, settings.device, options, client, settings.workers, limits, worker, settings.grace_seconds)
 
 
-def _quantized_models(entries: Sequence[str], names: Sequence[str]) -> dict[str, Quantization]:
-    """Quantization of each model by the entries of `--quantize`. An entry with a name goes before one without.
+def _by_model(setting: str, entries: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Values of `NAME=VALUE` entries by the name of the model, and of an entry without a name by an empty name.
 
     Raises StartError for a model that is not served.
     """
-    quantized: dict[str, Quantization] = {}
-    for entry in sorted(entries, key=lambda entry: "=" in entry):
-        name, is_named, kind = entry.rpartition("=")
+    found: dict[str, str] = {}
+    for entry in entries:
+        name, is_named, value = entry.rpartition("=")
         if is_named and name not in names:
-            raise StartError(f"quantize: no model is named {name!r}, only {', '.join(names)}")
-        quantized.update(dict.fromkeys([name] if is_named else names, cast(Quantization, kind)))
-    return quantized
+            raise StartError(f"{setting}: no model is named {name!r}, only {', '.join(names)}")
+        found[name] = value
+    return found
 
 
 def _tracing(settings: Settings) -> Tracing | None:

@@ -141,8 +141,9 @@ class Settings(BaseSettings):
     )
     speculative: Speculations = Field(
         default=[],
-        description="Speculative decoding of a model: NAME=ngram drafts tokens that followed the same tokens before, "
-        "NAME=draft:MODEL_OR_PATH drafts them with a smaller model. Separate entries by commas.",
+        description="Speculative decoding: ngram drafts tokens that followed the same tokens before, for all models "
+        "that can use drafts; NAME=ngram, NAME=draft:MODEL_OR_PATH (a smaller model drafts) and NAME=off choose by "
+        "model. Separate entries by commas.",
     )
     languages: Languages = Field(
         default=[],
@@ -155,7 +156,11 @@ class Settings(BaseSettings):
         "bge-reranker-gemma, mxbai-rerank-v2, or a JSON file with a prompt. They do not generate text. Separate "
         "entries by commas.",
     )
-    speculative_tokens: Count = Field(default=4, description="Maximum number of tokens drafted per step.")
+    speculative_tokens: Count | None = Field(
+        default=None,
+        description="Maximum number of tokens drafted per step and sequence; by default 15 with ngram, which drafts "
+        "only as many as pay, and 4 with a draft model.",
+    )
 
     host: str = Field(
         default="127.0.0.1",
@@ -248,6 +253,11 @@ class Settings(BaseSettings):
     kv_cache_memory: Size = Field(
         default=1 << 30, description="Memory for the KV cache of all models, such as 512M, in each worker."
     )
+    kv_cache_dtype: Names = Field(
+        default=[],
+        description="Data type of keys and values in the KV cache: int8 for all models, or NAME=int8 and NAME=auto "
+        "entries separated by commas. int8 takes half the memory of bfloat16; auto is the data type of attention.",
+    )
     block_size: Count = Field(default=32, description="Number of tokens in a KV block.")
     prefix_cache: bool = Field(default=True, description="Reuse the KV blocks of prompts with the same beginning.")
     threads: int = Field(
@@ -302,14 +312,19 @@ class Settings(BaseSettings):
             if entry.rpartition("=")[2] not in get_args(Quantization):
                 kinds = ", ".join(get_args(Quantization))
                 raise ValueError(f"quantize: write one of {kinds}, or NAME= and one of them, not {entry!r}")
+        for entry in self.kv_cache_dtype:
+            if entry.rpartition("=")[2] not in ("int8", "auto"):
+                raise ValueError(f"kv_cache_dtype: write int8, auto, NAME=int8 or NAME=auto, not {entry!r}")
         for entry in self.adapter:
             name, _, source = entry.partition("=")
             path, _, model = source.rpartition("@")
             if not MODEL_NAME.fullmatch(name) or not path or not MODEL_NAME.fullmatch(model):
                 raise ValueError(f"adapter: write NAME=PATH_OR_HUB_ID@MODEL, not {entry!r}")
         for entry in self.speculative:
-            if not re.fullmatch("[^=]+=(ngram|draft:.+)", entry):
-                raise ValueError(f"speculative: write NAME=ngram or NAME=draft:MODEL_OR_PATH, not {entry!r}")
+            if not re.fullmatch("ngram|[^=]+=(ngram|off|draft:.+)", entry):
+                raise ValueError(
+                    f"speculative: write ngram, NAME=ngram, NAME=draft:MODEL_OR_PATH or NAME=off, not {entry!r}"
+                )
         for entry in self.rerank_prompts:
             if not re.fullmatch("[^=]+=.+", entry):
                 raise ValueError(f"rerank_prompts: write NAME=PROMPT, not {entry!r}")
@@ -318,9 +333,10 @@ class Settings(BaseSettings):
                 raise ValueError(
                     f"cors_origins: write origins as https://example.com or http://localhost:3000, not {origin!r}"
                 )
+        named_speculative = [entry for entry in self.speculative if "=" in entry]
         models, adapters, speculative, rerankers = (
             [entry.partition("=")[0] for entry in entries]
-            for entries in (self.models, self.adapter, self.speculative, self.rerank_prompts)
+            for entries in (self.models, self.adapter, named_speculative, self.rerank_prompts)
         )
         _check_unique("models", models)
         _check_unique("adapter", adapters, models)

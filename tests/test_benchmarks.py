@@ -9,9 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from benchmarks import __main__ as command
-from benchmarks import checkpoints, goals, machine, plan, profile, vocabulary, workloads
+from benchmarks import checkpoints, goals, machine, plan, profile, speculation, vocabulary, workloads
 from benchmarks.contestants import http_server, llama_cpp
 from benchmarks.contestants.contract import Refused, Subject
 from benchmarks.context import deviation
@@ -21,6 +22,8 @@ from benchmarks.plan import Contest
 from benchmarks.process import ContestantProcess
 from benchmarks.summary import Summary
 from server.client.bench import chart
+from server.engine.loading import load
+from server.ipc.descriptions import ModelSpec
 from server.text.load import load_tokenizer
 
 
@@ -250,3 +253,12 @@ def test_profile_lists_the_parts(
     shown = capsys.readouterr().out
     for part in ("A, llama-tiny, int8", "E, minilm-tiny, float32", "products, floor", "attention", "rest"):
         assert part in shown
+
+
+def test_drafts_are_measured_on_texts_that_repeat_and_on_others(tmp_path: Path) -> None:
+    spec = ModelSpec("model", str(checkpoints.make("llama-tiny", tmp_path)), "float32")
+    loaded = load(spec, torch.device("cpu"), lambda done, total: None)
+    code, chance = speculation.measure(loaded, ["code", "chance"], [1], turns=1)
+    assert code["repeats"] and not chance["repeats"]
+    assert code["accepted"] > 0.5 * code["drafted"] > 100 and chance["accepted"] < 20
+    assert all(row["ratio"] > 0 for row in (code, chance))

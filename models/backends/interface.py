@@ -37,6 +37,7 @@ from models.backends.torch import sampling as torch_sampling
 from models.backends.torch.quantization import quantize_int4
 from models.backends.torch.sampling import Drawn, Filters
 from models.config import Activation, MixtureOfExpertsConfig, RouterConfig
+from models.int8_slots import CacheSide
 from models.layers.activations import activate
 from models.logits import LogitsTopK
 from models.tensor_memory import PRIVATE, TensorMemory
@@ -57,7 +58,7 @@ _kernels = kernels_are_built
 
 
 class QuantizationUnavailable(ValueError):
-    """`--quantize` was requested, but no kernel computes quantised products on this device."""
+    """A setting asks for int8 or int4, but no kernel computes with them on this device."""
 
 
 class Convolution(NamedTuple):
@@ -315,7 +316,22 @@ def check_quantization(dtype: torch.dtype, device: torch.device, quantization: Q
 
     Without one, a quantised product would be slower than a float product.
     """
-    if quantization is None or _has_kernels(dtype, device):
+    if quantization is not None:
+        _check_kernels_of(f"--quantize {quantization}", dtype, device)
+
+
+def check_int8_cache(dtype: torch.dtype, device: torch.device) -> None:
+    """Raises QuantizationUnavailable where the backend has no kernel that reads int8 keys and values.
+
+    Without one, attention would first convert all of them.
+    dtype: of queries, keys and values.
+    """
+    _check_kernels_of("--kv-cache-dtype int8", dtype, device)
+
+
+def _check_kernels_of(setting: str, dtype: torch.dtype, device: torch.device) -> None:
+    """Raises QuantizationUnavailable where the compiled kernels do not run. setting: the setting that needs them."""
+    if _has_kernels(dtype, device):
         return
     if device.type != "cpu":
         reason = f"the model runs on {device.type}"
@@ -323,9 +339,7 @@ def check_quantization(dtype: torch.dtype, device: torch.device, quantization: Q
         reason = why_kernels_are_missing()
     else:
         reason = f"the model computes in {str(dtype).removeprefix('torch.')}"
-    raise QuantizationUnavailable(
-        f"--quantize {quantization} needs a CPU, float32 or bfloat16, and the compiled kernels: {reason}"
-    )
+    raise QuantizationUnavailable(f"{setting} needs a CPU, float32 or bfloat16, and the compiled kernels: {reason}")
 
 
 def kernels_version() -> str:
@@ -455,10 +469,10 @@ def xielu(x: Tensor, shape: XieluShape) -> Tensor:
     return backend(x).xielu(x, shape)  # type: ignore[no-any-return]
 
 
-def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:
+def write_slots(key_cache: CacheSide, value_cache: CacheSide, slots: Tensor, key: Tensor, value: Tensor) -> None:
     """Store new keys and values in a paged cache.
 
-    key_cache, value_cache: [blocks, block_size, kv_heads, head_dim].
+    key_cache, value_cache: [blocks, block_size, kv_heads, head_dim], or both in int8.
     slots: [tokens], int64: `block * block_size + offset`.
     key, value: [tokens, kv_heads, head_dim].
     """
@@ -472,7 +486,8 @@ def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, 
     copies: (source block, destination block, first slot, end). More slots of the block may be copied. No destination is
         a source.
     """
-    backend(caches[0]).copy_blocks(caches, copies)
+    copying = cpu_operations if _kernels and caches[0].is_cpu else torch_operations
+    copying.copy_blocks(caches, copies)
 
 
 def ragged_attention(
@@ -496,8 +511,8 @@ def ragged_attention(
 
 def paged_attention(
     query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    key_cache: CacheSide,
+    value_cache: CacheSide,
     metadata: AttentionMetadata,
     scale: float,
     cap: float | None = None,
@@ -505,8 +520,8 @@ def paged_attention(
 ) -> Tensor:
     """Attention over keys and values in the blocks of a cache, those of the current step included.
 
-    query: [tokens, heads, head_dim]. key_cache, value_cache: [blocks, block_size, kv_heads, head_dim]. Every slot of a
-        row's blocks must hold finite numbers, also beyond the row's length.
+    query: [tokens, heads, head_dim]. key_cache, value_cache: [blocks, block_size, kv_heads, head_dim], or both in int8.
+        Every slot of a row's blocks must hold finite numbers, also beyond the row's length.
         Both caches may be the same tensor.
     scale, cap, sinks: as for `ragged_attention`.
     Returns [tokens, heads, head_dim].

@@ -25,6 +25,7 @@ LOAD_SETTINGS = {
     "dtype": "auto, float32, bfloat16 or float16",
     "quantize": "int8, int4, int4-64 or int4-128: round the weights to 8 or 4 bits",
     "kv_cache_memory": "memory for keys and values, such as 512M",
+    "kv_cache_dtype": "int8: keys and values in half the memory of bfloat16",
     "threads": "number of torch threads",
 }
 """Settings of the server that are flags beside --load."""

@@ -18,6 +18,7 @@ from server.engine.runner import Runner
 from server.engine.scheduler import Schedule, ScheduledRow
 from server.engine.selection import SamplingPosition, choose
 from server.engine.sequence import CachedSequence, SequenceGroup
+from server.engine.step_costs import StepCosts
 
 
 @dataclass(slots=True, eq=False)
@@ -55,13 +56,14 @@ class ModelDrafter:
     ) -> None:
         self.runner = runner
         self.pool = pool
+        self.costs: StepCosts | None = None
         self.num_tokens = num_tokens
         self.max_batch_tokens = max_batch_tokens
         self.context_tokens = context_tokens
         self._sequences: dict[SequenceGroup, _DraftSequence] = {}
 
     @torch.inference_mode()
-    def propose(self, groups: Sequence[SequenceGroup]) -> None:
+    def propose(self, groups: Sequence[SequenceGroup], num_rows: int) -> None:
         budget = self.max_batch_tokens
         rows = []
         for group in groups:
@@ -100,10 +102,7 @@ class ModelDrafter:
             row.sequence.num_computed_tokens += row.num_tokens
         if not ready:
             return []
-        places = [
-            SamplingPosition(row.group, row.sequence.tokens, len(row.sequence.tokens) - row.group.num_prompt_tokens)
-            for row in ready
-        ]
+        places = [SamplingPosition(row.group, row.sequence.tokens, len(row.sequence.tokens)) for row in ready]
         logits, top_k = output.logits, output.top_k
         if logits is None or top_k is None:
             logits, top_k = model.logits_top_k(output.hidden, LogitsRequest())

@@ -7,24 +7,43 @@ model generate several tokens in one step. Source: Leviathan et al. 2023, arXiv:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Protocol
 
 from server.engine.block_manager import BlockManager
+from server.engine.ngrams import ModelRates, NgramText
 from server.engine.sequence import SequenceGroup
+from server.engine.step_costs import StepCosts
 
-NGRAM_TOKENS = (4, 3, 2)
-"""Lengths of the n-grams that are looked up, longest first. Drafts after a single token are seldom right."""
+DRAFT_TOKENS, NGRAM_DRAFT_TOKENS = 4, 15
+"""Longest drafts where the settings name no limit: of a draft model, which computes each token, and of n-grams."""
+MAX_DRAFTING_ROWS = 32
+"""With more rows a step computes so much that one more token costs about as much as it brings. N-grams are then not
+looked up, because that takes microseconds per row."""
+MAX_STEP_TOKENS = 64
+"""Tokens of a step with drafts: for as many rows the logits are computed within the step's program."""
+MIN_GAIN = 1.02
+"""Smallest gain in tokens per second for which a step has drafts."""
 
 
 class Drafter(Protocol):
-    """Drafts the next tokens of groups without beams. pool: KV blocks of the drafter, None if it has no model."""
+    """Drafts the next tokens of groups without beams.
+
+    pool: KV blocks of the drafter, None if it has no model.
+    costs: learns the durations of steps, None if the drafter does not need them.
+    """
 
     @property
     def pool(self) -> BlockManager | None: ...
 
-    def propose(self, groups: Sequence[SequenceGroup]) -> None:
-        """Set `draft` of each group's sequence; it may stay empty. groups: those that decode in the next step."""
+    @property
+    def costs(self) -> StepCosts | None: ...
+
+    def propose(self, groups: Sequence[SequenceGroup], num_rows: int) -> None:
+        """Set `draft` of each group's sequence; it may stay empty.
+
+        groups: those that decode in the next step and accept drafts. num_rows: all decoding rows of the next step.
+        """
 
     def forget(self, group: SequenceGroup) -> None:
         """Drop the data of a group that has ended or gets no more drafts."""
@@ -38,55 +57,66 @@ def max_draft_tokens(group: SequenceGroup, num_tokens: int) -> int:
     return min(num_tokens, group.max_new_tokens - group.num_generated - 1)
 
 
-@dataclass(slots=True)
-class _NgramIndex:
-    """End position of the last occurrence of each n-gram.
-
-    ends: from n-gram to end position. The n-grams at the end of the text are not entered yet.
-    indexed: number of tokens of the text at the last update.
-    """
-
-    ends: dict[tuple[int, ...], int] = field(default_factory=dict)
-    indexed: int = 0
-
-
 class NgramDrafter:
     """Drafts the tokens that followed the previous occurrence of the n-gram at the end of the text.
 
-    The text consists of the source (of an encoder-decoder), the prompt and the generated tokens, in this order.
-    num_tokens: longest draft.
-    Source: Yang et al. 2023, arXiv:2304.04487.
+    Each step drafts as many tokens as pay: the tokens that are expected to be accepted, by the measured acceptance of
+    the text and of the model, against the measured cost of a wider step. Predictions are compared with the text even
+    while none is drafted, which costs microseconds, so that drafts begin as soon as the text begins to repeat.
+
+    num_tokens: longest draft of a sequence.
+    costs: durations of steps.
+    See docs/decisions/0088-drafts-that-pay.md.
     """
 
-    def __init__(self, num_tokens: int) -> None:
+    def __init__(self, num_tokens: int, costs: StepCosts | None = None) -> None:
         self.num_tokens = num_tokens
+        self.costs = StepCosts() if costs is None else costs
         self.pool: BlockManager | None = None
-        self._indices: dict[SequenceGroup, _NgramIndex] = {}
+        self._rates = ModelRates()
+        self._texts: dict[SequenceGroup, NgramText] = {}
 
-    def propose(self, groups: Sequence[SequenceGroup]) -> None:
+    def propose(self, groups: Sequence[SequenceGroup], num_rows: int) -> None:
+        if num_rows > MAX_DRAFTING_ROWS:
+            return
+        texts = []
         for group in groups:
             count = max_draft_tokens(group, self.num_tokens)
             if count > 0:
-                index = self._indices.setdefault(group, _NgramIndex())
-                text = [*group.source_token_ids, *group.sequences[0].tokens]
-                group.sequences[0].draft = self._draft(index, text, count)
+                text = self._texts.get(group)
+                if text is None:
+                    text = self._texts[group] = NgramText(group.source_token_ids, self._rates)
+                text.update(group.sequences[0].tokens, count)
+                if text.predicted:
+                    texts.append((group, text))
+        if texts and self.costs.has_baseline(num_rows):
+            lengths = draft_lengths([text.probabilities() for _, text in texts], num_rows, self.costs)
+            for (group, text), length in zip(texts, lengths, strict=True):
+                group.sequences[0].draft = text.predicted[:length]
 
     def forget(self, group: SequenceGroup) -> None:
-        self._indices.pop(group, None)
+        self._texts.pop(group, None)
 
-    @staticmethod
-    def _draft(index: _NgramIndex, text: Sequence[int], count: int) -> list[int]:
-        # The last n-grams are looked up before they are entered, so that they do not find themselves.
-        for end in range(max(index.indexed, min(NGRAM_TOKENS)), len(text)):
-            for length in NGRAM_TOKENS:
-                if length <= end:
-                    index.ends[tuple(text[end - length : end])] = end
-        index.indexed = len(text)
-        for length in NGRAM_TOKENS:
-            if length <= len(text):
-                found = index.ends.get(tuple(text[len(text) - length :]))
-                if found is not None:
-                    # If the draft reaches the end of the text, it continues as a repetition of the same period.
-                    period = len(text) - found
-                    return [text[found + place % period] for place in range(count)]
-        return []
+
+def draft_lengths(probabilities: Sequence[Sequence[float]], num_rows: int, costs: StepCosts) -> list[int]:
+    """Length of the draft of each sequence that gives the most tokens per second in the next step.
+
+    probabilities: for each sequence, the probability of each predicted token to be accepted, in falling order.
+    num_rows: rows of the step, each of which generates one token without drafts.
+    """
+    # The most probable tokens first. Those of one sequence stay in order, because their probabilities fall.
+    candidates = sorted(
+        ((probability, index) for index, row in enumerate(probabilities) for probability in row),
+        key=itemgetter(0),
+        reverse=True,
+    )
+    best, chosen, expected = MIN_GAIN * num_rows / costs.seconds(num_rows), 0, float(num_rows)
+    for count, (probability, _) in enumerate(candidates[: MAX_STEP_TOKENS - num_rows], 1):
+        expected += probability
+        rate = expected / costs.seconds(num_rows + count)
+        if rate > best:
+            best, chosen = rate, count
+    lengths = [0] * len(probabilities)
+    for _, index in candidates[:chosen]:
+        lengths[index] += 1
+    return lengths

@@ -191,6 +191,8 @@ class GenerationEngine:
             raise StepFailed from error
         seconds = time.monotonic() - started
         self.scheduler.prefill_budget.observe(num_decoding, num_prefill, seconds)
+        if self.drafter is not None and self.drafter.costs is not None and not num_prefill:
+            self.drafter.costs.observe(num_decoding, seconds)
         lags, self._beam_lags = self._beam_lags, []
         return StepTiming(
             self.name,
@@ -204,9 +206,10 @@ class GenerationEngine:
 
     def _propose_drafts(self, drafter: Drafter) -> None:
         """Draft tokens for the groups that decode in this step. If drafting fails, they decode without drafts."""
-        ready = [group for group in self.scheduler.running if group.accepts_drafts and group.is_ready_to_decode]
+        decoding = [group for group in self.scheduler.running if group.is_ready_to_decode]
+        ready = [group for group in decoding if group.accepts_drafts]
         try:
-            drafter.propose(ready)
+            drafter.propose(ready, sum(len(group.sequences) for group in decoding))
         except Exception:
             log.exception("drafting for %s failed; these requests continue without drafts", self.name)
             for group in ready:

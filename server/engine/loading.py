@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from models.backends import interface as ops
 from models.config import ConfigError, ConvolutionalEmbeddingConfig
+from models.int8_slots import MAX_INT8_HEAD
 from models.kv_cache import KVCache
 from models.loader import LoadedModel, load_model
 from models.state_memory import StateMemory
@@ -35,6 +36,7 @@ from server.ipc.descriptions import (
     DType,
     EngineOptions,
     GenerationInfo,
+    KVCacheDType,
     LabelledSpansInfo,
     LateInteractionInfo,
     ModelInfo,
@@ -80,10 +82,14 @@ class LoadedCheckpoint:
     device: torch.device
     seconds: float
 
-    @property
-    def kv_dtype(self) -> torch.dtype:
-        """Dtype of keys and values."""
-        return self.model.transformer.attention_dtype
+    def kv_cache_dtype(self, options: EngineOptions) -> KVCacheDType:
+        """The setting for the KV cache of this model."""
+        return self.spec.kv_cache_dtype or options.kv_cache_dtype
+
+    def kv_dtype(self, options: EngineOptions) -> torch.dtype:
+        """Dtype of keys and values in the cache."""
+        is_int8 = self.kv_cache_dtype(options) == "int8"
+        return torch.int8 if is_int8 else self.model.transformer.attention_dtype
 
     @property
     def generates(self) -> bool:
@@ -140,7 +146,7 @@ class LoadedCheckpoint:
         if cross := transformer.cross_attention_layers():
             pools["cross"] = (cross, self.source_tokens, 1)
         needs = {
-            name: pool_need(layers, self.kv_dtype, size, length, beams, rows)
+            name: pool_need(layers, self.kv_dtype(options), size, length, beams, rows)
             for name, (layers, length, beams) in pools.items()
         }
         if mixers := transformer.mixers():
@@ -173,6 +179,28 @@ def load(
     return LoadedCheckpoint(spec, model, dtype, device, time.monotonic() - started)
 
 
+def check_int8_cache(loaded: LoadedCheckpoint, options: EngineOptions) -> None:
+    """Raise LoadError for a model that cannot have the int8 KV cache that the settings ask for."""
+    if loaded.kv_cache_dtype(options) != "int8":
+        return
+    if not loaded.generates:
+        if loaded.spec.kv_cache_dtype == "int8":
+            raise LoadError(f"model {loaded.spec.name!r} has no KV cache: --kv-cache-dtype is for models that generate")
+        return
+    transformer = loaded.model.transformer
+    try:
+        ops.check_int8_cache(transformer.attention_dtype, loaded.device)
+    except ops.QuantizationUnavailable as error:
+        raise LoadError(f"model {loaded.spec.name!r}: {error}") from error
+    layers = (*transformer.self_attention_layers(), *transformer.cross_attention_layers())
+    widest = max((layer.head_dim for layer in layers), default=0)
+    if widest > MAX_INT8_HEAD:
+        raise LoadError(
+            f"model {loaded.spec.name!r}: --kv-cache-dtype int8 takes heads of at most {MAX_INT8_HEAD:,} numbers; "
+            f"its heads have {widest:,}"
+        )
+
+
 def build(
     loaded: LoadedCheckpoint, options: EngineOptions, share_bytes: int, drafter: Drafter | None = None
 ) -> tuple[ModelEngine, ModelInfo]:
@@ -187,6 +215,7 @@ def build(
     config, transformer = model.config, model.transformer
     blocks: dict[str, int] = {}
     caches: dict[str, KVCache] = {}
+    check_int8_cache(loaded, options)
     state_memory: StateMemory | None = None
     if loaded.generates:
         layers = {"self": transformer.self_attention_layers(), "cross": transformer.cross_attention_layers()}
@@ -206,7 +235,7 @@ def build(
             )
         try:
             caches = {
-                name: KVCache(layers[name], blocks[name], options.block_size, loaded.kv_dtype, loaded.device)
+                name: KVCache(layers[name], blocks[name], options.block_size, loaded.kv_dtype(options), loaded.device)
                 for name in layers
                 if name in blocks
             }
@@ -294,6 +323,7 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
         kv_blocks=blocks,
         kv_bytes=sum(count * needs[name].block_bytes for name, count in blocks.items()),
         kv_context_bytes=sum(need.bytes for need in needs.values()),
+        kv_cache_dtype=loaded.kv_cache_dtype(options) if blocks else "auto",
         is_encoder_decoder=model.config.is_encoder_decoder,
         generation=GenerationInfo(**defaults),
         labels=list(model.labels),

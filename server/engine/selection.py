@@ -47,20 +47,32 @@ class Selection:
 
 
 class SamplingPosition(NamedTuple):
-    """A place where one token is chosen. tokens: all tokens before it. num_generated: number of generated ones."""
+    """A place where one token is chosen.
+
+    text: tokens of the sequence, followed by its draft. end: number of tokens before the place.
+    """
 
     group: SequenceGroup
-    tokens: Sequence[int]
-    num_generated: int
+    text: Sequence[int]
+    end: int
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """All tokens before the place."""
+        return self.text if self.end == len(self.text) else self.text[: self.end]
+
+    @property
+    def num_generated(self) -> int:
+        """Number of generated tokens before the place."""
+        return self.end - self.group.num_prompt_tokens
 
 
 def sampling_positions(group: SequenceGroup) -> list[SamplingPosition]:
     """The position after the last token of a single sequence, and one after each token of its draft."""
     (sequence,) = group.sequences
-    tokens, draft, made = sequence.tokens, sequence.draft, group.num_generated
-    first = SamplingPosition(group, tokens, made)
-    counts = range(1, len(draft) + 1)
-    return [first, *(SamplingPosition(group, [*tokens, *draft[:count]], made + count) for count in counts)]
+    tokens, draft = sequence.tokens, sequence.draft
+    text = [*tokens, *draft] if draft else tokens
+    return [SamplingPosition(group, text, end) for end in range(len(tokens), len(text) + 1)]
 
 
 def step_logits_request(groups: Sequence[SequenceGroup], max_rows: int) -> LogitsRequest | None:

@@ -9,9 +9,9 @@ import torch
 from models.kv_cache import KVCache
 from server.engine.block_manager import BlockManager
 from server.engine.draft_model import ModelDrafter
-from server.engine.drafts import Drafter, NgramDrafter
+from server.engine.drafts import DRAFT_TOKENS, NGRAM_DRAFT_TOKENS, Drafter, NgramDrafter
 from server.engine.kv_memory import PoolNeed, divide_by_need, pool_blocks, pool_need
-from server.engine.loading import LoadedCheckpoint, LoadError
+from server.engine.loading import LoadedCheckpoint, LoadError, check_int8_cache
 from server.engine.runner import Runner
 from server.ipc.descriptions import EngineOptions, ModelSpec
 
@@ -28,12 +28,11 @@ def find_drafts(
     drafts: dict[str, LoadedCheckpoint] = {}
     for model in loaded:
         name, way = model.spec.name, model.spec.speculation
-        if way is None:
+        problem = why_without_drafts(model)
+        if way is None or (problem is not None and way.is_optional):
             continue
-        if not model.generates:
-            raise LoadError(f"model {name!r}: speculative decoding needs a model that generates text")
-        if model.keys_depend_on_length:
-            raise LoadError(f"model {name!r}: keys that depend on the text length exclude speculative decoding")
+        if problem is not None:
+            raise LoadError(f"model {name!r}: {problem}")
         if way.draft_model:
             drafts[name] = by_name[way.draft_model]
         elif way.draft_directory:
@@ -41,6 +40,15 @@ def find_drafts(
         if name in drafts:
             check_draft(model, drafts[name])
     return drafts
+
+
+def why_without_drafts(model: LoadedCheckpoint) -> str | None:
+    """Why a model cannot use drafts, or None if it can."""
+    if not model.generates:
+        return "speculative decoding needs a model that generates text"
+    if model.keys_depend_on_length:
+        return "keys that depend on the text length exclude speculative decoding"
+    return None
 
 
 def check_draft(model: LoadedCheckpoint, draft: LoadedCheckpoint) -> None:
@@ -78,10 +86,11 @@ def make_drafter(
     Returns the remaining bytes of the target model, and the drafter or None.
     Raises LoadError if the draft model gets less than one block.
     """
-    if model.spec.speculation is None:
+    if model.spec.speculation is None or why_without_drafts(model) is not None:
         return share_bytes, None
     if draft is None:
-        return share_bytes, NgramDrafter(options.speculative_tokens)
+        return share_bytes, NgramDrafter(options.speculative_tokens or NGRAM_DRAFT_TOKENS)
+    check_int8_cache(draft, options)
     need = _draft_need(draft, options)
     needs = model.pool_needs(options)
     if "state" in needs:
@@ -96,12 +105,13 @@ def make_drafter(
         )
     layers = draft.model.transformer.self_attention_layers()
     try:
-        cache = KVCache(layers, blocks, options.block_size, draft.kv_dtype, draft.device)
+        cache = KVCache(layers, blocks, options.block_size, draft.kv_dtype(options), draft.device)
     except (torch.OutOfMemoryError, RuntimeError) as error:
         raise LoadError(f"model {model.spec.name!r}: cannot allocate {own_bytes} bytes for its draft model") from error
     runner = Runner(draft.model.transformer, draft.device, cache, None)
     pool = BlockManager(blocks, options.block_size)
-    drafter = ModelDrafter(runner, pool, options.speculative_tokens, options.max_batch_tokens, draft.context_tokens)
+    num_tokens = options.speculative_tokens or DRAFT_TOKENS
+    drafter = ModelDrafter(runner, pool, num_tokens, options.max_batch_tokens, draft.context_tokens)
     return share_bytes - blocks * need.block_bytes, drafter
 
 
@@ -123,4 +133,4 @@ def kv_shares(
 def _draft_need(draft: LoadedCheckpoint, options: EngineOptions) -> PoolNeed:
     layers = draft.model.transformer.self_attention_layers()
     size, rows = options.block_size, options.max_batch_rows
-    return pool_need(layers, draft.kv_dtype, size, draft.context_tokens, 1, rows)
+    return pool_need(layers, draft.kv_dtype(options), size, draft.context_tokens, 1, rows)

@@ -19,6 +19,8 @@ and `int4-128` have larger groups.
 
 Norms and hidden states keep the model dtype. Attention and its KV cache use bfloat16 if the model dtype is float32.
 """
+KVCacheDType = Literal["auto", "int8"]
+"""`auto`: keys and values keep the dtype of attention. `int8`: they are rounded, with a scale per head and token."""
 Task = Literal[
     "generate",
     "translate",
@@ -40,10 +42,12 @@ class Speculation(msgspec.Struct, frozen=True):
 
     draft_model: name of a loaded model.
     draft_directory: directory of a checkpoint to load as draft model.
+    is_optional: a model that cannot use drafts is served without them.
     """
 
     draft_model: str = ""
     draft_directory: str = ""
+    is_optional: bool = False
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
@@ -56,6 +60,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     speculation: source of draft tokens, or None.
     adapters: low-rank adapters by the name that clients use as model name, with their directories.
     answers: serve a language model as a reranker, by the logits of its answer.
+    kv_cache_dtype: dtype of its KV cache; None for that of `EngineOptions`.
     """
 
     name: str
@@ -65,6 +70,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     speculation: Speculation | None = None
     adapters: dict[str, str] = {}
     answers: bool = False
+    kv_cache_dtype: KVCacheDType | None = None
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
@@ -76,10 +82,11 @@ class EngineOptions(msgspec.Struct, frozen=True):
     max_batch_rows: decoder rows of one step, per model.
     block_size: tokens per KV block.
     kv_cache_bytes: bytes of all KV pools of one worker; divided by need among the generating models.
+    kv_cache_dtype: dtype of the KV caches of models that do not have their own.
     threads: number of torch threads; 0 means the number of usable cores.
     stats_interval_seconds: time between two `Stats` messages.
     prefix_cache: requests share keys and values of common prompt beginnings.
-    speculative_tokens: maximum number of draft tokens.
+    speculative_tokens: maximum number of draft tokens; None for the default of each drafter.
     worker_index: number of this worker among those of the server, from 0. On CUDA it selects the device.
     """
 
@@ -91,8 +98,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
     threads: int = 0
     stats_interval_seconds: float = 0.25
     prefix_cache: bool = True
-    speculative_tokens: int = 4
+    speculative_tokens: int | None = None
     worker_index: int = 0
+    kv_cache_dtype: KVCacheDType = "auto"
 
 
 def state_slots(rows: int) -> int:
@@ -191,6 +199,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     source_tokens: longest source of an encoder-decoder, else 0.
     kv_blocks: number of blocks of each pool (`self`, and `cross` with an encoder); empty without generation.
     kv_bytes: memory of all blocks. kv_context_bytes: memory of one sequence of full length with the default beams.
+    kv_cache_dtype: dtype of keys and values in the blocks.
     generation: special tokens and generation defaults of the checkpoint.
     labels: class names by index.
     problem_type: kind of classification: `single_label_classification`, `multi_label_classification`, `regression`.
@@ -225,6 +234,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     kv_blocks: dict[str, int] = {}
     kv_bytes: int = 0
     kv_context_bytes: int = 0
+    kv_cache_dtype: KVCacheDType = "auto"
     is_encoder_decoder: bool = False
     generation: GenerationInfo = GenerationInfo()
     labels: list[str] = []

@@ -35,6 +35,19 @@ def test_flags_then_environment_then_file_then_default(tmp_path: Path, monkeypat
     assert load({}).host == "environment"
 
 
+def test_values_by_model() -> None:
+    from server.compose import _by_model, find_speculations
+    from server.ipc.descriptions import Speculation
+
+    names = ["a", "b", "c"]
+    assert _by_model("quantize", ["b=int4", "int8"], names) == {"b": "int4", "": "int8"}
+    with pytest.raises(StartError, match="kv_cache_dtype: no model is named 'd', only a, b, c"):
+        _by_model("kv_cache_dtype", ["d=int8"], names)
+    settings = load({"speculative": "ngram,a=ngram,b=off"})
+    directories = {name: Path(name) for name in names}
+    assert find_speculations(settings, directories) == {"a": Speculation(), "c": Speculation(is_optional=True)}
+
+
 @pytest.mark.parametrize(
     ("text", "size"), [("512M", 512 << 20), ("2GiB", 2 << 30), ("1.5k", 1536), ("77", 77), ("0", 0)]
 )
@@ -72,6 +85,9 @@ def test_sizes(text: str, size: int) -> None:
         ({"quantize": "a=int4,b=x"}, "not 'b=x'"),
         ({"speculative": "a=guess"}, "speculative"),
         ({"speculative": "a=draft:"}, "speculative"),
+        ({"speculative": "draft:a"}, "speculative"),
+        ({"kv_cache_dtype": "int4"}, "kv_cache_dtype"),
+        ({"kv_cache_dtype": "a=float8"}, "kv_cache_dtype"),
         ({"speculative": "a=ngram,a=draft:b"}, "twice"),
         ({"models": ["a=x"], "speculative": "b=ngram"}, "no model is named 'b'"),
         ({"speculative_tokens": "0"}, "speculative_tokens"),

@@ -37,6 +37,7 @@ from server.engine.state_tables import StateBlockTables
 from server.ipc.messages import Generate, Hypothesis, StepOutput
 from server.ipc.sections import AnswerSection
 from server.operations.grammar import answer_rule, assemble
+from tests.engine.speculative import FreeSteps
 from tests.engine.stored_logits import StoredLogits
 from tests.ipc.one_row import one_row
 
@@ -160,7 +161,7 @@ def make_engine(
     if states:
         tables = StateBlockTables(pool, BlockManager(states, 1), prefix, chunk_tokens=CHUNK_TOKENS)
     scheduler = Scheduler(tables, tokens, rows)
-    drafter = NgramDrafter(4) if drafts else None
+    drafter = NgramDrafter(4, FreeSteps()) if drafts else None
     runner = CachedTextRunner(block_size, part)
     generation = GenerationEngine("fake", scheduler, runner, ModelLimits(VOCAB, 1024), drafter)
     engine = Engine({"fake": ModelEngine("fake", generation)}, torch.device("cpu"))

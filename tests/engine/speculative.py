@@ -9,25 +9,52 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from server.engine import drafts, ngrams
+from server.engine.drafts import NgramDrafter
 from server.engine.engine import Engine, ModelEngine
 from server.engine.loading import LoadedCheckpoint, build
 from server.engine.speculation import find_drafts, make_drafter
+from server.engine.step_costs import StepCosts
 from server.ipc.descriptions import EngineOptions, Speculation
 from server.ipc.messages import Vocabulary
 from tests.engine.harness import PRINTABLE, Pair
 from tests.parity.checkpoints import load
 
 
+@pytest.fixture(autouse=True)
+def every_prediction(monkeypatch):
+    """Draft tokens however improbable they are, and beside any number of rows. Modules import it for all their tests."""
+    monkeypatch.setattr(ngrams, "MIN_PROBABILITY", 0.0)
+    monkeypatch.setattr(drafts, "MAX_DRAFTING_ROWS", 1000)
+    monkeypatch.setattr(drafts, "MAX_STEP_TOKENS", 10000)
+
+
+class FreeSteps(StepCosts):
+    """Steps of equal duration, so that every predicted token is drafted."""
+
+    def has_baseline(self, rows: int) -> bool:
+        return True
+
+    def seconds(self, tokens: int) -> float:
+        return 1.0
+
+
 def speculating(pair: Pair, draft: LoadedCheckpoint | None = None, **options) -> Engine:
-    """Make an engine like `Pair.engine`, with speculative decoding. draft: the draft model, or None for n-grams."""
-    settings = EngineOptions(**{"block_size": 4, "kv_cache_bytes": 1 << 22, **options})
+    """Make an engine like `Pair.engine`, with speculative decoding. draft: the draft model, or None for n-grams.
+
+    N-grams are drafted as if wide steps were free, so that measured times change nothing.
+    """
+    settings = EngineOptions(**{"block_size": 4, "kv_cache_bytes": 1 << 22, "speculative_tokens": 4, **options})
     way = Speculation(draft_directory="somewhere") if draft is not None else Speculation()
     target = replace(pair.loaded, spec=msgspec.structs.replace(pair.loaded.spec, speculation=way))
-    drafts = find_drafts([target], lambda spec: draft)
-    share, drafter = make_drafter(target, drafts.get(pair.name), settings, settings.kv_cache_bytes)
+    found = find_drafts([target], lambda spec: draft)
+    share, drafter = make_drafter(target, found.get(pair.name), settings, settings.kv_cache_bytes)
+    if isinstance(drafter, NgramDrafter):
+        drafter.costs = FreeSteps()
     model: ModelEngine = build(target, settings, share, drafter)[0]
     made = Engine({pair.name: model}, target.device)
     made.set_vocabulary(Vocabulary(pair.name, PRINTABLE))

@@ -9,10 +9,12 @@ import pytest
 from server.engine.drafts import NgramDrafter
 from server.engine.loading import LoadError
 from server.engine.sequence import SequenceGroup
-from server.engine.speculation import check_draft, find_drafts
-from server.ipc.descriptions import ModelSpec, Speculation
-from tests.engine.speculative import speculating
+from server.engine.speculation import check_draft, find_drafts, make_drafter
+from server.ipc.descriptions import EngineOptions, ModelSpec, Speculation
+from tests.engine.speculative import FreeSteps, every_prediction, speculating
 from tests.ipc.one_row import one_row
+
+__all__ = ["every_prediction"]
 
 
 def row(prompt: list[int], max_new_tokens: int = 20, source: list[int] | None = None) -> SequenceGroup:
@@ -36,11 +38,11 @@ def row(prompt: list[int], max_new_tokens: int = 20, source: list[int] | None = 
 def test_the_draft_continues_the_last_occurrence_of_an_ngram(text, draft):
     """Longer n-grams have priority. An index that is built token by token gives the same drafts."""
     request = row(text)
-    NgramDrafter(4).propose([request])
+    NgramDrafter(4, FreeSteps()).propose([request], 1)
     assert request.sequences[0].draft == draft
-    grown, drafter = row(text[:1]), NgramDrafter(4)
+    grown, drafter = row(text[:1]), NgramDrafter(4, FreeSteps())
     for token in [*text[1:], None]:
-        drafter.propose([grown])
+        drafter.propose([grown], 1)
         found = list(grown.sequences[0].draft)
         if token is not None:
             grown.sequences[0].tokens.append(token)
@@ -49,22 +51,22 @@ def test_the_draft_continues_the_last_occurrence_of_an_ngram(text, draft):
 
 def test_ngrams_of_the_source_are_drafted():
     request = row([9, 5, 6], source=[4, 5, 6, 7, 8])
-    NgramDrafter(3).propose([request])
+    NgramDrafter(3, FreeSteps()).propose([request], 1)
     assert request.sequences[0].draft == [7, 8, 9]
 
 
 @pytest.mark.parametrize("left, drafted", [(1, 0), (2, 1), (4, 3), (5, 4), (6, 4)])
 def test_a_draft_is_at_most_as_long_as_the_remaining_tokens(left, drafted):
     request = row([1, 2, 3, 4, 5, 6, 1, 2], left)
-    NgramDrafter(4).propose([request])
+    NgramDrafter(4, FreeSteps()).propose([request], 1)
     assert len(request.sequences[0].draft) == drafted
 
 
 def test_the_index_is_dropped_with_its_request():
-    request, drafter = row([1, 2, 1, 2]), NgramDrafter(4)
-    drafter.propose([request])
+    request, drafter = row([1, 2, 1, 2]), NgramDrafter(4, FreeSteps())
+    drafter.propose([request], 1)
     drafter.forget(request), drafter.forget(request)
-    assert not drafter._indices
+    assert not drafter._texts
 
 
 def test_a_draft_model_must_fit_its_target(pairs):
@@ -108,3 +110,15 @@ def test_draft_models_are_found_by_name_or_loaded(pairs):
     assert find_drafts([named("gpt2", Speculation()), named("t5", Speculation())], read.append) == {}
     with pytest.raises(LoadError, match="'bert': speculative decoding needs"):
         find_drafts([named("bert", Speculation())], read.append)
+    optional = named("bert", Speculation(is_optional=True))
+    assert find_drafts([optional], read.append) == {}
+    assert make_drafter(optional, None, EngineOptions(), 5) == (5, None)
+
+
+def test_default_lengths(pairs):
+    target = replace(pairs("gpt2").loaded, spec=ModelSpec("gpt2", "gpt2", "float32", speculation=Speculation()))
+    lengths = {None: (15, 4), 7: (7, 7)}
+    for setting, expected in lengths.items():
+        options = EngineOptions(speculative_tokens=setting, block_size=4)
+        made = [make_drafter(target, draft, options, 1 << 20)[1] for draft in (None, pairs("llama").loaded)]
+        assert tuple(drafter.num_tokens for drafter in made) == expected

@@ -15,10 +15,12 @@ from server.engine.block_tables import BlockTables
 from server.engine.scheduler import Schedule, Scheduler
 from tests.engine.harness import generate, reference, run
 from tests.engine.simulation import Simulation
-from tests.engine.speculative import accepting_all_drafts, counts, perturbed, speculating
+from tests.engine.speculative import accepting_all_drafts, counts, every_prediction, perturbed, speculating
 from tests.engine.test_prefix_cache import run_random_interleaving
 from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
+
+__all__ = ["every_prediction"]
 
 PROMPTS = random_ids(97, [1, 5, 11, 30], seed=3)
 
@@ -116,18 +118,35 @@ def test_accepting_every_draft_changes_the_distribution(pairs, monkeypatch):
     """Negative control: if every draft token is accepted, the chi-square test fails."""
     pair, requests, expected = requests_with_known_distribution(pairs)
     monkeypatch.setattr(selection, "choose", accepting_all_drafts(selection.choose))
-    assert chi_square(run(speculating(pair), requests), expected, len(requests)) > 37.7
+    results = run(speculating(pair), requests)
+    assert chi_square(results, expected, len(requests)) > 37.7
+
+
+def test_drafts_are_verified_by_the_program_of_the_model(pairs, monkeypatch):
+    pair = pairs("llama")
+    one = speculating(pair, speculative_tokens=15)
+    request = generate(pair, 0, PROMPTS[1] * 4, max_new_tokens=60, end_token_ids=[], allowed_token_ids=[7])
+    expected = run(one, [request]).texts(0)
+
+    def eager(*_):
+        raise AssertionError("a layer runs eagerly")
+
+    if pair.loaded.device.type == "cpu":
+        monkeypatch.setattr(type(pair.loaded.model.transformer.decoder), "run_layers", eager)
+    results = run(one, [request])
+    assert not results.failed and results.texts(0) == expected and counts(one)[1] > 80
 
 
 class ConstantDrafter:
     """Drafter whose drafts have a fixed length and content."""
 
     pool = None
+    costs = None
 
     def __init__(self, length: int) -> None:
         self.length = length
 
-    def propose(self, requests) -> None:
+    def propose(self, requests, num_rows: int) -> None:
         for request in requests:
             request.sequences[0].draft = [3] * min(self.length, request.max_new_tokens - request.num_generated - 1)
 
@@ -198,7 +217,7 @@ def test_a_draft_with_non_finite_values_changes_nothing(pairs, monkeypatch):
     monkeypatch.setattr(type(embedding), "forward", poisoned)
 
     class PoisonedDrafter(ConstantDrafter):
-        def propose(self, requests) -> None:
+        def propose(self, requests, num_rows: int) -> None:
             for request in requests:
                 if request.request_id == 1 and request.num_generated == 4:
                     request.sequences[0].draft = [66, 5, 66]
@@ -214,7 +233,7 @@ def test_a_draft_with_non_finite_values_changes_nothing(pairs, monkeypatch):
     assert generation.scheduler.num_preemptions == 1
     cache = generation.runner.self_cache
     generation.runner.clear(*generation.scheduler.blocks.take_blocks_to_clear())
-    assert all(torch.isfinite(tensor).all() for tensor in (*cache.keys, *cache.values))
+    assert all(torch.isfinite(tensor).all() for tensor in cache.tensors)
 
 
 def test_a_failing_drafter_stops_drafting(pairs, caplog):
@@ -240,7 +259,7 @@ def test_a_draft_model_with_non_finite_logits_stops_drafting(pairs):
     assert [results.texts(i) for i in range(4)] == [reference(pair, prompt, max_new_tokens=20)[0] for prompt in PROMPTS]
     assert counts(one) == (0, 0)
     cache = one.models["gpt2"].generation.drafter.runner.self_cache
-    assert all(torch.isfinite(tensor).all() for tensor in (*cache.keys, *cache.values))
+    assert all(torch.isfinite(tensor).all() for tensor in cache.tensors)
 
 
 def test_a_full_draft_pool_leaves_requests_without_drafts(pairs):

@@ -21,9 +21,9 @@ class Pool:
     Unused slots contain large values, so that reading one changes the result.
     """
 
-    def __init__(self, layers, num_blocks: int, block_size: int, model: Transformer, seed: int) -> None:
-        self.cache = KVCache(layers, num_blocks, block_size, model.attention_dtype, model.device)
-        for tensor in (*self.cache.keys, *self.cache.values):
+    def __init__(self, layers, num_blocks: int, block_size: int, model: Transformer, seed: int, dtype=None) -> None:
+        self.cache = KVCache(layers, num_blocks, block_size, dtype or model.attention_dtype, model.device)
+        for tensor in self.cache.tensors:
             tensor.fill_(50.0)
         self._free = list(range(num_blocks))
         random.Random(seed).shuffle(self._free)
@@ -48,6 +48,7 @@ class Rows:
 
     sources: source texts or recordings of an encoder-decoder, or None.
     adapters: name of the adapter of each row.
+    dtype: dtype of keys and values in the cache; None for that of attention.
     """
 
     def __init__(
@@ -58,9 +59,10 @@ class Rows:
         block_size: int = 4,
         seed: int = 0,
         adapters: tuple[str, ...] = (),
+        dtype: torch.dtype | None = None,
     ):
         self.model, self.device = model, model.device
-        self.pool = Pool(model.self_attention_layers(), num_blocks, block_size, model, seed)
+        self.pool = Pool(model.self_attention_layers(), num_blocks, block_size, model, seed, dtype)
         self.lengths: dict[int, int] = {}
         self.adapters = tuple(adapters)
         self.prompt_lens: dict[int, int] = {}
@@ -69,7 +71,7 @@ class Rows:
             tensor.fill_(50.0)
         self.cross = None
         if sources is not None:
-            self.cross = Pool(model.cross_attention_layers(), num_blocks, block_size, model, seed + 1)
+            self.cross = Pool(model.cross_attention_layers(), num_blocks, block_size, model, seed + 1, dtype)
             is_audio = torch.is_tensor(sources[0])
             batch = audio_batch(sources, self.device) if is_audio else encoder_batch(sources, self.device)
             batch = replace(batch, adapters=self.adapters)

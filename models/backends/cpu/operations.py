@@ -7,7 +7,7 @@ same bits for every number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from types import NoneType
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from models.backends.cpu.library import DTYPE_CODES, OPERATIONS, ROUTER_SCORE_CO
 from models.backends.cpu.trace import SymbolicTensor
 from models.backends.torch import operations as torch_operations
 from models.config import RouterConfig
+from models.int8_slots import CacheSide, Int8Slots
 
 if TYPE_CHECKING:
     from models.backends.interface import RotaryAngles, XieluShape
@@ -239,11 +240,30 @@ def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     return out
 
 
-def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:
+def write_slots(key_cache: CacheSide, value_cache: CacheSide, slots: Tensor, key: Tensor, value: Tensor) -> None:
     if key.shape[1:] != value.shape[1:]:
         return torch_operations.write_slots(key_cache, value_cache, slots, key, value)
     key = key if has_dense_rows(key) else key.contiguous()
     value = value if has_dense_rows(value) else value.contiguous()
+    if isinstance(key_cache, Int8Slots) and isinstance(value_cache, Int8Slots):
+        return run(
+            "write_int8_slots",
+            key.dtype,
+            key,
+            key=key,
+            key_stride=key.stride(0),
+            value=value,
+            value_stride=value.stride(0),
+            key_cache=key_cache.codes,
+            value_cache=value_cache.codes,
+            key_scales=key_cache.scales,
+            value_scales=value_cache.scales,
+            slots=slots,
+            tokens=key.shape[0],
+            kv_heads=key.shape[1],
+            head_dim=key.shape[2],
+            block_size=key_cache.block_size,
+        )
     size = key.element_size()
     return run(
         "write_slots",
@@ -291,13 +311,17 @@ def ragged_attention(
 
 def paged_attention(
     query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    key_cache: CacheSide,
+    value_cache: CacheSide,
     metadata: AttentionMetadata,
     scale: float,
     cap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
+    if isinstance(key_cache, Int8Slots) and isinstance(value_cache, Int8Slots):
+        scales = {"key_scales": key_cache.scales, "value_scales": value_cache.scales}
+        return _attend(query, key_cache.codes, value_cache.codes, metadata, scale, cap, sinks, scales)
+    assert not isinstance(key_cache, Int8Slots) and not isinstance(value_cache, Int8Slots)
     return _attend(query, key_cache, value_cache, metadata, scale, cap, sinks)
 
 
@@ -309,15 +333,17 @@ def _attend(
     scale: float,
     cap: float | None,
     sinks: Tensor | None,
+    scales: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
     """Attend to ragged or paged keys.
 
     keys, values: [tokens, kv_heads, head_dim], or [blocks, block_size, kv_heads, head_dim] with block tables.
+    scales: scales of an int8 cache by field name, or None.
     """
     query = query if has_dense_rows(query) else query.contiguous()
     out = query.new_empty(tuple(query.shape))
     run(
-        "attend",
+        "attend" if scales is None else "attend_int8",
         query.dtype,
         query,
         **CpuAttentionView.fields_of(metadata),
@@ -334,6 +360,7 @@ def _attend(
         scale=scale,
         cap=cap,
         sinks=sinks,
+        **(scales or {}),
     )
     return out
 

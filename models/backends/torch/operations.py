@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from models.attention_metadata import AttentionMetadata
 from models.backends.torch.attention_view import Group, TorchAttentionView
 from models.config import RouterConfig
+from models.int8_slots import CacheSide, Int8Slots
 from models.layers.activations import by_rows
 
 if TYPE_CHECKING:
@@ -141,9 +142,12 @@ def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     return torch.cat([rotated.to(x.dtype), rest], -1) if rest.shape[-1] else rotated.to(x.dtype)
 
 
-def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:
-    key_cache.flatten(0, 1).index_copy_(0, slots, key)
-    value_cache.flatten(0, 1).index_copy_(0, slots, value)
+def write_slots(key_cache: CacheSide, value_cache: CacheSide, slots: Tensor, key: Tensor, value: Tensor) -> None:
+    for cache, side in ((key_cache, key), (value_cache, value)):
+        if isinstance(cache, Int8Slots):
+            cache.write(slots, side)
+        else:
+            cache.flatten(0, 1).index_copy_(0, slots, side)
 
 
 def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, int]]) -> None:
@@ -170,8 +174,8 @@ def ragged_attention(
 
 def paged_attention(
     query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    key_cache: CacheSide,
+    value_cache: CacheSide,
     metadata: AttentionMetadata,
     scale: float,
     cap: float | None = None,
@@ -179,9 +183,12 @@ def paged_attention(
 ) -> Tensor:
     output = torch.empty_like(query)
     view = metadata.view(TorchAttentionView, query.device, query.dtype)
-    key_memory, value_memory = view.scratch(key_cache)
     for group in view.groups:
-        keys, values = _gather(key_cache, group, key_memory), _gather(value_cache, group, value_memory)
+        if isinstance(key_cache, Int8Slots) or isinstance(value_cache, Int8Slots):
+            keys, values = (_gather_int8(side, group, query.dtype) for side in (key_cache, value_cache))
+        else:
+            key_memory, value_memory = view.scratch(key_cache)
+            keys, values = _gather(key_cache, group, key_memory), _gather(value_cache, group, value_memory)
         _attend(output, query, keys, values, group, scale, cap, sinks)
     return output
 
@@ -205,6 +212,13 @@ def _gather(cache: Tensor, group: Group, memory: Tensor) -> Tensor:
     gathered = memory[: len(blocks)]
     torch.index_select(cache, 0, blocks, out=gathered)
     return gathered.view(group.rows, -1, *cache.shape[2:])[:, : group.key_len]
+
+
+def _gather_int8(cache: CacheSide, group: Group, dtype: torch.dtype) -> Tensor:
+    """Numbers of the blocks of a group: [rows, key_len, kv_heads, head_dim]."""
+    assert isinstance(group.keys, Tensor) and isinstance(cache, Int8Slots)
+    blocks = cache.blocks(group.keys.flatten(), dtype)
+    return blocks.view(group.rows, -1, *blocks.shape[2:])[:, : group.key_len]
 
 
 def _by_row(x: Tensor, rows: int) -> Tensor:

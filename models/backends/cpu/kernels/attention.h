@@ -6,14 +6,14 @@
 // batch, and for every division of a prompt into chunks.
 
 // Memory that is reused by later calls. Page faults of new memory would take longer than the attention itself.
-struct ScratchBuffer {
+template <class Number> struct ScratchBuffer {
     // Aligned, because a vector that crosses two cache lines takes twice as long to load.
     struct alignas(64) Line {
-        float numbers[WIDTH];
+        Number numbers[WIDTH];
     };
     std::vector<Line> lines;
 
-    float* of(int64_t count) {
+    Number* of(int64_t count) {
         const size_t size = (count + WIDTH - 1) / WIDTH;
         if (lines.size() < size) lines = std::vector<Line>(size);
         return lines.data()->numbers;
@@ -21,7 +21,7 @@ struct ScratchBuffer {
 };
 
 struct Scratch {
-    ScratchBuffer queries, sums, scores, factors, keys, values;
+    ScratchBuffer<float> queries, sums, scores, factors, keys, values;
 };
 
 #include "attention_softmax.h"

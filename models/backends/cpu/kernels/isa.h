@@ -29,6 +29,9 @@ namespace {
 #include "tiles.h"
 
 #include "attention.h"
+#include "int8_slots.h"
+#include "quads.h"
+#include "attention_int8.h"
 #include "activations.h"
 #include "epilogue.h"
 #include "panels.h"

@@ -83,6 +83,20 @@ struct SlotWrite {
     int64_t tokens, width;
 };
 
+// New keys and values, rounded to int8 in their cache slots, see int8_slots.h.
+struct Int8SlotWrite {
+    const void* key;         // [tokens, kv_heads, head_dim], tokens `key_stride` numbers apart
+    int64_t key_stride;
+    const void* value;       // like key, tokens `value_stride` numbers apart
+    int64_t value_stride;
+    int8_t* key_cache;       // [slots, kv_heads, head_dim]
+    int8_t* value_cache;     // like key_cache
+    bfloat16* key_scales;    // [blocks, kv_heads, block_size]
+    bfloat16* value_scales;  // like key_scales
+    const int64_t* slots;    // [tokens]
+    int64_t tokens, kv_heads, head_dim, block_size;
+};
+
 // Rows of a tensor, gathered by index. `width` and `stride` are bytes.
 struct RowGather {
     const char* x;         // rows `stride` bytes apart
@@ -173,6 +187,14 @@ struct Attention {
     double scale;
     double cap;              // scores become cap * tanh(score / cap); 0 for no cap
     const float* sinks;      // [heads]: score per head that takes part in the softmax and has no value; or null
+};
+
+// Attention over an int8 cache, see attention_int8.h. Keys and values are int8, the query and the result have the dtype
+// of the operation.
+struct Int8Attention {
+    Attention attention;
+    const bfloat16* key_scales;    // [blocks, kv_heads, block_size]
+    const bfloat16* value_scales;  // like key_scales
 };
 
 // Activations, rounded to int8 with one scale per row, see int8_linear.h.
@@ -476,6 +498,7 @@ constexpr int64_t GRAIN = 32768;
     X(layer_norm, Norm, p.rows, p.parts * p.width)                                                         \
     X(rotate, Rotation, p.tokens, p.heads * p.head_dim)                                                    \
     X(write_slots, SlotWrite, p.tokens, p.width)                                                           \
+    X(write_int8_slots, Int8SlotWrite, p.tokens, 2 * p.kv_heads * p.head_dim)                              \
     X(take_rows, RowGather, p.rows, p.width)                                                               \
     X(add, Sum, p.rows, p.width)                                                                           \
     X(scale, Scaling, p.rows, p.width)                                                                     \
@@ -484,6 +507,7 @@ constexpr int64_t GRAIN = 32768;
     X(sum_of_rows, RowSum, p.rows, p.count * p.width)                                                      \
     X(means_of_spans, SpanMean, p.count, p.rows / std::max<int64_t>(1, p.count) * p.width)                 \
     X(attend, Attention, p.num_tiles * p.kv_heads, GRAIN)                                                  \
+    X(attend_int8, Int8Attention, p.attention.num_tiles * p.attention.kv_heads, GRAIN)                     \
     X(float_linear, FloatLinear, panel_items(p.rows, p.row_bytes, p.epilogue.columns), p.width * PANEL)    \
     X(quantize_rows, RowQuantization, p.rows, p.width)                                                     \
     X(int8_linear, Int8Linear, panel_items(p.rows, p.padded, p.epilogue.columns), p.padded * PANEL)        \

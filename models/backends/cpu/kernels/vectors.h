@@ -6,9 +6,10 @@ using Halves = uint16_t __attribute__((vector_size(32)));
 typedef uint16_t UnalignedHalves __attribute__((vector_size(32), aligned(2), may_alias));
 using Words = uint32_t __attribute__((vector_size(64)));
 using Integers = int32_t __attribute__((vector_size(64)));
+typedef int32_t UnalignedIntegers __attribute__((vector_size(64), aligned(4), may_alias));
 
 // clang ignores these attributes in a `using` declaration, hence the typedefs.
-static_assert(alignof(UnalignedFloats) == 4 && alignof(UnalignedHalves) == 2);
+static_assert(alignof(UnalignedFloats) == 4 && alignof(UnalignedHalves) == 2 && alignof(UnalignedIntegers) == 4);
 
 constexpr int64_t WIDTH = 16;
 
@@ -25,6 +26,10 @@ INLINE Floats load(const bfloat16* x) {
     const Halves bits = *reinterpret_cast<const UnalignedHalves*>(x);
     return reinterpret_cast<Floats>(__builtin_convertvector(bits, Words) << 16);
 }
+
+INLINE Integers load(const int32_t* x) { return *reinterpret_cast<const UnalignedIntegers*>(x); }
+
+INLINE void store(int32_t* out, Integers x) { *reinterpret_cast<UnalignedIntegers*>(out) = x; }
 
 INLINE void store(float* out, Floats x) { *reinterpret_cast<UnalignedFloats*>(out) = x; }
 

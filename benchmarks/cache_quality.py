@@ -1,0 +1,94 @@
+"""Measure what an int8 KV cache loses on the demo models: `python -m benchmarks.cache_quality`.
+
+Prints JSON: for each precision of the weights and each dtype of the cache, the perplexity of held-out stories and the
+share of held-out sentences that are translated exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+from transformers import AutoTokenizer, MarianTokenizer
+
+from server.engine.engine import Engine
+from server.engine.loading import build, load
+from server.ipc.descriptions import EngineOptions, KVCacheDType, ModelSpec
+from server.ipc.logprobs import Logprobs
+from server.ipc.messages import Generate, GenerateRow
+from server.ipc.params import GenerationParams
+from weights.demo.train import stories, translation
+from weights.demo.train.training import HOME
+
+DEVICE = torch.device("cpu")
+
+
+def make_engine(name: str, precision: str, cache: KVCacheDType) -> Engine:
+    """An engine with one demo model. precision: float32, bfloat16, int8 or int4."""
+    spec = ModelSpec(name, str(HOME / name), "bfloat16" if precision == "bfloat16" else "float32")
+    if precision in ("int8", "int4"):
+        spec = replace(spec, quantization=precision)
+    loaded = load(spec, DEVICE, lambda done, total: None)
+    return Engine({name: build(loaded, EngineOptions(kv_cache_dtype=cache), 256 << 20)[0]}, DEVICE)
+
+
+def perplexity(precision: str, cache: KVCacheDType, count: int) -> float:
+    """Perplexity of held-out stories, whose tokens the engine scores as prompts."""
+    engine = make_engine(stories.NAME, precision, cache)
+    prompts = AutoTokenizer.from_pretrained(HOME / stories.NAME)(stories.held_out_stories(count))["input_ids"]
+    rows = [GenerateRow(number, 1, number, prompt_logprobs=True) for number in range(count)]
+    engine.add(Generate(stories.NAME, GenerationParams(), prompts, rows))
+    losses: list[float] = []
+    while engine.has_work:
+        output = engine.step()
+        for scored in output.prompts if output is not None else []:
+            losses += [-entry.logprob for entry in Logprobs(scored.logprobs)]
+    return math.exp(sum(losses) / len(losses))
+
+
+def exact_translations(precision: str, cache: KVCacheDType, count: int) -> float:
+    """Share of held-out sentences whose greedy translation is exact."""
+    name = translation.NAME
+    engine = make_engine(name, precision, cache)
+    sources, targets = zip(*translation.held_out_pairs(count), strict=True)
+    tokenizer = MarianTokenizer.from_pretrained(HOME / name)
+    pad = tokenizer.pad_token_id
+    params = GenerationParams(end_token_ids=[0], bad_words_ids=[[pad]], forced_eos_token_id=0)
+    prompts = tokenizer(list(sources))["input_ids"]
+    engine.add(Generate(name, params, prompts, [GenerateRow(number, 60, number, [pad]) for number in range(count)]))
+    right = 0
+    while engine.has_work:
+        output = engine.step()
+        for end in output.finished if output is not None else []:
+            text = tokenizer.decode(end.hypotheses[0].token_ids, skip_special_tokens=True)
+            right += text == targets[end.request_id]
+    return right / count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16", "int8", "int4"])
+    parser.add_argument("--stories", type=int, default=48)
+    parser.add_argument("--sentences", type=int, default=1000)
+    given = parser.parse_args()
+    found: list[dict[str, Any]] = []
+    caches: tuple[KVCacheDType, ...] = ("auto", "int8")
+    for precision in given.precisions:
+        for cache in caches:
+            found.append(
+                {
+                    "precision": precision,
+                    "kv_cache_dtype": cache,
+                    "perplexity": perplexity(precision, cache, given.stories),
+                    "exact_translations": exact_translations(precision, cache, given.sentences),
+                }
+            )
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
