@@ -21,6 +21,7 @@ class EmbeddingConfig:
     token_norm: norm of the scaled token embeddings alone, before the sum.
     token_width: width of the token table alone; a matrix projects its rows to the hidden size (OPT-350m).
         None: the hidden size, without that matrix.
+    num_task_types: rows of a table whose first row is added to every token before the norm (ERNIE). 0 for none.
     """
 
     vocab_size: int
@@ -31,6 +32,7 @@ class EmbeddingConfig:
     width: int | None = None
     token_norm: NormConfig | None = None
     token_width: int | None = None
+    num_task_types: int = 0
 
     def __post_init__(self) -> None:
         require(self.width is None or self.width > 0, f"embedding width must be positive, got {self.width}")

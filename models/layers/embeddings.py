@@ -102,6 +102,7 @@ class Embedding(nn.Module):
             case FairseqSinusoidalPositions(num_positions=rows, first=first):
                 self.positions = SinusoidalTable(fairseq_sinusoids(rows, width, first))
         self.token_types = EmbeddingTable(config.num_token_types, width) if config.num_token_types else None
+        self.task_types = EmbeddingTable(config.num_task_types, width) if config.num_task_types else None
         self.norm = make_norm(config.norm, width)
         self.token_norm = make_norm(config.token_norm, width)
         self.projection = None if config.width is None else Linear(width, hidden_size, bias=True)
@@ -135,6 +136,8 @@ class Embedding(nn.Module):
         if parts:
             x = ops.sum_of_rows(parts, self.scale, x)
         assert x is not None
+        if self.task_types is not None:
+            x = x + self.task_types.weight[0]
         if self.norm is not None:
             x = self.norm(x)
         return x if self.projection is None else self.projection(x)
