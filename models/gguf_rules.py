@@ -114,7 +114,8 @@ def _expert_rules(model: ModelConfig, layer: str) -> Sequence[Rule]:
     experts = next((kind.num_experts for kind in kinds if isinstance(kind, MixtureOfExpertsConfig)), 0)
     block, inside, parts = r"blk\.(\d+)\.", f"{layer}feed_forward.", ("gate", "up", "down")
     return (
-        Rename(block + r"ffn_gate_inp\.weight", inside + "router.weight"),
+        Rename(block + r"ffn_gate_inp\.(weight|bias)", inside + r"router.\2"),
+        Rename(block + r"exp_probs_b(?:\.bias)?", inside + "router.correction"),
         Rule(block + r"ffn_gate_inp_shexp\.weight", (inside + "shared_gate.weight",), (_as_row,)),
         *(Rename(block + rf"ffn_{part}_shexp\.weight", f"{inside}shared.{part}.weight") for part in parts),
         *(Rename(block + rf"ffn_{part}\.(\d+)\.weight", rf"{inside}experts.\2.{part}.weight") for part in parts),

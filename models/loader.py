@@ -211,6 +211,7 @@ def _load(
         device,
         assign,
         progress,
+        keep_float32=_keeps_float32,
         matrix_format=matrix_format,
         keep_quantized=keep_quantized,
         shapes_only=shapes_only,
@@ -218,7 +219,7 @@ def _load(
     if shapes_only:
         return report
     for name, shape in zero.items():
-        assign(name, torch.zeros(shape, dtype=dtype, device=device))
+        assign(name, torch.zeros(shape, dtype=torch.float32 if _keeps_float32(name) else dtype, device=device))
     for name, source in tied.items():
         assign(name, transformer.get_parameter(source))
     return report
@@ -237,6 +238,11 @@ def _keeps_quantized(
         and _MIXTURE.isdisjoint(path.split("."))
         and ops.has_kernel(matrix, dtype, device)
     )
+
+
+def _keeps_float32(name: str) -> bool:
+    """Whether this parameter is float32 in a model of any dtype: the correction of a router."""
+    return name.endswith(".router.correction")
 
 
 def _never(name: str, matrix: QuantizedMatrix) -> bool:

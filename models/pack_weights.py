@@ -56,14 +56,15 @@ def pack_weights(
         # Products of the head need the precision of 8 bits more than those of the layers do.
         (torch.float32, "int8" if quantization == "int4" else quantization),
         (model.dtype, None),
+        (torch.float32, None),
     ):
         pack = ops.packer(model.dtype, device or model.device, rounding, out_dtype, memory)
         if pack is not None:
             packers.append(CountingPacker(pack, out_dtype))
     if packers:
-        packer, projection_packer, head_packer, router_packer = packers
+        packer, projection_packer, head_packer, gate_packer, router_packer = packers
         with torch.inference_mode():
-            _pack(model, packer, projection_packer, router_packer)
+            _pack(model, packer, projection_packer, gate_packer, router_packer)
             model.pack_head(head_packer, packer)
     for name, parameter in list(model.named_parameters()):
         kept = memory.keep(parameter)
@@ -74,19 +75,23 @@ def pack_weights(
 
 
 def _pack(
-    module: nn.Module, packer: ops.LinearPacker, projection_packer: ops.LinearPacker, router_packer: ops.LinearPacker
+    module: nn.Module,
+    packer: ops.LinearPacker,
+    projection_packer: ops.LinearPacker,
+    gate_packer: ops.LinearPacker,
+    router_packer: ops.LinearPacker,
 ) -> None:
     """Pack all linears below a module.
 
     projection_packer: packs query, key and value projections of plain attention.
-    router_packer: packs the routers of mixtures of experts, without quantisation.
+    gate_packer, router_packer: see `MixtureOfExperts.pack`. They do not quantise.
     """
     for name, child in module.named_children():
         if isinstance(child, Attention):
             child.pack(packer, projection_packer, one_input=name != "cross_attention")
         elif isinstance(child, MixtureOfExperts):
-            child.pack(packer, router_packer)
+            child.pack(packer, gate_packer, router_packer)
         elif isinstance(child, Linear):
             child.pack(packer)
         else:
-            _pack(child, packer, projection_packer, router_packer)
+            _pack(child, packer, projection_packer, gate_packer, router_packer)

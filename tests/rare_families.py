@@ -15,8 +15,9 @@ ROOMS = ("parity", "invariance", "engine", "models")
 RARE_FILES = frozenset({"test_falcon_alibi", "test_sparse_encoder_decoders", "test_sparse_encoders"})
 """Files of rare families only."""
 RARE_IDS = re.compile(
-    r"albert|bigbird|big_bird|big bird|blenderbot|bloom|camembert|electra|falcon|gemma\b|gpt[-_ ]?neo|gptj|led\b"
-    r"|longformer|longt5|mpt|mt5|nomic|olmo2|openai|opt\b|phi\b|smollm3|stablelm|starcoder2|ul2|umt5"
+    r"albert|apertus|arcee|bigbird|big_bird|big bird|blenderbot|bloom|camembert|cohere|electra|ernie4_5|exaone4|falcon"
+    r"|gemma\b|glm|gpt[-_ ]?neo|gptj|granite|helium|hunyuan|led\b|longformer|longt5|mpt|mt5|nemotron|nomic|olmo|openai"
+    r"|opt\b|phi\b|phimoe|seed[-_]oss|smollm3|stablelm|starcoder2|ul2|umt5"
 )
 """Beginnings of the parameters of tests of rare families."""
 

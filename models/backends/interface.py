@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from models.backends.torch import operations as torch_operations
 from models.backends.torch import sampling as torch_sampling
 from models.backends.torch.quantization import quantize_int4
 from models.backends.torch.sampling import Drawn, Filters
-from models.config import Activation, MixtureOfExpertsConfig
+from models.config import Activation, MixtureOfExpertsConfig, RouterConfig
 from models.layers.activations import activate
 from models.logits import LogitsTopK
 from models.tensor_memory import PRIVATE, TensorMemory
@@ -72,6 +72,15 @@ class RotaryAngles(Protocol):
     def cos(self) -> Tensor: ...
     @property
     def sin(self) -> Tensor: ...
+
+
+class XieluShape(NamedTuple):
+    """Numbers of one activation, see `xielu`."""
+
+    alpha_p: float
+    alpha_n: float
+    beta: float
+    eps: float
 
 
 class LinearWeight(Protocol):
@@ -356,15 +365,16 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
     return backend(x).take_rows(x, index)  # type: ignore[no-any-return]
 
 
-def route(logits: Tensor, choices: int, is_normalized: bool) -> tuple[Tensor, Tensor]:
-    """Choose the experts of each token: those with the largest logits, of equal ones the first.
+def route(logits: Tensor, choices: int, config: RouterConfig, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Choose the experts of each token: those with the best scores, of equal ones the first.
 
-    logits: [tokens, experts], model dtype. A NaN makes all shares of its token NaN.
+    logits: [tokens, experts]. One that is not finite makes all shares of its token NaN.
     choices: experts of a token.
-    is_normalized: whether the shares of a token have the sum one; otherwise they are probabilities among all experts.
-    Returns shares, [tokens, choices], float32, and expert indices, [tokens, choices], int64, largest logit first.
+    config: how scores, choice and shares are computed, in float32.
+    correction: [experts], float32, added to the scores for the choice only; or None.
+    Returns shares, [tokens, choices], float32, and expert indices, [tokens, choices], int64, the best expert first.
     """
-    return backend(logits).route(logits, choices, is_normalized)  # type: ignore[no-any-return]
+    return backend(logits).route(logits, choices, config, correction)  # type: ignore[no-any-return]
 
 
 def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
@@ -376,6 +386,17 @@ def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     Returns a new tensor like x. Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2.
     """
     return backend(x).rotate(x, angles, interleaved)  # type: ignore[no-any-return]
+
+
+def xielu(x: Tensor, shape: XieluShape) -> Tensor:
+    """The activation xIELU, computed in float32.
+
+    It is `alpha_p * x ** 2 + beta * x` above zero, else `alpha_n * (expm1(min(x, eps)) - x) + beta * x`.
+
+    x: [tokens, width].
+    Returns a new tensor like x. Source: Huang and Schlag 2024, arXiv:2411.13010, section 4.
+    """
+    return backend(x).xielu(x, shape)  # type: ignore[no-any-return]
 
 
 def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:

@@ -23,6 +23,8 @@ from models.config.layers import (
     FeedForwardConfig,
     LayerConfig,
     MixtureOfExpertsConfig,
+    RouterConfig,
+    XieluFeedForwardConfig,
 )
 from models.config.model import ModelConfig, StackConfig
 from models.config.norms import NormConfig, NormSlots, QueryKeyNorm
@@ -75,10 +77,12 @@ __all__ = [
     "QueryKeyNorm",
     "QuestionTypesEmbeddingConfig",
     "RopeConfig",
+    "RouterConfig",
     "Scaling",
     "SinusoidalPositions",
     "SpanHead",
     "StackConfig",
     "TokenClassificationHead",
+    "XieluFeedForwardConfig",
     "YarnScaling",
 ]

@@ -9,7 +9,7 @@ from models.config.attention import AttentionConfig
 from models.config.errors import require
 from models.config.norms import NormConfig, NormSlots
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "gelu_quick", "silu", "tanh"]
+Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "gelu_quick", "silu", "tanh"]
 
 
 @dataclass(frozen=True)
@@ -26,27 +26,97 @@ class FeedForwardConfig:
 
 
 @dataclass(frozen=True)
+class XieluFeedForwardConfig:
+    """`down(xielu(up(x)))`, with an activation that has learned numbers (Huang and Schlag 2024, arXiv:2411.13010)."""
+
+    intermediate_size: int
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.intermediate_size > 0, f"intermediate_size must be positive, got {self.intermediate_size}")
+
+
+@dataclass(frozen=True)
+class RouterConfig:
+    """How a mixture of experts chooses the experts of a token, and the share of each. The best scores are chosen.
+
+    normalized: the shares of a token are divided by their sum plus `epsilon`.
+    score: `softmax`: probability of the expert among all experts. `sigmoid`: sigmoid of the expert's logit.
+        `sparse_mixer`: the experts of a token are chosen one after the other, and the share of each is its probability
+        among the experts left whose logits are within `tolerance` of the largest one (Liu et al. 2024,
+        arXiv:2409.12136).
+    bias: whether the logits have a bias.
+    correction: a bias of each expert is added to the scores for the choice only, in float32 (DeepSeek-AI 2024,
+        arXiv:2412.19437, section 2.1.2).
+    groups: number of equal groups of experts. A token uses experts of `groups_per_token` groups only, those with the
+        largest sums of their `group_members` best scores (DeepSeek-AI 2024, arXiv:2405.04434, section 2.2.2).
+    scale: factor of the shares.
+    """
+
+    normalized: bool
+    score: Literal["softmax", "sigmoid", "sparse_mixer"] = "softmax"
+    bias: bool = False
+    correction: bool = False
+    groups: int = 1
+    groups_per_token: int = 1
+    group_members: int = 1
+    epsilon: float = 0.0
+    scale: float = 1.0
+    tolerance: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(
+            0 < self.groups_per_token <= self.groups,
+            f"groups_per_token must be between 1 and the number of groups {self.groups}, got {self.groups_per_token}",
+        )
+        require(self.epsilon >= 0, f"router epsilon must not be negative, got {self.epsilon}")
+        require(self.tolerance >= 0, f"router tolerance must not be negative, got {self.tolerance}")
+        mixes = self.score == "sparse_mixer"
+        require(
+            not mixes or not (self.normalized or self.correction or self.groups > 1),
+            "a sparse mixer has neither normalised shares nor a correction nor groups",
+        )
+
+    @property
+    def chooses_by_logits(self) -> bool:
+        """Whether the choice needs no scores, which rise with the logits."""
+        return not self.correction and self.groups == 1
+
+
+@dataclass(frozen=True)
 class MixtureOfExpertsConfig:
     """A mixture of experts: a router selects `experts_per_token` of `num_experts` feed-forwards for each token.
 
     expert: configuration of each expert.
-    normalized: the weights of the selected experts are scaled to a sum of one; otherwise each weight is the expert's
-        probability among all experts.
-    shared: one more expert for every token, multiplied by the sigmoid of its own gate (Qwen Team 2024,
-        arXiv:2407.10671). None for no shared expert.
+    shared: one more expert for every token. None for no shared expert.
+    shared_gate: the shared expert is multiplied by the sigmoid of its own gate (Qwen Team 2024, arXiv:2407.10671).
     Source: Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2022, arXiv:2101.03961.
     """
 
     expert: FeedForwardConfig
     num_experts: int
     experts_per_token: int
-    normalized: bool
+    router: RouterConfig
     shared: FeedForwardConfig | None = None
+    shared_gate: bool = False
 
     def __post_init__(self) -> None:
         require(
             0 < self.experts_per_token <= self.num_experts,
             f"experts_per_token must be between 1 and num_experts {self.num_experts}, got {self.experts_per_token}",
+        )
+        require(self.shared is not None or not self.shared_gate, "a gate of a shared expert needs a shared expert")
+        groups = self.router.groups
+        require(self.num_experts % groups == 0, f"num_experts {self.num_experts} is not a multiple of {groups} groups")
+        members = self.num_experts // groups
+        require(
+            0 < self.router.group_members <= members,
+            f"group_members must be between 1 and the {members} experts of a group, got {self.router.group_members}",
+        )
+        require(
+            self.experts_per_token <= members * self.router.groups_per_token,
+            f"experts_per_token {self.experts_per_token} exceeds the {members} experts of each of "
+            f"{self.router.groups_per_token} groups",
         )
 
 
@@ -60,7 +130,7 @@ class LayerConfig:
 
     attention: AttentionConfig
     attention_norms: NormSlots
-    feed_forward: FeedForwardConfig | MixtureOfExpertsConfig
+    feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig
     feed_forward_norms: NormSlots
     cross_attention: AttentionConfig | None = None
     cross_attention_norms: NormSlots = NormSlots()

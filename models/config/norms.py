@@ -12,10 +12,11 @@ from models.config.errors import require
 class NormConfig:
     """Layer norm (Ba et al. 2016, arXiv:1607.06450) or RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467).
 
-    kind: `rms_from_one` is an RMS norm that multiplies by one plus its weight (Gemma).
+    kind: `rms_from_one` is an RMS norm that multiplies by one plus its weight (Gemma). `layer_unscaled` is a layer norm
+        without weight and bias (OLMo).
     """
 
-    kind: Literal["layer", "rms", "rms_from_one"]
+    kind: Literal["layer", "layer_unscaled", "rms", "rms_from_one"]
     eps: float
     bias: bool = True
 
@@ -25,20 +26,29 @@ class NormConfig:
 
 @dataclass(frozen=True)
 class NormSlots:
-    """The three optional norms of a sublayer `f`: `y = residual_norm(x + output_norm(f(input_norm(x))))`."""
+    """The three optional norms of a sublayer `f` and the factor of its result.
+
+    `y = residual_norm(x + scale * output_norm(f(input_norm(x))))`
+    """
 
     input: NormConfig | None = None
     output: NormConfig | None = None
     residual: NormConfig | None = None
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
 class QueryKeyNorm:
-    """Norms of queries and keys, before their rotation (Henry et al. 2020, arXiv:2010.04245).
+    """Norms of queries and keys (Henry et al. 2020, arXiv:2010.04245).
 
     over: `head`: over each head, with weights that all heads share. `own_head`: over each head, with weights per head.
         `all`: over all heads together.
+    after_rotation: the norms follow the rotation of queries and keys, instead of preceding it.
     """
 
     norm: NormConfig
     over: Literal["head", "own_head", "all"] = "head"
+    after_rotation: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.over != "all" or not self.after_rotation, "a norm after the rotation is over single heads")

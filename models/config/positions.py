@@ -108,7 +108,9 @@ class RopeConfig:
     @property
     def depends_on_length(self) -> bool:
         """Whether the rotation of a token depends on the length of its text, besides its position."""
-        return isinstance(self.scaling, DynamicScaling | LongScaling)
+        if isinstance(self.scaling, LongScaling):
+            return self.scaling.short_factors != self.scaling.long_factors
+        return isinstance(self.scaling, DynamicScaling)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,10 @@ from models.config import ConfigError, ModelConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.rename_rules import renamed
-from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
     head_dim_of,
-    is_causal,
     rms_norm,
     rotary_decoder,
     rotary_layer,
@@ -36,8 +35,8 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     text["hidden_act"] = text.get("hidden_activation") or "gelu_pytorch_tanh"
     Fields(text).refuse_unless("is_causal", True)
     text["is_causal"] = not Fields(text).flag("use_bidirectional_attention", False)
-    fields = Fields(_with_rope_of(text, "full_attention"))
-    sliding_fields = Fields(_with_rope_of(text, "sliding_attention"))
+    fields = Fields(with_rope_of(text, "full_attention", text.get("rope_theta") or 1000000.0))
+    sliding_fields = Fields(with_rope_of(text, "sliding_attention", text.get("rope_local_base_freq") or 10000.0))
     fields.refuse_unless("attn_logit_softcapping", False)
     head_dim, bias = head_dim_of(fields, 256), fields.flag("attention_bias", False)
     norm = rms_norm(fields, kind="rms_from_one")
@@ -80,24 +79,9 @@ def _text_settings(hf: Mapping[str, Any]) -> dict[str, Any]:
     return {**text, **{name: hf[name] for name in outside if name in hf}}
 
 
-def _with_rope_of(hf: Mapping[str, Any], layer_type: str) -> dict[str, Any]:
-    """Copy `config.json`, with the rotary settings of one layer type where `rope_config` reads them.
-
-    transformers 5 writes `rope_parameters` per layer type. In older files `rope_scaling` is for full attention only.
-    """
-    by_type = hf.get("rope_parameters") or {}
-    own = by_type.get(layer_type) or {} if isinstance(by_type, dict) else None
-    if not isinstance(own, dict) or set(by_type) - {"full_attention", "sliding_attention"}:
-        raise ConfigError("'rope_parameters' must have an object for full_attention and one for sliding_attention")
-    sliding = layer_type == "sliding_attention"
-    theta = hf.get("rope_local_base_freq" if sliding else "rope_theta") or (10000.0 if sliding else 1000000.0)
-    older = None if sliding else hf.get("rope_scaling")
-    return {**hf, "rope_theta": theta, "rope_scaling": older, "rope_parameters": own}
-
-
 def _windows(fields: Fields) -> list[int | None]:
     layers, window = fields.integer("num_hidden_layers", 26), fields.optional_integer("sliding_window", absent=4096)
-    if window is not None and not is_causal(fields):
+    if window is not None and not fields.flag("is_causal"):
         window //= 2
     layer_types = fields.raw("layer_types")
     if layer_types is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import MixtureOfExpertsConfig, ModelConfig
+from models.config import MixtureOfExpertsConfig, ModelConfig, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.mixture_of_experts import expert_rules
@@ -36,7 +36,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             gated_feed_forward(fields, fields.integer("intermediate_size", 14336)),
             num_experts=fields.integer("num_local_experts", 8),
             experts_per_token=fields.integer("num_experts_per_tok", 2),
-            normalized=True,
+            router=RouterConfig(normalized=True),
         ),
         window=fields.optional_integer("sliding_window"),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import MixtureOfExpertsConfig, ModelConfig
+from models.config import MixtureOfExpertsConfig, ModelConfig, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.mixture_of_experts import expert_rules, sparse_layers
@@ -22,7 +22,7 @@ from models.families.shared.rotary_decoder import (
     rotary_rules,
 )
 from models.families.shared.windows import switched_window, typed_windows
-from weights.rules import Rename, Rule
+from weights.rules import Rule
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -42,8 +42,9 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         gated_feed_forward(fields, fields.integer("moe_intermediate_size", 1408)),
         num_experts=fields.integer("num_experts", 60),
         experts_per_token=fields.integer("num_experts_per_tok", 4),
-        normalized=fields.flag("norm_topk_prob", False),
+        router=RouterConfig(normalized=fields.flag("norm_topk_prob", False)),
         shared=gated_feed_forward(fields, fields.integer("shared_expert_intermediate_size", 5632)),
+        shared_gate=True,
     )
     layers = [
         rotary_layer(
@@ -75,11 +76,8 @@ def _windows(fields: Fields) -> list[int | None]:
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    shared, ours = r"model\.layers\.(\d+)\.mlp\.shared_expert", r"decoder.layers.\1.feed_forward."
     return (
         *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
-        Rename(shared + r"\.(gate|up|down)_proj\.weight", ours + r"shared.\2.weight"),
-        Rename(shared + r"_gate\.weight", ours + "shared_gate.weight"),
         *rotary_rules(model, hf, architecture),
     )
 

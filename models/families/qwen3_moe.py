@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm
+from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.mixture_of_experts import expert_rules, sparse_layers
@@ -33,7 +33,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         # transformers 5 writes the number of experts under the name that Mixtral has for it.
         num_experts=fields.integer("num_local_experts", fields.integer("num_experts", 128)),
         experts_per_token=fields.integer("num_experts_per_tok", 8),
-        normalized=fields.flag("norm_topk_prob", False),
+        router=RouterConfig(normalized=fields.flag("norm_topk_prob", False)),
     )
     layers = [
         rotary_layer(

@@ -16,8 +16,13 @@ def _gelu_quick(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
+def _relu_squared(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
 ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
+    "relu_squared": _relu_squared,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "gelu_quick": _gelu_quick,
@@ -37,7 +42,12 @@ def activate(x: Tensor, name: Activation) -> Tensor:
     x: [rows, width], any float dtype.
     Returns a new tensor like x.
     """
+    return by_rows(ACTIVATIONS[name], x)
+
+
+def by_rows(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply an elementwise function so that the bits of a row do not depend on the other rows. x: see `activate`."""
     padding = -x.shape[-1] % _VECTOR_WIDTH
     if padding == 0 or not x.is_cpu:
-        return ACTIVATIONS[name](x)
-    return ACTIVATIONS[name](F.pad(x, (0, padding)))[..., :-padding].contiguous()
+        return function(x)
+    return function(F.pad(x, (0, padding)))[..., :-padding].contiguous()

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from models.backends import interface as ops
 from models.config import AttentionConfig, QueryKeyNorm, RopeConfig
 from models.layers.linear import Linear, concatenate
-from models.layers.norms import LayerNorm, PerHeadNorm, RMSNorm, make_norm
+from models.layers.norms import LayerNorm, PerHeadNorm, RMSNorm, UnscaledLayerNorm, make_norm
 from models.layers.positions import Rotation
 
-Norm = LayerNorm | RMSNorm | PerHeadNorm
+Norm = LayerNorm | UnscaledLayerNorm | RMSNorm | PerHeadNorm
 
 
 class Attention(nn.Module):
@@ -58,8 +58,8 @@ class Attention(nn.Module):
             query, key = rotated[:, :heads], rotated[:, heads:]
         else:
             query, key = product[:, : heads * dim], product[:, heads * dim : (heads + kv_heads) * dim]
-            query = self._rotate(self._normalize(query, self.query_norm), rotations)
-            key = self._rotate(self._normalize(key, self.key_norm), rotations)
+            query = self._normalize_and_rotate(query, self.query_norm, rotations)
+            key = self._normalize_and_rotate(key, self.key_norm, rotations)
         return query, key, self._split_heads(product[:, (heads + kv_heads) * dim :])
 
     def pack(self, packer: ops.LinearPacker, projection_packer: ops.LinearPacker, one_input: bool) -> None:
@@ -98,7 +98,7 @@ class Attention(nn.Module):
         hidden: [tokens, hidden], model dtype.
         Returns [tokens, heads, head_dim].
         """
-        return self._rotate(self._normalize(self._clip(self.query(hidden)), self.query_norm), rotations)
+        return self._normalize_and_rotate(self._clip(self.query(hidden)), self.query_norm, rotations)
 
     def keys_values(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> tuple[Tensor, Tensor]:
         """Project keys and values, then normalise and rotate the keys as configured.
@@ -106,7 +106,7 @@ class Attention(nn.Module):
         hidden: [tokens, hidden], model dtype.
         Returns two tensors [tokens, kv_heads, head_dim].
         """
-        keys = self._rotate(self._normalize(self._clip(self.key(hidden)), self.key_norm), rotations)
+        keys = self._normalize_and_rotate(self._clip(self.key(hidden)), self.key_norm, rotations)
         return keys, self._split_heads(self._clip(self.value(hidden)))
 
     def project_output(self, attended: Tensor) -> Tensor:
@@ -118,6 +118,14 @@ class Attention(nn.Module):
         """Limit projections to `-clip` .. `clip` where the configuration has a clip (MosaicML 2023)."""
         clip = self.config.clip
         return x if clip is None else x.clamp(-clip, clip)
+
+    def _normalize_and_rotate(self, x: Tensor, norm: Norm | None, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
+        """Norm and rotation of queries or keys, in their order. Shapes: see `_normalize`."""
+        config = self.config.query_key_norm
+        if config is None or norm is None or not config.after_rotation:
+            return self._rotate(self._normalize(x, norm), rotations)
+        y: Tensor = norm(self._rotate(self._split_heads(x), rotations))
+        return y
 
     def _normalize(self, x: Tensor, norm: Norm | None) -> Tensor:
         """Apply a query or key norm: [tokens, heads * head_dim] -> [tokens, heads, head_dim]."""

@@ -9,16 +9,42 @@ import torch
 from torch import Tensor, nn
 
 from models.backends import interface as ops
-from models.config import FeedForwardConfig, MixtureOfExpertsConfig
+from models.config import FeedForwardConfig, MixtureOfExpertsConfig, XieluFeedForwardConfig
 from models.layers.feed_forward import FeedForward
-from models.layers.linear import Linear
+from models.layers.linear import Linear, parameter
+from models.layers.xielu import XieluFeedForward
 from weights.quantized_matrix import concatenate_rows
+
+
+class Router(Linear):
+    """Chooses the experts of each token.
+
+    Its logits are float32 in a model of any dtype: rounding them would change which experts a token uses.
+
+    weight: [experts, hidden], bias: [experts] or None, model dtype.
+    correction: [experts], float32 in a model of any dtype, added to the scores for the choice only; or None.
+    """
+
+    def __init__(self, config: MixtureOfExpertsConfig, hidden_size: int) -> None:
+        super().__init__(hidden_size, config.num_experts, config.router.bias)
+        self.choices, self.config = config.experts_per_token, config.router
+        self.correction = parameter(config.num_experts) if config.router.correction else None
+
+    def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Experts of each token. x: [tokens, hidden]. Returns shares and expert indices, see `ops.route`."""
+        if self.packed is not None:
+            logits = self.packed.multiply(x)
+        else:
+            assert isinstance(self.weight, Tensor), "the matrix of a router is dequantised"
+            bias = None if self.bias is None else self.bias.float()
+            logits = ops.linear(x.float(), self.weight.float(), bias)
+        return ops.route(logits, self.choices, self.config, self.correction)
 
 
 class MixtureOfExperts(nn.Module):
     """Weighted sum of the outputs of each token's experts: `sum(share * expert(x))`.
 
-    With a shared expert, `sigmoid(shared_gate(x)) * shared(x)` is added for every token.
+    With a shared expert, `sigmoid(shared_gate(x)) * shared(x)` is added for every token; the gate is optional.
     An expert computes only its own tokens. The result of a token does not depend on the other tokens.
 
     router, shared_gate: never quantised. They are small, and rounding would change which experts a token uses.
@@ -33,37 +59,37 @@ class MixtureOfExperts(nn.Module):
     def __init__(self, config: MixtureOfExpertsConfig, hidden_size: int) -> None:
         super().__init__()
         self.config = config
-        self.router = Linear(hidden_size, config.num_experts, bias=False)
+        self.router = Router(config, hidden_size)
         self.experts = nn.ModuleList(FeedForward(config.expert, hidden_size) for _ in range(config.num_experts))
         self.packed: ops.PackedExperts | None = None
         self.shared: FeedForward | None = None
         self.shared_gate: Linear | None = None
         if config.shared is not None:
             self.shared = FeedForward(config.shared, hidden_size)
+        if config.shared_gate:
             self.shared_gate = Linear(hidden_size, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[0] == 0:
             return x
-        shares, experts = self.route(x)
+        shares, experts = self.router.choose(x)
         shared: Tensor | None = None if self.shared is None else self.shared(x)
         shared_gate: Tensor | None = None if self.shared_gate is None else self.shared_gate(x)
         if self.packed is not None:
             return self.packed.mix(x, shares, experts, shared, shared_gate)
         total = self._mix(x, shares, experts)
-        if shared is None or shared_gate is None:
+        if shared is None:
             return total
-        return total + torch.sigmoid(shared_gate) * shared
+        return total + (shared if shared_gate is None else torch.sigmoid(shared_gate) * shared)
 
-    def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose the experts of each token. x: [tokens, hidden]. Returns shares and expert indices, see `ops.route`."""
-        return ops.route(self.router(x), self.config.experts_per_token, self.config.normalized)
+    def pack(self, packer: ops.LinearPacker, gate_packer: ops.LinearPacker, router_packer: ops.LinearPacker) -> None:
+        """Replace the weights by packed ones.
 
-    def pack(self, packer: ops.LinearPacker, router_packer: ops.LinearPacker) -> None:
-        """Replace the weights by packed ones. router_packer: packs the router and the gate of the shared expert."""
+        gate_packer: packs the gate of the shared expert. router_packer: packs the router, with float32 products.
+        """
         self.router.pack(router_packer)
         if self.shared_gate is not None:
-            self.shared_gate.pack(router_packer)
+            self.shared_gate.pack(gate_packer)
         if self.shared is not None:
             self.shared.pack(packer)
         if self.packed is None:
@@ -112,9 +138,11 @@ def _padded(part: Tensor) -> Tensor:
 
 
 def make_feed_forward(
-    config: FeedForwardConfig | MixtureOfExpertsConfig, hidden_size: int
-) -> FeedForward | MixtureOfExperts:
+    config: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig, hidden_size: int
+) -> FeedForward | XieluFeedForward | MixtureOfExperts:
     """The feed-forward sublayer of a configuration."""
     if isinstance(config, MixtureOfExpertsConfig):
         return MixtureOfExperts(config, hidden_size)
+    if isinstance(config, XieluFeedForwardConfig):
+        return XieluFeedForward(config, hidden_size)
     return FeedForward(config, hidden_size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor, nn
 
@@ -30,6 +32,33 @@ class LayerNorm(nn.Module):
     def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The sum `x + y` and its norm, all [tokens, hidden]."""
         return ops.add_layer_norm(x, y, self.weight, self.bias, self.eps)
+
+
+class UnscaledLayerNorm(nn.Module):
+    """Layer normalisation without weight and bias.
+
+    forward: [..., hidden] -> [..., hidden], any float dtype.
+    Source: Groeneveld et al. 2024, arXiv:2402.00838, section 2.1.
+    """
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.size, self.eps = size, eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.layer_norm(x, self._ones(x), None, self.eps)
+
+    def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum `x + y` and its norm, all [tokens, hidden]."""
+        return ops.add_layer_norm(x, y, self._ones(x), None, self.eps)
+
+    def _ones(self, x: Tensor) -> Tensor:
+        return _ones(self.size, x.dtype, torch.device("cpu") if x.is_cpu else x.device)
+
+
+@cache
+def _ones(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.ones(size, dtype=dtype, device=device)
 
 
 class RMSNorm(nn.Module):
@@ -84,13 +113,15 @@ class PerHeadNorm(nn.Module):
         return torch.stack([norm(head) for norm, head in zip(self.heads, x.unbind(1), strict=True)], dim=1)
 
 
-def make_norm(config: NormConfig | None, size: int) -> LayerNorm | RMSNorm | None:
+def make_norm(config: NormConfig | None, size: int) -> LayerNorm | UnscaledLayerNorm | RMSNorm | None:
     """The norm of a configuration, or None without one. size: width of the normalised dimension."""
     if config is None:
         return None
     match config.kind:
         case "layer":
             return LayerNorm(size, config.eps, config.bias)
+        case "layer_unscaled":
+            return UnscaledLayerNorm(size, config.eps)
         case "rms":
             return RMSNorm(size, config.eps)
         case "rms_from_one":
@@ -98,13 +129,17 @@ def make_norm(config: NormConfig | None, size: int) -> LayerNorm | RMSNorm | Non
 
 
 class SublayerNorms(nn.Module):
-    """The three norm slots of a sublayer `f`: `residual(x + output(f(input(x))))`. An empty slot is the identity."""
+    """The norm slots of a sublayer `f` and the factor of its result: `residual(x + scale * output(f(input(x))))`.
+
+    An empty slot is the identity.
+    """
 
     def __init__(self, config: NormSlots, size: int) -> None:
         super().__init__()
         self.input = make_norm(config.input, size)
         self.output = make_norm(config.output, size)
         self.residual = make_norm(config.residual, size)
+        self.scale = config.scale
 
     def norm_input(self, x: Tensor) -> Tensor:
         """The input of the sublayer: [tokens, hidden] -> [tokens, hidden]."""
@@ -117,7 +152,7 @@ class SublayerNorms(nn.Module):
         result: [tokens, hidden], the output of the sublayer.
         Returns [tokens, hidden].
         """
-        y = result if self.output is None else self.output(result)
+        y = self._scaled(result)
         return x + y if self.residual is None else self.residual.add(x, y)[1]
 
     def add_residual_and_norm(self, x: Tensor, result: Tensor, following: SublayerNorms) -> tuple[Tensor, Tensor]:
@@ -130,4 +165,9 @@ class SublayerNorms(nn.Module):
         if self.residual is not None or following.input is None:
             x = self.add_residual(x, result)
             return x, following.norm_input(x)
-        return following.input.add(x, result if self.output is None else self.output(result))
+        return following.input.add(x, self._scaled(result))
+
+    def _scaled(self, result: Tensor) -> Tensor:
+        """The result of the sublayer after its norm, times its factor."""
+        y: Tensor = result if self.output is None else self.output(result)
+        return y if self.scale == 1.0 else y * self.scale

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import transformers
 
+from tests.engine.recent_checkpoints import RECENT_DECODERS
+
 VOCAB = 97
 _LLAMA = {
     "vocab_size": VOCAB,
@@ -191,6 +193,7 @@ DECODERS = {
         transformers.OPTConfig(**_OPT, word_embed_proj_dim=20, do_layer_norm_before=False),
     ),
     "native-decoder": ("GPT2LMHeadModel", transformers.GPT2Config(**_GPT2)),
+    **RECENT_DECODERS,
 }
 SEQ2SEQ = {
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**_T5, num_layers=2)),

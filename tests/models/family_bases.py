@@ -56,6 +56,31 @@ QWEN2_MOE = {**QWEN2, "model_type": "qwen2_moe", "architectures": ["Qwen2MoeForC
 QWEN3_MOE = {**QWEN2, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"]}
 NEWER = (GEMMA3, SMOLLM3, MIXTRAL, QWEN2_MOE, QWEN3_MOE)
 DECODERS = (*OLDER, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2, OLMO2, STABLELM, STARCODER2, *NEWER)
+RECENT = tuple(
+    {**LLAMA, "model_type": kind, "architectures": [f"{stem}ForCausalLM"], "num_key_value_heads": 2}
+    for kind, stem in {
+        "granite": "Granite",
+        "granitemoe": "GraniteMoe",
+        "cohere": "Cohere",
+        "cohere2": "Cohere2",
+        "glm": "Glm",
+        "glm4": "Glm4",
+        "glm4_moe": "Glm4Moe",
+        "exaone4": "Exaone4",
+        "ernie4_5": "Ernie4_5",
+        "ernie4_5_moe": "Ernie4_5_Moe",
+        "olmo": "Olmo",
+        "olmo3": "Olmo3",
+        "olmoe": "Olmoe",
+        "nemotron": "Nemotron",
+        "helium": "Helium",
+        "arcee": "Arcee",
+        "hunyuan_v1_dense": "HunYuanDenseV1",
+        "seed_oss": "SeedOss",
+        "apertus": "Apertus",
+        "phimoe": "Phimoe",
+    }.items()
+)
 LONGFORMER = {"model_type": "longformer", "architectures": ["LongformerModel"], "hidden_size": 48}
 BIG_BIRD = {"model_type": "big_bird", "architectures": ["BigBirdModel"], "hidden_size": 48}
 LED = {"model_type": "led", "architectures": ["LEDForConditionalGeneration"], "d_model": 32}
@@ -63,7 +88,7 @@ LONGT5 = {"model_type": "longt5", "architectures": ["LongT5ForConditionalGenerat
 BIGBIRD_PEGASUS = {"model_type": "bigbird_pegasus", "architectures": ["BigBirdPegasusModel"], "d_model": 32}
 MODERNBERT = {"model_type": "modernbert", "architectures": ["ModernBertModel"], "hidden_size": 48}
 SPARSE = (LONGFORMER, BIG_BIRD, LED, LONGT5, BIGBIRD_PEGASUS)
-BASES = {base["model_type"]: base for base in (MODERNBERT, *SPARSE, *DECODERS, *SEQ2SEQ, WHISPER)}
+BASES = {base["model_type"]: base for base in (MODERNBERT, *SPARSE, *DECODERS, *RECENT, *SEQ2SEQ, WHISPER)}
 ORIGINAL = "original_max_position_embeddings"
 
 

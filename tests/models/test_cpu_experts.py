@@ -11,7 +11,7 @@ from models.backends import interface as ops
 from models.backends.cpu import library
 from models.backends.cpu import operations as cpu_ops
 from models.backends.torch import operations as torch_ops
-from models.config import FeedForwardConfig, MixtureOfExpertsConfig
+from models.config import FeedForwardConfig, MixtureOfExpertsConfig, RouterConfig
 from models.layers.linear import Linear
 from models.layers.moe import MixtureOfExperts
 from models.pack_weights import CountingPacker
@@ -21,11 +21,15 @@ from tests.models.test_cpu_linear import RUNNABLE_ISAS
 
 CPU = torch.device("cpu")
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
-PLAIN = MixtureOfExpertsConfig(FeedForwardConfig(24, "silu", gated=True, bias=False), 5, 2, True)
-WIDE = MixtureOfExpertsConfig(FeedForwardConfig(70, "gelu", gated=True, bias=True), 9, 4, False)
-UNGATED = MixtureOfExpertsConfig(FeedForwardConfig(33, "relu", gated=False, bias=True), 3, 1, False)
-SHARED = replace(PLAIN, shared=FeedForwardConfig(40, "silu", gated=True, bias=False))
-CONFIGS = {"plain": PLAIN, "wide": WIDE, "ungated": UNGATED, "shared": SHARED}
+PLAIN = MixtureOfExpertsConfig(FeedForwardConfig(24, "silu", gated=True, bias=False), 5, 2, RouterConfig(True))
+WIDE = MixtureOfExpertsConfig(FeedForwardConfig(70, "gelu", gated=True, bias=True), 9, 4, RouterConfig(False))
+UNGATED = MixtureOfExpertsConfig(FeedForwardConfig(33, "relu", gated=False, bias=True), 3, 1, RouterConfig(False))
+SHARED = replace(PLAIN, shared=FeedForwardConfig(40, "silu", gated=True, bias=False), shared_gate=True)
+GROUPED = RouterConfig(True, "sigmoid", bias=True, correction=True, groups=3, groups_per_token=2, group_members=2)
+SHARED_ALWAYS = MixtureOfExpertsConfig(
+    FeedForwardConfig(24, "relu_squared"), 9, 3, GROUPED, FeedForwardConfig(40, "silu", gated=True, bias=False)
+)
+CONFIGS = {"plain": PLAIN, "wide": WIDE, "ungated": UNGATED, "shared": SHARED, "shared always": SHARED_ALWAYS}
 HIDDEN = 45
 REFERENCES = {"int8": ReferenceInt8Weight, "int4": ReferenceInt4Weight}
 
@@ -59,6 +63,7 @@ def random_moe(config, dtype, hidden=HIDDEN) -> MixtureOfExperts:
 def packed(moe: MixtureOfExperts, quantization=None) -> MixtureOfExperts:
     dtype = moe.router.weight.dtype
     packers = [CountingPacker(ops.packer(dtype, CPU, kind), dtype) for kind in (quantization, None)]
+    packers.append(CountingPacker(ops.packer(dtype, CPU, out_dtype=torch.float32), torch.float32))
     moe.pack(*packers)
     assert not list(moe.parameters()) and packers[0].packed_bytes > 0
     return moe
@@ -72,7 +77,7 @@ def test_float_experts_equal_the_reference(isa, dtype, config):
     expected = random_moe(config, dtype).double()
     for rows in (1, 7, 230):
         # The same choices: rounded logits may choose another expert than exact ones.
-        expected.route = lambda _, rows=rows: moe.route(x[:rows])
+        expected.router.choose = lambda _, rows=rows: moe.router.choose(x[:rows])
         found = moe(x[:rows])
         assert found.dtype == dtype
         torch.testing.assert_close(
@@ -93,7 +98,7 @@ def test_quantized_experts_equal_the_reference(isa, dtype, config, kind):
     if expected.shared is not None:
         for linear in expected.shared.children():
             linear.use_packed(REFERENCES[kind](linear.weight, linear.bias))
-    expected.route = moe.route
+    expected.router.choose = moe.router.choose
     difference = (moe(x).float() - expected(x).float()).abs()
     # The activation of a kernel and of torch differ in the last bit, which may round to another integer.
     assert difference.mean() < BOUNDS[dtype] / 4 and difference.max() < 0.05
@@ -112,7 +117,7 @@ def test_bits_do_not_depend_on_other_tokens(isa, dtype, config, quantization):
 
 @torch.inference_mode()
 def test_bits_do_not_depend_on_threads(dtype):
-    config = MixtureOfExpertsConfig(FeedForwardConfig(512, "silu", gated=True, bias=False), 6, 2, True)
+    config = MixtureOfExpertsConfig(FeedForwardConfig(512, "silu", gated=True, bias=False), 6, 2, RouterConfig(True))
     moe, x = packed(random_moe(config, dtype, 256)), torch.randn(33, 256).to(dtype)
     threads, found = torch.get_num_threads(), []
     try:
@@ -129,7 +134,7 @@ def test_bits_do_not_depend_on_threads(dtype):
 def test_experts_without_tokens_are_not_computed(dtype, quantization):
     """A NaN in their weights reaches no token."""
     moe, x = random_moe(WIDE, dtype), torch.randn(1, HIDDEN).to(dtype)
-    chosen = set(moe.route(x)[1].flatten().tolist())
+    chosen = set(moe.router.choose(x)[1].flatten().tolist())
     expected = packed(random_moe(WIDE, dtype), quantization)(x)
     for index, expert in enumerate(moe.experts):
         if index not in chosen:
@@ -151,27 +156,52 @@ def test_a_token_that_is_not_finite_affects_no_other_token(dtype, quantization, 
     assert moe(x[:0]).shape == (0, HIDDEN)
 
 
-@pytest.mark.parametrize("normalized", [True, False])
-@pytest.mark.parametrize(("experts", "choices"), [(1, 1), (5, 2), (8, 8), (60, 4), (128, 8)])
-def test_route(isa, dtype, experts, choices, normalized):
+ROUTERS = {
+    "softmax": RouterConfig(False),
+    "normalized": RouterConfig(True),
+    "corrected": RouterConfig(True, correction=True, epsilon=1e-6),
+    "sigmoid": RouterConfig(True, score="sigmoid", scale=2.5),
+    "grouped": RouterConfig(
+        True, score="sigmoid", correction=True, groups=4, groups_per_token=2, group_members=2, epsilon=1e-20
+    ),
+    "best of a group": RouterConfig(False, groups=2, groups_per_token=1, scale=16.0),
+    "sparse mixer": RouterConfig(False, score="sparse_mixer", tolerance=0.1),
+}
+
+
+@pytest.mark.parametrize("router", ROUTERS.values(), ids=ROUTERS)
+@pytest.mark.parametrize(("experts", "choices"), [(8, 2), (16, 4), (128, 8)])
+def test_route(isa, dtype, experts, choices, router):
     """Among equal logits the first expert is chosen, as in the reference."""
+    torch.manual_seed(0)
     logits = (torch.randn(90, experts + 3) * 3).round().div(2).to(dtype)[:, 1:-2]
     logits[5] = 0
     logits[6, 0] = 80
-    shares, chosen = ops.route(logits, choices, normalized)
-    expected, indices = torch_ops.route(logits, choices, normalized)
-    assert torch.equal(chosen, indices) and chosen[5].tolist() == list(range(choices))
+    correction = torch.randn(experts) if router.correction else None
+    shares, chosen = ops.route(logits, choices, router, correction)
+    expected, indices = torch_ops.route(logits, choices, router, correction)
+    assert torch.equal(chosen, indices) and (router.correction or chosen[5].tolist() == list(range(choices)))
     torch.testing.assert_close(shares, expected, atol=1e-6, rtol=1e-5)
-    assert torch.equal(ops.route(logits[7:8], choices, normalized)[0], shares[7:8])
+    assert torch.equal(ops.route(logits[7:8], choices, router, correction)[0], shares[7:8])
+
+
+@pytest.mark.parametrize(("experts", "choices"), [(1, 1), (5, 2), (8, 8), (60, 4)])
+@pytest.mark.parametrize("normalized", [True, False])
+def test_route_to_any_number_of_experts(experts, choices, normalized):
+    logits, router = torch.randn(40, experts), RouterConfig(normalized)
+    found, expected = ops.route(logits, choices, router, None), torch_ops.route(logits, choices, router, None)
+    assert torch.equal(found[1], expected[1])
+    torch.testing.assert_close(found[0], expected[0], atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("normalized", [True, False])
-def test_route_of_logits_that_are_not_finite(isa, bad, normalized):
+@pytest.mark.parametrize("router", ROUTERS.values(), ids=ROUTERS)
+def test_route_of_logits_that_are_not_finite(isa, bad, router):
     """Indices stay in range, and no share is finite."""
-    logits = torch.randn(4, 6)
+    logits, correction = torch.randn(4, 8), torch.zeros(8) if router.correction else None
     logits[1, 0] = logits[2, 5] = bad
     logits[3] = bad
-    shares, experts = ops.route(logits, 3, normalized)
-    assert shares.isfinite().all(1).tolist() == [True, False, False, False] and not shares[1:].isfinite().any()
-    assert all(len({*row}) == 3 and {*row} <= {*range(6)} for row in experts.tolist())
+    for backend in (ops, torch_ops):
+        shares, experts = backend.route(logits, 3, router, correction)
+        assert shares.isfinite().all(1).tolist() == [True, False, False, False] and not shares[1:].isfinite().any()
+        assert all(len({*row}) == 3 and {*row} <= {*range(8)} for row in experts.tolist())

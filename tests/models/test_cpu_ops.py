@@ -72,6 +72,23 @@ def test_layer_norm(dtype, shape, with_bias):
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("width", [1, 31, 32, 100])
+def test_xielu(dtype, width):
+    x, shape = (torch.randn(40, width) * 3).to(dtype), ops.XieluShape(0.8, 0.7, 0.5, -1e-6)
+    x[7, 0] = 0
+    found = ops.xielu(x, shape)
+    close(found, torch_ops.xielu(x, shape))
+    wide = x.double()
+    exact = torch.where(wide > 0, 0.8 * wide**2, 0.7 * (torch.expm1(wide.clamp(max=-1e-6)) - wide)) + 0.5 * wide
+    torch.testing.assert_close(found.double(), exact, atol=BOUNDS[dtype], rtol=BOUNDS[dtype])
+    for start, end in ((0, 1), (5, 6), (3, 10), (39, 40)):
+        assert torch.equal(ops.xielu(x[start:end], shape), found[start:end])
+    x[4, -1] = torch.nan
+    assert ops.xielu(x, shape).isfinite().all(1).tolist() == [row != 4 for row in range(40)]
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(("heads", "head_dim", "dim"), [(1, 2, 2), (3, 16, 16), (4, 20, 12), (9, 64, 64)])
 def test_rotate(dtype, interleaved, heads, head_dim, dim):

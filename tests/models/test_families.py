@@ -21,6 +21,7 @@ from models.config import (
     MixtureOfExpertsConfig,
     NormConfig,
     RopeConfig,
+    RouterConfig,
     YarnScaling,
 )
 from models.families import FAMILIES, family_of
@@ -106,7 +107,7 @@ def test_tensor_names_of_first_seq2seq_releases(base):
         lambda: AttentionConfig(4, 4, 8, 1.0, True, rope=RopeConfig(10000.0, 16)),
         lambda: AttentionConfig(4, 4, 8, 1.0, True, window=0),
         lambda: FeedForwardConfig(0, "relu"),
-        lambda: MixtureOfExpertsConfig(FeedForwardConfig(8, "relu"), 4, 5, normalized=True),
+        lambda: MixtureOfExpertsConfig(FeedForwardConfig(8, "relu"), 4, 5, RouterConfig(normalized=True)),
         lambda: BucketBiasConfig(32, 8, bidirectional=True),
     ],
 )

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from models.backends import interface as ops
-from models.config import FeedForwardConfig, MixtureOfExpertsConfig
+from models.config import FeedForwardConfig, MixtureOfExpertsConfig, RouterConfig
 from models.layers.moe import MixtureOfExperts
 from models.loader import load_model
 from tests.parity.checkpoints import load, save
@@ -19,7 +19,10 @@ EXPERT = FeedForwardConfig(12, "silu", gated=True, bias=False)
 
 def random_moe(num_experts=5, per_token=2, normalized=True, shared=None) -> MixtureOfExperts:
     torch.manual_seed(0)
-    moe = MixtureOfExperts(MixtureOfExpertsConfig(EXPERT, num_experts, per_token, normalized, shared), 8)
+    config = MixtureOfExpertsConfig(
+        EXPERT, num_experts, per_token, RouterConfig(normalized), shared, shared_gate=shared is not None
+    )
+    moe = MixtureOfExperts(config, 8)
     for parameter in moe.parameters():
         parameter.copy_(torch.randn(parameter.shape))
     return moe.eval()
@@ -30,7 +33,7 @@ def expected_output(moe: MixtureOfExperts, x: torch.Tensor) -> torch.Tensor:
     probabilities = F.softmax(x @ moe.router.weight.T, dim=-1)
     smallest = probabilities.topk(moe.config.experts_per_token).values[:, -1:]
     expert_weights = probabilities.where(probabilities >= smallest, 0.0)
-    if moe.config.normalized:
+    if moe.config.router.normalized:
         expert_weights = expert_weights / expert_weights.sum(-1, keepdim=True)
     outputs = torch.stack([expert(x) for expert in moe.experts], dim=1)
     y = (outputs * expert_weights[..., None]).sum(1)
@@ -54,7 +57,7 @@ def test_each_expert_computes_only_its_own_tokens():
         expert.register_forward_pre_hook(lambda _, inputs, at=index: counts.__setitem__(at, len(inputs[0])))
     moe(x)
     assert sum(counts) == 6 * 2
-    assert counts == torch.bincount(moe.route(x)[1].flatten(), minlength=8).tolist()
+    assert counts == torch.bincount(moe.router.choose(x)[1].flatten(), minlength=8).tolist()
     assert moe(x[:0]).shape == (0, 8)
 
 
@@ -64,8 +67,8 @@ def test_token_in_a_batch_equals_the_token_alone():
     alone = torch.cat([moe(row[None]) for row in x])
     torch.testing.assert_close(moe(x), alone, atol=1e-5, rtol=1e-5)
     # Negative control: with the expert weights of other tokens, the outputs differ.
-    expert_weights, experts = moe.route(x)
-    moe.route = lambda _: (expert_weights.roll(1, 0), experts)
+    expert_weights, experts = moe.router.choose(x)
+    moe.router.choose = lambda _: (expert_weights.roll(1, 0), experts)
     assert not torch.allclose(moe(x), alone, atol=1e-2)
 
 
@@ -99,6 +102,24 @@ def test_separate_and_fused_expert_tensors_load_alike(family, tmp_path):
         from_fused = load(tmp_path, torch.device("cpu")).transformer
     for (name, one), (_, other) in zip(separate.named_parameters(), from_fused.named_parameters(), strict=True):
         assert torch.equal(one, other), name
+
+
+def test_the_correction_of_a_router_is_float32_in_every_dtype(tmp_path):
+    """Rounding it would change which experts a token uses. The choice counts it, the shares do not."""
+    experts = {"n_routed_experts": 4, "moe_intermediate_size": 16, "first_k_dense_replace": 0, "num_experts_per_tok": 2}
+    oracle = save(tmp_path, transformers.Glm4MoeConfig(**_SIZES, **_HEADS, **experts), "Glm4MoeForCausalLM")
+    expected = oracle.model.layers[1].mlp.gate.e_score_correction_bias
+    for dtype in (torch.bfloat16, torch.float32):
+        moe = load(tmp_path, torch.device("cpu"), dtype).transformer.decoder.layers[1].feed_forward
+        assert moe.router.correction.dtype == torch.float32 and torch.equal(moe.router.correction, expected)
+    x = torch.randn(30, 32)
+    shares, chosen = moe.router.choose(x)
+    moe.router.correction[3] += 10
+    others, experts = moe.router.choose(x)
+    assert (experts == 3).any(1).all() and not (chosen == 3).any(1).all()
+    stays = (chosen == 3).any(1)
+    torch.testing.assert_close(shares[stays].sum(1), torch.ones(int(stays.sum())))
+    torch.testing.assert_close(others.sum(1), torch.ones(30))
 
 
 def test_int8_keeps_the_router_unquantised(tmp_path):

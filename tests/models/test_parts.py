@@ -80,6 +80,7 @@ def test_norm_slots_are_applied_in_order(slots):
     ("ours", "theirs"),
     [
         ("relu", "relu"),
+        ("relu_squared", "relu2"),
         ("gelu", "gelu"),
         ("gelu_tanh", "gelu_new"),
         ("gelu_tanh", "gelu_fast"),

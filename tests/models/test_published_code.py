@@ -13,6 +13,7 @@ PUBLISHED = {
     "phi3": ("microsoft/Phi-3-mini-4k-instruct", "phi3", "Phi3"),
     "mpt": ("mosaicml/mpt-7b", "mpt", "MPT"),
     "falcon": ("tiiuae/falcon-7b", "falcon", "Falcon"),
+    "phimoe": ("microsoft/Phi-3.5-MoE-instruct", "phimoe", "PhiMoE"),
 }
 
 

@@ -43,10 +43,13 @@ HARMLESS = {
     "deberta-v2": "tie_word_embeddings legacy relative_attention max_relative_positions",
     "distilbert": "tie_word_embeddings sinusoidal_pos_embds",
     "electra": "tie_word_embeddings",
+    "exaone4": "sliding_window_pattern",
     "falcon": "num_kv_heads num_ln_in_parallel_attn",
     "gemma3": "mm_tokens_per_image",
     "gemma3_text": "_sliding_window_pattern",
+    "glm4_moe": "topk_group num_mtp_layers num_nextn_predict_layers",
     "gpt2": "reorder_and_upcast_attn",
+    "hunyuan_v1_dense": "pretraining_tp eod_token_id",
     "llama": "pretraining_tp",
     "longformer": "tie_word_embeddings onnx_export",
     "longt5": "global_block_size",
@@ -56,11 +59,13 @@ HARMLESS = {
     "mpt": "embedding_fraction learned_pos_emb",
     "mt5": "tie_word_embeddings",
     "phi3": "original_max_position_embeddings",
+    "phimoe": "input_jitter_noise",
     "qwen2": "max_window_layers sliding_window use_sliding_window",
     "qwen2_moe": "max_window_layers sliding_window intermediate_size",
     "qwen3": "max_window_layers sliding_window use_sliding_window",
     "qwen3_moe": "sliding_window use_sliding_window intermediate_size",
     "roberta": "tie_word_embeddings",
+    "seed_oss": "pretraining_tp residual_dropout",
     "smollm3": "no_rope_layer_interval sliding_window use_sliding_window pretraining_tp",
     "whisper": "apply_spec_augment median_filter_width suppress_tokens use_weighted_layer_sum",
     "xlm-roberta": "tie_word_embeddings",
@@ -71,11 +76,15 @@ The reference never reads them, or they need another setting to have an effect (
 """
 
 
+NEEDED = {"glm4_moe": {"head_dim": 128}}
+"""Settings that a family needs beside its defaults, whose heads do not divide the hidden size."""
+
+
 def settings(kind: str) -> dict[str, Any]:
     """The `config.json` that transformers writes for a family, with all defaults."""
     if kind == "triptych":
         return native("TriptychForCausalLM")
-    return {**transformers.AutoConfig.for_model(kind).to_dict(), "architectures": None}
+    return {**transformers.AutoConfig.for_model(kind, **NEEDED.get(kind, {})).to_dict(), "architectures": None}
 
 
 def build(hf: dict[str, Any]) -> ModelConfig:

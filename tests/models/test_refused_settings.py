@@ -87,6 +87,35 @@ REFUSED = [
     ("qwen2_moe", "layer_types", ["sliding_attention"] * 4),
     ("qwen3_moe", "decoder_sparse_step", 0),
     ("qwen3_moe", "norm_topk_prob", 1),
+    ("granite", "residual_multiplier", 0),
+    ("granite", "logits_scaling", -8.0),
+    ("granitemoe", "num_experts_per_tok", 9),
+    ("cohere", "use_qk_norm", "yes"),
+    ("cohere2", "head_dim", 16),
+    ("cohere2", "layer_types", ["chunked_attention"] * 4),
+    ("glm", "partial_rotary_factor", 1.5),
+    ("glm4", "attention_bias", "yes"),
+    ("glm4_moe", "n_group", 3),
+    ("glm4_moe", "topk_group", 2),
+    ("glm4_moe", "first_k_dense_replace", -1),
+    ("exaone4", "sliding_window_pattern", "LLLG"),
+    ("ernie4_5", "use_bias", "no"),
+    ("ernie4_5_moe", "moe_norm_min", 0),
+    ("ernie4_5_moe", "moe_layer_interval", 0),
+    ("olmo", "clip_qkv", -8.0),
+    ("olmo3", "rope_parameters", {"rope_type": "default"}),
+    ("olmo3", "sliding_window_pattern", 3),
+    ("olmoe", "clip_qkv", 8.0),
+    ("nemotron", "hidden_act", "mish"),
+    ("helium", "mlp_bias", 1),
+    ("arcee", "hidden_act", "mish"),
+    ("hunyuan_v1_dense", "rope_parameters", {"rope_type": "dynamic", "alpha": -1.0}),
+    ("seed_oss", "attention_out_bias", "no"),
+    ("apertus", "hidden_act", "mish"),
+    ("phimoe", "num_experts_per_tok", 3),
+    ("phimoe", "router_jitter_noise", -0.1),
+    ("phimoe", "rope_scaling", {"type": "linear", "factor": 2.0}),
+    ("phimoe", "rope_scaling", {"type": "longrope", "short_factor": [1.0] * 4, ORIGINAL: 64}),
     ("modernbert", "sliding_window", 8),
     ("opt", "word_embed_proj_dim", 0),
     ("opt", "word_embed_proj_dim", "16"),
@@ -130,6 +159,9 @@ NAME_IN_MESSAGE = {
     "relative_attention_max_distance": "max_distance",
     "num_key_value_heads": "num_kv_heads",
     "num_experts_per_tok": "experts_per_token",
+    "n_group": "groups",
+    "topk_group": "groups_per_token",
+    "router_jitter_noise": "tolerance",
     "rotary_pct": "rope needs an even number",
 }
 
@@ -140,6 +172,7 @@ NAME_IN_MESSAGE = {
 def test_unsupported_settings_are_refused_by_name(kind, name, value):
     hf = {**BASES[kind], name: value}
     inner = ["factor", "_factor", "rope_type", "type", "partial_rotary_factor", "beta_fast", "rope_scaling"]
+    inner += ["alpha", "short_mscale"]
     inner = inner if name.startswith("rope_") else []
     with pytest.raises(ConfigError) as error:
         build(hf)

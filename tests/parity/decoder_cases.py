@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import transformers
 
+from tests.parity.recent_decoder_cases import RECENT_CASES
+
 VOCAB = 97
 _BASE = {
     "vocab_size": VOCAB,
@@ -340,4 +342,5 @@ MORE_CASES = {
         "FalconForCausalLM",
         transformers.FalconConfig(**_BASE, parallel_attn=False, multi_query=False, bias=True, activation="gelu_new"),
     ),
+    **RECENT_CASES,
 }

@@ -23,6 +23,7 @@ __all__ = [
     "ACTIVATION_CODES",
     "DTYPE_CODES",
     "OPERATIONS",
+    "ROUTER_SCORE_CODES",
     "StaleKernels",
     "choose_isa",
     "interface_hash",
@@ -47,6 +48,11 @@ ACTIVATION_CODES: Mapping[Activation | None, int] = {
     for name, code in header.read_codes(_TEXT, "Activation").items()
 }
 """Codes of the activations that a product can apply; None for no activation."""
+
+ROUTER_SCORE_CODES: Mapping[str, int] = {
+    name.lower(): code for name, code in header.read_codes(_TEXT, "RouterScore").items()
+}
+"""Codes of `RouterConfig.score`."""
 
 _POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 

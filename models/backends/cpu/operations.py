@@ -19,12 +19,13 @@ from torch import Tensor
 from models.attention_metadata import AttentionMetadata
 from models.backends.cpu import library
 from models.backends.cpu.attention_view import CpuAttentionView
-from models.backends.cpu.library import DTYPE_CODES, OPERATIONS
+from models.backends.cpu.library import DTYPE_CODES, OPERATIONS, ROUTER_SCORE_CODES
 from models.backends.cpu.trace import SymbolicTensor
 from models.backends.torch import operations as torch_operations
+from models.config import RouterConfig
 
 if TYPE_CHECKING:
-    from models.backends.interface import RotaryAngles
+    from models.backends.interface import RotaryAngles, XieluShape
 
 _NUMBERS = frozenset((int, float, bool, NoneType))
 """Types of field values that are not tensors."""
@@ -166,7 +167,7 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
     return out
 
 
-def route(logits: Tensor, choices: int, is_normalized: bool) -> tuple[Tensor, Tensor]:
+def route(logits: Tensor, choices: int, config: RouterConfig, correction: Tensor | None) -> tuple[Tensor, Tensor]:
     if not _has_dense_rows(logits):
         logits = logits.contiguous()
     rows, num_experts = logits.shape
@@ -181,11 +182,27 @@ def route(logits: Tensor, choices: int, is_normalized: bool) -> tuple[Tensor, Te
         rows=rows,
         num_experts=num_experts,
         choices=choices,
-        is_normalized=is_normalized,
+        score=ROUTER_SCORE_CODES[config.score],
+        correction=None if correction is None else correction.float(),
+        groups=config.groups,
+        groups_per_row=config.groups_per_token,
+        group_members=config.group_members,
+        is_normalized=config.normalized,
+        epsilon=config.epsilon,
+        scale=config.scale,
+        tolerance=config.tolerance,
         shares=shares,
         experts=experts,
     )
     return shares, experts
+
+
+def xielu(x: Tensor, shape: XieluShape) -> Tensor:
+    x = x.contiguous()
+    rows, width = x.shape
+    out = x.new_empty((rows, width))
+    run("xielu", x.dtype, x, x=x, out=out, rows=rows, width=width, **shape._asdict())
+    return out
 
 
 def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:

@@ -14,9 +14,11 @@ from torch.nn import functional as F
 
 from models.attention_metadata import AttentionMetadata
 from models.backends.torch.attention_view import Group, TorchAttentionView
+from models.config import RouterConfig
+from models.layers.activations import by_rows
 
 if TYPE_CHECKING:
-    from models.backends.interface import RotaryAngles
+    from models.backends.interface import RotaryAngles, XieluShape
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -71,11 +73,58 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
     return x[index]
 
 
-def route(logits: Tensor, choices: int, is_normalized: bool) -> tuple[Tensor, Tensor]:
+def route(logits: Tensor, choices: int, config: RouterConfig, correction: Tensor | None) -> tuple[Tensor, Tensor]:
     logits = logits.float()
-    experts = logits.sort(dim=-1, descending=True, stable=True).indices[:, :choices].contiguous()
-    shares = torch.softmax(logits, dim=-1).gather(1, experts)
-    return (shares / shares.sum(-1, keepdim=True) if is_normalized else shares), experts
+    not_finite = (logits - logits).sum(-1, keepdim=True)
+    if config.score == "sparse_mixer":
+        shares, experts = _mix_sparsely(logits, choices, config.tolerance)
+    else:
+        scores = torch.sigmoid(logits) if config.score == "sigmoid" else torch.softmax(logits, dim=-1)
+        keys = logits if config.chooses_by_logits else scores
+        if correction is not None:
+            keys = scores + correction.float()
+        if config.groups > 1:
+            keys = _in_best_groups(keys, config)
+        experts = _best(keys, choices)
+        shares = scores.gather(1, experts)
+        if config.normalized:
+            shares = shares / (shares.sum(-1, keepdim=True) + config.epsilon)
+    return shares * config.scale + not_finite, experts
+
+
+def _best(keys: Tensor, count: int) -> Tensor:
+    """Indices of the largest keys of each row, of equal ones the first: [rows, n] -> [rows, count]."""
+    return keys.sort(dim=-1, descending=True, stable=True).indices[:, :count].contiguous()
+
+
+def _in_best_groups(keys: Tensor, config: RouterConfig) -> Tensor:
+    """The keys, -inf for experts of groups that the token cannot use. keys: [tokens, experts], returns the same."""
+    by_group = keys.unflatten(-1, (config.groups, -1))
+    group_keys = by_group.sort(dim=-1, descending=True).values[..., : config.group_members].sum(-1)
+    hidden = torch.ones_like(group_keys, dtype=torch.bool)
+    hidden.scatter_(1, _best(group_keys, config.groups_per_token), False)
+    return by_group.masked_fill(hidden[..., None], -torch.inf).flatten(1)
+
+
+def _mix_sparsely(logits: Tensor, choices: int, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Shares and experts of a sparse mixer, see `RouterConfig`. logits: [tokens, experts], float32."""
+    left, experts, shares = logits, _best(logits, choices), []
+    for expert in experts.split(1, dim=1):
+        largest = logits.gather(1, expert)
+        is_far = (largest - left) / left.abs().clamp(min=largest) > 2 * tolerance
+        shares.append(left.masked_fill(is_far, -torch.inf).softmax(-1).gather(1, expert))
+        left = left.scatter(1, expert, -torch.inf)
+    return torch.cat(shares, dim=1), experts
+
+
+def xielu(x: Tensor, shape: XieluShape) -> Tensor:
+    wide = x.float()
+    curve = torch.where(
+        wide > 0,
+        shape.alpha_p * wide * wide,
+        shape.alpha_n * (by_rows(torch.expm1, wide.clamp(max=shape.eps)) - wide),
+    )
+    return (curve + shape.beta * wide).to(x.dtype)
 
 
 def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:

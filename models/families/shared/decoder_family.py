@@ -41,6 +41,7 @@ def decoder_family(
     *,
     model_types: tuple[str, ...] = (),
     generating: Sequence[str] = (),
+    texts: bool = True,
     tokens: bool = True,
     answers: bool = True,
     prefix: str = r"model\.",
@@ -55,6 +56,7 @@ def decoder_family(
     config, rules: functions for the model with the language model head; see `Family`.
     model_types: values of `model_type`, if they are not the name.
     generating: class names with the language model head, if they are not `<stem>ForCausalLM`.
+    texts: whether transformers has a text classification head for it.
     tokens: whether transformers has a token classification head for it.
     answers: whether transformers has a question answering head for it.
     prefix: regular expression, prefix of the layers in `rules`. Checkpoints without a head do not have it.
@@ -64,10 +66,12 @@ def decoder_family(
     refused_dtypes: see `Family`.
     """
     body = body or f"{stem}Model"
-    texts, labels, spans = (
+    classes, labels, spans = (
         f"{stem}For{task}" for task in ("SequenceClassification", "TokenClassification", "QuestionAnswering")
     )
-    heads: dict[str, tuple[Task, ...]] = {body: ("embed",), texts: ("classify",)}
+    heads: dict[str, tuple[Task, ...]] = {body: ("embed",)}
+    if texts:
+        heads[classes] = ("classify",)
     if tokens:
         heads[labels] = ("token_classify",)
     if answers:

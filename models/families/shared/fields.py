@@ -15,6 +15,7 @@ ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 _ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
+    "relu2": "relu_squared",
     "gelu": "gelu",
     "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",

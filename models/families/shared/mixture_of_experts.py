@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from models.config import ConfigError, MixtureOfExpertsConfig, ModelConfig
+from models.config import ConfigError, MixtureOfExpertsConfig, ModelConfig, RouterConfig
 from models.families.shared.fields import Fields
 from weights.rules import LayoutChange, Rename, Rule
 
@@ -20,12 +20,46 @@ def sparse_layers(fields: Fields) -> list[bool]:
     return [(index + 1) % step == 0 and index not in dense for index in layers]
 
 
+def corrected_router(fields: Fields) -> RouterConfig:
+    """The router of DeepSeek-V3 (DeepSeek-AI 2024, arXiv:2412.19437): sigmoid scores, a correction, and groups."""
+    groups = fields.integer("n_group", 1)
+    return RouterConfig(
+        normalized=fields.flag("norm_topk_prob", True),
+        score="sigmoid",
+        correction=True,
+        groups=groups,
+        groups_per_token=fields.integer("topk_group", 1),
+        group_members=1 if groups == 1 else 2,
+        epsilon=1e-20,
+        scale=fields.number("routed_scaling_factor", 1.0),
+    )
+
+
 def expert_rules(model: ModelConfig, part: str, gate: str, up: str, down: str) -> Sequence[Rule]:
-    """Rules for the tensors of the router and the experts, in both layouts of a checkpoint.
+    """Rules for the tensors of the router, the experts and the shared expert, in both layouts of a checkpoint.
 
     part: regular expression for the name of a layer's mixture-of-experts module.
     gate, up, down: names of the three matrices of one expert, in files with one tensor per matrix. transformers also
         writes one tensor for all gate and up matrices and one for all down matrices.
+    """
+    layer, ours = rf"model\.layers\.(\d+)\.{part}\.", r"decoder.layers.\1.feed_forward."
+    return (
+        Rename(layer + r"(?:gate|router)\.(weight|bias)", ours + r"router.\2"),
+        Rename(layer + r"gate\.e_score_correction_bias", ours + "router.correction"),
+        Rename(layer + r"shared_experts?\.(gate|up|down)_proj\.(weight|bias)", ours + r"shared.\2.\3"),
+        Rename(layer + r"shared_expert_gate\.weight", ours + "shared_gate.weight"),
+        *(
+            Rename(layer + rf"experts\.(\d+)\.{theirs}\.weight", ours + rf"experts.\2.{name}.weight")
+            for theirs, name in ((gate, "gate"), (up, "up"), (down, "down"))
+        ),
+        *stacked_expert_rules(model, part, gate_up=r"experts\.gate_up_proj", down=r"experts\.down_proj"),
+    )
+
+
+def stacked_expert_rules(model: ModelConfig, part: str, gate_up: str, down: str) -> Sequence[Rule]:
+    """Rules for the two tensors that have the matrices of all experts of a layer: gate and up, and down.
+
+    part: as for `expert_rules`. gate_up, down: regular expressions for the names of the tensors.
     """
     assert model.decoder is not None
     mixtures = [
@@ -34,18 +68,13 @@ def expert_rules(model: ModelConfig, part: str, gate: str, up: str, down: str) -
     layer, ours = rf"model\.layers\.(\d+)\.{part}\.", r"decoder.layers.\1.feed_forward."
     experts = range(mixtures[0].num_experts if mixtures else 0)
     return (
-        Rename(layer + r"gate\.weight", ours + "router.weight"),
-        *(
-            Rename(layer + rf"experts\.(\d+)\.{theirs}\.weight", ours + rf"experts.\2.{name}.weight")
-            for theirs, name in ((gate, "gate"), (up, "up"), (down, "down"))
-        ),
         Rule(
-            layer + "experts\\.gate_up_proj",
+            layer + gate_up,
             tuple(f"{ours}experts.{expert}.{name}.weight" for expert in experts for name in ("gate", "up")),
             (_unstack(len(experts), 2),),
         ),
         Rule(
-            layer + "experts\\.down_proj",
+            layer + down,
             tuple(f"{ours}experts.{expert}.down.weight" for expert in experts),
             (_unstack(len(experts), 1),),
         ),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from models.config import (
     ConfigError,
@@ -25,12 +26,13 @@ def rope_config(
     default_share: float | None = None,
     *,
     restarts: bool = False,
+    pairing: Literal["half", "interleaved"] = "half",
 ) -> RopeConfig:
     """Read `rope_theta` and `rope_scaling`, or `rope_parameters`, with which transformers 5 replaces both.
 
     default_share: share of each head that rotates if `partial_rotary_factor` is absent. None for a family whose heads
         rotate as a whole; the setting is then refused.
-    restarts: see `LongScaling`.
+    restarts: see `LongScaling`. pairing: see `RopeConfig`.
     """
     where = "rope_scaling" if fields.raw("rope_scaling") else "rope_parameters"
     settings = fields.raw(where) or {}
@@ -48,7 +50,22 @@ def rope_config(
         if not 0 < share <= 1:
             raise ConfigError(f"'partial_rotary_factor' must be above 0 and at most 1, not {share}")
         head_dim = int(head_dim * share)
-    return RopeConfig(theta, head_dim, scaling=_scaling(rope_type(where, settings), fields, inner, head_dim, restarts))
+    scaling = _scaling(rope_type(where, settings), fields, inner, head_dim, restarts)
+    return RopeConfig(theta, head_dim, pairing, scaling)
+
+
+def with_rope_of(hf: Mapping[str, Any], layer_type: str, default_theta: float) -> dict[str, Any]:
+    """Copy `config.json`, with the rotary settings of one layer type where `rope_config` reads them.
+
+    transformers 5 writes `rope_parameters` per layer type. In older files `rope_scaling` is for full attention only.
+    default_theta: base of the layers, unless `rope_parameters` has another one.
+    """
+    by_type = hf.get("rope_parameters") or {}
+    own = by_type.get(layer_type) or {} if isinstance(by_type, dict) else None
+    if not isinstance(own, dict) or set(by_type) - {"full_attention", "sliding_attention"}:
+        raise ConfigError("'rope_parameters' must have an object for full_attention and one for sliding_attention")
+    older = hf.get("rope_scaling") if layer_type == "full_attention" else None
+    return {**hf, "rope_theta": default_theta, "rope_scaling": older, "rope_parameters": own}
 
 
 def scaled_max_positions(rope: RopeConfig, unscaled: int) -> int:

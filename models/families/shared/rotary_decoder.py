@@ -21,6 +21,7 @@ from models.config import (
     QueryKeyNorm,
     RopeConfig,
     StackConfig,
+    XieluFeedForwardConfig,
 )
 from models.families.shared.fields import Fields, head_width
 from weights.rules import Drop, Rename, Rule
@@ -48,7 +49,7 @@ def rotary_layer(
     num_kv_heads: int,
     rope: RopeConfig | None,
     norm: NormConfig,
-    feed_forward: FeedForwardConfig | MixtureOfExpertsConfig,
+    feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig,
     window: int | None = None,
     qkv_bias: bool = False,
     output_bias: bool = False,
@@ -57,6 +58,8 @@ def rotary_layer(
     query_key_norm: QueryKeyNorm | None = None,
     norm_slots: Sequence[Literal["input", "output"]] = ("input",),
     parallel: bool = False,
+    residual_scale: float = 1.0,
+    clip: float | None = None,
 ) -> LayerConfig:
     """One layer of a decoder, or of an encoder if `is_causal` is false.
 
@@ -65,8 +68,11 @@ def rotary_layer(
     scale: factor of the scores, None for one over the square root of `head_dim`.
     norm_slots: places of a norm in each sublayer.
     parallel: attention and feed-forward read the same norm, and both results are added.
+    residual_scale: factor of the results of attention and feed-forward.
+    clip: see `AttentionConfig`.
     """
-    norms, causal = NormSlots(**dict.fromkeys(norm_slots, norm)), is_causal(fields)
+    norms = NormSlots(**dict.fromkeys(norm_slots, norm), scale=residual_scale)
+    causal = fields.flag("is_causal", True)
     attention = AttentionConfig(
         num_heads=fields.integer("num_attention_heads", 32),
         num_kv_heads=num_kv_heads,
@@ -80,9 +86,11 @@ def rotary_layer(
         rope=rope,
         query_key_norm=query_key_norm,
         window=window if window is None or causal else window + 1,
+        clip=clip,
         score_cap=score_cap,
     )
-    return LayerConfig(attention, norms, feed_forward, NormSlots() if parallel else norms, parallel=parallel)
+    second = NormSlots(scale=residual_scale) if parallel else norms
+    return LayerConfig(attention, norms, feed_forward, second, parallel=parallel)
 
 
 def rotary_decoder(
@@ -93,27 +101,28 @@ def rotary_decoder(
     *,
     default_tied: bool = False,
     embedding_scale: float = 1.0,
+    logit_scale: float = 1.0,
     logit_cap: float | None = None,
+    logit_bias: bool = False,
 ) -> ModelConfig:
-    """A decoder with these layers and a language model head, or an encoder if `is_causal` is false.
+    """A decoder with these layers and a language model head, or an encoder if they are not causal.
 
     default_tied: whether logits use the token embeddings if `config.json` has no `tie_word_embeddings`.
+    logit_scale, logit_cap, logit_bias: see `LanguageModelHead`.
     """
-    vocab_size, causal = fields.integer("vocab_size"), is_causal(fields)
+    vocab_size = fields.integer("vocab_size")
+    causal = all(layer.attention is None or layer.attention.causal for layer in layers)
     stack = StackConfig(EmbeddingConfig(vocab_size, embedding_scale), tuple(layers), final_norm=final_norm)
     return ModelConfig(
         hidden_size=fields.integer("hidden_size", 4096),
         vocab_size=vocab_size,
-        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", default_tied), cap=logit_cap),
+        head=LanguageModelHead(
+            tied=fields.flag("tie_word_embeddings", default_tied), bias=logit_bias, scale=logit_scale, cap=logit_cap
+        ),
         encoder=None if causal else stack,
         decoder=stack if causal else None,
         max_positions=max_positions,
     )
-
-
-def is_causal(fields: Fields) -> bool:
-    """Whether each token attends only to itself and to earlier tokens."""
-    return fields.flag("is_causal", True)
 
 
 def rotary_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
@@ -146,5 +155,6 @@ def rotary_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -
         Rename(layer + r"mlp\.(gate|up|down)_proj\.(weight|bias)", ours + r"feed_forward.\2.\3"),
         Rename(r"model\.norm\.(weight|bias)", rf"{side}.final_norm.\1"),
         Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
+        Rename(r"lm_head\.bias", "head.bias"),
         Drop(layer + r"self_attn\.rotary_emb\.inv_freq"),
     )

@@ -34,3 +34,20 @@ def typed_windows(layer_types: object, layers: int, window: int | None) -> list[
     if window is None and "sliding_attention" in layer_types:
         raise ConfigError("'layer_types' has sliding_attention, but 'use_sliding_window' or 'sliding_window' is unset")
     return [window if kind == "sliding_attention" else None for kind in layer_types]
+
+
+def patterned_windows(fields: Fields, default_layers: int, absent: int | None = 4096) -> list[int | None]:
+    """Windows by `layer_types`. Without it, every `sliding_window_pattern`-th layer, the fourth, has full attention.
+
+    default_layers: number of layers if the file has no `num_hidden_layers`.
+    absent: width of the windows if the file has no `sliding_window`.
+    """
+    layers, window = (
+        fields.integer("num_hidden_layers", default_layers),
+        fields.optional_integer("sliding_window", absent),
+    )
+    layer_types = fields.raw("layer_types")
+    if layer_types is None:
+        every = fields.integer("sliding_window_pattern", 4)
+        layer_types = ["sliding_attention" if (index + 1) % every else "full_attention" for index in range(layers)]
+    return typed_windows(layer_types, layers, window)

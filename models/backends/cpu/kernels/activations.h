@@ -35,6 +35,7 @@ INLINE float normal_cdf(float x) {
 
 template <int32_t ACTIVATION> INLINE float activate(float x) {
     if constexpr (ACTIVATION == RELU) return x < 0.0f ? 0.0f : x;
+    if constexpr (ACTIVATION == RELU_SQUARED) return x < 0.0f ? 0.0f : x * x;
     if constexpr (ACTIVATION == GELU) return x * normal_cdf(x);
     // 0.5 (1 + tanh(u)) is the sigmoid of 2 u.
     if constexpr (ACTIVATION == GELU_TANH) return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x));
@@ -53,6 +54,7 @@ template <int32_t ACTIVATION> INLINE void activate_panel(float* y) {
 __attribute__((noinline)) void activate_panel(int32_t activation, float* y) {
     switch (activation) {
         case RELU: return activate_panel<RELU>(y);
+        case RELU_SQUARED: return activate_panel<RELU_SQUARED>(y);
         case GELU: return activate_panel<GELU>(y);
         case GELU_TANH: return activate_panel<GELU_TANH>(y);
         case GELU_QUICK: return activate_panel<GELU_QUICK>(y);
@@ -84,4 +86,33 @@ template <class T, int N> INLINE Vectors<N> activate(int32_t activation, Vectors
     for (int64_t i = 0; i < N * WIDTH; i += PANEL) activate_panel(activation, numbers + i);
     for (int i = 0; i < N; i++) x.of[i] = load(numbers + i * WIDTH);
     return x;
+}
+
+// xIELU: alpha_p x^2 above zero, alpha_n (e^min(x, eps) - 1 - x) below, and beta x for both signs. y: [PANEL], float32,
+// replaced in place. Not inlined, for the same reason as above.
+__attribute__((noinline)) void xielu_panel(const Xielu& p, float* y) {
+    const float alpha_p = float(p.alpha_p), alpha_n = float(p.alpha_n), beta = float(p.beta), eps = float(p.eps);
+#pragma omp simd
+    for (int64_t i = 0; i < PANEL; i++) {
+        const float x = y[i];
+        const Exponential e = exponential(x > eps ? eps : x);
+        const float below = alpha_n * ((e.scale - 1.0f) + e.scale * e.part - x);
+        y[i] = (x > 0.0f ? alpha_p * x * x : below) + beta * x;
+    }
+}
+
+template <class T> void xielu_rows(const Xielu& p, int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; row++) {
+        for (int64_t column = 0; column < p.width; column += PANEL) {
+            const int64_t count = std::min(PANEL, p.width - column), first = row * p.width + column;
+            alignas(64) float y[PANEL] = {};
+            for (int64_t i = 0; i < count; i++) y[i] = widen(static_cast<const T*>(p.x)[first + i]);
+            xielu_panel(p, y);
+            for (int64_t i = 0; i < count; i++) narrow(y[i], static_cast<T*>(p.out)[first + i]);
+        }
+    }
+}
+
+void xielu(DType dtype, const Xielu& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? xielu_rows<float>(p, begin, end) : xielu_rows<bfloat16>(p, begin, end);
 }

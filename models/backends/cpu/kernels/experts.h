@@ -3,33 +3,100 @@
 // The pairs of a row and one of its experts are sorted by expert and cut into tasks, so that threads share the panels
 // of all experts. How many rows an expert has affects no bit of a row.
 
-// Chooses the experts of rows begin..end-1: the largest logits, the smaller index first among equal ones. The shares
-// are the softmax of all logits, or of those of the chosen experts.
+// Writes the indices of the `count` largest keys to `best`, the largest first, of equal ones the smaller index first.
+inline void best_of(const float* keys, int64_t size, int64_t count, int64_t* best) {
+    for (int64_t index = 0, found = 0; index < size; index++) {
+        if (found == count && !(keys[index] > keys[best[found - 1]])) continue;
+        int64_t at = found < count ? found++ : found - 1;
+        for (; at > 0 && keys[index] > keys[best[at - 1]]; at--) best[at] = best[at - 1];
+        best[at] = index;
+    }
+}
+
+// Memory that all rows of a router reuse.
+struct RouterScratch {
+    std::vector<float> logits, scores, keys, group_keys;
+    std::vector<int64_t> best;
+
+    explicit RouterScratch(const Routing& p)
+        : logits(p.num_experts), scores(p.num_experts), keys(p.num_experts), group_keys(p.groups),
+          best(std::max(p.groups_per_row, p.group_members)) {}
+};
+
+// Lowers the keys of the experts that the row cannot use, because their groups are not among its best ones.
+inline void keep_best_groups(const Routing& p, RouterScratch& s) {
+    const int64_t members = p.num_experts / p.groups;
+    for (int64_t group = 0; group < p.groups; group++) {
+        const float* keys = s.keys.data() + group * members;
+        best_of(keys, members, p.group_members, s.best.data());
+        s.group_keys[group] = 0.0f;
+        for (int64_t i = 0; i < p.group_members; i++) s.group_keys[group] += keys[s.best[i]];
+    }
+    best_of(s.group_keys.data(), p.groups, p.groups_per_row, s.best.data());
+    const auto end = s.best.begin() + p.groups_per_row;
+    for (int64_t expert = 0; expert < p.num_experts; expert++) {
+        if (std::find(s.best.begin(), end, expert / members) == end) s.keys[expert] = -INFINITY;
+    }
+}
+
+// Chooses experts one after the other; the share of each is its probability among the experts left whose logits are
+// near its own.
+inline void mix_sparsely(const Routing& p, RouterScratch& s, int64_t* experts, float* shares) {
+    const float limit = static_cast<float>(2.0 * p.tolerance);
+    best_of(s.logits.data(), p.num_experts, p.choices, experts);
+    for (int64_t choice = 0; choice < p.choices; choice++) {
+        const float largest = s.logits[experts[choice]];
+        float sum = 0.0f;
+        for (int64_t expert = 0; expert < p.num_experts; expert++) {
+            if (std::find(experts, experts + choice, expert) != experts + choice) continue;
+            const float logit = s.logits[expert];
+            const bool is_far = (largest - logit) / std::max(largest, std::fabs(logit)) > limit;
+            if (!is_far) sum += exp_negative(logit - largest);
+        }
+        shares[choice] = 1.0f / sum;
+    }
+}
+
+// Chooses the experts of rows begin..end-1: the best scores, the smaller index first among equal ones.
 template <class T> void route_rows(const Routing& p, int64_t begin, int64_t end) {
+    RouterScratch s(p);
     for (int64_t row = begin; row < end; row++) {
         const T* logits = static_cast<const T*>(p.logits) + row * p.stride;
         int64_t* experts = p.experts + row * p.choices;
         float* shares = p.shares + row * p.choices;
-        for (int64_t expert = 0, count = 0; expert < p.num_experts; expert++) {
-            const float logit = widen(logits[expert]);
-            if (count == p.choices && !(logit > widen(logits[experts[count - 1]]))) continue;
-            int64_t at = count < p.choices ? count++ : count - 1;
-            for (; at > 0 && logit > widen(logits[experts[at - 1]]); at--) experts[at] = experts[at - 1];
-            experts[at] = expert;
-        }
-        const float largest = widen(logits[experts[0]]);
-        float chosen = 0.0f, all = 0.0f;
         // A row that is not finite gets shares that are not finite: NaN may be anywhere among its logits.
+        float largest = -INFINITY, not_finite = 0.0f, total = 1.0f, chosen = 0.0f;
         for (int64_t i = 0; i < p.num_experts; i++) {
-            const float x = widen(logits[i]) - largest;
-            all += x == x ? exp_negative(x) : x;
+            s.logits[i] = widen(logits[i]);
+            largest = s.logits[i] > largest ? s.logits[i] : largest;
+            not_finite += s.logits[i] - s.logits[i];
         }
+        if (p.score == SPARSE_MIXER) {
+            mix_sparsely(p, s, experts, shares);
+            for (int64_t i = 0; i < p.choices; i++) shares[i] = shares[i] * static_cast<float>(p.scale) + not_finite;
+            continue;
+        }
+        if (p.score == SIGMOID) {
+            for (int64_t i = 0; i < p.num_experts; i++) s.scores[i] = sigmoid(s.logits[i]);
+        } else {
+            total = 0.0f;
+            for (int64_t i = 0; i < p.num_experts; i++) total += s.scores[i] = exp_negative(s.logits[i] - largest);
+        }
+        // The scores are not divided by their sum before the shares are, to round once.
+        if (p.correction == nullptr && p.groups == 1) {
+            best_of(s.logits.data(), p.num_experts, p.choices, experts);
+        } else {
+            for (int64_t i = 0; i < p.num_experts; i++) {
+                s.keys[i] = s.scores[i] / total + (p.correction == nullptr ? 0.0f : p.correction[i]);
+            }
+            if (p.groups > 1) keep_best_groups(p, s);
+            best_of(s.keys.data(), p.num_experts, p.choices, experts);
+        }
+        for (int64_t i = 0; i < p.choices; i++) chosen += s.scores[experts[i]];
+        const float divisor = p.is_normalized ? chosen + static_cast<float>(p.epsilon) * total : total;
         for (int64_t i = 0; i < p.choices; i++) {
-            shares[i] = exp_negative(widen(logits[experts[i]]) - largest);
-            chosen += shares[i];
+            shares[i] = s.scores[experts[i]] / divisor * static_cast<float>(p.scale) + not_finite;
         }
-        const float total = p.is_normalized && all == all ? chosen : all;
-        for (int64_t i = 0; i < p.choices; i++) shares[i] /= total;
     }
 }
 

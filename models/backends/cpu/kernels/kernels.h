@@ -21,7 +21,10 @@
 
 enum DType : int32_t { FLOAT32 = 0, BFLOAT16 = 1 };
 
-enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6 };
+enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6, RELU_SQUARED = 7 };
+
+// How a router computes the score of an expert, see experts.h.
+enum RouterScore : int32_t { SOFTMAX = 0, SIGMOID = 1, SPARSE_MIXER = 2 };
 
 // How the scales and minimums of a weight in groups are stored, see group_layout.h.
 enum ScaleStorage : int32_t { HALF = 0, HALF_MINIMUM = 1, HALF_ZERO = 2, SINGLE = 3, SINGLE_MINIMUM = 4, UNIT = 5, UNIT_MINIMUM = 6 };
@@ -103,6 +106,14 @@ struct Scaling {
     void* out;
     int64_t rows, width;
     double factor;
+};
+
+// The activation xIELU, all contiguous, see activations.h.
+struct Xielu {
+    const void* x;
+    void* out;
+    int64_t rows, width;
+    double alpha_p, alpha_n, beta, eps;
 };
 
 // One table of a RowSum and the rows that it contributes.
@@ -236,12 +247,19 @@ struct GroupRows {
 
 // The experts of each row and their shares, see experts.h.
 struct Routing {
-    const void* logits;     // [rows, num_experts], rows `stride` numbers apart
+    const void* logits;       // [rows, num_experts], rows `stride` numbers apart
     int64_t stride, rows, num_experts;
-    int64_t choices;        // experts of a row
-    int64_t is_normalized;  // whether the shares of a row have the sum one
-    float* shares;          // [rows, choices]
-    int64_t* experts;       // [rows, choices], the largest logit first
+    int64_t choices;          // experts of a row
+    int64_t score;            // a RouterScore
+    const float* correction;  // [num_experts], added to the scores for the choice only, or null
+    int64_t groups;           // equal groups of experts
+    int64_t groups_per_row;   // groups of which experts may be chosen
+    int64_t group_members;    // largest scores whose sum ranks a group
+    int64_t is_normalized;    // whether the shares of a row are divided by their sum plus `epsilon`
+    double epsilon, scale;    // scale: factor of the shares
+    double tolerance;         // SPARSE_MIXER only
+    float* shares;            // [rows, choices]
+    int64_t* experts;         // [rows, choices], the best first
 };
 
 // The pairs of a row and one of its experts, sorted by expert, see experts.h. Pair `row * choices + choice` is choice
@@ -385,6 +403,7 @@ constexpr int64_t GRAIN = 32768;
     X(take_rows, RowGather, p.rows, p.width)                                                               \
     X(add, Sum, p.rows, p.width)                                                                           \
     X(scale, Scaling, p.rows, p.width)                                                                     \
+    X(xielu, Xielu, p.rows, 4 * p.width)                                                                   \
     X(sum_of_rows, RowSum, p.rows, p.count * p.width)                                                      \
     X(means_of_spans, SpanMean, p.count, p.rows / std::max<int64_t>(1, p.count) * p.width)                 \
     X(attend, Attention, p.num_tiles * p.kv_heads, GRAIN)                                                  \

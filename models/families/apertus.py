@@ -1,0 +1,73 @@
+"""Apertus (Project Apertus 2025, arXiv:2509.14233): norms of queries and keys, and xIELU without gates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import FeedForwardConfig, ModelConfig, QueryKeyNorm, XieluFeedForwardConfig
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import head_dim_of, rms_norm, rotary_decoder, rotary_layer, rotary_rules
+from weights.rules import Rename, Rule
+
+_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 12000000.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 8192,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    rope_is_set = hf.get("rope_parameters") is not None or hf.get("rope_scaling") is not None
+    fields = Fields(hf, defaults={"vocab_size": 131072} | ({} if rope_is_set else {"rope_parameters": _ROPE}))
+    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields, 1e-5), fields.flag("attention_bias", False)
+    rope = rope_config(fields, head_dim, 12000000.0)
+    width, kind = fields.integer("intermediate_size", 14336), fields.text("hidden_act", "xielu")
+    feed_forward: FeedForwardConfig | XieluFeedForwardConfig = XieluFeedForwardConfig(width)
+    if kind != "xielu":
+        feed_forward = FeedForwardConfig(width, fields.activation("hidden_act"), bias=False)
+    layer = rotary_layer(
+        fields,
+        head_dim=head_dim,
+        num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads", 32)),
+        rope=rope,
+        norm=norm,
+        feed_forward=feed_forward,
+        qkv_bias=bias,
+        output_bias=bias,
+        query_key_norm=QueryKeyNorm(norm),
+    )
+    layers = (layer,) * fields.integer("num_hidden_layers", 32)
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 65536))
+    return rotary_decoder(fields, layers, norm, max_positions)
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
+    numbers = layer + r"mlp\.act_fn\.(alpha_p|alpha_n|beta|eps)"
+    return (
+        Rename(layer + r"attention_layernorm\.weight", ours + "attention_norms.input.weight"),
+        Rename(layer + r"feedforward_layernorm\.weight", ours + "feed_forward_norms.input.weight"),
+        Rule(numbers, (ours + r"feed_forward.activation.\2",), (_as_vector,)),
+        *rotary_rules(model, hf, architecture),
+    )
+
+
+def _as_vector(tensors: Sequence[Any]) -> Sequence[Any]:
+    """Files have some of the numbers as scalars."""
+    return [tensors[0].flatten()]
+
+
+FAMILY = decoder_family(
+    "apertus",
+    "Apertus",
+    config,
+    rules,
+    texts=False,
+    answers=False,
+)

@@ -1,0 +1,60 @@
+"""Command R7B and Command A (Cohere 2025, arXiv:2504.00698): Command R with windows and layers without positions.
+
+Layers with a sliding window rotate; the others, by default every fourth one, have full attention and no positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.config import ModelConfig, NormConfig
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields, head_width
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import gated_feed_forward, rotary_decoder, rotary_layer, rotary_rules
+from models.families.shared.windows import patterned_windows
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf, defaults={"vocab_size": 256000, "hidden_size": 8192, "num_attention_heads": 64})
+    heads, bias = fields.integer("num_attention_heads"), fields.flag("attention_bias", False)
+    head_dim = head_width(fields.integer("hidden_size"), heads)
+    fields.refuse_unless("head_dim", head_dim)
+    norm = NormConfig("layer", fields.number("layer_norm_eps", 1e-5), bias=False)
+    rope = rope_config(fields, head_dim, pairing="interleaved")
+    feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size", 22528))
+    layers = [
+        rotary_layer(
+            fields,
+            head_dim=head_dim,
+            num_kv_heads=fields.integer("num_key_value_heads", heads),
+            rope=None if window is None else rope,
+            norm=norm,
+            feed_forward=feed_forward,
+            window=window,
+            qkv_bias=bias,
+            output_bias=bias,
+            parallel=True,
+        )
+        for window in patterned_windows(fields, default_layers=40)
+    ]
+    return rotary_decoder(
+        fields,
+        layers,
+        norm,
+        scaled_max_positions(rope, fields.integer("max_position_embeddings", 8192)),
+        default_tied=True,
+        logit_scale=fields.positive("logit_scale", 0.0625),
+    )
+
+
+FAMILY = decoder_family(
+    "cohere2",
+    "Cohere2",
+    config,
+    rotary_rules,
+    texts=False,
+    tokens=False,
+    answers=False,
+)

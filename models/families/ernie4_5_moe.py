@@ -1,0 +1,74 @@
+"""ERNIE 4.5 with mixtures of experts (Baidu 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import FeedForwardConfig, MixtureOfExpertsConfig, ModelConfig, RouterConfig
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.ernie4_5 import ernie4_5_decoder
+from models.families.shared.fields import Fields
+from models.families.shared.mixture_of_experts import expert_rules
+from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules
+from weights.rules import Drop, Rule
+
+_DEFAULTS = {
+    "vocab_size": 103424,
+    "hidden_size": 2560,
+    "num_attention_heads": 20,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 28,
+}
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf, defaults=_DEFAULTS)
+    bias, width = fields.flag("use_bias", False), fields.integer("moe_intermediate_size", 1536)
+    shared = fields.integer("moe_num_shared_experts", 2, least=0)
+    experts = MixtureOfExpertsConfig(
+        gated_feed_forward(fields, width),
+        num_experts=fields.integer("moe_num_experts", 64),
+        experts_per_token=fields.integer("moe_k", 6),
+        # The published code limits the sum of the shares from below, instead of adding this number to it. The results
+        # differ only where the scores of all chosen experts are below it.
+        router=RouterConfig(normalized=True, correction=True, epsilon=fields.positive("moe_norm_min", 1e-12)),
+        shared=gated_feed_forward(fields, width * shared, bias) if shared else None,
+    )
+    dense = gated_feed_forward(fields, fields.integer("intermediate_size", 12288), bias)
+    every = fields.integer("moe_layer_interval", 1)
+    first = fields.integer("moe_layer_start_index", 1, least=0)
+    last = fields.integer("moe_layer_end_index", -1, least=-1)
+    last = fields.integer("num_hidden_layers") - 1 if last == -1 else last
+
+    def feed_forward_of(index: int) -> FeedForwardConfig | MixtureOfExpertsConfig:
+        return experts if (index + 1) % every == 0 and first <= index <= last else dense
+
+    return ernie4_5_decoder(fields, feed_forward_of, logit_bias=bias)
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    statics = r"model\.layers\.(\d+)\.mlp\.(?:gate\.)?moe_statics\.e_score_correction_bias"
+    return (
+        # Modules that predict further tokens; generation token by token does not use them.
+        Drop(r".*mtp.*"),
+        Rule(statics, (r"decoder.layers.\1.feed_forward.router.correction",), (_as_vector,)),
+        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+        *rotary_rules(model, hf, architecture),
+    )
+
+
+def _as_vector(tensors: Sequence[Any]) -> Sequence[Any]:
+    """The file has a matrix with one row."""
+    return [tensors[0].flatten()]
+
+
+FAMILY = decoder_family(
+    "ernie4_5_moe",
+    "Ernie4_5_Moe",
+    config,
+    rules,
+    texts=False,
+    tokens=False,
+    answers=False,
+)

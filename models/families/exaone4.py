@@ -1,0 +1,61 @@
+"""EXAONE 4 (LG AI Research 2025, arXiv:2507.11407): norms of sublayer outputs, queries and keys.
+
+Where some layers have a sliding window, the others have no positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.config import ModelConfig, QueryKeyNorm
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
+from models.families.shared.windows import patterned_windows, typed_windows
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf, defaults={"vocab_size": 102400})
+    head_dim, norm = head_dim_of(fields), rms_norm(fields, 1e-5)
+    rope = rope_config(fields, head_dim)
+    feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size", 16384))
+    is_hybrid = fields.optional_integer("sliding_window", absent=4096) is not None
+    layers = [
+        rotary_layer(
+            fields,
+            head_dim=head_dim,
+            num_kv_heads=fields.integer("num_key_value_heads", 32),
+            rope=None if is_hybrid and window is None else rope,
+            norm=norm,
+            feed_forward=feed_forward,
+            window=window,
+            query_key_norm=QueryKeyNorm(norm),
+            norm_slots=("output",),
+        )
+        for window in (patterned_windows(fields, default_layers=32) if is_hybrid else _full_attention(fields))
+    ]
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 2048))
+    return rotary_decoder(fields, layers, norm, max_positions)
+
+
+def _full_attention(fields: Fields) -> list[int | None]:
+    layers = fields.integer("num_hidden_layers", 32)
+    layer_types = fields.raw("layer_types")
+    return typed_windows(["full_attention"] * layers if layer_types is None else layer_types, layers, None)
+
+
+FAMILY = decoder_family(
+    "exaone4",
+    "Exaone4",
+    config,
+    rotary_rules,
+)

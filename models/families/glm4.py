@@ -1,0 +1,35 @@
+"""GLM-4-0414 and GLM-Z1 (GLM Team 2025): GLM-4 with norms of sublayer outputs too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import ModelConfig
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.glm import PAD_TOKEN_ID, glm_decoder, glm_rules
+from weights.rules import Rename, Rule
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    return glm_decoder(hf, ("input", "output"))
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
+    return (
+        Rename(layer + r"post_self_attn_layernorm\.weight", ours + "attention_norms.output.weight"),
+        Rename(layer + r"post_attention_layernorm\.weight", ours + "feed_forward_norms.input.weight"),
+        Rename(layer + r"post_mlp_layernorm\.weight", ours + "feed_forward_norms.output.weight"),
+        *glm_rules(model, hf, architecture),
+    )
+
+
+FAMILY = decoder_family(
+    "glm4",
+    "Glm4",
+    config,
+    rules,
+    answers=False,
+    pad_token_id=PAD_TOKEN_ID,
+)

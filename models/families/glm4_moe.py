@@ -1,0 +1,75 @@
+"""GLM-4.5 (GLM-4.5 Team 2025, arXiv:2508.06471): mixtures of experts with the router of DeepSeek-V3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.mixture_of_experts import corrected_router, expert_rules
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
+from weights.rules import Drop, Rule
+
+_DEFAULTS = {"vocab_size": 151552, "num_attention_heads": 96, "num_hidden_layers": 46}
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf, defaults=_DEFAULTS)
+    head_dim, norm = head_dim_of(fields), rms_norm(fields, 1e-5)
+    rope = rope_config(fields, head_dim, default_share=0.5)
+    width = fields.integer("moe_intermediate_size", 1408)
+    experts = MixtureOfExpertsConfig(
+        gated_feed_forward(fields, width),
+        num_experts=fields.integer("n_routed_experts", 128),
+        experts_per_token=fields.integer("num_experts_per_tok", 8),
+        router=corrected_router(fields),
+        shared=gated_feed_forward(fields, width * fields.integer("n_shared_experts", 1)),
+    )
+    dense = gated_feed_forward(fields, fields.integer("intermediate_size", 10944))
+    first_sparse = fields.integer("first_k_dense_replace", 1, least=0)
+    layers = [
+        rotary_layer(
+            fields,
+            head_dim=head_dim,
+            num_kv_heads=fields.integer("num_key_value_heads", 8),
+            rope=rope,
+            norm=norm,
+            feed_forward=experts if index >= first_sparse else dense,
+            qkv_bias=fields.flag("attention_bias", False),
+            query_key_norm=QueryKeyNorm(norm) if fields.flag("use_qk_norm", False) else None,
+        )
+        for index in range(fields.integer("num_hidden_layers"))
+    ]
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 131072))
+    return rotary_decoder(fields, layers, norm, max_positions)
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    assert model.decoder is not None
+    return (
+        # The layer after the last one predicts a second token; generation token by token does not use it.
+        Drop(rf"model\.layers\.{len(model.decoder.layers)}\..*"),
+        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+        *rotary_rules(model, hf, architecture),
+    )
+
+
+FAMILY = decoder_family(
+    "glm4_moe",
+    "Glm4Moe",
+    config,
+    rules,
+    texts=False,
+    tokens=False,
+    answers=False,
+)

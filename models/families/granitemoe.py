@@ -1,0 +1,47 @@
+"""Granite 3 with mixtures of experts (Granite Team 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import MixtureOfExpertsConfig, ModelConfig, RouterConfig
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.granite import granite_decoder
+from models.families.shared.mixture_of_experts import stacked_expert_rules
+from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules
+from weights.rules import Rename, Rule
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf, defaults={"vocab_size": 32000})
+    experts = MixtureOfExpertsConfig(
+        gated_feed_forward(fields, fields.integer("intermediate_size", 11008)),
+        num_experts=fields.integer("num_local_experts", 8),
+        experts_per_token=fields.integer("num_experts_per_tok", 2),
+        router=RouterConfig(normalized=True),
+    )
+    return granite_decoder(fields, experts)
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    part, router = "block_sparse_moe", r"model\.layers\.(\d+)\.block_sparse_moe\.router\.(?:layer\.)?weight"
+    return (
+        Rename(router, r"decoder.layers.\1.feed_forward.router.weight"),
+        # Published files have the first names, the modules of transformers the second.
+        *stacked_expert_rules(model, part, gate_up=r"input_linear\.weight", down=r"output_linear\.weight"),
+        *stacked_expert_rules(model, part, gate_up=r"experts\.gate_up_proj", down=r"experts\.down_proj"),
+        *rotary_rules(model, hf, architecture),
+    )
+
+
+FAMILY = decoder_family(
+    "granitemoe",
+    "GraniteMoe",
+    config,
+    rules,
+    texts=False,
+    tokens=False,
+    answers=False,
+)

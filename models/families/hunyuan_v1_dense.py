@@ -1,0 +1,76 @@
+"""Hunyuan dense models (Tencent 2025): LLaMA with norms of queries and keys after their rotation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import ModelConfig, QueryKeyNorm
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
+from weights.rules import Rename, Rule
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf, defaults={"vocab_size": 290943})
+    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields, 1e-5), fields.flag("attention_bias", False)
+    rope = rope_config(_with_stretched_base(fields, hf, head_dim), head_dim)
+    layer = rotary_layer(
+        fields,
+        head_dim=head_dim,
+        num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads", 32)),
+        rope=rope,
+        norm=norm,
+        feed_forward=gated_feed_forward(fields, fields.integer("intermediate_size", 11008)),
+        qkv_bias=bias,
+        output_bias=bias,
+        query_key_norm=QueryKeyNorm(norm, after_rotation=True),
+    )
+    layers = (layer,) * fields.integer("num_hidden_layers", 32)
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 2048))
+    return rotary_decoder(fields, layers, norm, max_positions)
+
+
+def _with_stretched_base(fields: Fields, hf: Mapping[str, Any], head_dim: int) -> Fields:
+    """The settings with `alpha` in the base of the rotary positions.
+
+    Checkpoints call this scaling `dynamic`, but with `alpha` it does not depend on the length of the text.
+    """
+    where = "rope_scaling" if fields.raw("rope_scaling") else "rope_parameters"
+    settings = fields.raw(where)
+    if not isinstance(settings, dict) or not settings.get("alpha"):
+        return fields
+    if settings.get("rope_type", settings.get("type")) != "dynamic":
+        return fields
+    inner = Fields({"rope_theta": fields.raw("rope_theta"), **settings})
+    theta = inner.positive("rope_theta", 10000.0) * inner.positive("alpha") ** (head_dim / (head_dim - 2))
+    return Fields({**hf, "rope_scaling": None, "rope_parameters": {"rope_theta": theta}})
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    attention, ours = r"model\.layers\.(\d+)\.self_attn\.", r"decoder.layers.\1.attention."
+    return (
+        Rename(attention + r"query_layernorm\.weight", ours + "query_norm.weight"),
+        Rename(attention + r"key_layernorm\.weight", ours + "key_norm.weight"),
+        *rotary_rules(model, hf, architecture),
+    )
+
+
+FAMILY = decoder_family(
+    "hunyuan_v1_dense",
+    "HunYuanDenseV1",
+    config,
+    rules,
+    tokens=False,
+    answers=False,
+    pad_token_id=0,
+)

@@ -1,0 +1,64 @@
+"""OLMo 3 (OLMo Team 2025): OLMo 2 with sliding windows.
+
+By default three of four layers have a window. Scaling of rotary positions is for the other layers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.config import ModelConfig, QueryKeyNorm
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
+from models.families.shared.windows import patterned_windows
+
+_THETA = 500000.0
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    settings = {"vocab_size": 50304, **hf}
+    fields = Fields(with_rope_of(settings, "full_attention", hf.get("rope_theta") or _THETA))
+    sliding_fields = Fields(with_rope_of(settings, "sliding_attention", _THETA))
+    fields.refuse_unless("sliding_window_pattern", 4)
+    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields, 1e-5), fields.flag("attention_bias", False)
+    full_rope, sliding_rope = rope_config(fields, head_dim), rope_config(sliding_fields, head_dim)
+    feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size", 11008))
+    layers = [
+        rotary_layer(
+            fields,
+            head_dim=head_dim,
+            num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads", 32)),
+            rope=full_rope if window is None else sliding_rope,
+            norm=norm,
+            feed_forward=feed_forward,
+            window=window,
+            qkv_bias=bias,
+            output_bias=bias,
+            query_key_norm=QueryKeyNorm(norm, "all"),
+            norm_slots=("output",),
+        )
+        for window in patterned_windows(fields, default_layers=32)
+    ]
+    max_positions = scaled_max_positions(full_rope, fields.integer("max_position_embeddings", 2048))
+    return rotary_decoder(fields, layers, norm, max_positions)
+
+
+FAMILY = decoder_family(
+    "olmo3",
+    "Olmo3",
+    config,
+    rotary_rules,
+    tokens=False,
+    answers=False,
+    pad_token_id=1,
+)

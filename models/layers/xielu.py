@@ -1,0 +1,49 @@
+"""Feed-forward with the activation xIELU, whose shape is learned."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.backends import interface as ops
+from models.config import XieluFeedForwardConfig
+from models.layers.linear import Linear, parameter
+
+
+class Xielu(nn.Module):
+    """The activation xIELU, see `ops.xielu`.
+
+    alpha_p, alpha_n: [1], model dtype; softplus maps them to the factors of `ops.xielu`.
+    beta, eps: [1], model dtype.
+    forward: [tokens, width] -> [tokens, width], model dtype.
+    Source: Huang and Schlag 2024, arXiv:2411.13010, section 4.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha_p, self.alpha_n, self.beta, self.eps = (parameter(1) for _ in range(4))
+        self._shape: ops.XieluShape | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self._shape is None:
+            beta, eps = float(self.beta), float(self.eps)
+            rising, falling = (float(F.softplus(alpha.float())) for alpha in (self.alpha_p, self.alpha_n))
+            self._shape = ops.XieluShape(rising, beta + falling, beta, eps)
+        return ops.xielu(x, self._shape)
+
+
+class XieluFeedForward(nn.Module):
+    """Position-wise feed-forward network `down(xielu(up(x)))`.
+
+    forward: [tokens, hidden] -> [tokens, hidden], model dtype.
+    """
+
+    def __init__(self, config: XieluFeedForwardConfig, hidden_size: int) -> None:
+        super().__init__()
+        self.up = Linear(hidden_size, config.intermediate_size, config.bias)
+        self.activation = Xielu()
+        self.down = Linear(config.intermediate_size, hidden_size, config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.down(self.activation(self.up(x)))
+        return output
