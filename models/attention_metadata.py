@@ -56,6 +56,7 @@ class AttentionMetadata:
     block_size: token slots of a block; 0 for ragged keys.
     distances: for disentangled attention only.
     query_starts: position of each row's first query, for ragged keys only; None where the queries end with the keys.
+    chunk: with `causal`: a query sees no keys before the last multiple of `chunk` up to its own position. None: all.
     """
 
     query_lens: tuple[int, ...]
@@ -67,6 +68,7 @@ class AttentionMetadata:
     block_size: int = 0
     distances: Distances | None = None
     query_starts: tuple[int, ...] | None = None
+    chunk: int | None = None
     _views: dict[type, Any] = field(default_factory=dict, repr=False)
     _shared_views: dict[type, Any] = field(default_factory=dict, repr=False)
 

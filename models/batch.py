@@ -104,6 +104,12 @@ class DecoderBatch:
         position + 1 if that is larger. It depends on request and position only, not on how a prompt is split into
         steps. None for models whose rotation does not depend on the text length.
     output_lens: for each row, how many of its last tokens have their hidden states computed; None for all tokens.
+    state_sources, state_slots: for a model with mixers, the slots of the state memory that each row reads before its
+        first token and writes after its last one; `ZERO_STATE` as source for a row that begins its text. Rows run in
+        their order: a row may read what an earlier one writes, and no row writes what another row reads, unless it is
+        that row itself or follows it. Empty for other models.
+    chunked_rows: for a model with mixers, whether each row consists of prompt tokens, which run in chunks; its first
+        token is then at a multiple of `CHUNK_TOKENS`. Other rows consist of generated tokens, which run stepwise.
     """
 
     token_ids: Tensor
@@ -117,6 +123,9 @@ class DecoderBatch:
     adapters: tuple[str, ...] = ()
     rope_lengths: Tensor | None = None
     output_lens: tuple[int, ...] | None = None
+    state_sources: tuple[int, ...] = ()
+    state_slots: tuple[int, ...] = ()
+    chunked_rows: tuple[bool, ...] = ()
 
     @cached_property
     def output_rows(self) -> Tensor | None:

@@ -83,7 +83,9 @@ class Executor:
             hidden = self.run_tokens(token_ids, positions, step).hidden
             return DecoderOutput(hidden, *self.logits(hidden, request))
         if found is None:
-            return DecoderOutput(self.run_hidden(self._stack.embedding(token_ids, positions), step))
+            x = self._stack.embedding(token_ids, positions)
+            self._stack.set_layer_inputs(step, token_ids, x)
+            return DecoderOutput(self.run_hidden(x, step))
         program, patterns = found
         inputs = step.dynamic_inputs(patterns)
         token_ids, positions = token_ids.contiguous(), positions.contiguous()
@@ -147,6 +149,8 @@ class Executor:
         else:
             x = trace.input("hidden", key.dtype, width)
         step = SymbolicStepInputs(trace, self._stack.config, key.kind, key.all_rows)
+        if self._stack.per_layer is not None:
+            raise NotTraceable("per-layer embeddings")
         output = cast(SymbolicTensor, self._stack.run_layers(cast(Tensor, x), step))
         if key.with_logits:
             assert self._head is not None

@@ -22,7 +22,7 @@ def gguf_rules(model: ModelConfig, hf: Mapping[str, Any]) -> Sequence[Rule]:
     stack, ours = (model.encoder, "encoder") if model.encoder is not None else (model.decoder, "decoder")
     assert stack is not None
     first, tokens = stack.layers[0], f"{ours}.embedding.tokens.weight"
-    attention, layer = first.attention, rf"{ours}.layers.\1."
+    attention, layer = stack.first_attention, rf"{ours}.layers.\1."
     tied = isinstance(model.head, LanguageModelHead) and model.head.tied
     width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
     from_one = stack.final_norm is not None and stack.final_norm.kind == "rms_from_one"
@@ -58,8 +58,8 @@ def gguf_rules(model: ModelConfig, hf: Mapping[str, Any]) -> Sequence[Rule]:
         Rename(r"output\.weight", tokens if tied else "head.weight"),
         Rename(r"output\.bias", "head.bias"),
         *(norm(rf"blk\.(\d+)\.{theirs}\.(weight|bias)", rf"{layer}{name}.\2") for theirs, name in names.items()),
-        *_head_norms(layer, "attn_q_norm", "query_norm", attention.num_heads, first.attention.query_key_norm, norm),
-        *_head_norms(layer, "attn_k_norm", "key_norm", attention.num_kv_heads, first.attention.query_key_norm, norm),
+        *_head_norms(layer, "attn_q_norm", "query_norm", attention.num_heads, attention.query_key_norm, norm),
+        *_head_norms(layer, "attn_k_norm", "key_norm", attention.num_kv_heads, attention.query_key_norm, norm),
         rotated("attn_q", "query", attention.num_heads),
         rotated("attn_k", "key", attention.num_kv_heads),
         block("attn_v", "attention.value"),

@@ -28,6 +28,7 @@ from models.json_file import json_object
 from models.layers.embeddings import EmbeddingTable
 from models.layers.heads import LanguageModel
 from models.layers.linear import Linear, set_parameter
+from models.layers.moe import MixtureOfExperts
 from models.layers.sentence_head import SentenceHead
 from models.lora.read import adaptable, read_lora
 from models.pack_weights import pack_weights
@@ -45,7 +46,8 @@ from weights.resolve import ResolveError, file_in
 from weights.rules import Rename, Rule, first_match
 
 _MIXTURE = frozenset(("router", "shared_gate", "experts"))
-"""Modules of a mixture of experts. Their matrices are packed together, or never rounded, and therefore dequantised."""
+"""Modules of a mixture of experts. Their matrices are packed together, or never rounded, and therefore dequantised.
+The exception is an expert that is packed by itself."""
 
 
 @dataclass(frozen=True)
@@ -235,9 +237,16 @@ def _keeps_quantized(
     return (
         takes
         and attribute == "weight"
-        and _MIXTURE.isdisjoint(path.split("."))
+        and (_MIXTURE.isdisjoint(path.split(".")) or _is_expert_apart(transformer, path))
         and ops.has_kernel(matrix, dtype, device)
     )
+
+
+def _is_expert_apart(transformer: Transformer, path: str) -> bool:
+    """Whether a linear belongs to an expert that is packed by itself. path: path of the linear."""
+    mixture, separator, _ = path.partition(".experts.")
+    owner = transformer.get_submodule(mixture)
+    return bool(separator) and isinstance(owner, MixtureOfExperts) and not owner.packs_together
 
 
 def _keeps_float32(name: str) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from models.backends import interface as ops
 from models.layers.attention import Attention
 from models.layers.linear import Linear, set_parameter
+from models.layers.mixer import Mixer
 from models.layers.moe import MixtureOfExperts
 from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
@@ -38,10 +39,10 @@ def pack_weights(
 ) -> int:
     """Pack all linears of a model in place. Projections with the same input are merged into one product.
 
-    quantization: `int8` rounds all linears but routers, the output head and the token table that is tied to it; `int4`
-        rounds the linears to 4 bits in groups, and the head and the table to int8. Other embeddings, norms and biases
-        keep their dtype, and so do hidden states. Attention then works in `ops.attention_dtype`, except sparse and
-        disentangled attention.
+    quantization: `int8` rounds all linears but routers and the small projections of mixers, the output head and the
+        token table that is tied to it; `int4` rounds the linears to 4 bits in groups, and the head and the table to
+        int8. Other embeddings, norms and biases keep their dtype, and so do hidden states. Attention then works in
+        `ops.attention_dtype`, except sparse and disentangled attention.
     device: device that runs the model; None for the device of its parameters. They differ if the parameters are on the
         meta device, because `memory` has their contents.
     memory: keeps the packed weights, and then the parameters that stay as they are.
@@ -84,13 +85,15 @@ def _pack(
     """Pack all linears below a module.
 
     projection_packer: packs query, key and value projections of plain attention.
-    gate_packer, router_packer: see `MixtureOfExperts.pack`. They do not quantise.
+    gate_packer, router_packer: see `MixtureOfExperts.pack` and `Mixer.pack`. They do not quantise.
     """
     for name, child in module.named_children():
         if isinstance(child, Attention):
             child.pack(packer, projection_packer, one_input=name != "cross_attention")
         elif isinstance(child, MixtureOfExperts):
             child.pack(packer, gate_packer, router_packer)
+        elif isinstance(child, Mixer):
+            child.pack(packer, gate_packer)
         elif isinstance(child, Linear):
             child.pack(packer)
         else:

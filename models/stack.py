@@ -13,6 +13,7 @@ from models.config import (
     EmbeddingConfig,
     KeyAlibiConfig,
     LayerConfig,
+    LayerInputConfig,
     QuestionTypesEmbeddingConfig,
     StackConfig,
 )
@@ -21,9 +22,18 @@ from models.layers.convolution_layer import ConvolutionLayer
 from models.layers.disentangled_attention import DistanceTable
 from models.layers.embeddings import Embedding, EmbeddingTable
 from models.layers.layer import Layer
+from models.layers.layer_input import LayerWithInput, PerLayerEmbedding
 from models.layers.linear import Linear
 from models.layers.norms import make_norm
-from models.layers.positions import Alibi, BucketBias, KeyAlibi, LayerBucketBias, PositionEncodings, Rotary
+from models.layers.positions import (
+    Alibi,
+    BucketBias,
+    KeyAlibi,
+    LayerBucketBias,
+    PositionEncodings,
+    Rotary,
+    query_scale,
+)
 from models.layers.question_types import QuestionTypesEmbedding
 from models.step_inputs import StepInputs
 
@@ -49,8 +59,12 @@ class Stack(nn.Module):
         self.output_projection = None if width is None else Linear(hidden_size, width, bias=False)
         self.score_bias = _make_score_bias(config)
         self.distances = None if config.distances is None else DistanceTable(config.distances, hidden_size)
-        ropes = {layer.attention.rope for layer in config.layers}
-        self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
+        self.per_layer: PerLayerEmbedding | None = None
+        if config.per_layer is not None:
+            self.per_layer = PerLayerEmbedding(config.per_layer, len(config.layers), hidden_size)
+        attentions = [layer.attention for layer in config.layers if layer.attention is not None]
+        self._query_scales = {attention.query_scale for attention in attentions} - {None}
+        self._rotaries = [Rotary(rope) for rope in config.ropes]
         self.rotates_by_length = any(rotary.config.depends_on_length for rotary in self._rotaries)
 
     @property
@@ -66,7 +80,8 @@ class Stack(nn.Module):
         """
         rotations = {rotary.config: rotary(positions, length, rope_lengths) for rotary in self._rotaries}
         distances = None if self.distances is None else self.distances(length)
-        return PositionEncodings(rotations, self.bias(length), distances)
+        scales = {config: query_scale(config, positions) for config in self._query_scales if config is not None}
+        return PositionEncodings(rotations, self.bias(length), distances, scales)
 
     def bias(self, length: int) -> Tensor | KeyBias | None:
         """The score bias of all distances below `length`, or None. See `BucketBias` and `LayerBucketBias`."""
@@ -74,6 +89,14 @@ class Stack(nn.Module):
             weight = self.tokens.weight
             return self.score_bias(length, weight.dtype, weight.device)
         return None if self.score_bias is None else self.score_bias(length)
+
+    def set_layer_inputs(self, step: StepInputs, token_ids: Tensor, x: Tensor) -> None:
+        """Give a step the vectors of `PerLayerEmbedding`, if the stack has them.
+
+        token_ids: [tokens], int64. x: [tokens, hidden], the output of the embedding.
+        """
+        if self.per_layer is not None:
+            step.layer_inputs = self.per_layer(token_ids, x)
 
     def run_layers(self, x: Tensor, step: StepInputs) -> Tensor:
         """Run layers, final norm and projection: [tokens, hidden] -> [n, hidden or output width], the output rows."""
@@ -95,12 +118,11 @@ def _make_embedding(
 
 
 def _make_score_bias(config: StackConfig) -> BucketBias | LayerBucketBias | Alibi | KeyAlibi | None:
-    heads = config.layers[0].attention.num_heads
     match config.score_bias:
         case BucketBiasConfig(per_layer=True) as buckets:
-            return LayerBucketBias(buckets, heads, len(config.layers))
+            return LayerBucketBias(buckets, config.first_attention.num_heads, len(config.layers))
         case BucketBiasConfig() as buckets:
-            return BucketBias(buckets, heads)
+            return BucketBias(buckets, config.first_attention.num_heads)
         case AlibiConfig() as lines:
             return Alibi(lines)
         case KeyAlibiConfig() as lines:
@@ -110,6 +132,8 @@ def _make_score_bias(config: StackConfig) -> BucketBias | LayerBucketBias | Alib
 
 
 def _make_layer(config: LayerConfig, hidden_size: int, index: int) -> Layer:
+    if isinstance(config, LayerInputConfig):
+        return LayerWithInput(config, hidden_size, index)
     if isinstance(config, ConvolutionLayerConfig):
         return ConvolutionLayer(config, hidden_size, index)
     return Layer(config, hidden_size, index)

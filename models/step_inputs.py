@@ -23,7 +23,10 @@ from models.config import AttentionConfig, BucketBiasConfig, RopeConfig, StackCo
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
 from models.layers.full_sequence_attention import FullSequenceAttention
+from models.layers.mixer import Mixer, Projections
 from models.layers.positions import PositionEncodings, Rotation
+from models.state_memory import StateMemory
+from models.state_steps import Wave, plan_waves, run_waves, run_whole
 
 StepKind = Literal["ragged", "paged"]
 
@@ -35,12 +38,14 @@ class AttentionPattern(NamedTuple):
     window: number of most recent keys a query sees, or None for all.
     cross: keys come from the encoder output.
     output_rows_only: queries are restricted to the rows whose outputs the caller needs.
+    chunk: positions of a chunk, whose keys the queries in it see, or None for no chunks.
     """
 
     causal: bool = False
     window: int | None = None
     cross: bool = False
     output_rows_only: bool = False
+    chunk: int | None = None
 
 
 class StepInputs(ABC):
@@ -54,6 +59,7 @@ class StepInputs(ABC):
     encodings: position encodings of the tokens.
     output_rows: [n], int64, rows whose outputs the caller needs, or None for all.
     adapters: name of each sequence's adapter; empty for none.
+    layer_inputs: [tokens, layers, width], model dtype, a vector of each token for each layer; None for none.
 
     kind: which program runs such steps, or None where they run eagerly.
     static_inputs: program inputs that do not change between steps; `dynamic_inputs` returns the others.
@@ -70,6 +76,8 @@ class StepInputs(ABC):
         adapters: Sequence[str] = (),
     ) -> None:
         self.rotations, self._score_bias, self.output_rows = encodings.rotations, encodings.score_bias, output_rows
+        self._query_scales = encodings.query_scales
+        self.layer_inputs: Tensor | None = None
         self._selecting_layer = num_layers if adapters else num_layers - 1
         if adapters:
             self.kind = None
@@ -126,17 +134,26 @@ class StepInputs(ABC):
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """Attend within each sequence. hidden: [tokens, hidden]. Returns [n, hidden], see `select_rows`."""
-        pattern = self._pattern(layer, causal=attention.config.causal, window=attention.config.window)
-        if pattern.output_rows_only and attention.separable:
-            query = attention.queries(self.select_rows(layer, hidden), self._output_rotations)
-            key, value = attention.keys_values(hidden, self.rotations)
+        config = attention.config
+        pattern = self._pattern(layer, causal=config.causal, window=config.window, chunk=config.chunk)
+        key: Tensor | None = None
+        value: Tensor | None = None
+        if config.key_value_layer is not None or (pattern.output_rows_only and attention.separable):
+            rotations = self._output_rotations if pattern.output_rows_only else self.rotations
+            query = attention.queries(self.select_rows(layer, hidden), rotations)
+            if config.key_value_layer is None:
+                key, value = attention.keys_values(hidden, self.rotations)
         else:
             query, key, value = attention.queries_keys_values(hidden, self.rotations)
             query = self.select_rows(layer, query)
+        if config.query_scale is not None:
+            factors = self.select_rows(layer, self._query_scales[config.query_scale])
+            query = (query * factors).to(query.dtype)
         metadata = self._metadata_of(pattern)
         if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
             metadata = metadata.with_bias(self._score_bias[layer])
-        return attention.project_output(self._attend(layer, attention, query, key, value, metadata))
+        attended = self._attend(layer, attention, query, key, value, metadata)
+        return attention.project_output(attended, None if attention.gate is None else self.select_rows(layer, hidden))
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """Attend to the encoder output. hidden: [n, hidden], see `select_rows`. Returns [n, hidden]."""
@@ -144,11 +161,22 @@ class StepInputs(ABC):
         query = attention.queries(hidden, {})
         return attention.project_output(self._attend_source(layer, attention, query, metadata))
 
+    def mix(self, layer: int, mixer: Mixer, hidden: Tensor) -> Tensor:
+        """Run a mixer within each sequence. hidden: [tokens, hidden]. Returns [n, hidden], see `select_rows`."""
+        projections = mixer.project(hidden)
+        mixed = self.select_rows(layer, self._mix(layer, mixer, projections))
+        return mixer.finish(mixed, tuple(self.select_rows(layer, each) for each in projections))
+
     def _pattern(
-        self, layer: int, causal: bool = False, window: int | None = None, cross: bool = False
+        self,
+        layer: int,
+        causal: bool = False,
+        window: int | None = None,
+        cross: bool = False,
+        chunk: int | None = None,
     ) -> AttentionPattern:
         output_rows_only = self.output_rows is not None and layer == self._selecting_layer
-        return AttentionPattern(causal, window, cross, output_rows_only)
+        return AttentionPattern(causal, window, cross, output_rows_only, chunk)
 
     def _metadata_of(self, pattern: AttentionPattern) -> AttentionMetadata:
         if pattern not in self._metadata:
@@ -160,13 +188,24 @@ class StepInputs(ABC):
 
     @abstractmethod
     def _attend(
-        self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata
-    ) -> Tensor: ...
+        self,
+        layer: int,
+        attention: Attention,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        metadata: AttentionMetadata,
+    ) -> Tensor:
+        """Attend to the keys and values of this step and of earlier ones; without them, to those of another layer."""
 
     @abstractmethod
     def _attend_source(
         self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata
     ) -> Tensor: ...
+
+    @abstractmethod
+    def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
+        """Run each sequence between the projections of a mixer. Returns [tokens, width], float32."""
 
 
 class SourceStates(NamedTuple):
@@ -176,11 +215,29 @@ class SourceStates(NamedTuple):
     lengths: tuple[int, ...]
 
 
+class SharedKeys:
+    """Keys and values that later layers of the same step read. layers: numbers of the layers that they read from."""
+
+    def __init__(self, layers: frozenset[int]) -> None:
+        self._layers = layers
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def of(self, layer: int, attention: Attention, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The keys and values that a layer attends to: its own, which may be kept, or those of an earlier layer."""
+        if attention.config.key_value_layer is not None:
+            return self._kept[attention.config.key_value_layer]
+        assert key is not None and value is not None
+        if layer in self._layers:
+            self._kept[layer] = key, value
+        return key, value
+
+
 class RaggedStepInputs(StepInputs):
     """Inputs for whole sequences that lie one after the other.
 
     dtype: dtype of the hidden states.
     source: encoder output for cross-attention, or None.
+    key_value_layers: see `StackConfig`.
     lengths: tokens of each sequence.
     """
 
@@ -193,6 +250,7 @@ class RaggedStepInputs(StepInputs):
         num_layers: int,
         dtype: torch.dtype,
         source: SourceStates | None = None,
+        key_value_layers: frozenset[int] = frozenset(),
     ) -> None:
         self._texts = batch if isinstance(batch, EncoderBatch) else None
         super().__init__(
@@ -201,6 +259,7 @@ class RaggedStepInputs(StepInputs):
         self.lengths, self._dtype = batch.lengths, dtype
         self._source, self._encodings = source, encodings
         self._full_plans: dict[AttentionConfig, Any] = {}
+        self._shared_keys = SharedKeys(key_value_layers)
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         if not isinstance(attention, FullSequenceAttention):
@@ -226,23 +285,37 @@ class RaggedStepInputs(StepInputs):
             pattern.window,
             score_bias=self._score_bias,
             query_starts=query_starts,
+            chunk=pattern.chunk,
         )
 
     def _attend(
-        self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata
+        self,
+        layer: int,
+        attention: Attention,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        metadata: AttentionMetadata,
     ) -> Tensor:
-        return ops.ragged_attention(query, key, value, metadata, attention.config.scale, attention.config.score_cap)
+        key, value = self._shared_keys.of(layer, attention, key, value)
+        config = attention.config
+        return ops.ragged_attention(query, key, value, metadata, config.scale, config.score_cap, attention.sink_scores)
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         assert self._source is not None, "cross-attention needs the encoder output"
         key, value = attention.keys_values(self._source.hidden, {})
         return ops.ragged_attention(query, key, value, metadata, attention.config.scale)
 
+    def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
+        return run_whole(mixer, projections, self.lengths)
+
 
 class PagedStepInputs(StepInputs):
     """Inputs for the next tokens of rows. Their keys and values are written to the cache, then all queries attend.
 
     cross_cache: keys and values of the encoder output of each row, already written; or None.
+    state_memory: states of the mixers; None for a stack without mixers.
+    config: configuration of the stack.
     """
 
     kind: StepKind | None = "paged"
@@ -253,10 +326,13 @@ class PagedStepInputs(StepInputs):
         cache: KVCache,
         cross_cache: KVCache | None,
         encodings: PositionEncodings,
+        config: StackConfig,
+        state_memory: StateMemory | None = None,
     ) -> None:
         output_rows = None if batch.output_lens is None else batch.output_rows
-        super().__init__(encodings, output_rows, len(cache.keys), batch.adapters)
-        self._batch, self._cache, self._cross_cache = batch, cache, cross_cache
+        super().__init__(encodings, output_rows, len(config.layers), batch.adapters)
+        self._cache_layers = config.cache_layers
+        self._batch, self._cache, self._cross_cache, self._state_memory = batch, cache, cross_cache, state_memory
         self.static_inputs = (cache.addresses["self"],)
         if cross_cache is not None:
             self.static_inputs += (cross_cache.addresses["cross"],)
@@ -283,19 +359,36 @@ class PagedStepInputs(StepInputs):
             self._score_bias,
             batch.block_tables,
             self._cache.block_size,
+            chunk=pattern.chunk,
         )
 
     def _attend(
-        self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata
+        self,
+        layer: int,
+        attention: Attention,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        metadata: AttentionMetadata,
     ) -> Tensor:
-        self._cache.write(layer, self._batch.slot_mapping, key, value)
-        keys, values = self._cache.keys[layer], self._cache.values[layer]
-        return ops.paged_attention(query, keys, values, metadata, attention.config.scale, attention.config.score_cap)
+        index, config = self._cache_layers[layer], attention.config
+        if key is not None and value is not None:
+            self._cache.write(index, self._batch.slot_mapping, key, value)
+        keys, values = self._cache.keys[index], self._cache.values[index]
+        return ops.paged_attention(query, keys, values, metadata, config.scale, config.score_cap, attention.sink_scores)
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         assert self._cross_cache is not None, "cross-attention needs the encoder's keys and values"
         keys, values = self._cross_cache.keys[layer], self._cross_cache.values[layer]
         return ops.paged_attention(query, keys, values, metadata, attention.config.scale)
+
+    def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
+        assert self._state_memory is not None, "a mixer needs a state memory"
+        return run_waves(layer, mixer, projections, self._state_memory, self._waves)
+
+    @cached_property
+    def _waves(self) -> tuple[Wave, ...]:
+        return plan_waves(self._batch)
 
 
 class SymbolicStepInputs(StepInputs):
@@ -309,6 +402,7 @@ class SymbolicStepInputs(StepInputs):
         rows = None if all_rows else trace.input("rows", torch.int64, count=ProgramInput("num_rows"))
         encodings = PositionEncodings(self._symbolic_rotations("positions"))
         super().__init__(encodings, cast("Tensor | None", rows), len(config.layers))
+        self._shared_keys = SharedKeys(config.key_value_layers)
 
     @property
     def patterns(self) -> tuple[AttentionPattern, ...]:
@@ -322,8 +416,7 @@ class SymbolicStepInputs(StepInputs):
     def _symbolic_rotations(self, positions: str) -> dict[RopeConfig, Rotation]:
         """Rotations by configuration, as program inputs. positions: name of the input with the tokens' positions."""
         rotations = {}
-        for rope in {layer.attention.rope for layer in self._config.layers} - {None}:
-            assert rope is not None
+        for rope in self._config.ropes:
             cos, sin = (self._trace.input((name, rope), torch.float32, rope.dim // 2) for name in ("cos", "sin"))
             index = self._trace.input((positions, rope), torch.int64)
             rotations[rope] = Rotation(rope, cast(Tensor, cos), cast(Tensor, sin), cast(Tensor, index))
@@ -332,32 +425,45 @@ class SymbolicStepInputs(StepInputs):
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         if isinstance(attention, FullSequenceAttention):
             raise NotTraceable("attention over full sequences")
+        if attention.gate is not None:
+            raise NotTraceable("attention with a gate")
         return super().self_attention(layer, attention, hidden)
 
     def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
         return cast(AttentionMetadata, SymbolicMetadata(pattern))
 
     def _attend(
-        self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata
+        self,
+        layer: int,
+        attention: Attention,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        metadata: AttentionMetadata,
     ) -> Tensor:
         bias = self._config.score_bias
         if bias is not None:
             per_layer = isinstance(bias, BucketBiasConfig) and bias.per_layer
             pattern = cast(SymbolicMetadata, metadata).pattern
             metadata = cast(AttentionMetadata, SymbolicMetadata(pattern, ("bias", layer) if per_layer else "bias"))
-        scale, cap = attention.config.scale, attention.config.score_cap
+        scale, cap, sinks = attention.config.scale, attention.config.score_cap, attention.sink_scores
         if not self._is_paged:
-            return ops.ragged_attention(query, key, value, metadata, scale, cap)
-        keys, values = self._caches("self", layer, attention)
-        slots = cast(Tensor, self._trace.input("slots", torch.int64))
-        ops.write_slots(keys, values, slots, key, value)
-        return ops.paged_attention(query, keys, values, metadata, scale, cap)
+            key, value = self._shared_keys.of(layer, attention, key, value)
+            return ops.ragged_attention(query, key, value, metadata, scale, cap, sinks)
+        keys, values = self._caches("self", self._config.cache_layers[layer], attention)
+        if key is not None and value is not None:
+            slots = cast(Tensor, self._trace.input("slots", torch.int64))
+            ops.write_slots(keys, values, slots, key, value)
+        return ops.paged_attention(query, keys, values, metadata, scale, cap, sinks)
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         if not self._is_paged:
             raise NotTraceable("cross-attention to a ragged source")
         keys, values = self._caches("cross", layer, attention)
         return ops.paged_attention(query, keys, values, metadata, attention.config.scale)
+
+    def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
+        raise NotTraceable("mixers")
 
     def _caches(self, cache: str, layer: int, attention: Attention) -> tuple[Tensor, Tensor]:
         """Keys and values of a layer: [slots, kv_heads, head_dim]. Kernels ignore their dtype for the query's."""

@@ -18,6 +18,11 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.attention.output.{weight,bias}`           | [hidden, heads * head_dim]                      |
 | `encoder.layers.N.attention.{query,key}_norm.{weight,bias}` | [head_dim], or as long as the projection        |
 | `encoder.layers.N.attention.{query,key}_norm.heads.H.weight` | [head_dim], where each head has its own        |
+| `encoder.layers.N.attention.sinks`                          | [heads], attention with sinks only              |
+| `encoder.layers.N.attention.{query,key}_down.{weight,bias}` | [query_rank or latent_dim + rope dim, hidden],  |
+|                                                             | latent attention only, like the next two rows   |
+| `encoder.layers.N.attention.query_down_norm.weight`         | [query_rank]; `query` reads [query_rank]        |
+| `encoder.layers.N.attention.{key,value}_heads.H.weight`     | [latent_dim, plain_dim], [value_dim, latent_dim] |
 | `encoder.layers.N.attention.global_{query,key,value}.{weight,bias}` | as without `global_`, Longformer only   |
 | `encoder.layers.N.attention.summary_norm.weight`            | [hidden], LongT5 only                           |
 | `encoder.layers.N.attention.summary_bias.weight`            | [num_buckets, heads], LongT5 only               |
@@ -29,6 +34,12 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.feed_forward.shared.{up,gate,down}.weight` | as without `shared`, shared expert only        |
 | `encoder.layers.N.feed_forward.shared_gate.weight`          | [1, hidden], shared expert only                 |
 | `encoder.layers.N.feed_forward_norms.{input,output,residual}.{weight,bias}` | [hidden]                        |
+| `encoder.layers.N.input_{gate,projection}.weight`           | [input_width, hidden] and [hidden, input_width] |
+| `encoder.layers.N.input_norm.weight`                        | [hidden], layers with an input only             |
+| `encoder.layers.N.output_scale`                             | [1]                                             |
+| `encoder.per_layer.tokens.weight`                           | [vocab, layers * input_width]                   |
+| `encoder.per_layer.projection.weight`                       | [layers * input_width, hidden]                  |
+| `encoder.per_layer.norm.weight`                             | [input_width]                                   |
 | `encoder.score_bias.weight`                                 | [num_buckets, heads]                            |
 | `encoder.score_bias.layers.N.weight`                        | the same, where each layer has its own          |
 | `encoder.final_norm.{weight,bias}`                          | [hidden]                                        |
@@ -55,7 +66,7 @@ the first of them. Sinusoidal positions have no parameter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -64,7 +75,7 @@ from torch import Tensor, nn
 from models.alignment import AlignmentStepInputs
 from models.backends import interface as ops
 from models.batch import AudioBatch, DecoderBatch, EncoderBatch
-from models.config import AttentionConfig, ClassificationHead, ModelConfig, SpanHead
+from models.config import AttentionConfig, ClassificationHead, MixerConfig, ModelConfig, SpanHead
 from models.executor import MAX_LOGITS_ROWS, Executor
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
@@ -74,6 +85,7 @@ from models.layers.layer import Layer
 from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.lora.adapters import AdapterSet
 from models.stack import Stack
+from models.state_memory import StateMemory
 from models.step_inputs import PagedStepInputs, RaggedStepInputs, SourceStates
 
 
@@ -121,7 +133,10 @@ class Transformer(nn.Module):
         assert stack is not None
         with self.adapters.used(batch.adapters, batch.lengths):
             hidden = stack.embedding.embed(batch)  # type: ignore[arg-type]
-            return self._executors[stack].run_hidden(hidden, self._ragged_step(stack, batch))
+            step = self._ragged_step(stack, batch)
+            if isinstance(batch, EncoderBatch):
+                stack.set_layer_inputs(step, batch.token_ids, hidden)
+            return self._executors[stack].run_hidden(hidden, step)
 
     def write_cross(
         self,
@@ -147,15 +162,17 @@ class Transformer(nn.Module):
         cache: KVCache,
         cross_cache: KVCache | None = None,
         logits: LogitsRequest | None = None,
+        state_memory: StateMemory | None = None,
     ) -> DecoderOutput:
         """Run one decoder step and store the keys and values of its tokens.
 
         cache: self-attention cache, written. cross_cache: read only; None without an encoder.
         logits: logits to compute for the output rows, at most `max_logits_rows` of them; None for hidden states alone.
+        state_memory: states of the mixers, written; None for a model without mixers.
         """
         assert self.decoder is not None, "the model has no decoder"
         encodings = self.decoder.encodings(batch.positions, max(batch.key_lens), batch.rope_lengths)
-        step = PagedStepInputs(batch, cache, cross_cache, encodings)
+        step = PagedStepInputs(batch, cache, cross_cache, encodings, self.decoder.config, state_memory)
         with self.adapters.used(batch.adapters, batch.query_lens) if batch.adapters else nullcontext():
             return self._executors[self.decoder].run_tokens(batch.token_ids, batch.positions, step, logits)
 
@@ -256,12 +273,18 @@ class Transformer(nn.Module):
         for stack in (self.encoder, self.decoder):
             if stack is None or not isinstance(stack.embedding, Embedding):
                 continue
-            if stack.tokens.matrix is not None:
-                stack.tokens.share(table_packer(stack.tokens.matrix, None), dtype)
+            for table in (stack.tokens, None if stack.per_layer is None else stack.per_layer.tokens):
+                if table is not None and table.matrix is not None:
+                    table.share(table_packer(table.matrix, None), dtype)
 
     def self_attention_layers(self) -> tuple[AttentionConfig, ...]:
         """Attention of each layer of the self-attention cache; empty without a decoder."""
-        return () if self.config.decoder is None else tuple(layer.attention for layer in self.config.decoder.layers)
+        layers = () if self.config.decoder is None else self.config.decoder.layers
+        return tuple(layer.attention for layer in layers if layer.attention is not None)
+
+    def mixers(self) -> Mapping[int, MixerConfig]:
+        """Mixers of the decoder by the number of their layer; empty without mixers."""
+        return {} if self.config.decoder is None else self.config.decoder.mixers
 
     def cross_attention_layers(self) -> tuple[AttentionConfig, ...]:
         """Attention of each layer of the cross-attention cache; empty where no layer attends to an encoder."""
@@ -277,7 +300,8 @@ class Transformer(nn.Module):
     ) -> RaggedStepInputs:
         rope_lengths = batch.rope_lengths if stack.rotates_by_length and isinstance(batch, EncoderBatch) else None
         encodings = stack.encodings(batch.positions, max(batch.lengths), rope_lengths)
-        return RaggedStepInputs(batch, encodings, len(stack.layers), self.dtype, source)
+        layers = stack.config.key_value_layers
+        return RaggedStepInputs(batch, encodings, len(stack.layers), self.dtype, source, layers)
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
         """Run the decoder on the encoded text itself, shifted right. source: [tokens, hidden], encoder output."""

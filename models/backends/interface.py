@@ -420,15 +420,22 @@ def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, 
 
 
 def ragged_attention(
-    query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata, scale: float, cap: float | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention over keys and values that lie one sequence after the other, as the queries do.
 
     query: [tokens, heads, head_dim]. key, value: [key tokens, kv_heads, head_dim]. kv_heads divides heads.
     scale: factor of the scores. cap: scaled scores become `cap * tanh(score / cap)` before masks; None for no cap.
+    sinks: [heads], float32, a score per head that takes part in the softmax and has no value; None for none.
     Returns [tokens, heads, head_dim].
     """
-    return backend(query).ragged_attention(query, key, value, metadata, scale, cap)  # type: ignore[no-any-return]
+    return backend(query).ragged_attention(query, key, value, metadata, scale, cap, sinks)  # type: ignore[no-any-return]
 
 
 def paged_attention(
@@ -438,15 +445,18 @@ def paged_attention(
     metadata: AttentionMetadata,
     scale: float,
     cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention over keys and values in the blocks of a cache, those of the current step included.
 
     query: [tokens, heads, head_dim]. key_cache, value_cache: [blocks, block_size, kv_heads, head_dim]. Every slot of a
         row's blocks must hold finite numbers, also beyond the row's length.
-    scale, cap: as for `ragged_attention`.
+        Both caches may be the same tensor.
+    scale, cap, sinks: as for `ragged_attention`.
     Returns [tokens, heads, head_dim].
     """
-    return backend(query).paged_attention(query, key_cache, value_cache, metadata, scale, cap)  # type: ignore[no-any-return]
+    attend = backend(query).paged_attention
+    return attend(query, key_cache, value_cache, metadata, scale, cap, sinks)  # type: ignore[no-any-return]
 
 
 def block_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:

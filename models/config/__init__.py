@@ -4,13 +4,25 @@ A family file builds a `ModelConfig` from a checkpoint's `config.json`; `models.
 Imports no torch, so that listing families and checking a configuration takes milliseconds.
 """
 
-from models.config.attention import AttentionConfig, DisentangledConfig, DistanceConfig
-from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig, QuestionTypesEmbeddingConfig
+from models.config.attention import (
+    AttentionConfig,
+    DisentangledConfig,
+    DistanceConfig,
+    LatentAttentionConfig,
+    QueryScale,
+)
+from models.config.embeddings import (
+    ConvolutionalEmbeddingConfig,
+    EmbeddingConfig,
+    PerLayerEmbeddingConfig,
+    QuestionTypesEmbeddingConfig,
+)
 from models.config.errors import ConfigError
 from models.config.heads import (
     ClassificationHead,
     FeedForwardSpanHead,
     HeadConfig,
+    HeadTransform,
     LanguageModelHead,
     MaskedLanguageModelHead,
     PoolingHead,
@@ -22,6 +34,7 @@ from models.config.layers import (
     ConvolutionLayerConfig,
     FeedForwardConfig,
     LayerConfig,
+    LayerInputConfig,
     MixtureOfExpertsConfig,
     RouterConfig,
     XieluFeedForwardConfig,
@@ -43,8 +56,17 @@ from models.config.positions import (
     SinusoidalPositions,
     YarnScaling,
 )
+from models.config.state import (
+    CHUNK_TOKENS,
+    GatedDeltaConfig,
+    MixerConfig,
+    ShortConvolutionConfig,
+    StateSpaceConfig,
+    StateSpaceMultipliers,
+)
 
 __all__ = [
+    "CHUNK_TOKENS",
     "Activation",
     "AlibiConfig",
     "AttentionConfig",
@@ -60,28 +82,38 @@ __all__ = [
     "FairseqSinusoidalPositions",
     "FeedForwardConfig",
     "FeedForwardSpanHead",
+    "GatedDeltaConfig",
     "HeadConfig",
+    "HeadTransform",
     "KeyAlibiConfig",
     "LanguageModelHead",
+    "LatentAttentionConfig",
     "LayerConfig",
+    "LayerInputConfig",
     "LearnedPositions",
     "LinearScaling",
     "Llama3Scaling",
     "LongScaling",
     "MaskedLanguageModelHead",
+    "MixerConfig",
     "MixtureOfExpertsConfig",
     "ModelConfig",
     "NormConfig",
     "NormSlots",
+    "PerLayerEmbeddingConfig",
     "PoolingHead",
     "QueryKeyNorm",
+    "QueryScale",
     "QuestionTypesEmbeddingConfig",
     "RopeConfig",
     "RouterConfig",
     "Scaling",
+    "ShortConvolutionConfig",
     "SinusoidalPositions",
     "SpanHead",
     "StackConfig",
+    "StateSpaceConfig",
+    "StateSpaceMultipliers",
     "TokenClassificationHead",
     "XieluFeedForwardConfig",
     "YarnScaling",

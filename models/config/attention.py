@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from models.config.errors import require
 from models.config.norms import NormConfig, QueryKeyNorm
 from models.config.positions import RopeConfig
+
+
+@dataclass(frozen=True)
+class QueryScale:
+    """Factor of the queries by position: `1 + rate * log(1 + floor((position + offset) / length))`.
+
+    Source: Nakanishi 2025, arXiv:2501.19399, as in the published code of Llama 4.
+    """
+
+    rate: float
+    length: int
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.length > 0, f"the length of a query scale must be positive, got {self.length}")
 
 
 @dataclass(frozen=True)
@@ -31,6 +47,25 @@ class AttentionConfig:
     """Queries, keys and values are clipped to [-clip, clip]. None for no clipping."""
     score_cap: float | None = None
     """Scores become `cap * tanh(score / cap)` before masking (Bello et al. 2016, arXiv:1611.09940). None for no cap."""
+    sinks: bool = False
+    """Each query head has a learned score that takes part in the softmax and has no value, so that a head can attend to
+    nothing (Xiao et al. 2024, arXiv:2309.17453, section 3.3; OpenAI 2025, arXiv:2508.10925)."""
+    chunk: int | None = None
+    """Keys are divided into chunks of this many positions. A query attends within its chunk only (Llama 4). None for no
+    chunks."""
+    value_norm: NormConfig | None = None
+    """Norm of each value head. None for no norm."""
+    key_value_layer: int | None = None
+    """Number of an earlier layer whose keys and values this layer reads, so that it has none of its own (Brandon et al.
+    2024, arXiv:2405.12981). None: its own."""
+    query_scale: QueryScale | None = None
+    """Factor of the queries that grows with their position. None for no such factor."""
+    output_gate: bool = False
+    """The result is multiplied by the sigmoid of a projection of the input, before the output projection (Qiu et al.
+    2025, arXiv:2505.06708). The projection has a bias where the queries have one."""
+
+    values_are_keys: ClassVar[bool] = False
+    """Whether the keys serve as values too, so that a cache stores them once."""
 
     def __post_init__(self) -> None:
         require(self.num_heads > 0 and self.num_kv_heads > 0, "attention needs at least one head")
@@ -42,8 +77,61 @@ class AttentionConfig:
         require(self.window is None or self.window > 0, f"sliding window must be positive, got {self.window}")
         require(self.clip is None or self.clip > 0, f"clip must be positive, got {self.clip}")
         require(self.score_cap is None or self.score_cap > 0, f"score cap must be positive, got {self.score_cap}")
+        require(self.chunk is None or self.chunk > 0, f"attention chunk must be positive, got {self.chunk}")
+        require(self.chunk is None or (self.causal and self.window is None), "chunks need causal attention, no window")
+        require(not (self.sinks and self.score_cap), "sinks and capped scores exclude each other")
         if self.rope is not None:
             require(self.rope.dim <= self.head_dim, f"rope dim {self.rope.dim} exceeds head_dim {self.head_dim}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentAttentionConfig(AttentionConfig):
+    """Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1).
+
+    Keys and values of all heads are computed from one latent vector per token, and from a rotated part of the key that
+    all heads share. The cache stores the latent vector and the rotated part. Their matrices are absorbed: queries are
+    mapped to the space of the latent vectors, and results are mapped from it. It is multi-query attention whose values
+    are the keys: `num_kv_heads` is 1 and `head_dim` is the width of the rotated part and of the latent vector together.
+
+    latent_dim: width of the latent vector.
+    plain_dim: width of the part of a head's query and key that does not rotate.
+    value_dim: width of the values of a head.
+    query_rank: width of the latent vector of the queries. None: queries are projected directly.
+    norm: norm of the latent vectors.
+    down_bias: whether the projections to the latent vectors have biases.
+    """
+
+    latent_dim: int
+    plain_dim: int
+    value_dim: int
+    query_rank: int | None
+    norm: NormConfig
+    down_bias: bool = False
+
+    values_are_keys: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.num_kv_heads == 1, "latent attention has one key-value head")
+        require(self.rope is not None, "latent attention needs rotary positions")
+        assert self.rope is not None
+        require(
+            self.head_dim == self.rope.dim + self.latent_dim,
+            f"head_dim {self.head_dim} is not the sum of rope dim {self.rope.dim} and latent_dim {self.latent_dim}",
+        )
+        for name in ("latent_dim", "plain_dim", "value_dim"):
+            require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
+        require(self.query_rank is None or self.query_rank > 0, f"query_rank must be positive, got {self.query_rank}")
+        plain = self.query_key_norm is None and self.value_norm is None and self.clip is None
+        require(
+            plain and self.key_value_layer is None, "latent attention has neither head norms, clips nor shared keys"
+        )
+
+    @property
+    def query_dim(self) -> int:
+        """Width of the query of a head, before its unrotated part is mapped to the space of the latent vectors."""
+        assert self.rope is not None
+        return self.plain_dim + self.rope.dim
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,24 @@ class QuestionTypesEmbeddingConfig(EmbeddingConfig):
 
 
 @dataclass(frozen=True)
+class PerLayerEmbeddingConfig:
+    """A small vector per token for each layer, the input of `LayerInputConfig` (Gemma Team 2025, Gemma 3n).
+
+    It is `norm_of(projection(x) * hidden_size ** -0.5) + width ** 0.5 * row of a table`, divided by the root of two,
+    where x is the output of the token embedding.
+
+    vocab_size: rows of the table. width: width of the vector of one layer. norm: norm of the projected part.
+    """
+
+    vocab_size: int
+    width: int
+    norm: NormConfig
+
+    def __post_init__(self) -> None:
+        require(self.width > 0, f"the width of per-layer embeddings must be positive, got {self.width}")
+
+
+@dataclass(frozen=True)
 class ConvolutionalEmbeddingConfig:
     """Two convolutions over audio frames with a GELU after each, then learned positions.
 

@@ -11,18 +11,29 @@ from models.config.norms import NormConfig
 
 
 @dataclass(frozen=True)
+class HeadTransform:
+    """Dense layer, activation and norm between the last hidden states and the logits. bias: of the dense layer."""
+
+    activation: Activation
+    norm: NormConfig
+    bias: bool = False
+
+
+@dataclass(frozen=True)
 class LanguageModelHead:
     """Logits over the vocabulary.
 
     tied: the weight is the table of token embeddings.
     scale: factor of the hidden states.
     cap: logits become `cap * tanh(logit / cap)`. None for no cap.
+    transform: layers before the logits, None for none.
     """
 
     tied: bool
     bias: bool = False
     scale: float = 1.0
     cap: float | None = None
+    transform: HeadTransform | None = None
 
     def __post_init__(self) -> None:
         require(self.cap is None or self.cap > 0, f"logit cap must be positive, got {self.cap}")

@@ -8,21 +8,36 @@ from typing import Literal
 from models.config.attention import AttentionConfig
 from models.config.errors import require
 from models.config.norms import NormConfig, NormSlots
+from models.config.state import MixerConfig
 
 Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "gelu_quick", "silu", "tanh"]
 
 
 @dataclass(frozen=True)
 class FeedForwardConfig:
-    """`down(act(up(x)))`, or `down(act(gate(x)) * up(x))` if `gated` (Shazeer 2020, arXiv:2002.05202)."""
+    """`down(act(up(x)))`, or `down(act(gate(x)) * up(x))` if `gated` (Shazeer 2020, arXiv:2002.05202).
+
+    limit: `gate(x)` is clipped to at most `limit`, and `up(x)` to [-limit, limit] (OpenAI 2025, arXiv:2508.10925).
+        None for no clipping.
+    up_offset: added to `up(x)` after clipping.
+    """
 
     intermediate_size: int
     activation: Activation
     gated: bool = False
     bias: bool = True
+    limit: float | None = None
+    up_offset: float = 0.0
 
     def __post_init__(self) -> None:
         require(self.intermediate_size > 0, f"intermediate_size must be positive, got {self.intermediate_size}")
+        require(self.limit is None or self.limit > 0, f"limit must be positive, got {self.limit}")
+        require(self.gated or (self.limit is None and self.up_offset == 0), "limit and up_offset need a gate")
+
+    @property
+    def is_clipped(self) -> bool:
+        """Whether `gate(x)` or `up(x)` changes before they are multiplied."""
+        return self.limit is not None or self.up_offset != 0
 
 
 @dataclass(frozen=True)
@@ -90,6 +105,7 @@ class MixtureOfExpertsConfig:
     expert: configuration of each expert.
     shared: one more expert for every token. None for no shared expert.
     shared_gate: the shared expert is multiplied by the sigmoid of its own gate (Qwen Team 2024, arXiv:2407.10671).
+    weighs_inputs: the share of an expert multiplies its input instead of its result (Llama 4).
     Source: Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2022, arXiv:2101.03961.
     """
 
@@ -99,6 +115,7 @@ class MixtureOfExpertsConfig:
     router: RouterConfig
     shared: FeedForwardConfig | None = None
     shared_gate: bool = False
+    weighs_inputs: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -122,24 +139,40 @@ class MixtureOfExpertsConfig:
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """Self-attention, optional cross-attention and feed-forward, each with its norm slots.
+    """Self-attention or a mixer, optional cross-attention and feed-forward, each with its norm slots.
 
+    attention: None for a layer without self-attention.
+    attention_norms: norms of the self-attention, or of the mixer that takes its place or stands beside it.
+    feed_forward: None for a layer without feed-forward.
     parallel: attention and feed-forward both read the input of the layer, and both results are added to it (Wang and
         Komatsuzaki 2021, GPT-J). A feed-forward without an input norm then reads the normed input of the attention.
+    mixer: a part that reads earlier tokens through a state of constant size. Beside self-attention, both read the
+        same normed input, and their results are added (Falcon-H1). None for no such part.
     """
 
-    attention: AttentionConfig
+    attention: AttentionConfig | None
     attention_norms: NormSlots
-    feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig
+    feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig | None
     feed_forward_norms: NormSlots
     cross_attention: AttentionConfig | None = None
     cross_attention_norms: NormSlots = NormSlots()
     parallel: bool = False
+    mixer: MixerConfig | None = None
 
     def __post_init__(self) -> None:
         require(not (self.parallel and self.cross_attention), "a parallel layer has no cross-attention")
+        whole = self.attention is not None and self.feed_forward is not None
+        require(whole or not self.parallel, "a parallel layer needs attention and a feed-forward")
+        require(
+            self.attention is not None or self.mixer is not None or self.feed_forward is not None,
+            "a layer needs attention, a mixer or a feed-forward",
+        )
+        require(self.mixer is None or not self.parallel, "a parallel layer has no mixer")
         if self.cross_attention is not None:
             require(not self.cross_attention.causal, "cross-attention is not causal")
+            require(whole and self.mixer is None, "a layer with cross-attention needs self-attention and feed-forward")
+        if self.mixer is not None and self.attention is not None:
+            require(self.attention.causal, "attention beside a mixer must be causal")
 
 
 @dataclass(frozen=True)
@@ -154,4 +187,29 @@ class ConvolutionLayerConfig(LayerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.kernel_size % 2 == 1, f"the kernel size of a convolution must be odd, got {self.kernel_size}")
-        require(not self.attention.causal, "a layer with a convolution cannot be causal")
+        require(
+            self.attention is not None and not self.attention.causal and self.mixer is None,
+            "a layer with a convolution needs attention that is not causal, and no mixer",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerInputConfig(LayerConfig):
+    """A layer that ends with a vector per token of its own and a factor (Gemma Team 2025, Gemma 3n and Gemma 4).
+
+    Its result is `y = scale * (x + norm(project(act(gate(x)) * input)))`, where x is the result of the other sublayers
+    and `input` is the layer's part of `PerLayerEmbeddingConfig`.
+
+    input_width: width of the vector. None: there is no such vector, only the factor.
+    activation: activation of the gate. input_norm: norm of the projected vector.
+    output_scale: whether the layer has a learned factor of its result.
+    """
+
+    input_width: int | None = None
+    activation: Activation = "gelu_tanh"
+    input_norm: NormConfig | None = None
+    output_scale: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.input_width is None or self.input_width > 0, f"input_width must be positive: {self.input_width}")

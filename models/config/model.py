@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
-from models.config.attention import DisentangledConfig, DistanceConfig
-from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig
+from models.config.attention import AttentionConfig, DisentangledConfig, DistanceConfig
+from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig, PerLayerEmbeddingConfig
 from models.config.errors import require
 from models.config.heads import HeadConfig
-from models.config.layers import LayerConfig
+from models.config.layers import LayerConfig, LayerInputConfig
 from models.config.norms import NormConfig
 from models.config.positions import AlibiConfig, BucketBiasConfig, KeyAlibiConfig, LongScaling, RopeConfig
+from models.config.state import MixerConfig
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,7 @@ class StackConfig:
         arXiv:1909.11942, section 3.1). Empty: every layer has its own weights.
     distances: vectors of distances, for layers with disentangled attention.
     output_width: width to which a matrix projects the final hidden states (OPT-350m). None for no such matrix.
+    per_layer: vectors of tokens for each layer, for layers with an `input_width`. None for none.
     """
 
     embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig
@@ -32,6 +37,7 @@ class StackConfig:
     sharing: tuple[int, ...] = ()
     distances: DistanceConfig | None = None
     output_width: int | None = None
+    per_layer: PerLayerEmbeddingConfig | None = None
 
     def __post_init__(self) -> None:
         require(self.output_width is None or self.output_width > 0, "the output width must be positive")
@@ -50,10 +56,64 @@ class StackConfig:
                 f"layers {owner} and {index} share weights, but are configured differently",
             )
         if isinstance(self.score_bias, AlibiConfig | KeyAlibiConfig):
-            slopes, heads = len(self.score_bias.slopes), self.layers[0].attention.num_heads
+            slopes, heads = len(self.score_bias.slopes), self.first_attention.num_heads
             require(slopes == heads, f"{slopes} ALiBi slopes for {heads} heads")
         disentangled = any(isinstance(layer.attention, DisentangledConfig) for layer in self.layers)
         require(disentangled == (self.distances is not None), "disentangled attention and distances require each other")
+        self._check_shared_keys()
+        self._check_layer_inputs()
+
+    @property
+    def key_value_layers(self) -> frozenset[int]:
+        """Numbers of the layers whose keys and values later layers read."""
+        found = (layer.attention.key_value_layer for layer in self.layers if layer.attention is not None)
+        return frozenset(index for index in found if index is not None)
+
+    def _check_shared_keys(self) -> None:
+        for index, layer in enumerate(self.layers):
+            owner = None if layer.attention is None else layer.attention.key_value_layer
+            if owner is None:
+                continue
+            require(not self.mixers, "layers of a stack with mixers cannot share keys and values")
+            require(0 <= owner < index, f"layer {index} cannot read the keys and values of layer {owner}")
+            assert layer.attention is not None
+            shared, own = self.layers[owner].attention, layer.attention
+            require(
+                shared is not None
+                and shared.key_value_layer is None
+                and (shared.num_kv_heads, shared.head_dim) == (own.num_kv_heads, own.head_dim),
+                f"layer {owner} has no keys and values for layer {index}",
+            )
+
+    def _check_layer_inputs(self) -> None:
+        widths = {layer.input_width for layer in self.layers if isinstance(layer, LayerInputConfig)} - {None}
+        expected = set() if self.per_layer is None else {self.per_layer.width}
+        require(widths == expected, "per-layer embeddings and the layers that read them require each other")
+
+    @cached_property
+    def cache_layers(self) -> tuple[int, ...]:
+        """For each layer, the number of its keys and values in a cache, which has only layers with self-attention."""
+        has_attention = [layer.attention is not None for layer in self.layers]
+        return tuple(accumulate(has_attention[:-1], initial=0))
+
+    @cached_property
+    def mixers(self) -> Mapping[int, MixerConfig]:
+        """Mixers by the number of their layer; empty without mixers."""
+        return {number: layer.mixer for number, layer in enumerate(self.layers) if layer.mixer is not None}
+
+    @property
+    def ropes(self) -> frozenset[RopeConfig]:
+        """All rotary positions of the layers."""
+        attentions = (layer.attention for layer in self.layers if layer.attention is not None)
+        return frozenset(attention.rope for attention in attentions if attention.rope is not None)
+
+    @property
+    def first_attention(self) -> AttentionConfig:
+        """Self-attention of the first layer that has it."""
+        found = next((layer.attention for layer in self.layers if layer.attention is not None), None)
+        require(found is not None, "the stack has no layer with self-attention")
+        assert found is not None
+        return found
 
 
 @dataclass(frozen=True)
@@ -113,6 +173,5 @@ class ModelConfig:
         scalings = [rope.scaling for rope in self._ropes() if isinstance(rope.scaling, LongScaling)]
         return min((scaling.original_max_positions for scaling in scalings if scaling.restarts), default=None)
 
-    def _ropes(self) -> set[RopeConfig]:
-        layers = () if self.decoder is None else self.decoder.layers
-        return {layer.attention.rope for layer in layers if layer.attention.rope is not None}
+    def _ropes(self) -> frozenset[RopeConfig]:
+        return frozenset() if self.decoder is None else self.decoder.ropes

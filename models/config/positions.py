@@ -87,12 +87,15 @@ class RopeConfig:
     dim: number of leading dimensions of each head that rotate.
     pairing: dimension i rotates with i + dim/2 (`half`, as in transformers) or with i + 1 (`interleaved`, as in the
         paper).
+    turning_pairs: number of leading pairs of dimensions whose angle depends on the position; the others do not rotate
+        (Gemma 4). None for all.
     """
 
     theta: float
     dim: int
     pairing: Literal["half", "interleaved"] = "half"
     scaling: Scaling | None = None
+    turning_pairs: int | None = None
 
     def __post_init__(self) -> None:
         require(self.dim > 0 and self.dim % 2 == 0, f"rope needs an even number of dimensions, got {self.dim}")
@@ -104,6 +107,8 @@ class RopeConfig:
         if isinstance(self.scaling, YarnScaling):
             require(self.theta > 1, f"rope theta must exceed 1 for yarn scaling, got {self.theta}")
         require(self.theta > 0, f"rope theta must be positive, got {self.theta}")
+        pairs = self.turning_pairs
+        require(pairs is None or 0 < pairs <= self.dim // 2, f"turning_pairs must be 1 to {self.dim // 2}, got {pairs}")
 
     @property
     def depends_on_length(self) -> bool:

@@ -54,7 +54,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     assert model.decoder is not None and isinstance(model.head, LanguageModelHead)
-    heads, tokens = model.decoder.layers[0].attention.num_heads, "decoder.embedding.tokens.weight"
+    heads, tokens = model.decoder.first_attention.num_heads, "decoder.embedding.tokens.weight"
     body, ours = r"(?:transformer\.)?", r"decoder.layers.\1."
     layer = body + r"h\.(\d+)\."
     return (

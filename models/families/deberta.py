@@ -29,7 +29,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     assert model.encoder is not None
-    heads, parts = model.encoder.layers[0].attention.num_heads, ("query", "key", "value")
+    heads, parts = model.encoder.first_attention.num_heads, ("query", "key", "value")
     own = rf"{LAYER}attention\.self\."
     attention = (
         Split(rf"{own}in_proj\.weight", [f"{OURS}attention.{part}.weight" for part in parts], groups=heads),

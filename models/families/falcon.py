@@ -72,7 +72,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     assert model.decoder is not None and isinstance(model.head, LanguageModelHead)
-    attention, tokens = model.decoder.layers[0].attention, "decoder.embedding.tokens.weight"
+    attention, tokens = model.decoder.first_attention, "decoder.embedding.tokens.weight"
     shared, head_dim = attention.num_heads // attention.num_kv_heads, attention.head_dim
     layer, ours = r"transformer\.h\.(\d+)\.", r"decoder.layers.\1."
     return (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import ConfigError, ModelConfig, QueryKeyNorm
+from models.config import ModelConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.rename_rules import renamed
@@ -23,6 +23,7 @@ from models.families.shared.rotary_decoder import (
     rotary_layer,
     rotary_rules,
 )
+from models.families.shared.text_part import text_settings
 from models.families.shared.windows import typed_windows
 from weights.rules import Drop, Rule
 
@@ -31,7 +32,7 @@ _DEFAULTS = {"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 921
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    text = {**_DEFAULTS, **(_text_settings(hf) if architecture == _MULTIMODAL else hf)}
+    text = {**_DEFAULTS, **(text_settings(hf) if architecture == _MULTIMODAL else hf)}
     text["hidden_act"] = text.get("hidden_activation") or "gelu_pytorch_tanh"
     Fields(text).refuse_unless("is_causal", True)
     text["is_causal"] = not Fields(text).flag("use_bidirectional_attention", False)
@@ -68,15 +69,6 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         embedding_scale=fields.integer("hidden_size") ** 0.5,
         logit_cap=fields.optional_positive("final_logit_softcapping"),
     )
-
-
-def _text_settings(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """`text_config` with the settings outside of it that apply to the text part, such as `tie_word_embeddings`."""
-    text = hf.get("text_config")
-    if not isinstance(text, dict):
-        raise ConfigError("'text_config' must be an object")
-    outside = ("auto_map", "tie_word_embeddings")
-    return {**text, **{name: hf[name] for name in outside if name in hf}}
 
 
 def _windows(fields: Fields) -> list[int | None]:

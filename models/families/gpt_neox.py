@@ -68,7 +68,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     assert model.decoder is not None and isinstance(model.head, LanguageModelHead)
-    heads, tokens = model.decoder.layers[0].attention.num_heads, "decoder.embedding.tokens.weight"
+    heads, tokens = model.decoder.first_attention.num_heads, "decoder.embedding.tokens.weight"
     layer, ours = r"gpt_neox\.layers\.(\d+)\.", r"decoder.layers.\1."
     return (
         Rename(r"gpt_neox\.embed_in\.weight", tokens),

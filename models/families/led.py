@@ -59,7 +59,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
         Rename(stack + r"layernorm_embedding\.(weight|bias)", r"\1.embedding.norm.\2"),
         Rename(windowed + r"\.(query|key|value)\.(weight|bias)", ours + r"\2.\3"),
         Rename(attention + r"output\.(weight|bias)", ours + r"output.\2"),
-        *global_rules(windowed, model.encoder.layers[0].attention),
+        *global_rules(windowed, model.encoder.first_attention),
         *layer_rules(_PREFIX),
         *head_rules(),
     )

@@ -43,7 +43,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     assert model.encoder is not None
     attention = rf"{_PREFIX}encoder\.layer\.(\d+)\.attention\.self"
     return (
-        *global_rules(attention, model.encoder.layers[0].attention),
+        *global_rules(attention, model.encoder.first_attention),
         *roberta_rules(model, hf, architecture, prefix=_PREFIX),
     )
 

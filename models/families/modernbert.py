@@ -12,7 +12,6 @@ from typing import Any, Literal
 from models.config import (
     AttentionConfig,
     ClassificationHead,
-    ConfigError,
     EmbeddingConfig,
     FeedForwardConfig,
     HeadConfig,
@@ -22,53 +21,18 @@ from models.config import (
     NormConfig,
     NormSlots,
     PoolingHead,
-    RopeConfig,
     StackConfig,
 )
 from models.families.shared.bert_config import architectures, encoder_head
 from models.families.shared.bert_rules import linear, norm
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields, head_width
-from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.windows import typed_windows
+from models.families.shared.modernbert_layers import layer_rope, layer_windows
+from models.families.shared.rope import scaled_max_positions
 from weights.rules import Rename, Rule, Split
 
 _PREFIX = r"(?:model\.)?"
 _TOKENS = "encoder.embedding.tokens.weight"
-
-
-def _windows(hf: Mapping[str, Any], fields: Fields, num_layers: int) -> list[int | None]:
-    """Window of each layer, None for full attention.
-
-    `local_attention` counts both sides of a token, without the token itself.
-    """
-    kinds = hf.get("layer_types")
-    if kinds is None:
-        every = fields.integer("global_attn_every_n_layers", 3)
-        kinds = ["sliding_attention" if index % every else "full_attention" for index in range(num_layers)]
-    one_side = fields.integer("local_attention", 128) // 2
-    # transformers writes half of `local_attention` to `sliding_window`. If the two settings disagree, it uses
-    # `sliding_window`; such files are refused here.
-    fields.refuse_unless("sliding_window", one_side)
-    return typed_windows(kinds, num_layers, one_side + 1)
-
-
-def _rope(hf: Mapping[str, Any], head_dim: int, kind: str, old_name: str, theta: float) -> RopeConfig:
-    """Rotary positions of one layer type, from `rope_parameters`; in older files, from the setting `old_name`.
-
-    kind: `full_attention` or `sliding_attention`.
-    old_name: setting with the base of this layer type.
-    theta: default base.
-    """
-    both, scaling = hf.get("rope_parameters") or {}, hf.get("rope_scaling") or {}
-    if not isinstance(both, dict) or not all(isinstance(one or {}, dict) for one in both.values()):
-        raise ConfigError("'rope_parameters' must have an object for each layer type")
-    if not isinstance(scaling, dict):
-        raise ConfigError("'rope_scaling' must be an object")
-    if old_name in hf and hf[old_name] is None:
-        raise ConfigError(f"{old_name!r}: null is not supported")
-    own = {**hf, "rope_scaling": None, "rope_parameters": scaling | (both.get(kind) or {})}
-    return rope_config(Fields(own), head_dim, Fields(hf).positive(old_name, theta))
 
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -77,8 +41,8 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     num_layers, heads = fields.integer("num_hidden_layers", 22), fields.integer("num_attention_heads", 12)
     head_dim = head_width(hidden, heads)
     layer_norm = NormConfig("layer", fields.number("norm_eps", 1e-5), fields.flag("norm_bias", False))
-    wide = _rope(hf, head_dim, "full_attention", "global_rope_theta", 160_000.0)
-    near = _rope(hf, head_dim, "sliding_attention", "local_rope_theta", 10_000.0)
+    wide = layer_rope(hf, head_dim, "full_attention", "global_rope_theta", 160_000.0)
+    near = layer_rope(hf, head_dim, "sliding_attention", "local_rope_theta", 10_000.0)
     bias = fields.flag("attention_bias", False)
 
     def layer(index: int, window: int | None) -> LayerConfig:
@@ -96,7 +60,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         before = NormSlots(input=layer_norm)
         return LayerConfig(attention, before if index else NormSlots(), feed_forward, before)
 
-    windows = _windows(hf, fields, num_layers)
+    windows = layer_windows(fields, num_layers)
     layers = tuple(layer(index, window) for index, window in enumerate(windows))
     positions = fields.integer("max_position_embeddings", 8192)
     return ModelConfig(

@@ -6,7 +6,7 @@ OPT-350m has token embeddings narrower than its hidden states, and projects the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from models.config import (
     AttentionConfig,
@@ -21,6 +21,7 @@ from models.config import (
     StackConfig,
 )
 from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fairseq_layers import fairseq_layer_rules
 from models.families.shared.fields import Fields, head_width
 from weights.rules import Drop, Rename, Rule, Slice
 
@@ -63,22 +64,16 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     tokens = "decoder.embedding.tokens.weight"
     tied = isinstance(model.head, LanguageModelHead) and model.head.tied
     assert model.decoder is not None
-    slot = "residual" if model.decoder.layers[0].attention_norms.input is None else "input"
-    decoder, ours = r"(?:model\.)?decoder\.", r"decoder.layers.\1."
-    layer = decoder + r"layers\.(\d+)\."
+    slot: Literal["input", "residual"] = "input"
+    if model.decoder.layers[0].attention_norms.input is None:
+        slot = "residual"
+    decoder = r"(?:model\.)?decoder\."
     return (
         Rename(decoder + r"embed_tokens\.weight", tokens),
         Rename(decoder + r"project_in\.weight", "decoder.embedding.tokens.projection.weight"),
         Rename(decoder + r"project_out\.weight", "decoder.output_projection.weight"),
         Slice(decoder + r"embed_positions\.weight", "decoder.embedding.positions.weight", start=2),
-        Rename(layer + r"self_attn_layer_norm\.(weight|bias)", ours + rf"attention_norms.{slot}.\2"),
-        Rename(layer + r"self_attn\.q_proj\.(weight|bias)", ours + r"attention.query.\2"),
-        Rename(layer + r"self_attn\.k_proj\.(weight|bias)", ours + r"attention.key.\2"),
-        Rename(layer + r"self_attn\.v_proj\.(weight|bias)", ours + r"attention.value.\2"),
-        Rename(layer + r"self_attn\.out_proj\.(weight|bias)", ours + r"attention.output.\2"),
-        Rename(layer + r"final_layer_norm\.(weight|bias)", ours + rf"feed_forward_norms.{slot}.\2"),
-        Rename(layer + r"fc1\.(weight|bias)", ours + r"feed_forward.up.\2"),
-        Rename(layer + r"fc2\.(weight|bias)", ours + r"feed_forward.down.\2"),
+        *fairseq_layer_rules(decoder, slot),
         Rename(decoder + r"final_layer_norm\.(weight|bias)", r"decoder.final_norm.\1"),
         Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
         # A version number in the files of the first releases.

@@ -48,7 +48,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     assert model.decoder is not None
-    attention, ours = model.decoder.layers[0].attention, r"decoder.layers.\1."
+    attention, ours = model.decoder.first_attention, r"decoder.layers.\1."
     width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
     return (
         Split(

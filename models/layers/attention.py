@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import accumulate
 
+import torch
 from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.config import AttentionConfig, QueryKeyNorm, RopeConfig
-from models.layers.linear import Linear, concatenate
-from models.layers.norms import LayerNorm, PerHeadNorm, RMSNorm, UnscaledLayerNorm, make_norm
+from models.layers.activations import by_rows
+from models.layers.linear import Linear, concatenate, parameter
+from models.layers.norms import Norm, PerHeadNorm, make_norm
 from models.layers.positions import Rotation
 
-Norm = LayerNorm | UnscaledLayerNorm | RMSNorm | PerHeadNorm
+HeadNorm = Norm | PerHeadNorm
 
 
 class Attention(nn.Module):
@@ -21,6 +23,7 @@ class Attention(nn.Module):
 
     separable: whether queries can be computed without keys and values, and keys and values without queries.
     merged: weight of the query, key and value projections as one product, after `pack`; or None.
+    sinks: [heads], model dtype, score of the sink of each head; or None.
     unadaptable: names of the child modules that adapters cannot change, because they are not applied to the tokens of a
         step in their order.
     Source: Vaswani et al. 2017, arXiv:1706.03762; grouped queries: Ainslie et al. 2023, arXiv:2305.13245.
@@ -32,17 +35,34 @@ class Attention(nn.Module):
     def __init__(self, config: AttentionConfig, hidden_size: int) -> None:
         super().__init__()
         self.config = config
-        width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.query = Linear(hidden_size, width, config.query_bias)
-        self.key = Linear(hidden_size, kv_width, config.key_bias)
-        self.value = Linear(hidden_size, kv_width, config.value_bias)
-        self.output = Linear(width, hidden_size, config.output_bias)
+        self.gate: Linear | None = None
         self.merged: ops.LinearWeight | None = None
-        self.query_norm: Norm | None = None
-        self.key_norm: Norm | None = None
-        if config.query_key_norm is not None:
-            self.query_norm = _make_head_norm(config.query_key_norm, config.num_heads, config.head_dim)
-            self.key_norm = _make_head_norm(config.query_key_norm, config.num_kv_heads, config.head_dim)
+        self.query_norm: HeadNorm | None = None
+        self.key_norm: HeadNorm | None = None
+        self.value_norm: HeadNorm | None = None
+        self.sinks = parameter(config.num_heads) if config.sinks else None
+        self._make_projections(config, hidden_size)
+
+    def _make_projections(self, config: AttentionConfig, hidden_size: int) -> None:
+        """Create the projections and the norms. A layer that reads the keys of another one has only queries."""
+        width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        norm = config.query_key_norm
+        self.query = Linear(hidden_size, width, config.query_bias)
+        if norm is not None:
+            self.query_norm = _make_head_norm(norm, config.num_heads, config.head_dim)
+        if config.key_value_layer is None:
+            self.key = Linear(hidden_size, kv_width, config.key_bias)
+            self.value = Linear(hidden_size, kv_width, config.value_bias)
+            self.value_norm = make_norm(config.value_norm, config.head_dim)
+            if norm is not None:
+                self.key_norm = _make_head_norm(norm, config.num_kv_heads, config.head_dim)
+        self.output = Linear(width, hidden_size, config.output_bias)
+        self.gate = Linear(hidden_size, width, config.query_bias) if config.output_gate else None
+
+    @property
+    def sink_scores(self) -> Tensor | None:
+        """Score of the sink of each head: [heads], float32; or None."""
+        return None if self.sinks is None else self.sinks.float()
 
     def queries_keys_values(
         self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]
@@ -60,21 +80,25 @@ class Attention(nn.Module):
             query, key = product[:, : heads * dim], product[:, heads * dim : (heads + kv_heads) * dim]
             query = self._normalize_and_rotate(query, self.query_norm, rotations)
             key = self._normalize_and_rotate(key, self.key_norm, rotations)
-        return query, key, self._split_heads(product[:, (heads + kv_heads) * dim :])
+        return query, key, self._normalize_values(product[:, (heads + kv_heads) * dim :])
 
     def pack(self, packer: ops.LinearPacker, projection_packer: ops.LinearPacker, one_input: bool) -> None:
         """Replace the weights by packed ones.
 
-        packer: packs the output projection.
+        packer: packs the output projection and its gate.
         projection_packer: packs the query, key and value projections. Its `out_dtype` becomes the dtype of
             queries, keys and values.
         one_input: whether the three projections have the same input. They are then packed as one product.
         """
         self.output.pack(packer)
+        if self.gate is not None:
+            self.gate.pack(packer)
         if self.merged is not None:
             return
-        linears = [self.query, self.key, self.value]
-        merged = concatenate(linears) if one_input and self.query.packed is None else None
+        linears = [self.query]
+        if self.config.key_value_layer is None:
+            linears += [self.key, self.value]
+        merged = concatenate(linears) if one_input and len(linears) > 1 and self.query.packed is None else None
         if merged is None:
             for linear in linears:
                 linear.pack(projection_packer)
@@ -107,11 +131,20 @@ class Attention(nn.Module):
         Returns two tensors [tokens, kv_heads, head_dim].
         """
         keys = self._normalize_and_rotate(self._clip(self.key(hidden)), self.key_norm, rotations)
-        return keys, self._split_heads(self._clip(self.value(hidden)))
+        return keys, self._normalize_values(self._clip(self.value(hidden)))
 
-    def project_output(self, attended: Tensor) -> Tensor:
-        """Apply the output projection: [tokens, heads, head_dim] -> [tokens, hidden]."""
-        output: Tensor = self.output(attended.flatten(-2))
+    def project_output(self, attended: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """Apply the output projection, behind its gate if there is one.
+
+        attended: [tokens, heads, head_dim].
+        hidden: [tokens, hidden], model dtype, from which the gate is computed; not read without a gate.
+        Returns [tokens, hidden].
+        """
+        attended = attended.flatten(-2)
+        if self.gate is not None:
+            assert hidden is not None
+            attended = attended * by_rows(torch.sigmoid, self.gate(hidden)).to(attended.dtype)
+        output: Tensor = self.output(attended)
         return output
 
     def _clip(self, x: Tensor) -> Tensor:
@@ -119,7 +152,9 @@ class Attention(nn.Module):
         clip = self.config.clip
         return x if clip is None else x.clamp(-clip, clip)
 
-    def _normalize_and_rotate(self, x: Tensor, norm: Norm | None, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
+    def _normalize_and_rotate(
+        self, x: Tensor, norm: HeadNorm | None, rotations: Mapping[RopeConfig, Rotation]
+    ) -> Tensor:
         """Norm and rotation of queries or keys, in their order. Shapes: see `_normalize`."""
         config = self.config.query_key_norm
         if config is None or norm is None or not config.after_rotation:
@@ -127,7 +162,7 @@ class Attention(nn.Module):
         y: Tensor = norm(self._rotate(self._split_heads(x), rotations))
         return y
 
-    def _normalize(self, x: Tensor, norm: Norm | None) -> Tensor:
+    def _normalize(self, x: Tensor, norm: HeadNorm | None) -> Tensor:
         """Apply a query or key norm: [tokens, heads * head_dim] -> [tokens, heads, head_dim]."""
         if norm is None:
             return self._split_heads(x)
@@ -135,6 +170,11 @@ class Attention(nn.Module):
         before_split = self.config.query_key_norm.over == "all"
         y: Tensor = self._split_heads(norm(x)) if before_split else norm(self._split_heads(x))
         return y
+
+    def _normalize_values(self, x: Tensor) -> Tensor:
+        """Apply the value norm: [tokens, kv_heads * head_dim] -> [tokens, kv_heads, head_dim]."""
+        values = self._split_heads(x)
+        return values if self.value_norm is None else self.value_norm(values)  # type: ignore[no-any-return]
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], x.shape[1] // self.config.head_dim, self.config.head_dim)
@@ -145,7 +185,7 @@ class Attention(nn.Module):
         return ops.rotate(x, rotations[self.config.rope], self.config.rope.pairing == "interleaved")
 
 
-def _make_head_norm(config: QueryKeyNorm, heads: int, head_dim: int) -> Norm | None:
+def _make_head_norm(config: QueryKeyNorm, heads: int, head_dim: int) -> HeadNorm | None:
     if config.over == "own_head":
         return PerHeadNorm(config.norm, heads, head_dim)
     return make_norm(config.norm, heads * head_dim if config.over == "all" else head_dim)

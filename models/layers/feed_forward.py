@@ -5,12 +5,17 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from models.backends import interface as ops
+from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.config import FeedForwardConfig
+from models.layers.activations import activate
 from models.layers.linear import Linear
 
 
 class FeedForward(nn.Module):
     """Position-wise feed-forward network: `down(act(up(x)))`, or `down(act(gate(x)) * up(x))` when gated.
+
+    With limits, gate and up are clipped before they are multiplied; see `FeedForwardConfig`. Such a feed-forward is
+    never part of a compiled program.
 
     forward: [tokens, hidden] -> [tokens, hidden], model dtype.
     Source of the gated form: Shazeer 2020, arXiv:2002.05202.
@@ -18,7 +23,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: FeedForwardConfig, hidden_size: int) -> None:
         super().__init__()
-        self.activation = config.activation
+        self.config, self.activation = config, config.activation
         self.gate = Linear(hidden_size, config.intermediate_size, config.bias) if config.gated else None
         self.up = Linear(hidden_size, config.intermediate_size, config.bias)
         self.down = Linear(config.intermediate_size, hidden_size, config.bias)
@@ -26,10 +31,21 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.gate is None:
             inner: Tensor = self.up(x, self.activation)
+        elif self.config.is_clipped:
+            inner = self._clipped(self.gate(x), self.up(x))
         else:
             inner = self.up(x, multiplier=self.gate(x, self.activation))
         output: Tensor = self.down(inner)
         return output
+
+    def _clipped(self, gate: Tensor, up: Tensor) -> Tensor:
+        """`act(clipped gate) * (clipped up + up_offset)`. gate, up: [tokens, intermediate]."""
+        if isinstance(gate, SymbolicTensor):
+            raise NotTraceable("a clipped gate")
+        limit = self.config.limit
+        if limit is not None:
+            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        return activate(gate, self.activation) * (up + self.config.up_offset)
 
     def pack(self, packer: ops.LinearPacker) -> None:
         """Replace the weights by packed ones."""

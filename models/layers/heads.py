@@ -32,6 +32,7 @@ class LanguageModel(nn.Module):
     A packed head of a bfloat16 model returns the float32 sums of its product. A dense head rounds them to bfloat16
     first.
 
+    dense, activation, norm: layers before the logits, or None.
     weight: [vocab, hidden], model dtype; None for a head that is tied to the token table. Until it is packed, it may be
         a quantised matrix.
     bias: [vocab], model dtype, or None.
@@ -39,7 +40,10 @@ class LanguageModel(nn.Module):
 
     def __init__(self, config: LanguageModelHead, hidden_size: int, vocab_size: int) -> None:
         super().__init__()
-        self.scale, self.cap = config.scale, config.cap
+        self.scale, self.cap, transform = config.scale, config.cap, config.transform
+        self.dense = None if transform is None else Linear(hidden_size, hidden_size, transform.bias)
+        self.activation = None if transform is None else transform.activation
+        self.norm = None if transform is None else make_norm(transform.norm, hidden_size)
         self.weight: nn.Parameter | QuantizedMatrix | None = None if config.tied else parameter(vocab_size, hidden_size)
         self.bias = parameter(vocab_size) if config.bias else None
         self.packed: ops.LinearWeight | None = None
@@ -52,6 +56,8 @@ class LanguageModel(nn.Module):
         out: [n or more, vocab], float32, memory for the result; or None to allocate it.
         Returns [n, vocab], float32.
         """
+        if self.dense is not None and self.norm is not None:
+            hidden = self.norm(self.dense(hidden, self.activation))
         if self.scale != 1.0:
             hidden = hidden * self.scale
         weight = self.packed

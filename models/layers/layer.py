@@ -1,4 +1,4 @@
-"""One transformer layer: self-attention, optional cross-attention and feed-forward, each with its norms."""
+"""One layer: self-attention or a mixer, optional cross-attention and feed-forward, each with its norms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from copy import copy
 
 from torch import Tensor, nn
 
-from models.config import AttentionConfig, DisentangledConfig, LayerConfig
+from models.config import (
+    AttentionConfig,
+    DisentangledConfig,
+    GatedDeltaConfig,
+    LatentAttentionConfig,
+    LayerConfig,
+    MixerConfig,
+    ShortConvolutionConfig,
+    StateSpaceConfig,
+)
 from models.config.sparse_attention import (
     BandedAttentionConfig,
     BlockSparseAttentionConfig,
@@ -15,14 +24,19 @@ from models.config.sparse_attention import (
 )
 from models.layers.attention import Attention
 from models.layers.disentangled_attention import DisentangledAttention
+from models.layers.gated_delta import GatedDelta
+from models.layers.latent_attention import LatentAttention
+from models.layers.mixer import Mixer
 from models.layers.moe import make_feed_forward
 from models.layers.norms import SublayerNorms
+from models.layers.short_convolution import ShortConvolution
 from models.layers.sparse_attention import (
     BandedAttention,
     BlockSparseAttention,
     LongformerAttention,
     TransientGlobalAttention,
 )
+from models.layers.state_space import StateSpace
 from models.step_inputs import StepInputs
 
 
@@ -37,13 +51,14 @@ class Layer(nn.Module):
     def __init__(self, config: LayerConfig, hidden_size: int, index: int) -> None:
         super().__init__()
         self.index, self.parallel = index, config.parallel
-        self.attention = _make_self_attention(config.attention, hidden_size)
+        self.attention = None if config.attention is None else _make_self_attention(config.attention, hidden_size)
+        self.mixer = None if config.mixer is None else _make_mixer(config.mixer, hidden_size)
         self.attention_norms = SublayerNorms(config.attention_norms, hidden_size)
         self.cross_attention: Attention | None = None
         if config.cross_attention is not None:
             self.cross_attention = Attention(config.cross_attention, hidden_size)
             self.cross_attention_norms = SublayerNorms(config.cross_attention_norms, hidden_size)
-        self.feed_forward = make_feed_forward(config.feed_forward, hidden_size)
+        self.feed_forward = None if config.feed_forward is None else make_feed_forward(config.feed_forward, hidden_size)
         self.feed_forward_norms = SublayerNorms(config.feed_forward_norms, hidden_size)
 
     def at_index(self, index: int) -> Layer:
@@ -55,17 +70,36 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, step: StepInputs) -> Tensor:
         if self.parallel:
             return self._forward_parallel(x, step)
-        norms, hidden, x = self.attention_norms, self.attention_norms.norm_input(x), step.select_rows(self.index, x)
-        result = step.self_attention(self.index, self.attention, hidden)
+        norms, result = self.attention_norms, None
+        if self.attention is None and self.mixer is None:
+            x = step.select_rows(self.index, x)
+        else:
+            hidden, x = norms.norm_input(x), step.select_rows(self.index, x)
+            result = self._mix_tokens(hidden, step)
+        if self.feed_forward is None:
+            return x if result is None else norms.add_residual(x, result)
         if self.cross_attention is not None:
+            assert result is not None
             x, hidden = norms.add_residual_and_norm(x, result, self.cross_attention_norms)
             norms, result = self.cross_attention_norms, step.cross_attention(self.index, self.cross_attention, hidden)
-        x, hidden = norms.add_residual_and_norm(x, result, self.feed_forward_norms)
+        if result is None:
+            hidden = self.feed_forward_norms.norm_input(x)
+        else:
+            x, hidden = norms.add_residual_and_norm(x, result, self.feed_forward_norms)
         return self.feed_forward_norms.add_residual(x, self.feed_forward(hidden))
+
+    def _mix_tokens(self, hidden: Tensor, step: StepInputs) -> Tensor:
+        """The result of self-attention, of the mixer, or the sum of both. hidden: [tokens, hidden], normed."""
+        if self.mixer is None:
+            assert self.attention is not None
+            return step.self_attention(self.index, self.attention, hidden)
+        mixed = step.mix(self.index, self.mixer, hidden)
+        return mixed if self.attention is None else mixed + step.self_attention(self.index, self.attention, hidden)
 
     def _forward_parallel(self, x: Tensor, step: StepInputs) -> Tensor:
         """Attention and feed-forward both read the input of the layer. Without a norm of its own, the feed-forward
         reads the normalised input of attention."""
+        assert self.attention is not None and self.feed_forward is not None
         attention_input, x = self.attention_norms.norm_input(x), step.select_rows(self.index, x)
         if self.feed_forward_norms.input is None:
             feed_forward_input = step.select_rows(self.index, attention_input)
@@ -87,5 +121,17 @@ def _make_self_attention(config: AttentionConfig, hidden_size: int) -> Attention
             return BandedAttention(config, hidden_size)
         case DisentangledConfig():
             return DisentangledAttention(config, hidden_size)
+        case LatentAttentionConfig():
+            return LatentAttention(config, hidden_size)
         case _:
             return Attention(config, hidden_size)
+
+
+def _make_mixer(config: MixerConfig, hidden_size: int) -> Mixer:
+    match config:
+        case ShortConvolutionConfig():
+            return ShortConvolution(config, hidden_size)
+        case GatedDeltaConfig():
+            return GatedDelta(config, hidden_size)
+        case StateSpaceConfig():
+            return StateSpace(config, hidden_size)

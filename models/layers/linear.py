@@ -90,10 +90,10 @@ class ConvolutionWeights(nn.Module):
     """Weight and bias of a convolution over tokens.
 
     weight: [out, in, size], model dtype.
-    bias: [out], model dtype.
+    bias: [out] or None, model dtype.
     """
 
-    def __init__(self, out_features: int, in_features: int, size: int) -> None:
+    def __init__(self, out_features: int, in_features: int, size: int, bias: bool = True) -> None:
         super().__init__()
         self.weight = parameter(out_features, in_features, size)
-        self.bias = parameter(out_features)
+        self.bias = parameter(out_features) if bias else None

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from models.backends import interface as ops
+from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.config import FeedForwardConfig, MixtureOfExpertsConfig, XieluFeedForwardConfig
 from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, parameter
@@ -48,8 +49,10 @@ class MixtureOfExperts(nn.Module):
     An expert computes only its own tokens. The result of a token does not depend on the other tokens.
 
     router, shared_gate: never quantised. They are small, and rounding would change which experts a token uses.
-    experts: one feed-forward per expert, deleted once they are packed.
-    packed: all experts in a kernel's layout; None while they are dense.
+    experts: one feed-forward per expert, deleted once they are packed together.
+    packed: all experts in a kernel's layout; None while they are apart.
+    packs_together: whether `pack` packs all experts together. The kernels cannot clip gates: such experts are packed,
+        and computed, one by one.
     forward: [tokens, hidden] -> [tokens, hidden], model dtype.
     Source: Shazeer et al. 2017, arXiv:1701.06538, section 2; shares: Jiang et al. 2024, arXiv:2401.04088, section 2.1.
     """
@@ -62,6 +65,7 @@ class MixtureOfExperts(nn.Module):
         self.router = Router(config, hidden_size)
         self.experts = nn.ModuleList(FeedForward(config.expert, hidden_size) for _ in range(config.num_experts))
         self.packed: ops.PackedExperts | None = None
+        self.packs_together = not config.expert.is_clipped
         self.shared: FeedForward | None = None
         self.shared_gate: Linear | None = None
         if config.shared is not None:
@@ -75,9 +79,12 @@ class MixtureOfExperts(nn.Module):
         shares, experts = self.router.choose(x)
         shared: Tensor | None = None if self.shared is None else self.shared(x)
         shared_gate: Tensor | None = None if self.shared_gate is None else self.shared_gate(x)
-        if self.packed is not None:
+        if self.config.weighs_inputs:
+            total = self._mix_weighted_inputs(x, shares, experts)
+        elif self.packed is not None:
             return self.packed.mix(x, shares, experts, shared, shared_gate)
-        total = self._mix(x, shares, experts)
+        else:
+            total = self._mix(x, shares, experts)
         if shared is None:
             return total
         return total + (shared if shared_gate is None else torch.sigmoid(shared_gate) * shared)
@@ -92,7 +99,10 @@ class MixtureOfExperts(nn.Module):
             self.shared_gate.pack(gate_packer)
         if self.shared is not None:
             self.shared.pack(packer)
-        if self.packed is None:
+        if not self.packs_together:
+            for expert in self.experts:
+                cast(FeedForward, expert).pack(packer)
+        elif self.packed is None:
             experts = [cast(FeedForward, one) for one in self.experts]
             inner = _in_panels([[one.up] if one.gate is None else [one.gate, one.up] for one in experts])
             outer = _in_panels([[one.down] for one in experts])
@@ -100,15 +110,37 @@ class MixtureOfExperts(nn.Module):
             del self.experts
 
     def _mix(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
-        """`PackedExperts.mix` with dense experts, which compute one after another."""
+        """`PackedExperts.mix` with experts that are apart, and compute one after another."""
         by_expert = experts.flatten().argsort(stable=True)
         counts = torch.bincount(experts.flatten(), minlength=self.config.num_experts).tolist()
-        inputs = torch.split(x[by_expert // self.config.experts_per_token], counts)
+        inputs = torch.split(x[by_expert // experts.shape[1]], counts)
         outputs = torch.empty(len(by_expert), x.shape[1], dtype=x.dtype, device=x.device)
         outputs[by_expert] = torch.cat(
             [expert(rows) for expert, rows in zip(self.experts, inputs, strict=True) if len(rows)]
         )
-        return (outputs.view(*experts.shape, -1).float() * shares[..., None]).sum(1).to(x.dtype)
+        weighted = outputs.view(*experts.shape, -1).float() * shares[..., None]
+        # Added one after another, so that the bits of a token do not depend on the number of tokens.
+        total = weighted[:, 0]
+        for choice in range(1, experts.shape[1]):
+            total = total + weighted[:, choice]
+        return total.to(x.dtype)
+
+    def _mix_weighted_inputs(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
+        """Sum of `expert(share * x)` over the experts of each token. Arguments as for `PackedExperts.mix`."""
+        if isinstance(x, SymbolicTensor):
+            raise NotTraceable("shares of inputs")
+        total: Tensor | None = None
+        for choice in range(experts.shape[1]):
+            part = slice(choice, choice + 1)
+            inputs, ones = (x * shares[:, part]).to(x.dtype), torch.ones_like(shares[:, part]).contiguous()
+            chosen = experts[:, part].contiguous()
+            if self.packed is None:
+                result = self._mix(inputs, ones, chosen)
+            else:
+                result = self.packed.mix(inputs, ones, chosen, None, None)
+            total = result if total is None else total + result
+        assert total is not None
+        return total
 
 
 def _dense(linear: Linear) -> Tensor:

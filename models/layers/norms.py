@@ -46,19 +46,21 @@ class UnscaledLayerNorm(nn.Module):
         self.size, self.eps = size, eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.layer_norm(x, self._ones(x), None, self.eps)
+        return ops.layer_norm(x, ones_like(x, self.size), None, self.eps)
 
     def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The sum `x + y` and its norm, all [tokens, hidden]."""
-        return ops.add_layer_norm(x, y, self._ones(x), None, self.eps)
-
-    def _ones(self, x: Tensor) -> Tensor:
-        return _ones(self.size, x.dtype, torch.device("cpu") if x.is_cpu else x.device)
+        return ops.add_layer_norm(x, y, ones_like(x, self.size), None, self.eps)
 
 
 @cache
 def _ones(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.ones(size, dtype=dtype, device=device)
+
+
+def ones_like(x: Tensor, size: int) -> Tensor:
+    """The weight of a norm without one: [size], of the dtype and the device of x."""
+    return _ones(size, x.dtype, torch.device("cpu") if x.is_cpu else x.device)
 
 
 class RMSNorm(nn.Module):
@@ -80,6 +82,24 @@ class RMSNorm(nn.Module):
     def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The sum `x + y` and its norm, all [tokens, hidden]."""
         return ops.add_rms_norm(x, y, self.weight, self.eps)
+
+
+class UnscaledRMSNorm(nn.Module):
+    """RMS norm without weight.
+
+    forward: [..., hidden] -> [..., hidden], any float dtype.
+    """
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.size, self.eps = size, eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, ones_like(x, self.size), self.eps)
+
+    def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum `x + y` and its norm, all [tokens, hidden]."""
+        return ops.add_rms_norm(x, y, ones_like(x, self.size), self.eps)
 
 
 class RMSNormFromOne(RMSNorm):
@@ -113,7 +133,10 @@ class PerHeadNorm(nn.Module):
         return torch.stack([norm(head) for norm, head in zip(self.heads, x.unbind(1), strict=True)], dim=1)
 
 
-def make_norm(config: NormConfig | None, size: int) -> LayerNorm | UnscaledLayerNorm | RMSNorm | None:
+Norm = LayerNorm | UnscaledLayerNorm | RMSNorm | UnscaledRMSNorm
+
+
+def make_norm(config: NormConfig | None, size: int) -> Norm | None:
     """The norm of a configuration, or None without one. size: width of the normalised dimension."""
     if config is None:
         return None
@@ -126,6 +149,8 @@ def make_norm(config: NormConfig | None, size: int) -> LayerNorm | UnscaledLayer
             return RMSNorm(size, config.eps)
         case "rms_from_one":
             return RMSNormFromOne(size, config.eps)
+        case "rms_unscaled":
+            return UnscaledRMSNorm(size, config.eps)
 
 
 class SublayerNorms(nn.Module):

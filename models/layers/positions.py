@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -24,6 +24,7 @@ from models.config import (
     LinearScaling,
     Llama3Scaling,
     LongScaling,
+    QueryScale,
     RopeConfig,
     YarnScaling,
 )
@@ -69,11 +70,13 @@ class PositionEncodings:
     score_bias: bias by distance, model dtype, [heads, 2 * length - 1] if all layers share it, else
         [layers, heads, 2 * length - 1]; or a bias by key; or None.
     distances: vectors of distances for disentangled attention, or None.
+    query_scales: factors of the queries, [tokens, 1, 1], float32, by configuration.
     """
 
     rotations: Mapping[RopeConfig, Rotation]
     score_bias: Tensor | KeyBias | None = None
     distances: Distances | None = None
+    query_scales: Mapping[QueryScale, Tensor] = field(default_factory=dict)
 
 
 def inverse_frequencies(config: RopeConfig) -> Tensor:
@@ -84,6 +87,8 @@ def inverse_frequencies(config: RopeConfig) -> Tensor:
     """
     exponents = torch.arange(0, config.dim, 2, device="cpu").float() / config.dim
     frequencies = 1.0 / config.theta**exponents
+    if config.turning_pairs is not None:
+        frequencies[config.turning_pairs :] = 0.0
     match config.scaling:
         case LinearScaling(factor=factor):
             return frequencies / factor
@@ -176,6 +181,12 @@ class Rotary:
             base = config.theta * stretch.clamp(min=1) ** (config.dim / (config.dim - 2))
             longer = 1.0 / base**exponents
         return torch.where(lengths > scaling.original_max_positions, longer, self._frequencies)
+
+
+def query_scale(config: QueryScale, positions: Tensor) -> Tensor:
+    """Factor of the queries at some positions: [tokens], int64 -> [tokens, 1, 1], float32. See `QueryScale`."""
+    chunks = torch.floor((positions.float() + config.offset) / config.length)
+    return (1 + config.rate * torch.log1p(chunks))[:, None, None]
 
 
 def sinusoids(num_positions: int, width: int, pairing: Literal["half", "interleaved"] = "half") -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import transformers
 
+from tests.engine.further_checkpoints import FURTHER_DECODERS
 from tests.engine.recent_checkpoints import RECENT_DECODERS
 
 VOCAB = 97
@@ -194,6 +195,7 @@ DECODERS = {
     ),
     "native-decoder": ("GPT2LMHeadModel", transformers.GPT2Config(**_GPT2)),
     **RECENT_DECODERS,
+    **FURTHER_DECODERS,
 }
 SEQ2SEQ = {
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**_T5, num_layers=2)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from models.families import family_of
 
+ORIGINAL = "original_max_position_embeddings"
 LLAMA = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
@@ -88,8 +89,27 @@ LONGT5 = {"model_type": "longt5", "architectures": ["LongT5ForConditionalGenerat
 BIGBIRD_PEGASUS = {"model_type": "bigbird_pegasus", "architectures": ["BigBirdPegasusModel"], "d_model": 32}
 MODERNBERT = {"model_type": "modernbert", "architectures": ["ModernBertModel"], "hidden_size": 48}
 SPARSE = (LONGFORMER, BIG_BIRD, LED, LONGT5, BIGBIRD_PEGASUS)
-BASES = {base["model_type"]: base for base in (MODERNBERT, *SPARSE, *DECODERS, *RECENT, *SEQ2SEQ, WHISPER)}
-ORIGINAL = "original_max_position_embeddings"
+BIGCODE = {**GPT2, "model_type": "gpt_bigcode", "architectures": ["GPTBigCodeForCausalLM"]}
+XGLM = {"model_type": "xglm", "architectures": ["XGLMForCausalLM"], "d_model": 32, "attention_heads": 4}
+_LATENT = {"num_key_value_heads": 4, "num_experts_per_tok": 2}
+_MISTRAL4 = {**_LATENT, "rope_parameters": {"rope_type": "default", ORIGINAL: 64, "llama_4_scaling_beta": 0.1}}
+FURTHER = tuple(
+    {**LLAMA, "model_type": kind, "architectures": [f"{stem}ForCausalLM"], **more}
+    for kind, stem, more in (
+        ("biogpt", "BioGpt", {}),
+        ("persimmon", "Persimmon", {}),
+        ("modernbert-decoder", "ModernBertDecoder", {}),
+        ("gemma4_text", "Gemma4", {"num_key_value_heads": 2}),
+        ("gemma4_unified_text", "Gemma4Unified", {"num_key_value_heads": 2}),
+        ("gpt_oss", "GptOss", {"num_key_value_heads": 2}),
+        ("deepseek_v2", "DeepseekV2", _LATENT),
+        ("deepseek_v3", "DeepseekV3", _LATENT),
+        ("mistral4", "Mistral4", _MISTRAL4),
+        ("llama4_text", "Llama4", {"num_key_value_heads": 2}),
+    )
+)
+ALL_DECODERS = (*DECODERS, *RECENT, BIGCODE, XGLM, *FURTHER)
+BASES = {base["model_type"]: base for base in (MODERNBERT, *SPARSE, *ALL_DECODERS, *SEQ2SEQ, WHISPER)}
 
 
 def build(hf):

@@ -16,7 +16,7 @@ HEADS, KV_HEADS, DIM, SCALE = 4, 2, 8, 0.3
 CPU = torch.device("cpu")
 
 
-def by_definition(query, key, value, first_position, causal, window, bias, cap=None):
+def by_definition(query, key, value, first_position, causal, window, bias, cap=None, sinks=None, chunk=None):
     """Attention of one row. query: [q, heads, dim]. key, value: [k, kv_heads, dim]. bias: [heads, 2 * length - 1]."""
     output = torch.zeros_like(query)
     for index in range(query.shape[0]):
@@ -27,12 +27,16 @@ def by_definition(query, key, value, first_position, causal, window, bias, cap=N
             for other in range(key.shape[0]):
                 distance = other - position
                 hidden = (causal and distance > 0) or (window is not None and abs(distance) >= window)
+                hidden = hidden or (chunk is not None and other // chunk != position // chunk)
                 score = SCALE * (query[index, head] @ key[other, shared]).item()
                 score = score if cap is None else cap * math.tanh(score / cap)
                 if bias is not None:
                     score += bias[head, distance + bias.shape[1] // 2].item()
                 scores.append(-torch.inf if hidden else score)
-            output[index, head] = torch.softmax(torch.tensor(scores), 0) @ value[:, shared]
+            if sinks is not None:
+                scores.append(sinks[head].item())
+            shares = torch.softmax(torch.tensor(scores), 0)[: key.shape[0]]
+            output[index, head] = shares @ value[:, shared]
     return output
 
 
@@ -62,6 +66,30 @@ def test_ragged(causal, window, biased, cap):
     for ours, query, key, value in zip(output, queries, keys, values, strict=True):
         expected = by_definition(query, key, value, 0, causal, window, bias, cap)
         torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"sinks": torch.tensor([-3.0, 0.0, 0.7, 90.0])}, {"chunk": 3}], ids=str)
+@pytest.mark.parametrize("window", [None, 3])
+def test_sinks_and_chunks(settings, window):
+    """Whole texts, and the last queries of texts whose keys are in a cache."""
+    sinks, chunk = settings.get("sinks"), settings.get("chunk")
+    window = window if chunk is None else None
+    lens = (3, 8, 1, 13)
+    queries, keys, values = random_rows(lens, lens)
+    sides = [torch.cat(side) for side in (queries, keys, values)]
+    metadata = AttentionMetadata(lens, lens, True, window, chunk=chunk)
+    outputs = ops.ragged_attention(*sides, metadata, SCALE, None, sinks).split(lens)
+    caches = torch.zeros(2, 16, 4, KV_HEADS, DIM)
+    tables = torch.arange(16).view(4, 4)
+    for row, length in enumerate(lens):
+        for side, source in enumerate((keys, values)):
+            caches[side].view(4, 16, KV_HEADS, DIM)[row, :length] = source[row]
+    last = AttentionMetadata((1,) * 4, lens, True, window, None, tables, 4, chunk=chunk)
+    ends = ops.paged_attention(torch.stack([query[-1] for query in queries]), *caches, last, SCALE, None, sinks)
+    for row, (query, key, value) in enumerate(zip(queries, keys, values, strict=True)):
+        expected = by_definition(query, key, value, 0, True, window, None, None, sinks, chunk)
+        torch.testing.assert_close(outputs[row], expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(ends[row], expected[-1], atol=1e-5, rtol=1e-5)
 
 
 def test_ragged_cross_attention_with_keys_of_other_lengths():

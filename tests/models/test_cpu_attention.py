@@ -15,7 +15,7 @@ from models.backends.torch import operations as torch_ops
 
 CPU = torch.device("cpu")
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-SHAPES = [(4, 4, 32), (6, 2, 64), (16, 1, 128), (8, 1, 256), (5, 5, 12), (3, 1, 80), (2, 2, 96)]
+SHAPES = [(4, 4, 32), (6, 2, 64), (16, 1, 128), (8, 1, 256), (5, 5, 12), (3, 1, 80), (2, 2, 96), (8, 1, 576)]
 SETTINGS = [
     {},
     {"window": 1},
@@ -28,6 +28,9 @@ SETTINGS = [
     {"causal": False, "window": 9},
     {"causal": False, "bias": "distance"},
     {"cap": 2.0},
+    {"sinks": True},
+    {"sinks": True, "window": 6},
+    {"chunk": 7},
 ]
 ROWS = [(1, 1), (2, 1), (4, 1), (33, 1), (9, 3), (40, 20), (8, 8), (9, 9), (70, 1), (70, 66), (131, 131), (300, 37)]
 
@@ -51,7 +54,11 @@ class Case:
         self.heads, self.kv_heads, self.dim = shape
         self.dtype, self.lengths, self.block_size = dtype, lengths, block_size
         self.causal, self.window = settings.get("causal", True), settings.get("window")
-        self.cap, self.scale = settings.get("cap"), self.dim**-0.5
+        self.cap, self.chunk, self.scale = settings.get("cap"), settings.get("chunk"), self.dim**-0.5
+        # Sinks far below and far above the scores, and some among them.
+        self.sinks = torch.linspace(-200, 200, self.heads) if settings.get("sinks") else None
+        if self.sinks is not None:
+            self.sinks[1:-1] = torch.randn(max(self.heads - 2, 0))
         longest = max(lengths)
         self.bias = {
             None: None,
@@ -83,15 +90,16 @@ class Case:
             self.bias,
             self.tables[[row for row, _, _ in rows]],
             self.block_size,
+            chunk=self.chunk,
         )
         queries = self.query.split(self.lengths)
         query = torch.cat([queries[row][first:end] for row, first, end in rows])
-        return attention(query, *self.caches, metadata, self.scale, self.cap)
+        return attention(query, *self.caches, metadata, self.scale, self.cap, self.sinks)
 
     def ragged(self, attention=ops.ragged_attention):
         """Ragged attention of all queries of all rows."""
-        metadata = AttentionMetadata(self.lengths, self.lengths, self.causal, self.window, self.bias)
-        return attention(self.query, self.key, self.value, metadata, self.scale, self.cap)
+        metadata = AttentionMetadata(self.lengths, self.lengths, self.causal, self.window, self.bias, chunk=self.chunk)
+        return attention(self.query, self.key, self.value, metadata, self.scale, self.cap, self.sinks)
 
 
 def close(found, expected):

@@ -14,7 +14,9 @@ GROUPS = {
     "decoder": "openai-gpt gpt2 gpt_neo gptj gpt_neox opt bloom mpt falcon llama mistral mixtral qwen2 "
     "qwen2_moe qwen3 qwen3_moe phi phi3 gemma gemma2 gemma3 olmo2 smollm3 stablelm starcoder2 "
     "granite granitemoe cohere cohere2 glm glm4 glm4_moe exaone4 ernie4_5 ernie4_5_moe olmo olmo3 olmoe "
-    "nemotron helium arcee hunyuan_v1_dense seed_oss apertus phimoe",
+    "nemotron helium arcee hunyuan_v1_dense seed_oss apertus phimoe "
+    "gpt_bigcode xglm biogpt persimmon modernbert-decoder gemma4 gemma4_unified gpt_oss deepseek_v2 deepseek_v3 "
+    "mistral4 llama4",
     "encoder-decoder": "t5 mt5 umt5 bart marian mbart m2m_100 pegasus blenderbot blenderbot-small led "
     "longt5 bigbird_pegasus whisper",
     "any of them": "triptych",

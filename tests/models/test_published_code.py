@@ -13,6 +13,8 @@ PUBLISHED = {
     "phi3": ("microsoft/Phi-3-mini-4k-instruct", "phi3", "Phi3"),
     "mpt": ("mosaicml/mpt-7b", "mpt", "MPT"),
     "falcon": ("tiiuae/falcon-7b", "falcon", "Falcon"),
+    "deepseek_v2": ("deepseek-ai/DeepSeek-V2-Lite", "deepseek", "DeepseekV2"),
+    "deepseek_v3": ("deepseek-ai/DeepSeek-V3", "deepseek", "DeepseekV3"),
     "phimoe": ("microsoft/Phi-3.5-MoE-instruct", "phimoe", "PhiMoE"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import transformers
 
+from tests.parity.further_decoder_cases import FURTHER_CASES
 from tests.parity.recent_decoder_cases import RECENT_CASES
 
 VOCAB = 97
@@ -343,4 +344,5 @@ MORE_CASES = {
         transformers.FalconConfig(**_BASE, parallel_attn=False, multi_query=False, bias=True, activation="gelu_new"),
     ),
     **RECENT_CASES,
+    **FURTHER_CASES,
 }

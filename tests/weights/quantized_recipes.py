@@ -123,3 +123,18 @@ def compressed(out: int, width: int, arguments: dict[str, Any], name: str, seed:
     return {key: value.contiguous() for key, value in stored.items()}, compressor.decompress(stored, scheme)[
         "weight"
     ].double()
+
+
+def mxfp4(experts: int, out: int, width: int, seed: int = 0) -> Stored:
+    """MXFP4 experts, as GPT-OSS stores them. Returns the weights as [experts, out, in]."""
+    generator = torch.Generator().manual_seed(seed)
+    numbers = torch.randint(0, 16, (experts, out, width // 32, 32), generator=generator)
+    exponents = torch.randint(110, 140, (experts, out, width // 32), generator=generator)
+    signs, powers, fractions = numbers >> 3, (numbers >> 1) & 3, numbers & 1
+    # Sign, two bits of exponent with bias 1, one bit of fraction; without exponent, the fraction is a half.
+    sizes = torch.where(powers == 0, fractions * 0.5, (1 + fractions * 0.5) * 2.0 ** (powers - 1))
+    weights = (1 - 2 * signs) * sizes.double() * 2.0 ** (exponents - 127).double()[..., None]
+    return {
+        "_blocks": (numbers[..., ::2] | (numbers[..., 1::2] << 4)).to(torch.uint8),
+        "_scales": exponents.to(torch.uint8),
+    }, weights.flatten(-2)

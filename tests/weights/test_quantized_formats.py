@@ -124,6 +124,43 @@ def test_fp8_has_the_weights_that_transformers_dequantizes() -> None:
     assert torch.equal(found.read().dequantized(torch.float32), theirs)
 
 
+def mxfp4_matrices(tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
+    quantized = quantized_format({"quantization_config": {"quant_method": "mxfp4"}})
+    assert quantized is not None
+    return quantized.matrices(
+        {
+            f"experts.gate_up_proj{ending}": StoredTensor(tuple(one.shape), one.dtype, "model.safetensors", one.detach)
+            for ending, one in tensors.items()
+        }
+    )
+
+
+def test_mxfp4_has_the_weights_of_the_format_and_those_that_transformers_dequantizes() -> None:
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    tensors, expected = recipes.mxfp4(3, 10, 64)
+    found = mxfp4_matrices(tensors)["experts.gate_up_proj_blocks"]
+    assert tuple(found.layout.shape) == (3, 10, 64) and found.layout.is_meta and found.layout.group == 32
+    read = found.read().dequantized(torch.float64)
+    assert torch.equal(read, expected)
+    theirs = convert_moe_packed_tensors(tensors["_blocks"], tensors["_scales"], dtype=torch.float32)
+    assert torch.equal(read.float().transpose(1, 2), theirs)
+
+
+@pytest.mark.parametrize("shape", [(3, 10, 2, 8), (3, 10, 32)])
+def test_mxfp4_of_another_shape_is_no_matrix(shape: tuple[int, ...]) -> None:
+    tensors, _ = recipes.mxfp4(3, 10, 64)
+    found = mxfp4_matrices({**tensors, "_blocks": torch.zeros(shape, dtype=torch.uint8)})
+    with pytest.raises(ValueError, match="_blocks"):
+        _ = found["experts.gate_up_proj_blocks"].layout
+
+
+def test_mxfp4_without_a_scale_is_not_finite() -> None:
+    tensors, _ = recipes.mxfp4(1, 2, 32)
+    tensors["_scales"][0, 1, 0] = 255
+    assert not mxfp4_matrices(tensors)["experts.gate_up_proj_blocks"].read().is_finite()
+
+
 def test_fp8_experts_in_one_tensor() -> None:
     parts = [recipes.fp8(64, 128, (32, 64), seed=seed) for seed in range(3)]
     tensors = {

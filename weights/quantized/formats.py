@@ -9,6 +9,7 @@ from weights.quantized.awq import Awq
 from weights.quantized.compressed_tensors import CompressedTensors
 from weights.quantized.fp8 import Fp8
 from weights.quantized.gptq import Gptq
+from weights.quantized.mxfp4 import Mxfp4
 from weights.quantized.settings import Settings
 from weights.read import MatrixFormat, WeightsError
 
@@ -30,6 +31,7 @@ FORMATS: Mapping[str, Callable[[Settings], QuantizedFormat]] = {
     "compressed-tensors": CompressedTensors,
     "fp8": Fp8,
     "fbgemm_fp8": Fp8,
+    "mxfp4": Mxfp4,
 }
 _UNQUANTIZED = "load it with transformers, save the result of model.dequantize(), and serve that with --quantize int8"
 _REFUSED = {"bitsandbytes": _UNQUANTIZED, "bitsandbytes_4bit": _UNQUANTIZED, "bitsandbytes_8bit": _UNQUANTIZED}

@@ -95,6 +95,8 @@ def _columns(metadata: AttentionMetadata) -> tuple[NDArray[np.int32], int]:
     if window is not None and not causal:
         ends = np.minimum(ends, positions + window)
     starts = np.zeros_like(ends) if window is None else np.maximum(positions - window + 1, 0)
+    if metadata.chunk is not None:
+        starts = positions - positions % metadata.chunk
     if tiles.shape[0] > 1 and len(rows) > count:
         # Tiles with the most work first, so that threads finish together.
         visible = ends[tiles[:, 0] + tiles[:, 1] - 1] - starts[tiles[:, 0]]
@@ -109,8 +111,10 @@ def _columns(metadata: AttentionMetadata) -> tuple[NDArray[np.int32], int]:
 
 def _decode_columns(metadata: AttentionMetadata) -> NDArray[np.int32]:
     """The array of `_columns` for one query per row. For so few numbers, lists are faster than arrays."""
-    ends, count, window = metadata.key_lens, len(metadata.key_lens), metadata.window
+    ends, count, window, chunk = metadata.key_lens, len(metadata.key_lens), metadata.window, metadata.chunk
     starts = [0] * count if window is None else [max(end - window, 0) for end in ends]
+    if chunk is not None:
+        starts = [(end - 1) // chunk * chunk for end in ends]
     origins = [0] * count if isinstance(metadata.score_bias, KeyBias) else [end - 1 for end in ends]
     tiles = [number for row in range(count) for number in (row, 1, 0)]
     return np.array([*range(count), *starts, *ends, *origins, *tiles], dtype=np.int32)

@@ -267,10 +267,16 @@ def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, 
 
 
 def ragged_attention(
-    query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata, scale: float, cap: float | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     key, value = (side if _has_dense_rows(side) else side.contiguous() for side in (key, value))
-    return _attend(query, key, value, metadata, scale, cap)
+    return _attend(query, key, value, metadata, scale, cap, sinks)
 
 
 def paged_attention(
@@ -280,12 +286,19 @@ def paged_attention(
     metadata: AttentionMetadata,
     scale: float,
     cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    return _attend(query, key_cache, value_cache, metadata, scale, cap)
+    return _attend(query, key_cache, value_cache, metadata, scale, cap, sinks)
 
 
 def _attend(
-    query: Tensor, keys: Tensor, values: Tensor, metadata: AttentionMetadata, scale: float, cap: float | None
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    cap: float | None,
+    sinks: Tensor | None,
 ) -> Tensor:
     """Attend to ragged or paged keys.
 
@@ -310,6 +323,7 @@ def _attend(
         head_dim=query.shape[2],
         scale=scale,
         cap=cap,
+        sinks=sinks,
     )
     return out
 

@@ -144,7 +144,7 @@ class TorchAttentionView:
         ends = [self._facts.key_lens[row] for row in rows]
         # A single row has no padded keys; several rows may have some.
         exact = len(rows) == 1
-        in_window = self._facts.window is None or max(ends) <= self._facts.window
+        in_window = max(ends) <= min(self._facts.window or max(ends), self._facts.chunk or max(ends))
         if self._facts.score_bias is None and exact and in_window:
             if not self._facts.causal or self._facts.first_positions[rows[0]] == ends[0] - 1:
                 return None, False
@@ -161,6 +161,8 @@ class TorchAttentionView:
             visible = visible & (distance <= 0)
         if self._facts.window is not None:
             visible = visible & (distance.abs() < self._facts.window)
+        if self._facts.chunk is not None:
+            visible = visible & (keys >= queries - queries % self._facts.chunk)
         hidden = ~visible[:, None]
         if self._facts.score_bias is None:
             bias = torch.zeros(hidden.shape, dtype=self._dtype, device=self._device)

@@ -149,12 +149,18 @@ def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, 
 
 
 def ragged_attention(
-    query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata, scale: float, cap: float | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     output = torch.empty_like(query)
     for group in metadata.view(TorchAttentionView, query.device, query.dtype).groups:
         keys, values = (_by_row(side[group.keys], group.rows) for side in (key, value))
-        _attend(output, query, keys, values, group, scale, cap)
+        _attend(output, query, keys, values, group, scale, cap, sinks)
     return output
 
 
@@ -165,13 +171,14 @@ def paged_attention(
     metadata: AttentionMetadata,
     scale: float,
     cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     output = torch.empty_like(query)
     view = metadata.view(TorchAttentionView, query.device, query.dtype)
     key_memory, value_memory = view.scratch(key_cache)
     for group in view.groups:
         keys, values = _gather(key_cache, group, key_memory), _gather(value_cache, group, value_memory)
-        _attend(output, query, keys, values, group, scale, cap)
+        _attend(output, query, keys, values, group, scale, cap, sinks)
     return output
 
 
@@ -202,12 +209,19 @@ def _by_row(x: Tensor, rows: int) -> Tensor:
 
 
 def _attend(
-    output: Tensor, query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float, cap: float | None
+    output: Tensor,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    group: Group,
+    scale: float,
+    cap: float | None,
+    sinks: Tensor | None,
 ) -> None:
     """Compute one group and write its rows to `output`. keys, values: [rows, key_len, kv_heads, head_dim]."""
     sides = (_by_row(query[group.queries], group.rows), keys, values)
     queries, keys, values = (side.transpose(1, 2) for side in sides)
-    if cap is None:
+    if cap is None and sinks is None:
         attended = F.scaled_dot_product_attention(
             queries,
             keys,
@@ -219,12 +233,20 @@ def _attend(
             enable_gqa=queries.shape[1] != keys.shape[1],
         )
     else:
-        attended = _capped(queries, keys, values, group, scale, cap)
+        attended = _with_float32_softmax(queries, keys, values, group, scale, cap, sinks)
     output[group.queries] = attended.transpose(1, 2).flatten(0, 1)
 
 
-def _capped(queries: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float, cap: float) -> Tensor:
-    """Attention with capped scores and a float32 softmax.
+def _with_float32_softmax(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    group: Group,
+    scale: float,
+    cap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention with capped scores or with sinks.
 
     queries: [rows, heads, query_len, head_dim]. keys, values: [rows, kv_heads, key_len, head_dim].
     Returns a tensor like the queries.
@@ -232,11 +254,17 @@ def _capped(queries: Tensor, keys: Tensor, values: Tensor, group: Group, scale: 
     rows, kv_heads, _, head_dim = keys.shape
     shared = queries.reshape(rows, kv_heads, -1, group.query_len, head_dim)
     scores = (shared @ keys[:, :, None].transpose(-1, -2)).flatten(1, 2).float() * scale
-    scores = cap * torch.tanh(scores / cap)
+    if cap is not None:
+        scores = cap * torch.tanh(scores / cap)
     if group.mask is not None:
         scores = scores + group.mask
     if group.is_causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)
-    shares = scores.softmax(-1).to(values.dtype).view(rows, kv_heads, -1, group.query_len, keys.shape[2])
+    if sinks is None:
+        shares = scores.softmax(-1)
+    else:
+        columns = sinks[:, None, None].expand(*scores.shape[:-1], 1)
+        shares = torch.cat([scores, columns], -1).softmax(-1)[..., :-1]
+    shares = shares.to(values.dtype).reshape(rows, kv_heads, -1, group.query_len, keys.shape[2])
     return (shares @ values[:, :, None]).flatten(1, 2)

@@ -10,7 +10,7 @@ from typing import Any
 from models.config import Activation, ConfigError
 from models.families.shared.published_code import PublishedCode
 
-ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 """Supported values of `rope_type`."""
 
 _ACTIVATIONS: Mapping[str, Activation] = {

@@ -30,8 +30,6 @@ REFUSED: Mapping[str, str] = {
             "recurrent_gemma",
             "nemotron_h",
             "falcon_h1",
-            "granitemoehybrid",
-            "qwen3_next",
         ),
         _HYBRID,
     ),

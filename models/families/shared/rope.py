@@ -42,6 +42,8 @@ def rope_config(
         raise ConfigError(f"{where!r}: different positions for each type of layer are not supported")
     inner = Fields({"rope_theta": fields.raw("rope_theta"), **settings})
     theta = inner.number("rope_theta", default_theta)
+    if rope_type(where, settings) == "proportional":
+        return _proportional(fields, inner, theta, head_dim, pairing)
     if default_share is None:
         fields.refuse_unless("partial_rotary_factor", 1, 1.0)
         inner.refuse_unless("partial_rotary_factor", 1, 1.0)
@@ -52,6 +54,18 @@ def rope_config(
         head_dim = int(head_dim * share)
     scaling = _scaling(rope_type(where, settings), fields, inner, head_dim, restarts)
     return RopeConfig(theta, head_dim, pairing, scaling)
+
+
+def _proportional(
+    fields: Fields, inner: Fields, theta: float, head_dim: int, pairing: Literal["half", "interleaved"]
+) -> RopeConfig:
+    """Positions that rotate a share of the pairs of a whole head, the pairs with the shortest wavelengths (Gemma 4)."""
+    share = inner.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0))
+    pairs, factor = int(share * head_dim // 2), inner.positive("factor", 1.0)
+    if not 0 < pairs <= head_dim // 2:
+        raise ConfigError(f"'partial_rotary_factor' must be above 0 and at most 1, not {share}")
+    scaling = None if factor == 1.0 else LinearScaling(factor)
+    return RopeConfig(theta, head_dim, pairing, scaling, None if pairs == head_dim // 2 else pairs)
 
 
 def with_rope_of(hf: Mapping[str, Any], layer_type: str, default_theta: float) -> dict[str, Any]:

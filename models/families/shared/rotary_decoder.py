@@ -60,6 +60,7 @@ def rotary_layer(
     parallel: bool = False,
     residual_scale: float = 1.0,
     clip: float | None = None,
+    output_gate: bool = False,
 ) -> LayerConfig:
     """One layer of a decoder, or of an encoder if `is_causal` is false.
 
@@ -70,6 +71,7 @@ def rotary_layer(
     parallel: attention and feed-forward read the same norm, and both results are added.
     residual_scale: factor of the results of attention and feed-forward.
     clip: see `AttentionConfig`.
+    output_gate: see `AttentionConfig`.
     """
     norms = NormSlots(**dict.fromkeys(norm_slots, norm), scale=residual_scale)
     causal = fields.flag("is_causal", True)
@@ -88,6 +90,7 @@ def rotary_layer(
         window=window if window is None or causal else window + 1,
         clip=clip,
         score_cap=score_cap,
+        output_gate=output_gate,
     )
     second = NormSlots(scale=residual_scale) if parallel else norms
     return LayerConfig(attention, norms, feed_forward, second, parallel=parallel)

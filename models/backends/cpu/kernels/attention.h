@@ -84,6 +84,8 @@ template <class T> void attend_dtype(const Attention& p, int64_t begin, int64_t 
         case 96: return attend_items<T, 96>(p, begin, end);
         case 128: return attend_items<T, 128>(p, begin, end);
         case 256: return attend_items<T, 256>(p, begin, end);
+        case 512: return attend_items<T, 512>(p, begin, end);
+        case 576: return attend_items<T, 576>(p, begin, end);
         default: return attend_items<T, 0>(p, begin, end);
     }
 }

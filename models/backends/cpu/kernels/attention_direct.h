@@ -210,7 +210,7 @@ void attend_query(const Attention& p, const KvView<T>& keys, const KvView<T>& va
         float* of_row = scores + row * pitch;
         auto* weights = reinterpret_cast<typename Lanes<T, DIM>::Weight*>(of_row) + odd;
         const float max_score = scale_query_scores(p, head + row, query, of_row + odd);
-        factors[row] = softmax_weights<T, DIM>(p, query, max_score, odd, of_row + odd, weights);
+        factors[row] = softmax_weights<T, DIM>(p, head + row, query, max_score, odd, of_row + odd, weights);
     }
     std::fill(sums, sums + rows * dim, 0.0f);
     add_stored_values<T, DIM>(values, first, last, odd, width, group, dim, scores, pitch, sums, [&](int64_t after) {

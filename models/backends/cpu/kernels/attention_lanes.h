@@ -125,16 +125,27 @@ INLINE float scale_query_scores(const Attention& p, int64_t head, int64_t query,
     return scale_scores(scores, p.ends[query] - p.starts[query], p.scale, bias_from(p, head, query), p.cap);
 }
 
+// Normalisation factor of a softmax in which the sink of a head takes part. If the sink exceeds all scores by so much
+// that its weight is infinite, the factor is 0.
+//
+// factor: factor without the sink. top: largest scaled score. Not inlined, so that the compiler rounds it the same way
+// for every caller.
+__attribute__((noinline)) float factor_with_sink(float factor, float top, float sink) {
+    return 1.0f / (1.0f / factor + std::exp(sink - top));
+}
+
 // Softmax weights of a head and query, from the scores of `scale_query_scores`.
 //
 // weights: may overlap `scores`. With pairs, the key before the first (if `odd`) and the key after the last may be
 // invisible to the query; both get the weight zero.
 // Returns the normalisation factor, see `softmax`.
 template <class T, int DIM>
-INLINE float softmax_weights(const Attention& p, int64_t query, float max_score, bool odd, const float* scores,
-                       typename Lanes<T, DIM>::Weight* weights) {
+INLINE float softmax_weights(const Attention& p, int64_t head, int64_t query, float max_score, bool odd,
+                             const float* scores, typename Lanes<T, DIM>::Weight* weights) {
     const int64_t count = p.ends[query] - p.starts[query];
-    const float factor = softmax(scores, count, max_score, only_scaled(p.bias, p.cap) ? p.scale : 1.0f, weights);
+    const float scale = only_scaled(p.bias, p.cap) ? p.scale : 1.0f;
+    float factor = softmax(scores, count, max_score, scale, weights);
+    if (p.sinks != nullptr) factor = factor_with_sink(factor, max_score * scale, p.sinks[head]);
     if constexpr (Lanes<T, DIM>::PAIRS) {
         if (odd) std::memset(weights - 1, 0, sizeof *weights);
         std::memset(weights + count, 0, sizeof *weights);

@@ -265,12 +265,12 @@ void attend_tile(const Attention& p, const KvView<T>& keys, const KvView<T>& val
             float* scores = b.scores + row * b.pitch + b.starts[query] - b.begin;
             factors[row] = scale_query_scores(p, first_head + head, first + query, scores);
         });
-        b.each([&](int64_t row, int64_t query, int64_t) {
+        b.each([&](int64_t row, int64_t query, int64_t head) {
             const int64_t before = b.starts[query] - b.begin;
             float* scores = b.scores + row * b.pitch;
             auto* weights = reinterpret_cast<typename L::Weight*>(scores) + before;
-            factors[row] =
-                softmax_weights<T, DIM>(p, first + query, factors[row], before % L::KEYS, scores + before, weights);
+            factors[row] = softmax_weights<T, DIM>(p, first_head + head, first + query, factors[row],
+                                                   before % L::KEYS, scores + before, weights);
         });
         std::fill(b.sums, b.sums + b.rows * DIM, 0.0f);
         for (int64_t from = begin; from < high; from += PANEL_KEYS) {

@@ -163,6 +163,7 @@ struct Attention {
     int64_t num_tiles, heads, kv_heads, head_dim;
     double scale;
     double cap;              // scores become cap * tanh(score / cap); 0 for no cap
+    const float* sinks;      // [heads]: score per head that takes part in the softmax and has no value; or null
 };
 
 // Activations, rounded to int8 with one scale per row, see int8_linear.h.

@@ -1,0 +1,161 @@
+"""Configuration of mixers: parts of a layer that read earlier tokens through a state of constant size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from models.config.errors import require
+
+CHUNK_TOKENS = 64
+"""Length of the chunks in which the tokens of a prompt pass through a mixer, counted from the start of the text."""
+
+
+@dataclass(frozen=True)
+class ShortConvolutionConfig:
+    """Gated short convolution: `out(c * conv(b * x))`, where `b, c, x = in(hidden)` (Liquid AI 2025, LFM2).
+
+    channels: width of the convolution.
+    kernel_size: tokens that the convolution reads, its own and the ones before it.
+    bias: whether the convolution and both projections have biases.
+    """
+
+    channels: int
+    kernel_size: int
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.channels > 0, f"the width of a convolution must be positive, got {self.channels}")
+        require(self.kernel_size > 1, f"the kernel size of a convolution must exceed 1, got {self.kernel_size}")
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the float32 tensors that hold the state of one text: the last inputs of the convolution."""
+        return ((self.channels, self.kernel_size - 1),)
+
+
+@dataclass(frozen=True)
+class GatedDeltaConfig:
+    """Gated delta rule behind a short convolution (Yang et al. 2024, arXiv:2412.06464), as in Qwen3-Next.
+
+    num_key_heads, key_head_dim: heads of queries and keys, which groups of value heads share.
+    num_value_heads, value_head_dim: heads of values and of the state.
+    kernel_size: tokens that the convolution reads.
+    norm_eps: epsilon of the gated RMS norm of each head of the result.
+    """
+
+    num_key_heads: int
+    key_head_dim: int
+    num_value_heads: int
+    value_head_dim: int
+    kernel_size: int
+    norm_eps: float
+
+    def __post_init__(self) -> None:
+        require(self.num_key_heads > 0 and self.num_value_heads > 0, "a gated delta rule needs at least one head")
+        require(
+            self.num_value_heads % self.num_key_heads == 0,
+            f"num_value_heads {self.num_value_heads} is not a multiple of num_key_heads {self.num_key_heads}",
+        )
+        require(self.key_head_dim > 0 and self.value_head_dim > 0, "the heads of a gated delta rule need a dimension")
+        require(self.kernel_size > 1, f"the kernel size of a convolution must exceed 1, got {self.kernel_size}")
+        require(self.norm_eps > 0, f"norm eps must be positive, got {self.norm_eps}")
+
+    @property
+    def key_width(self) -> int:
+        """Width of all queries, and of all keys."""
+        return self.num_key_heads * self.key_head_dim
+
+    @property
+    def value_width(self) -> int:
+        """Width of all values."""
+        return self.num_value_heads * self.value_head_dim
+
+    @property
+    def channels(self) -> int:
+        """Width of the convolution, which reads queries, keys and values."""
+        return 2 * self.key_width + self.value_width
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the float32 tensors that hold the state of one text: the last inputs of the convolution, and one
+        matrix per value head."""
+        return (
+            (self.channels, self.kernel_size - 1),
+            (self.num_value_heads, self.key_head_dim, self.value_head_dim),
+        )
+
+
+@dataclass(frozen=True)
+class StateSpaceMultipliers:
+    """Constant factors of the parts of a state space's input projection (Falcon-H1)."""
+
+    gate: float = 1.0
+    values: float = 1.0
+    keys: float = 1.0
+    queries: float = 1.0
+    time_step: float = 1.0
+
+
+@dataclass(frozen=True)
+class StateSpaceConfig:
+    """Selective state space behind a short convolution (Dao and Gu 2024, arXiv:2405.21060: Mamba-2).
+
+    num_heads, head_dim: heads of the values and of the state. state_size: width of its keys (B) and queries (C).
+    num_groups: heads of keys and queries, which groups of value heads share.
+    kernel_size: tokens that the convolution reads.
+    convolution_bias, input_bias, output_bias: whether the convolution and the projections have biases.
+    norm_eps: epsilon of the RMS norm of the result; None for no norm, only the gate.
+    norm_groups: parts of the result that the norm scales separately.
+    gate: whether the gate is applied before the norm or after it.
+    chunk_time_steps: limits of the time steps of a prompt's tokens. As in transformers, they do not hold for generated
+        tokens.
+    multipliers: factors of the parts of the input projection.
+    """
+
+    num_heads: int
+    head_dim: int
+    state_size: int
+    num_groups: int
+    kernel_size: int
+    norm_eps: float | None
+    norm_groups: int = 1
+    gate: Literal["before", "after"] = "before"
+    convolution_bias: bool = True
+    input_bias: bool = False
+    output_bias: bool = False
+    chunk_time_steps: tuple[float, float] = (0.0, float("inf"))
+    multipliers: StateSpaceMultipliers = StateSpaceMultipliers()
+
+    def __post_init__(self) -> None:
+        require(self.num_heads > 0 and self.num_groups > 0, "a state space needs at least one head and one group")
+        require(
+            self.num_heads % self.num_groups == 0,
+            f"num_heads {self.num_heads} is not a multiple of num_groups {self.num_groups}",
+        )
+        require(self.head_dim > 0 and self.state_size > 0, "the heads of a state space need a dimension and a state")
+        require(self.kernel_size > 1, f"the kernel size of a convolution must exceed 1, got {self.kernel_size}")
+        require(self.norm_eps is None or self.norm_eps > 0, f"norm eps must be positive, got {self.norm_eps}")
+        require(
+            self.norm_groups > 0 and self.width % self.norm_groups == 0,
+            f"the width {self.width} of a state space is not a multiple of its norm's groups {self.norm_groups}",
+        )
+
+    @property
+    def width(self) -> int:
+        """Width of all values."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Width of the convolution, which reads values, keys and queries."""
+        return self.width + 2 * self.num_groups * self.state_size
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the float32 tensors that hold the state of one text: the last inputs of the convolution, and one
+        matrix per head."""
+        return (self.channels, self.kernel_size - 1), (self.num_heads, self.head_dim, self.state_size)
+
+
+MixerConfig = ShortConvolutionConfig | GatedDeltaConfig | StateSpaceConfig

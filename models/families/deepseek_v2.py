@@ -1,0 +1,65 @@
+"""DeepSeek-V2 (DeepSeek-AI 2024, arXiv:2405.04434): latent attention and a mixture of experts with shared experts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import ModelConfig, RouterConfig
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.latent_attention import latent_layers, latent_rules
+from models.families.shared.published_code import PublishedCode
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import rms_norm, rotary_decoder, rotary_rules
+from weights.rules import Rule
+
+_PUBLISHED = PublishedCode("deepseek-ai", "deepseek", "DeepseekV2")
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf, _PUBLISHED, defaults={"vocab_size": 102400})
+    norm = rms_norm(fields)
+    rope = rope_config(fields, fields.integer("qk_rope_head_dim", 64), pairing="interleaved")
+    # The implementation we compare with ignores this setting, so nothing would check ours.
+    fields.refuse_unless("norm_topk_prob", False)
+    layers = latent_layers(
+        fields,
+        rope,
+        norm,
+        _router(fields),
+        default_query_rank=1536,
+        default_latent_dim=512,
+        default_plain_dim=128,
+        default_num_experts=64,
+        default_experts_per_token=None,
+        default_expert_size=1407,
+        default_shared_experts=2,
+        default_dense_layers=0,
+    )
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 2048))
+    return rotary_decoder(fields, layers, norm, max_positions)
+
+
+def _router(fields: Fields) -> RouterConfig:
+    fields.refuse_unless("topk_method", "greedy", "group_limited_greedy")
+    fields.refuse_unless("scoring_func", "softmax")
+    scale = fields.number("routed_scaling_factor", 1.0)
+    if fields.text("topk_method", "greedy") == "greedy":
+        return RouterConfig(normalized=False, scale=scale)
+    groups, chosen = fields.integer("n_group"), fields.integer("topk_group")
+    return RouterConfig(normalized=False, groups=groups, groups_per_token=chosen, scale=scale)
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    return (*latent_rules(model), *rotary_rules(model, hf, architecture))
+
+
+FAMILY = decoder_family(
+    "deepseek_v2",
+    "DeepseekV2",
+    config,
+    rules,
+    tokens=False,
+    answers=False,
+)

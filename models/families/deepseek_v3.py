@@ -1,0 +1,81 @@
+"""DeepSeek-V3 and R1 (DeepSeek-AI 2024, arXiv:2412.19437): DeepSeek-V2 with sigmoid scores and corrected choices.
+
+The layers that predict further tokens are not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import ModelConfig, RouterConfig
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.latent_attention import latent_layers, latent_rules, later_layers
+from models.families.shared.published_code import PublishedCode
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import rms_norm, rotary_decoder, rotary_rules
+from weights.rules import Rule
+
+_PUBLISHED = PublishedCode("deepseek-ai", "deepseek", "DeepseekV3")
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    defaults = {
+        "vocab_size": 129280,
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "num_hidden_layers": 61,
+        "num_attention_heads": 128,
+    }
+    fields = Fields(hf, _PUBLISHED, defaults=defaults)
+    norm = rms_norm(fields)
+    rope = rope_config(
+        fields,
+        fields.integer("qk_rope_head_dim", 64),
+        pairing="interleaved" if fields.flag("rope_interleave", True) else "half",
+    )
+    fields.refuse_unless("topk_method", "noaux_tc")
+    fields.refuse_unless("scoring_func", "sigmoid")
+    fields.refuse_unless("moe_layer_freq", 1)
+    router = RouterConfig(
+        normalized=fields.flag("norm_topk_prob", True),
+        score="sigmoid",
+        correction=True,
+        groups=fields.integer("n_group", 8),
+        groups_per_token=fields.integer("topk_group", 4),
+        group_members=2,
+        epsilon=1e-20,
+        scale=fields.number("routed_scaling_factor", 2.5),
+    )
+    layers = latent_layers(
+        fields,
+        rope,
+        norm,
+        router,
+        default_query_rank=1536,
+        default_latent_dim=512,
+        default_plain_dim=128,
+        default_num_experts=256,
+        default_experts_per_token=8,
+        default_expert_size=2048,
+        default_shared_experts=1,
+        default_dense_layers=3,
+    )
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 4096))
+    return rotary_decoder(fields, layers, norm, max_positions)
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    count = hf.get("num_nextn_predict_layers", hf.get("num_mtp_layers", 1))
+    later = later_layers(model, count if isinstance(count, int) else 1)
+    return (later, *latent_rules(model), *rotary_rules(model, hf, architecture))
+
+
+FAMILY = decoder_family(
+    "deepseek_v3",
+    "DeepseekV3",
+    config,
+    rules,
+    answers=False,
+)

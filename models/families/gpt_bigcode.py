@@ -1,0 +1,98 @@
+"""GPT-BigCode (Ben Allal et al. 2023, arXiv:2301.03988; StarCoder, arXiv:2305.06161): GPT-2 with one key-value head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    LanguageModelHead,
+    LayerConfig,
+    LearnedPositions,
+    ModelConfig,
+    NormConfig,
+    NormSlots,
+    StackConfig,
+)
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields, head_width
+from weights.rules import Rename, Rule, Split
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf)
+    fields.refuse_unless("add_cross_attention", False)
+    hidden, heads = fields.integer("n_embd", 768), fields.integer("n_head", 12)
+    head_dim, norm = head_width(hidden, heads), NormConfig("layer", fields.number("layer_norm_epsilon", 1e-5))
+    # These two settings only affect rounding in half precision. The softmax is always float32 here.
+    for name in ("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"):
+        fields.flag(name, True)
+    layer = LayerConfig(
+        AttentionConfig(
+            num_heads=heads,
+            num_kv_heads=1 if fields.flag("multi_query", True) else heads,
+            head_dim=head_dim,
+            scale=head_dim**-0.5 if fields.flag("scale_attn_weights", True) else 1.0,
+            causal=True,
+        ),
+        NormSlots(input=norm),
+        FeedForwardConfig(
+            fields.integer("n_inner", 4 * hidden), fields.activation("activation_function", "gelu_pytorch_tanh")
+        ),
+        NormSlots(input=norm),
+    )
+    vocab, positions = fields.integer("vocab_size", 50257), fields.integer("n_positions", 1024)
+    return ModelConfig(
+        hidden_size=hidden,
+        vocab_size=vocab,
+        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True)),
+        decoder=StackConfig(
+            EmbeddingConfig(vocab, positions=LearnedPositions(positions)),
+            (layer,) * fields.integer("n_layer", 12),
+            final_norm=norm,
+        ),
+        max_positions=positions,
+    )
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    assert model.decoder is not None and isinstance(model.head, LanguageModelHead)
+    attention, tokens = model.decoder.layers[0].attention, "decoder.embedding.tokens.weight"
+    head_dim, heads, kv_heads = attention.head_dim, attention.num_heads, attention.num_kv_heads
+    # With a head of its own for each query head, the file has the queries, keys and values of one head after another.
+    groups = heads if kv_heads == heads else 1
+    sizes = [head_dim * count // groups for count in (heads, kv_heads, kv_heads)]
+    layer, ours = r"transformer\.h\.(\d+)\.", r"decoder.layers.\1."
+    return (
+        Rename(r"transformer\.wte\.weight", tokens),
+        Rename(r"transformer\.wpe\.weight", "decoder.embedding.positions.weight"),
+        Rename(layer + r"ln_1\.(weight|bias)", ours + r"attention_norms.input.\2"),
+        *(
+            Split(
+                layer + rf"attn\.c_attn\.{part}",
+                [f"{ours}attention.{name}.{part}" for name in ("query", "key", "value")],
+                sizes=sizes,
+                groups=groups,
+            )
+            for part in ("weight", "bias")
+        ),
+        Rename(layer + r"attn\.c_proj\.(weight|bias)", ours + r"attention.output.\2"),
+        Rename(layer + r"ln_2\.(weight|bias)", ours + r"feed_forward_norms.input.\2"),
+        Rename(layer + r"mlp\.c_fc\.(weight|bias)", ours + r"feed_forward.up.\2"),
+        Rename(layer + r"mlp\.c_proj\.(weight|bias)", ours + r"feed_forward.down.\2"),
+        Rename(r"transformer\.ln_f\.(weight|bias)", r"decoder.final_norm.\1"),
+        Rename(r"lm_head\.weight", tokens if model.head.tied else "head.weight"),
+    )
+
+
+FAMILY = decoder_family(
+    "gpt_bigcode",
+    "GPTBigCode",
+    config,
+    rules,
+    answers=False,
+    prefix=r"transformer\.",
+)

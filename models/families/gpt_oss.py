@@ -1,0 +1,115 @@
+"""GPT-OSS (OpenAI 2025, arXiv:2508.10925): a mixture of experts with clipped gates, and attention with sinks.
+
+Every other layer has a sliding window. Published checkpoints store the experts in MXFP4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import (
+    AttentionConfig,
+    FeedForwardConfig,
+    LayerConfig,
+    MixtureOfExpertsConfig,
+    ModelConfig,
+    NormSlots,
+    RouterConfig,
+)
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import head_dim_of, rms_norm, rotary_decoder, rotary_rules
+from models.families.shared.transposed_experts import transposed_expert_rules
+from models.families.shared.windows import typed_windows
+from weights.rules import Rename, Rule
+
+_YARN = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    defaults = {
+        "vocab_size": 201088,
+        "hidden_size": 2880,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 64,
+        "rope_parameters": _YARN,
+    }
+    fields = Fields(hf, defaults=defaults)
+    # The experts have an activation of their own, a sigmoid with this factor.
+    fields.refuse_unless("swiglu_alpha", 1.702)
+    fields.refuse_unless("hidden_act", "silu", "swish")
+    head_dim, norm, bias = head_dim_of(fields, 64), rms_norm(fields, 1e-5), fields.flag("attention_bias", True)
+    rope = rope_config(fields, head_dim, 150000.0)
+    experts = MixtureOfExpertsConfig(
+        FeedForwardConfig(
+            fields.integer("intermediate_size", 2880),
+            "gelu_quick",
+            gated=True,
+            limit=fields.positive("swiglu_limit", 7.0),
+            up_offset=1.0,
+        ),
+        num_experts=fields.integer("num_local_experts", 128),
+        experts_per_token=fields.integer("num_experts_per_tok", 4),
+        router=RouterConfig(normalized=True, bias=True),
+    )
+    heads = fields.integer("num_attention_heads")
+    layers = [
+        LayerConfig(
+            AttentionConfig(
+                num_heads=heads,
+                num_kv_heads=fields.integer("num_key_value_heads", 8),
+                head_dim=head_dim,
+                scale=head_dim**-0.5,
+                causal=True,
+                query_bias=bias,
+                key_bias=bias,
+                value_bias=bias,
+                output_bias=bias,
+                rope=rope,
+                window=window,
+                sinks=True,
+            ),
+            NormSlots(input=norm),
+            experts,
+            NormSlots(input=norm),
+        )
+        for window in _windows(fields)
+    ]
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 131072))
+    return rotary_decoder(fields, layers, norm, max_positions)
+
+
+def _windows(fields: Fields) -> list[int | None]:
+    layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent=128)
+    layer_types = fields.raw("layer_types")
+    if layer_types is None:
+        layer_types = ["full_attention" if index % 2 else "sliding_attention" for index in range(layers)]
+    return typed_windows(layer_types, layers, window)
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
+    return (
+        Rename(layer + r"self_attn\.sinks", ours + "attention.sinks"),
+        Rename(layer + r"mlp\.router\.(weight|bias)", ours + r"feed_forward.router.\2"),
+        *transposed_expert_rules(model, "mlp", interleaved=True),
+        *rotary_rules(model, hf, architecture),
+    )
+
+
+FAMILY = decoder_family(
+    "gpt_oss",
+    "GptOss",
+    config,
+    rules,
+    answers=False,
+)

@@ -1,0 +1,63 @@
+"""LFM2 (Liquid AI 2025, arXiv:2511.23404): gated short convolutions, with attention in some layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.config import ConfigError, FeedForwardConfig, ModelConfig
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.short_convolution_decoder import (
+    short_convolution_decoder,
+    short_convolution_rules,
+    with_tied_name,
+)
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(
+        with_tied_name(hf),
+        defaults={
+            "vocab_size": 65536,
+            "hidden_size": 2560,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+        },
+    )
+    feed_forward = FeedForwardConfig(_intermediate_size(fields), "silu", gated=True, bias=False)
+    layers = fields.integer("num_hidden_layers")
+    return short_convolution_decoder(fields, [feed_forward] * layers, _default_types(fields, layers))
+
+
+def _intermediate_size(fields: Fields) -> int:
+    """Width of the feed-forward: two thirds of the setting, times a factor, rounded up to a multiple."""
+    size = fields.optional_integer("block_ff_dim") or fields.integer("intermediate_size", 12288)
+    if not fields.flag("block_auto_adjust_ff_dim", True):
+        return size
+    size = int(2 * size / 3)
+    if fields.raw("block_ffn_dim_multiplier", 1.0) is None:
+        return size
+    size = int(fields.positive("block_ffn_dim_multiplier", 1.0) * size)
+    multiple = fields.integer("block_multiple_of", 256)
+    return multiple * -(-size // multiple)
+
+
+def _default_types(fields: Fields, layers: int) -> list[str]:
+    """Types of the layers in older files: attention in the layers of `full_attn_idxs`, or in all of them without it."""
+    attending = fields.raw("full_attn_idxs")
+    attending = list(range(layers)) if attending is None else attending
+    if not isinstance(attending, list) or not all(isinstance(one, int) for one in attending):
+        raise ConfigError("'full_attn_idxs' must be a list of layer numbers")
+    return ["full_attention" if index in attending else "conv" for index in range(layers)]
+
+
+FAMILY = decoder_family(
+    "lfm2",
+    "Lfm2",
+    config,
+    short_convolution_rules,
+    texts=False,
+    tokens=False,
+    answers=False,
+)

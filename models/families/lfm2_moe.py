@@ -1,0 +1,65 @@
+"""LFM2-MoE (Liquid AI 2025, arXiv:2511.23404): LFM2 with mixtures of experts after the first layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import FeedForwardConfig, MixtureOfExpertsConfig, ModelConfig, RouterConfig
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.mixture_of_experts import expert_rules
+from models.families.shared.short_convolution_decoder import (
+    LAYER,
+    OURS,
+    short_convolution_decoder,
+    short_convolution_rules,
+    with_tied_name,
+)
+from weights.rules import Rename, Rule
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(
+        with_tied_name(hf),
+        defaults={
+            "vocab_size": 65536,
+            "hidden_size": 2048,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+        },
+    )
+    dense = FeedForwardConfig(fields.integer("intermediate_size", 7168), "silu", gated=True, bias=False)
+    experts = MixtureOfExpertsConfig(
+        FeedForwardConfig(fields.integer("moe_intermediate_size", 1792), "silu", gated=True, bias=False),
+        num_experts=fields.integer("num_experts", 32),
+        experts_per_token=fields.integer("num_experts_per_tok", 4),
+        router=RouterConfig(
+            normalized=fields.flag("norm_topk_prob", True),
+            score="sigmoid",
+            correction=fields.flag("use_expert_bias", True),
+            epsilon=1e-6,
+            scale=fields.positive("routed_scaling_factor", 1.0),
+        ),
+    )
+    layers, first = fields.integer("num_hidden_layers"), fields.integer("num_dense_layers", 2, least=0)
+    return short_convolution_decoder(fields, [dense if index < first else experts for index in range(layers)])
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    return (
+        Rename(LAYER + r"feed_forward\.expert_bias", OURS + "feed_forward.router.correction"),
+        *expert_rules(model, "feed_forward", gate="w1", up="w3", down="w2"),
+        *short_convolution_rules(model, hf, architecture),
+    )
+
+
+FAMILY = decoder_family(
+    "lfm2_moe",
+    "Lfm2Moe",
+    config,
+    rules,
+    texts=False,
+    tokens=False,
+    answers=False,
+)

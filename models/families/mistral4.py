@@ -1,0 +1,85 @@
+"""Mistral 4 (Mistral AI 2026): latent attention and a mixture of experts, as DeepSeek-V3, with softmax scores.
+
+Queries of later positions have a factor that grows with the logarithm of the position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import ConfigError, ModelConfig, QueryScale, RouterConfig
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.latent_attention import latent_layers, latent_rules
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import rms_norm, rotary_decoder, rotary_rules
+from weights.rules import Rule
+
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 128.0,
+    "original_max_position_embeddings": 8192,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale_all_dim": 1.0,
+    "mscale": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    where = "rope_scaling" if hf.get("rope_scaling") else "rope_parameters"
+    settings = hf.get(where) or _YARN
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{where!r} must be an object")
+    # The rotating share of a head follows from the widths of its two parts.
+    plain, turning = (Fields(hf).integer(f"qk_{part}_head_dim", 64) for part in ("nope", "rope"))
+    Fields(settings).refuse_unless("partial_rotary_factor", turning / (plain + turning))
+    settings = {name: value for name, value in settings.items() if name != "partial_rotary_factor"}
+    defaults = {"vocab_size": 131072, "intermediate_size": 12288, "num_hidden_layers": 36}
+    fields = Fields({**hf, where: settings}, defaults=defaults)
+    norm = rms_norm(fields)
+    pairing = fields.flag("rope_interleave", True)
+    rope = rope_config(fields, turning, pairing="interleaved" if pairing else "half")
+    router = RouterConfig(
+        normalized=fields.flag("norm_topk_prob", True),
+        groups=fields.integer("n_group", 1),
+        groups_per_token=fields.integer("topk_group", 1),
+        group_members=2,
+        epsilon=1e-20,
+        scale=fields.number("routed_scaling_factor", 1.0),
+    )
+    scale = Fields(settings)
+    layers = latent_layers(
+        fields,
+        rope,
+        norm,
+        router,
+        QueryScale(scale.number("llama_4_scaling_beta"), scale.integer("original_max_position_embeddings")),
+        default_query_rank=1024,
+        default_latent_dim=256,
+        default_plain_dim=64,
+        default_num_experts=128,
+        default_experts_per_token=4,
+        default_expert_size=2048,
+        default_shared_experts=1,
+        default_dense_layers=0,
+    )
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 1048576))
+    return rotary_decoder(fields, layers, norm, max_positions)
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    return (*latent_rules(model), *rotary_rules(model, hf, architecture))
+
+
+FAMILY = decoder_family(
+    "mistral4",
+    "Mistral4",
+    config,
+    rules,
+    answers=False,
+    pad_token_id=11,
+)

@@ -1,0 +1,53 @@
+"""Qwen3.5 (Qwen Team 2026): Qwen3-Next with separate input projections, and dense feed-forwards.
+
+Multimodal checkpoints are served without their vision part. For text alone, the three axes of their rotary positions
+have the same position, so that it makes no difference which axis rotates which dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import ModelConfig
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.gated_delta_decoder import gated_delta_decoder, gated_delta_rules, separate_input_rules
+from models.families.shared.rename_rules import renamed
+from models.families.shared.rotary_decoder import gated_feed_forward
+from models.families.shared.text_part import text_settings
+from weights.rules import Drop, Rule
+
+_MULTIMODAL = "Qwen3_5ForConditionalGeneration"
+_DEFAULTS = {
+    "vocab_size": 248320,
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+}
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(text_settings(hf) if architecture == _MULTIMODAL else hf, defaults=_DEFAULTS)
+    feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size", 12288))
+    return gated_delta_decoder(fields, [feed_forward] * fields.integer("num_hidden_layers"))
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    text = (*separate_input_rules(model), *gated_delta_rules(model, hf, architecture))
+    if architecture != _MULTIMODAL:
+        return text
+    return (*renamed(text, r"model\.", r"model\.language_model\."), Drop(r"model\.visual\..*"))
+
+
+FAMILY = decoder_family(
+    "qwen3_5",
+    "Qwen3_5Text",
+    config,
+    rules,
+    model_types=("qwen3_5_text", "qwen3_5"),
+    generating=("Qwen3_5ForCausalLM", _MULTIMODAL),
+    tokens=False,
+    answers=False,
+)

@@ -1,0 +1,48 @@
+"""Qwen3-Next (Qwen Team 2025): gated delta rule and gated attention, with mixtures of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import MixtureOfExpertsConfig, ModelConfig, RouterConfig
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.gated_delta_decoder import gated_delta_decoder, gated_delta_rules, grouped_input_rules
+from models.families.shared.mixture_of_experts import expert_rules, sparse_layers
+from models.families.shared.rotary_decoder import gated_feed_forward
+from weights.rules import Rule
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(
+        hf,
+        defaults={
+            "vocab_size": 151936,
+            "hidden_size": 2048,
+            "num_hidden_layers": 48,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 2,
+        },
+    )
+    dense = gated_feed_forward(fields, fields.integer("intermediate_size", 5632))
+    experts = MixtureOfExpertsConfig(
+        gated_feed_forward(fields, fields.integer("moe_intermediate_size", 512)),
+        num_experts=fields.integer("num_experts", 512),
+        experts_per_token=fields.integer("num_experts_per_tok", 10),
+        router=RouterConfig(normalized=fields.flag("norm_topk_prob", True)),
+        shared=gated_feed_forward(fields, fields.integer("shared_expert_intermediate_size", 512)),
+        shared_gate=True,
+    )
+    return gated_delta_decoder(fields, [experts if sparse else dense for sparse in sparse_layers(fields)])
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    return (
+        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+        *grouped_input_rules(model),
+        *gated_delta_rules(model, hf, architecture),
+    )
+
+
+FAMILY = decoder_family("qwen3_next", "Qwen3Next", config, rules)

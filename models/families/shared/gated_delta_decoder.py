@@ -1,0 +1,126 @@
+"""Decoders of Qwen3-Next and Qwen3.5: gated delta rule in most layers, gated attention in the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import FeedForwardConfig, GatedDeltaConfig, MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm
+from models.config.errors import require
+from models.families.shared.fields import Fields
+from models.families.shared.layer_types import layer_types, mixer_layer
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import head_dim_of, rms_norm, rotary_decoder, rotary_layer, rotary_rules
+from weights.rules import Drop, Rename, Rule, Split
+
+LAYER = r"model\.layers\.(\d+)\."
+OURS = r"decoder.layers.\1."
+
+
+def gated_delta_decoder(
+    fields: Fields, feed_forwards: Sequence[FeedForwardConfig | MixtureOfExpertsConfig]
+) -> ModelConfig:
+    """A decoder with these feed-forwards, one per layer."""
+    # The convolution has the activation of the feed-forwards; its kernels know this one only.
+    fields.refuse_unless("hidden_act", "silu", "swish")
+    head_dim, norm = head_dim_of(fields, 256), rms_norm(fields, kind="rms_from_one")
+    bias = fields.flag("attention_bias", False)
+    rope = rope_config(fields, head_dim, default_share=0.25)
+    mixer = GatedDeltaConfig(
+        num_key_heads=fields.integer("linear_num_key_heads", 16),
+        key_head_dim=fields.integer("linear_key_head_dim", 128),
+        num_value_heads=fields.integer("linear_num_value_heads", 32),
+        value_head_dim=fields.integer("linear_value_head_dim", 128),
+        kernel_size=fields.integer("linear_conv_kernel_dim", 4, least=2),
+        norm_eps=norm.eps,
+    )
+    layers = [
+        mixer_layer(mixer, norm, feed_forward)
+        if kind == "linear_attention"
+        else rotary_layer(
+            fields,
+            head_dim=head_dim,
+            num_kv_heads=fields.integer("num_key_value_heads"),
+            rope=rope,
+            norm=norm,
+            feed_forward=feed_forward,
+            qkv_bias=bias,
+            output_bias=bias,
+            query_key_norm=QueryKeyNorm(norm),
+            output_gate=True,
+        )
+        for kind, feed_forward in zip(_kinds(fields, len(feed_forwards)), feed_forwards, strict=True)
+    ]
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 32768))
+    return rotary_decoder(fields, layers, norm, max_positions)
+
+
+def _kinds(fields: Fields, layers: int) -> list[str]:
+    every = fields.integer("full_attention_interval", 4)
+    default = ["linear_attention" if (index + 1) % every else "full_attention" for index in range(layers)]
+    return layer_types(fields, ("linear_attention", "full_attention"), default, layers)
+
+
+def gated_delta_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    """Rules for all tensors but the input projections of the gated delta rule."""
+    assert model.decoder is not None
+    heads = [layer.attention.num_heads for layer in model.decoder.layers if layer.attention is not None]
+    theirs, ours = LAYER + r"linear_attn\.", OURS + "mixer."
+    return (
+        # Each head of queries is followed by the head of its gate.
+        Split(
+            LAYER + r"self_attn\.q_proj\.(weight|bias)",
+            (OURS + r"attention.query.\2", OURS + r"attention.gate.\2"),
+            groups=heads[0] if heads else 1,
+        ),
+        Rename(theirs + r"conv1d\.weight", ours + "convolution.weight"),
+        Rename(theirs + "A_log", ours + "log_decay"),
+        Rename(theirs + "dt_bias", ours + "decay_bias"),
+        Rename(theirs + r"norm\.weight", ours + "norm.weight"),
+        Rename(theirs + r"out_proj\.weight", ours + "output.weight"),
+        *rotary_rules(model, hf, architecture),
+        # Heads that predict several tokens at once.
+        Drop(r"mtp\..*"),
+    )
+
+
+def separate_input_rules(model: ModelConfig) -> Sequence[Rule]:
+    """Rules for the input projections of Qwen3.5, whose queries, keys and values follow each other."""
+    mixer, theirs, ours = _mixer(model), LAYER + r"linear_attn\.in_proj_", OURS + "mixer."
+    return (
+        Split(
+            theirs + r"qkv\.weight",
+            [f"{ours}{part}.weight" for part in ("query", "key", "value")],
+            sizes=(mixer.key_width, mixer.key_width, mixer.value_width),
+        ),
+        Rename(theirs + r"z\.weight", ours + "gate.weight"),
+        Rename(theirs + r"b\.weight", ours + "beta.weight"),
+        Rename(theirs + r"a\.weight", ours + "decay.weight"),
+    )
+
+
+def grouped_input_rules(model: ModelConfig) -> Sequence[Rule]:
+    """Rules for the input projections of Qwen3-Next, whose parts repeat for each key head."""
+    mixer, theirs, ours = _mixer(model), LAYER + r"linear_attn\.in_proj_", OURS + "mixer."
+    value_width = mixer.value_width // mixer.num_key_heads
+    return (
+        Split(
+            theirs + r"qkvz\.weight",
+            [f"{ours}{part}.weight" for part in ("query", "key", "value", "gate")],
+            sizes=(mixer.key_head_dim, mixer.key_head_dim, value_width, value_width),
+            groups=mixer.num_key_heads,
+        ),
+        Split(
+            theirs + r"ba\.weight",
+            [f"{ours}{part}.weight" for part in ("beta", "decay")],
+            groups=mixer.num_key_heads,
+        ),
+    )
+
+
+def _mixer(model: ModelConfig) -> GatedDeltaConfig:
+    """The gated delta rule that all such layers have."""
+    assert model.decoder is not None
+    mixers = [layer.mixer for layer in model.decoder.layers if isinstance(layer.mixer, GatedDeltaConfig)]
+    require(len(mixers) > 0, "'layer_types' names no layer of type linear_attention")
+    return mixers[0]

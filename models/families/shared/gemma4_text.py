@@ -1,0 +1,235 @@
+"""The text part of Gemma 4, which two families of checkpoints share.
+
+Gemma 3 with a factor of each layer's result, normed values, and, in some checkpoints: layers that read the keys and
+values of earlier ones, keys that serve as values before their norms, and a vector per token for each layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import (
+    AttentionConfig,
+    ConfigError,
+    EmbeddingConfig,
+    LanguageModelHead,
+    LayerInputConfig,
+    ModelConfig,
+    NormConfig,
+    NormSlots,
+    PerLayerEmbeddingConfig,
+    QueryKeyNorm,
+    RopeConfig,
+    StackConfig,
+)
+from models.families.shared.fields import Fields
+from models.families.shared.rename_rules import renamed
+from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
+from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_rules
+from models.families.shared.text_part import text_settings
+from models.families.shared.windows import typed_windows
+from weights.rules import Drop, Rename, Rule
+
+_DEFAULTS = {
+    "vocab_size": 262144,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 8,
+}
+_FULL_ROPE = {"rope_type": "proportional", "partial_rotary_factor": 0.25}
+
+
+def gemma4_config(
+    hf: Mapping[str, Any], multimodal: bool, *, default_max_positions: int, window: int, default_input_width: int = 0
+) -> ModelConfig:
+    """The text part of a checkpoint.
+
+    multimodal: whether `hf` describes a checkpoint with other parts beside the text part.
+    default_max_positions, window, default_input_width: defaults of `max_position_embeddings`, `sliding_window` and
+        `hidden_size_per_layer_input`; 0 for no vectors per layer.
+    """
+    text = {**_DEFAULTS, **(text_settings(hf) if multimodal else hf)}
+    text["hidden_act"] = text.get("hidden_activation") or "gelu_pytorch_tanh"
+    fields = Fields({**text, "rope_parameters": None, "rope_scaling": None})
+    # With "vision", only the tokens of a picture attend to later ones.
+    fields.refuse_unless("use_bidirectional_attention", "vision")
+    fields.refuse_unless("enable_moe_block", False)
+    norm, width = rms_norm(fields), fields.integer("hidden_size")
+    input_width = fields.integer("hidden_size_per_layer_input", default_input_width, least=0) or None
+    vocab = fields.integer("vocab_size")
+    per_layer = None
+    if input_width is not None:
+        per_layer = PerLayerEmbeddingConfig(fields.integer("vocab_size_per_layer_input", 262144), input_width, norm)
+        if per_layer.vocab_size < vocab:
+            raise ConfigError(f"'vocab_size_per_layer_input' must be at least the vocabulary of {vocab} tokens")
+    windows = _windows(fields, window)
+    attentions = _attentions(fields, text, norm, windows)
+    shared_width = 2 if fields.flag("use_double_wide_mlp", False) else 1
+    activation = fields.activation("hidden_act")
+
+    def layer(attention: AttentionConfig) -> LayerInputConfig:
+        times = 1 if attention.key_value_layer is None else shared_width
+        norms = NormSlots(input=norm, output=norm)
+        return LayerInputConfig(
+            attention,
+            norms,
+            gated_feed_forward(fields, times * fields.integer("intermediate_size")),
+            norms,
+            input_width=input_width,
+            activation=activation,
+            input_norm=None if input_width is None else norm,
+            output_scale=True,
+        )
+
+    ropes = [attention.rope for attention in attentions if attention.rope is not None]
+    positions = fields.integer("max_position_embeddings", default_max_positions)
+    return ModelConfig(
+        hidden_size=width,
+        vocab_size=vocab,
+        head=LanguageModelHead(
+            tied=fields.flag("tie_word_embeddings", True), cap=fields.optional_positive("final_logit_softcapping")
+        ),
+        decoder=StackConfig(
+            EmbeddingConfig(vocab, width**0.5),
+            tuple(layer(attention) for attention in attentions),
+            final_norm=norm,
+            per_layer=per_layer,
+        ),
+        max_positions=min(scaled_max_positions(rope, positions) for rope in ropes),
+    )
+
+
+def _windows(fields: Fields, default: int) -> list[int | None]:
+    """Window of each layer, None for full attention. The last layer always has full attention."""
+    layers, kinds = fields.integer("num_hidden_layers"), fields.raw("layer_types")
+    if kinds is None:
+        kinds = ["sliding_attention" if (index + 1) % 6 else "full_attention" for index in range(layers)]
+    windows = typed_windows(kinds, layers, fields.integer("sliding_window", default))
+    return [*windows[:-1], None]
+
+
+def _attentions(
+    fields: Fields, text: Mapping[str, Any], norm: NormConfig, windows: Sequence[int | None]
+) -> list[AttentionConfig]:
+    shapes, bias = _head_shapes(fields, windows), fields.flag("attention_bias", False)
+    num_shared = fields.integer("num_kv_shared_layers", 0, least=0)
+    first_shared = len(windows) - num_shared
+    attentions: list[AttentionConfig] = []
+    for index, (window, (head_dim, num_kv_heads)) in enumerate(zip(windows, shapes, strict=True)):
+        source = None
+        if index >= first_shared:
+            alike = [other for other in range(first_shared) if (windows[other] is None) == (window is None)]
+            if not alike:
+                raise ConfigError(f"'num_kv_shared_layers': {num_shared} leaves layer {index} without keys and values")
+            source = alike[-1]
+        attentions.append(
+            AttentionConfig(
+                num_heads=fields.integer("num_attention_heads"),
+                num_kv_heads=num_kv_heads,
+                head_dim=head_dim,
+                scale=1.0,
+                causal=True,
+                query_bias=bias,
+                key_bias=bias,
+                value_bias=bias,
+                output_bias=bias,
+                rope=_rope(text, head_dim, window is None),
+                query_key_norm=QueryKeyNorm(norm),
+                window=window,
+                value_norm=NormConfig("rms_unscaled", norm.eps, bias=False),
+                key_value_layer=source,
+            )
+        )
+    return attentions
+
+
+def _rope(text: Mapping[str, Any], head_dim: int, is_full: bool) -> RopeConfig:
+    """Rotary positions of one layer type."""
+    kind, theta = ("full_attention", 1000000.0) if is_full else ("sliding_attention", 10000.0)
+    given = text.get("rope_parameters")
+    settings = {
+        **text,
+        "rope_scaling": None,
+        "rope_parameters": {"full_attention": _FULL_ROPE} if given is None else given,
+    }
+    return rope_config(Fields(with_rope_of(settings, kind, theta)), head_dim)
+
+
+def _head_shapes(fields: Fields, windows: Sequence[int | None]) -> list[tuple[int, int]]:
+    """Width and number of the key-value heads of each layer.
+
+    Published files name those of layers with full attention; transformers 5 writes the settings that differ, by layer.
+    """
+    head_dim, kv_heads = fields.integer("head_dim", 256), fields.integer("num_key_value_heads", 4)
+    by_layer = fields.raw("per_layer_config")
+    if by_layer is None:
+        full_dim, full_heads = fields.integer("global_head_dim", 512), kv_heads
+        if fields.flag("attention_k_eq_v", False):
+            full_heads = fields.integer("num_global_key_value_heads", kv_heads)
+        return [(full_dim, full_heads) if window is None else (head_dim, kv_heads) for window in windows]
+    shapes = [(head_dim, kv_heads)] * len(windows)
+    if not isinstance(by_layer, dict):
+        raise ConfigError("'per_layer_config' must be an object")
+    for number, settings in by_layer.items():
+        known = isinstance(settings, dict) and settings.keys() <= {"head_dim", "num_key_value_heads"}
+        if not known or not number.isdecimal() or int(number) >= len(windows):
+            raise ConfigError("'per_layer_config' must have 'head_dim' or 'num_key_value_heads' by number of layer")
+        own = Fields(settings)
+        shapes[int(number)] = own.integer("head_dim", head_dim), own.integer("num_key_value_heads", kv_heads)
+    return shapes
+
+
+def gemma4_rules(
+    model: ModelConfig, hf: Mapping[str, Any], architecture: str, multimodal: bool, other_parts: str
+) -> Sequence[Rule]:
+    """Rules for the text part. other_parts: regular expression, names of the parts that are not served."""
+    assert model.decoder is not None
+    settings = text_settings(hf) if multimodal else hf
+    layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
+    readers = [
+        index
+        for index, one in enumerate(model.decoder.layers)
+        if one.attention is not None and one.attention.key_value_layer is not None
+    ]
+    text = (
+        # Layers that read the keys and values of another one may have unused tensors of their own.
+        Drop(rf"model\.layers\.(?:{_numbers(readers)})\.self_attn\.(?:[kv]_proj|[kv]_norm)\..*"),
+        *(_values_of_keys(model) if settings.get("attention_k_eq_v") else ()),
+        Rename(layer + r"layer_scalar", ours + "output_scale"),
+        Rename(layer + r"per_layer_input_gate\.weight", ours + "input_gate.weight"),
+        Rename(layer + r"per_layer_projection\.weight", ours + "input_projection.weight"),
+        Rename(layer + r"post_per_layer_input_norm\.weight", ours + "input_norm.weight"),
+        Rename(r"model\.embed_tokens_per_layer\.weight", "decoder.per_layer.tokens.weight"),
+        Rename(r"model\.per_layer_model_projection\.weight", "decoder.per_layer.projection.weight"),
+        Rename(r"model\.per_layer_projection_norm\.weight", "decoder.per_layer.norm.weight"),
+        *rotary_rules(model, hf, architecture),
+    )
+    if not multimodal:
+        return text
+    return (*renamed(text, r"model\.", r"model\.language_model\."), Drop(rf"(?:model\.)?(?:{other_parts})\..*"))
+
+
+def _values_of_keys(model: ModelConfig) -> Sequence[Rule]:
+    """Rules for layers with full attention whose values have the projection of the keys."""
+    assert model.decoder is not None
+    full = [
+        index
+        for index, one in enumerate(model.decoder.layers)
+        if one.attention is not None and one.attention.window is None and one.attention.key_value_layer is None
+    ]
+    ours = r"decoder.layers.\1.attention."
+    return tuple(
+        Rule(
+            rf"model\.layers\.({_numbers(full)})\.self_attn\.k_proj\.{kind}",
+            (f"{ours}key.{kind}", f"{ours}value.{kind}"),
+            (lambda tensors: [tensors[0], tensors[0]],),
+        )
+        for kind in ("weight", "bias")
+    )
+
+
+def _numbers(layers: Sequence[int]) -> str:
+    """Regular expression that matches the numbers of these layers."""
+    return "|".join(map(str, layers)) or "none"

@@ -1,0 +1,152 @@
+"""Decoders with latent attention and, from some layer on, a mixture of experts (DeepSeek-V2 and later)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from models.config import (
+    FeedForwardConfig,
+    LatentAttentionConfig,
+    LayerConfig,
+    MixtureOfExpertsConfig,
+    ModelConfig,
+    NormConfig,
+    NormSlots,
+    QueryScale,
+    RopeConfig,
+    RouterConfig,
+)
+from models.families.shared.fields import Fields
+from models.families.shared.mixture_of_experts import expert_rules
+from models.families.shared.rotary_decoder import gated_feed_forward
+from weights.rules import Drop, LayoutChange, Rename, Rule
+
+_LATENT_NORM = NormConfig("rms", 1e-6, bias=False)
+"""The published code gives the norms of the latent vectors this epsilon, and not `rms_norm_eps`."""
+
+
+def latent_layers(
+    fields: Fields,
+    rope: RopeConfig,
+    norm: NormConfig,
+    router: RouterConfig,
+    query_scale: QueryScale | None = None,
+    *,
+    default_query_rank: int,
+    default_latent_dim: int,
+    default_plain_dim: int,
+    default_num_experts: int,
+    default_experts_per_token: int | None,
+    default_expert_size: int,
+    default_shared_experts: int,
+    default_dense_layers: int,
+) -> list[LayerConfig]:
+    """All layers of a decoder.
+
+    rope: rotary positions of the rotating part of queries and keys.
+    norm: norm before each sublayer.
+    query_scale: see `AttentionConfig`.
+    default_...: defaults of the family's configuration class.
+    """
+    heads = fields.integer("num_attention_heads", 32)
+    # The published code computes keys and values for each query head.
+    fields.refuse_unless("num_key_value_heads", heads)
+    fields.refuse_unless("mlp_bias", False)
+    latent_dim = fields.integer("kv_lora_rank", default_latent_dim)
+    plain_dim = fields.integer("qk_nope_head_dim", default_plain_dim)
+    bias, dense_layers = (
+        fields.flag("attention_bias", False),
+        fields.integer("first_k_dense_replace", default_dense_layers, least=0),
+    )
+    attention = LatentAttentionConfig(
+        num_heads=heads,
+        num_kv_heads=1,
+        head_dim=rope.dim + latent_dim,
+        scale=(plain_dim + rope.dim) ** -0.5 * _score_factor(fields),
+        causal=True,
+        query_bias=False,
+        output_bias=bias,
+        rope=rope,
+        query_scale=query_scale,
+        latent_dim=latent_dim,
+        plain_dim=plain_dim,
+        value_dim=fields.integer("v_head_dim", 128),
+        query_rank=fields.optional_integer("q_lora_rank", absent=default_query_rank),
+        norm=_LATENT_NORM,
+        down_bias=bias,
+    )
+    dense = gated_feed_forward(fields, fields.integer("intermediate_size", 11008))
+    expert_size = fields.integer("moe_intermediate_size", default_expert_size)
+    shared = fields.integer("n_shared_experts", default_shared_experts)
+    mixture = MixtureOfExpertsConfig(
+        gated_feed_forward(fields, expert_size),
+        num_experts=fields.integer("n_routed_experts", default_num_experts),
+        experts_per_token=fields.integer("num_experts_per_tok", default_experts_per_token),
+        router=router,
+        shared=gated_feed_forward(fields, shared * expert_size),
+    )
+    norms = NormSlots(input=norm)
+
+    def layer(feed_forward: FeedForwardConfig | MixtureOfExpertsConfig) -> LayerConfig:
+        return LayerConfig(attention, norms, feed_forward, norms)
+
+    layers = range(fields.integer("num_hidden_layers", 32))
+    return [layer(dense if index < dense_layers else mixture) for index in layers]
+
+
+def _score_factor(fields: Fields) -> float:
+    """Factor of the scores with scaled positions, from `mscale_all_dim` (published code of DeepSeek-V2)."""
+    settings = fields.raw("rope_scaling") or fields.raw("rope_parameters") or {}
+    if settings.get("rope_type", settings.get("type", "default")) == "default" or not settings.get("mscale_all_dim"):
+        return 1.0
+    inner = Fields(settings)
+    factor = inner.positive("factor")
+    return 1.0 if factor <= 1 else (0.1 * inner.positive("mscale_all_dim") * math.log(factor) + 1.0) ** 2
+
+
+def latent_rules(model: ModelConfig) -> Sequence[Rule]:
+    """Rules for latent attention and the mixture of experts. Those of `rotary_rules` must follow."""
+    assert model.decoder is not None
+    attention = model.decoder.layers[0].attention
+    assert isinstance(attention, LatentAttentionConfig)
+    heads = range(attention.num_heads)
+    layer, ours = r"model\.layers\.(\d+)\.self_attn\.", r"decoder.layers.\1.attention."
+    return (
+        Rename(layer + r"q_a_proj\.(weight|bias)", ours + r"query_down.\2"),
+        Rename(layer + r"q_a_layernorm\.weight", ours + "query_down_norm.weight"),
+        Rename(layer + r"q_b_proj\.weight", ours + "query.weight"),
+        Rename(layer + r"kv_a_proj_with_mqa\.(weight|bias)", ours + r"key_down.\2"),
+        Rename(layer + r"kv_a_layernorm\.weight", ours + "key_norm.weight"),
+        Rule(
+            layer + r"kv_b_proj\.weight",
+            tuple(f"{ours}{part}_heads.{head}.weight" for part in ("key", "value") for head in heads),
+            (_by_head(attention.num_heads, attention.plain_dim, attention.value_dim),),
+        ),
+        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+    )
+
+
+def _by_head(heads: int, plain: int, value: int) -> LayoutChange:
+    """Split [heads * (plain + value), latent] into the key matrices of all heads, [latent, plain], and the value
+    matrices, [value, latent]."""
+
+    def step(tensors: Sequence[Any]) -> Sequence[Any]:
+        (tensor,) = tensors
+        keys, values = tensor.unflatten(0, (heads, plain + value)).split([plain, value], 1)
+        parts = [[part.narrow(0, head, 1).flatten(0, 1) for head in range(heads)] for part in (keys, values)]
+        return [*(key.transpose(0, 1) for key in parts[0]), *parts[1]]
+
+    return step
+
+
+def later_layers(model: ModelConfig, count: int) -> Rule:
+    """Rule that leaves out the layers after the last one: they predict further tokens, which the server does not use.
+
+    count: number of these layers.
+    """
+    assert model.decoder is not None
+    first = len(model.decoder.layers)
+    numbers = "|".join(str(first + index) for index in range(count))
+    return Drop(rf"model\.layers\.(?:{numbers or 'none'})\..*")

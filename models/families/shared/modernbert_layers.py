@@ -1,0 +1,46 @@
+"""Windows and rotary positions of ModernBERT's layers, which its encoders and decoders share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.config import ConfigError, RopeConfig
+from models.families.shared.fields import Fields
+from models.families.shared.rope import rope_config
+from models.families.shared.windows import typed_windows
+
+
+def layer_windows(fields: Fields, num_layers: int, *, causal: bool = False) -> list[int | None]:
+    """Window of each layer, None for full attention.
+
+    `local_attention` counts both sides of a token, without the token itself. A causal window is one side, and includes
+    the token.
+    """
+    kinds = fields.raw("layer_types")
+    if kinds is None:
+        every = fields.integer("global_attn_every_n_layers", 3)
+        kinds = ["sliding_attention" if index % every else "full_attention" for index in range(num_layers)]
+    one_side = fields.integer("local_attention", 128) // 2
+    # transformers writes half of `local_attention` to `sliding_window`. If the two settings disagree, it uses
+    # `sliding_window`; such files are refused here.
+    fields.refuse_unless("sliding_window", one_side)
+    return typed_windows(kinds, num_layers, one_side if causal else one_side + 1)
+
+
+def layer_rope(hf: Mapping[str, Any], head_dim: int, kind: str, old_name: str, theta: float) -> RopeConfig:
+    """Rotary positions of one layer type, from `rope_parameters`; in older files, from the setting `old_name`.
+
+    kind: `full_attention` or `sliding_attention`.
+    old_name: setting with the base of this layer type.
+    theta: default base.
+    """
+    both, scaling = hf.get("rope_parameters") or {}, hf.get("rope_scaling") or {}
+    if not isinstance(both, dict) or not all(isinstance(one or {}, dict) for one in both.values()):
+        raise ConfigError("'rope_parameters' must have an object for each layer type")
+    if not isinstance(scaling, dict):
+        raise ConfigError("'rope_scaling' must be an object")
+    if old_name in hf and hf[old_name] is None:
+        raise ConfigError(f"{old_name!r}: null is not supported")
+    own = {**hf, "rope_scaling": None, "rope_parameters": scaling | (both.get(kind) or {})}
+    return rope_config(Fields(own), head_dim, Fields(hf).positive(old_name, theta))

@@ -1,0 +1,96 @@
+"""Decoders of LFM2: gated short convolutions in most layers, attention in the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import (
+    FeedForwardConfig,
+    LanguageModelHead,
+    MixtureOfExpertsConfig,
+    ModelConfig,
+    NormConfig,
+    QueryKeyNorm,
+    ShortConvolutionConfig,
+)
+from models.families.shared.fields import Fields
+from models.families.shared.layer_types import layer_types, mixer_layer
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import head_dim_of, rotary_decoder, rotary_layer
+from weights.rules import Rename, Rule
+
+LAYER = r"model\.layers\.(\d+)\."
+OURS = r"decoder.layers.\1."
+
+
+def short_convolution_decoder(
+    fields: Fields,
+    feed_forwards: Sequence[FeedForwardConfig | MixtureOfExpertsConfig],
+    default_types: Sequence[str] = (),
+) -> ModelConfig:
+    """A decoder with these feed-forwards, one per layer.
+
+    default_types: types of the layers if the file does not have `layer_types`.
+    """
+    head_dim, norm = head_dim_of(fields), NormConfig("rms", fields.number("norm_eps", 1e-5), bias=False)
+    rope, hidden_size = rope_config(fields, head_dim, 1000000.0), fields.integer("hidden_size")
+    mixer = ShortConvolutionConfig(
+        hidden_size, fields.integer("conv_L_cache", 3, least=2), fields.flag("conv_bias", False)
+    )
+    layers = [
+        mixer_layer(mixer, norm, feed_forward)
+        if kind == "conv"
+        else rotary_layer(
+            fields,
+            head_dim=head_dim,
+            num_kv_heads=fields.integer("num_key_value_heads", 8),
+            rope=rope,
+            norm=norm,
+            feed_forward=feed_forward,
+            query_key_norm=QueryKeyNorm(norm),
+        )
+        for kind, feed_forward in zip(
+            layer_types(fields, ("conv", "full_attention"), default_types, len(feed_forwards)),
+            feed_forwards,
+            strict=True,
+        )
+    ]
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 128000))
+    return rotary_decoder(fields, layers, norm, max_positions, default_tied=True)
+
+
+def with_tied_name(hf: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Copy `config.json` with the older name of `tie_word_embeddings` replaced, which precedes the newer one."""
+    return {**hf, "tie_word_embeddings": hf["tie_embedding"]} if "tie_embedding" in hf else hf
+
+
+def short_convolution_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    """Rules for all tensors but those of mixtures of experts."""
+    tokens, ours = "decoder.embedding.tokens.weight", OURS
+    tied = isinstance(model.head, LanguageModelHead) and model.head.tied
+    return (
+        Rename(r"model\.embed_tokens\.weight", tokens),
+        Rename(LAYER + r"operator_norm\.weight", ours + "attention_norms.input.weight"),
+        Rename(LAYER + r"ffn_norm\.weight", ours + "feed_forward_norms.input.weight"),
+        Rename(LAYER + r"conv\.in_proj\.(weight|bias)", ours + r"mixer.input.\2"),
+        Rename(LAYER + r"conv\.conv\.(weight|bias)", ours + r"mixer.convolution.\2"),
+        Rename(LAYER + r"conv\.out_proj\.(weight|bias)", ours + r"mixer.output.\2"),
+        *(
+            Rename(LAYER + rf"self_attn\.{theirs}\.weight", f"{ours}attention.{name}.weight")
+            for theirs, name in (
+                ("q_proj", "query"),
+                ("k_proj", "key"),
+                ("v_proj", "value"),
+                ("out_proj", "output"),
+                ("q_layernorm", "query_norm"),
+                ("k_layernorm", "key_norm"),
+            )
+        ),
+        *(
+            Rename(LAYER + rf"feed_forward\.{theirs}\.weight", f"{ours}feed_forward.{name}.weight")
+            for theirs, name in (("w1", "gate"), ("w3", "up"), ("w2", "down"))
+        ),
+        Rename(r"model\.embedding_norm\.weight", "decoder.final_norm.weight"),
+        Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
+    )

@@ -1,0 +1,56 @@
+"""Experts whose matrices are in two tensors per layer, of shape [experts, in, out] (GPT-OSS, Llama 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from models.config import MixtureOfExpertsConfig, ModelConfig
+from weights.rules import LayoutChange, Rule
+
+
+def transposed_expert_rules(model: ModelConfig, part: str, *, interleaved: bool) -> Sequence[Rule]:
+    """Rules for the experts of a mixture, and for their biases.
+
+    part: regular expression for the name of a layer's mixture-of-experts module.
+    interleaved: whether the outputs of gate and up alternate; otherwise those of up follow those of gate.
+
+    MXFP4 checkpoints store the matrices as [experts, out, in], under names that end with `_blocks`.
+    """
+    assert model.decoder is not None
+    mixtures = [
+        layer.feed_forward for layer in model.decoder.layers if isinstance(layer.feed_forward, MixtureOfExpertsConfig)
+    ]
+    experts = mixtures[0].num_experts if mixtures else 0
+    layer, ours = rf"model\.layers\.(\d+)\.{part}\.experts\.", r"decoder.layers.\1.feed_forward.experts."
+    return tuple(
+        Rule(
+            layer + name + ending,
+            tuple(f"{ours}{expert}.{matrix}.{kind}" for matrix in matrices for expert in range(experts)),
+            (_unstack(experts, len(matrices), ending == "", interleaved),),
+        )
+        for name, matrices in (("gate_up_proj", ("gate", "up")), ("down_proj", ("down",)))
+        for ending, kind in (("", "weight"), ("_blocks", "weight"), ("_bias", "bias"))
+    )
+
+
+def _unstack(experts: int, matrices: int, transposed: bool, interleaved: bool) -> LayoutChange:
+    """Split a tensor [experts, matrices * out, ...] into one tensor per matrix and expert: [out, ...].
+
+    transposed: whether the tensor is [experts, in, matrices * out].
+    """
+
+    def step(tensors: Sequence[Any]) -> Sequence[Any]:
+        (tensor,) = tensors
+        if transposed:
+            tensor = tensor.transpose(1, 2)
+        out, left_over = divmod(tensor.shape[1], matrices)
+        if tensor.shape[0] != experts or left_over:
+            raise ValueError("the first dimension is not the number of experts")
+        if interleaved and matrices > 1:
+            parts = [part.flatten(1, 2) for part in tensor.unflatten(1, (out, matrices)).split([1] * matrices, 2)]
+        else:
+            parts = list(tensor.split([out] * matrices, 1))
+        return [part.narrow(0, expert, 1).flatten(0, 1) for part in parts for expert in range(experts)]
+
+    return step

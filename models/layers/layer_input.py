@@ -1,0 +1,59 @@
+"""Vectors of a token for each layer, and layers that end with such a vector and a factor (Gemma 3n, Gemma 4)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from models.config import LayerInputConfig, PerLayerEmbeddingConfig
+from models.layers.embeddings import EmbeddingTable
+from models.layers.layer import Layer
+from models.layers.linear import Linear, parameter
+from models.layers.norms import make_norm
+from models.step_inputs import StepInputs
+
+
+class PerLayerEmbedding(nn.Module):
+    """A small vector of each token for each layer, see `PerLayerEmbeddingConfig`.
+
+    tokens: table [vocab_size, layers * width].
+    forward: token ids, [tokens], int64, and embedded tokens, [tokens, hidden] -> [tokens, layers, width], model dtype.
+    """
+
+    def __init__(self, config: PerLayerEmbeddingConfig, num_layers: int, hidden_size: int) -> None:
+        super().__init__()
+        self.width, self.num_layers = config.width, num_layers
+        self.tokens = EmbeddingTable(config.vocab_size, num_layers * config.width)
+        self.projection = Linear(hidden_size, num_layers * config.width, bias=False)
+        self._projection_scale = hidden_size**-0.5
+        self.norm = make_norm(config.norm, config.width)
+
+    def forward(self, token_ids: Tensor, x: Tensor) -> Tensor:
+        assert self.norm is not None
+        projected = (self.projection(x) * self._projection_scale).view(x.shape[0], self.num_layers, self.width)
+        rows = (self.tokens(token_ids) * self.width**0.5).view(x.shape[0], self.num_layers, self.width)
+        vectors: Tensor = (self.norm(projected) + rows) * 2**-0.5
+        return vectors
+
+
+class LayerWithInput(Layer):
+    """A layer whose result is `scale * (x + norm(project(act(gate(x)) * input)))`, see `LayerInputConfig`.
+
+    output_scale: [1], model dtype, or None for a factor of one.
+    """
+
+    def __init__(self, config: LayerInputConfig, hidden_size: int, index: int) -> None:
+        super().__init__(config, hidden_size, index)
+        self.activation, width = config.activation, config.input_width
+        self.input_gate = None if width is None else Linear(hidden_size, width, bias=False)
+        self.input_projection = None if width is None else Linear(width, hidden_size, bias=False)
+        self.input_norm = None if width is None else make_norm(config.input_norm, hidden_size)
+        self.output_scale = parameter(1) if config.output_scale else None
+
+    def forward(self, x: Tensor, step: StepInputs) -> Tensor:
+        x = super().forward(x, step)
+        if self.input_gate is not None and self.input_projection is not None:
+            assert step.layer_inputs is not None, "the stack has no per-layer embeddings"
+            inputs = step.select_rows(self.index, step.layer_inputs[:, self.index].contiguous())
+            result = self.input_projection(self.input_gate(x, self.activation, inputs))
+            x = x + (result if self.input_norm is None else self.input_norm(result))
+        return x if self.output_scale is None else x * self.output_scale

@@ -1,0 +1,46 @@
+"""Memory for the states of mixers: one slot per sequence or snapshot. The engine decides who owns a slot.
+
+The state of a sequence has a constant size, unlike its keys and values. See docs/decisions/0071-per-sequence-state.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+
+import torch
+from torch import Tensor
+
+from models.config import MixerConfig
+
+ZERO_STATE = -1
+"""In place of the slot that a row reads: the row begins its text, with a state of zeros."""
+
+
+class StateMemory:
+    """States of all mixers of one stack, float32.
+
+    states: for each layer with a mixer, by its number in the stack, one tensor per tensor of its state:
+        [slots, *shape].
+    """
+
+    def __init__(self, mixers: Mapping[int, MixerConfig], num_slots: int, device: torch.device) -> None:
+        self.num_slots = num_slots
+        self.states: dict[int, tuple[Tensor, ...]] = {
+            layer: tuple(torch.zeros(num_slots, *shape, device=device) for shape in mixer.state_shapes)
+            for layer, mixer in mixers.items()
+        }
+
+    @staticmethod
+    def slot_bytes(mixers: Iterable[MixerConfig]) -> int:
+        """Memory of one slot in all layers."""
+        return sum(prod(shape) * torch.float32.itemsize for mixer in mixers for shape in mixer.state_shapes)
+
+    def start(self, layer: int, starts: Iterable[tuple[int, int]]) -> None:
+        """Set the states of slots. starts: (slot to copy or `ZERO_STATE`, slot to set), in order."""
+        for source, slot in starts:
+            for tensor in self.states[layer]:
+                if source == ZERO_STATE:
+                    tensor[slot] = 0
+                else:
+                    tensor[slot] = tensor[source]

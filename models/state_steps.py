@@ -1,0 +1,104 @@
+"""Runs the mixers of one step: which rows run in which form, from which state, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from models.batch import DecoderBatch
+from models.layers.mixer import Mixer, Projections
+from models.state_memory import StateMemory
+
+
+@dataclass(frozen=True)
+class ChunkedRow:
+    """A row of prompt tokens: tokens start..end-1 of the step. slot: slot of its state."""
+
+    start: int
+    end: int
+    slot: int
+
+
+@dataclass(frozen=True)
+class SteppedTokens:
+    """One generated token of each of some rows.
+
+    tokens: [rows], int64, indices of the tokens. slots: [rows], int64, slots of the rows' states.
+    """
+
+    tokens: Tensor
+    slots: Tensor
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Rows that run together, because none of them reads a state that another one of them writes.
+
+    starts: (source, slot) of each row that does not continue in the slot that it reads, see `StateMemory.start`.
+    """
+
+    starts: tuple[tuple[int, int], ...]
+    chunked: tuple[ChunkedRow, ...]
+    stepped: tuple[SteppedTokens, ...]
+
+
+def plan_waves(batch: DecoderBatch) -> tuple[Wave, ...]:
+    """The waves of a step, in order. A step has one, unless a row reads what an earlier row writes."""
+    waves = []
+    pending = list(range(len(batch.state_slots)))
+    while pending:
+        ready: list[int] = []
+        later: list[int] = []
+        unwritten: set[int] = set()
+        for row in pending:
+            (later if batch.state_sources[row] in unwritten else ready).append(row)
+            unwritten.add(batch.state_slots[row])
+        waves.append(_wave(batch, ready))
+        pending = later
+    return tuple(waves)
+
+
+def _wave(batch: DecoderBatch, rows: Sequence[int]) -> Wave:
+    offsets, lengths, slots = batch.offsets, batch.query_lens, batch.state_slots
+    starts = [(batch.state_sources[row], slots[row]) for row in rows]
+    stepped = [row for row in rows if not batch.chunked_rows[row]]
+    return Wave(
+        tuple((source, slot) for source, slot in starts if source != slot),
+        tuple(ChunkedRow(offsets[row], offsets[row + 1], slots[row]) for row in rows if batch.chunked_rows[row]),
+        tuple(
+            SteppedTokens(
+                batch.token_ids.new_tensor([offsets[row] + place for row in stepped if lengths[row] > place]),
+                batch.token_ids.new_tensor([slots[row] for row in stepped if lengths[row] > place]),
+            )
+            for place in range(max((lengths[row] for row in stepped), default=0))
+        ),
+    )
+
+
+def run_waves(layer: int, mixer: Mixer, projections: Projections, memory: StateMemory, waves: Sequence[Wave]) -> Tensor:
+    """Run all rows of a step between the projections of a mixer, and update their states.
+
+    layer: number of the mixer's layer. projections: of all tokens. Returns [tokens, width], float32.
+    """
+    mixed = projections[0].new_empty(projections[0].shape[0], mixer.width, dtype=torch.float32)
+    states = memory.states[layer]
+    for wave in waves:
+        memory.start(layer, wave.starts)
+        for row in wave.chunked:
+            own = [tensor[row.slot] for tensor in states]
+            mixed[row.start : row.end] = mixer.chunked(tuple(each[row.start : row.end] for each in projections), own)
+        for one in wave.stepped:
+            mixed[one.tokens] = mixer.step(tuple(each[one.tokens] for each in projections), states, one.slots)
+    return mixed
+
+
+def run_whole(mixer: Mixer, projections: Projections, lengths: Sequence[int]) -> Tensor:
+    """Run whole sequences, one after the other, each from a state of zeros. Returns [tokens, width], float32."""
+    parts = []
+    for rows in zip(*(each.split(list(lengths)) for each in projections), strict=True):
+        zeros = [projections[0].new_zeros(shape, dtype=torch.float32) for shape in mixer.config.state_shapes]
+        parts.append(mixer.chunked(rows, zeros))
+    return torch.cat(parts)
