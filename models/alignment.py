@@ -29,5 +29,7 @@ class AlignmentStepInputs(RaggedStepInputs):
         heads, kv_heads = attention.config.num_heads, attention.config.num_kv_heads
         key = key.repeat_interleave(heads // kv_heads, dim=1)
         scores = torch.einsum("thd,shd->hts", query.float(), key.float()) * attention.config.scale
+        cap = attention.config.score_cap
+        scores = scores if cap is None else cap * (scores / cap).tanh()
         self.weights = scores.softmax(-1).mean(0)
         return super()._attend_source(layer, attention, query, metadata)

@@ -265,8 +265,10 @@ class Transformer(nn.Module):
         table_packer: packs the token tables that the checkpoint stores quantised.
         """
         dtype = self.dtype
-        if isinstance(self.head, LanguageModel) and self.decoder is not None:
-            tied = self.decoder.tokens if self.head.weight is None else None
+        if isinstance(self.head, LanguageModel):
+            stack = self.encoder if self.decoder is None else self.decoder
+            assert stack is not None
+            tied = stack.tokens if self.head.weight is None else None
             packed = self.head.pack(packer, None if tied is None else tied.weight)
             if tied is not None:
                 tied.share(packed, dtype)

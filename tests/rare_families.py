@@ -15,10 +15,11 @@ ROOMS = ("parity", "invariance", "engine", "models")
 RARE_FILES = frozenset({"test_falcon_alibi", "test_sparse_encoder_decoders", "test_sparse_encoders"})
 """Files of rare families only."""
 RARE_IDS = re.compile(
-    r"albert|apertus|arcee|bigbird|big_bird|big bird|biogpt|blenderbot|bloom|camembert|cohere|deepseek|electra|ernie4_5"
-    r"|exaone4|falcon|gemma\b|gemma4|glm|gpt[-_]bigcode|gpt[-_]oss|gpt[-_ ]?neo|gptj|granite|helium|hunyuan|led\b"
-    r"|llama4|longformer|longt5|mistral4|modernbert[-_]decoder|mpt|mt5|nemotron|nomic|olmo|openai|opt\b|persimmon"
-    r"|phi\b|phimoe|seed[-_]oss|smollm3|stablelm|starcoder2|ul2|umt5|xglm"
+    r"albert|apertus|arcee|bidirectional|bigbird|big_bird|big bird|biogpt|blenderbot|bloom|camembert|cohere|data2vec"
+    r"|deepseek|electra|ernie|eurobert|exaone4|falcon|gemma\b|gemma4|glm|gpt[-_]bigcode|gpt[-_]oss|gpt[-_ ]?neo|gptj"
+    r"|granite|helium|hunyuan|led\b|llama4|longformer|longt5|mistral4|modernbert[-_]decoder|megatron|mpt|mt5"
+    r"|nemotron|nomic|olmo|openai|opt\b|persimmon|phi\b|phimoe|plbart|rembert|roberta-prelayernorm|roformer"
+    r"|seed[-_]oss|smollm3|squeezebert|stablelm|starcoder2|t5gemma|ul2|umt5|xglm|xlm-roberta-xl"
 )
 """Beginnings of the parameters of tests of rare families."""
 

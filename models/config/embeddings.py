@@ -64,10 +64,12 @@ class PerLayerEmbeddingConfig:
     It is `norm_of(projection(x) * hidden_size ** -0.5) + width ** 0.5 * row of a table`, divided by the root of two,
     where x is the output of the token embedding.
 
-    vocab_size: rows of the table. width: width of the vector of one layer. norm: norm of the projected part.
+    vocab_size: rows of the table. None: there is no table, and the vector is the projected part alone, undivided
+        (EmbeddingGemma 2).
+    width: width of the vector of one layer. norm: norm of the projected part.
     """
 
-    vocab_size: int
+    vocab_size: int | None
     width: int
     norm: NormConfig
 

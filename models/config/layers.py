@@ -20,6 +20,7 @@ class FeedForwardConfig:
     limit: `gate(x)` is clipped to at most `limit`, and `up(x)` to [-limit, limit] (OpenAI 2025, arXiv:2508.10925).
         None for no clipping.
     up_offset: added to `up(x)` after clipping.
+    inner_bias: whether `gate` and `up` have biases. None: as `bias`, which `down` has.
     """
 
     intermediate_size: int
@@ -28,6 +29,7 @@ class FeedForwardConfig:
     bias: bool = True
     limit: float | None = None
     up_offset: float = 0.0
+    inner_bias: bool | None = None
 
     def __post_init__(self) -> None:
         require(self.intermediate_size > 0, f"intermediate_size must be positive, got {self.intermediate_size}")

@@ -1,6 +1,6 @@
-"""Megatron-BERT (Shoeybi et al. 2019, arXiv:1909.08053): BERT with a norm before each sublayer and after the last layer.
+"""Megatron-BERT (Shoeybi et al. 2019, arXiv:1909.08053): BERT with a norm before each sublayer.
 
-No norm follows the embeddings.
+A norm follows the last layer, none the embeddings.
 """
 
 from __future__ import annotations

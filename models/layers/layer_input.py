@@ -15,14 +15,16 @@ from models.step_inputs import StepInputs
 class PerLayerEmbedding(nn.Module):
     """A small vector of each token for each layer, see `PerLayerEmbeddingConfig`.
 
-    tokens: table [vocab_size, layers * width].
+    tokens: table [vocab_size, layers * width], or None.
     forward: token ids, [tokens], int64, and embedded tokens, [tokens, hidden] -> [tokens, layers, width], model dtype.
     """
 
     def __init__(self, config: PerLayerEmbeddingConfig, num_layers: int, hidden_size: int) -> None:
         super().__init__()
         self.width, self.num_layers = config.width, num_layers
-        self.tokens = EmbeddingTable(config.vocab_size, num_layers * config.width)
+        self.tokens: EmbeddingTable | None = None
+        if config.vocab_size is not None:
+            self.tokens = EmbeddingTable(config.vocab_size, num_layers * config.width)
         self.projection = Linear(hidden_size, num_layers * config.width, bias=False)
         self._projection_scale = hidden_size**-0.5
         self.norm = make_norm(config.norm, config.width)
@@ -30,9 +32,11 @@ class PerLayerEmbedding(nn.Module):
     def forward(self, token_ids: Tensor, x: Tensor) -> Tensor:
         assert self.norm is not None
         projected = (self.projection(x) * self._projection_scale).view(x.shape[0], self.num_layers, self.width)
+        vectors: Tensor = self.norm(projected)
+        if self.tokens is None:
+            return vectors
         rows = (self.tokens(token_ids) * self.width**0.5).view(x.shape[0], self.num_layers, self.width)
-        vectors: Tensor = (self.norm(projected) + rows) * 2**-0.5
-        return vectors
+        return (vectors + rows) * 2**-0.5
 
 
 class LayerWithInput(Layer):

@@ -39,36 +39,49 @@ HARMLESS = {
     "blenderbot": "encoder_no_repeat_ngram_size",
     "bloom": "slow_but_exact pretraining_tp",
     "camembert": "tie_word_embeddings",
+    "data2vec-text": "tie_word_embeddings",
     "deberta": "tie_word_embeddings legacy relative_attention max_relative_positions",
     "deberta-v2": "tie_word_embeddings legacy relative_attention max_relative_positions",
     "distilbert": "tie_word_embeddings sinusoidal_pos_embds",
     "electra": "tie_word_embeddings",
+    "ernie": "tie_word_embeddings task_type_vocab_size",
+    "eurobert": "pretraining_tp",
     "exaone4": "sliding_window_pattern",
     "falcon": "num_kv_heads num_ln_in_parallel_attn",
     "gemma3": "mm_tokens_per_image",
     "gemma3_text": "_sliding_window_pattern",
     "glm4_moe": "topk_group num_mtp_layers num_nextn_predict_layers",
     "gpt2": "reorder_and_upcast_attn",
+    "gte": "tie_word_embeddings",
     "hunyuan_v1_dense": "pretraining_tp eod_token_id",
+    "jina_embeddings_v3": "tie_word_embeddings",
     "llama": "pretraining_tp",
     "longformer": "tie_word_embeddings onnx_export",
     "longt5": "global_block_size",
     "marian": "decoder_vocab_size",
+    "megatron-bert": "tie_word_embeddings",
     "modernbert": "tie_word_embeddings decoder_bias deterministic_flash_attn local_attention",
     "mpnet": "tie_word_embeddings",
     "mpt": "embedding_fraction learned_pos_emb",
     "mt5": "tie_word_embeddings",
+    "new": "tie_word_embeddings",
     "phi3": "original_max_position_embeddings",
     "phimoe": "input_jitter_noise",
     "qwen2": "max_window_layers sliding_window use_sliding_window",
     "qwen2_moe": "max_window_layers sliding_window intermediate_size",
     "qwen3": "max_window_layers sliding_window use_sliding_window",
     "qwen3_moe": "sliding_window use_sliding_window intermediate_size",
+    "rembert": "tie_word_embeddings output_embedding_size",
     "roberta": "tie_word_embeddings",
+    "roberta-prelayernorm": "tie_word_embeddings",
+    "roformer": "tie_word_embeddings",
     "seed_oss": "pretraining_tp residual_dropout",
     "smollm3": "no_rope_layer_interval sliding_window use_sliding_window pretraining_tp",
+    "squeezebert": "tie_word_embeddings post_attention_groups",
+    "t5gemma": "vocab_size",
     "whisper": "apply_spec_augment median_filter_width suppress_tokens use_weighted_layer_sum",
     "xlm-roberta": "tie_word_embeddings",
+    "xlm-roberta-xl": "tie_word_embeddings",
 }
 """Settings that families may ignore: alone, they change no result of the first architecture of the family.
 
@@ -84,6 +97,8 @@ def settings(kind: str) -> dict[str, Any]:
     """The `config.json` that transformers writes for a family, with all defaults."""
     if kind == "triptych":
         return native("TriptychForCausalLM")
+    if kind == "new":
+        return {**settings("gte"), "model_type": kind}
     return {**transformers.AutoConfig.for_model(kind, **NEEDED.get(kind, {})).to_dict(), "architectures": None}
 
 

@@ -200,7 +200,7 @@ def encoder_head(
     its own table, or the other way round, and for question answering with a number of labels other than two (start and
     end).
     """
-    match architecture.partition("For")[2]:
+    match "" if architecture.endswith("Model") else architecture.rpartition("For")[2]:
         case "":
             return PoolingHead()
         case "MaskedLM" | "PreTraining":
