@@ -53,7 +53,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     layer, ours = rf"{_PREFIX}encoder\.layers\.(\d+)\.", r"encoder.layers.\1."
-    fields, rules = Fields(hf), []
+    fields, rules = Fields(hf), list[Rule]()
     for theirs, (name, setting, default) in _GROUPED.items():
         pattern, groups = layer + theirs.replace(".", r"\."), fields.integer(setting, default)
         rules.append(Rule(rf"{pattern}\.weight", (f"{ours}{name}.weight",), (block_diagonal(groups),)))

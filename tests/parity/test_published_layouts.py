@@ -187,7 +187,16 @@ def test_refusals_of_jina(changes: dict[str, Any], name: str):
 @pytest.mark.parametrize(
     ("hf", "name"),
     [
-        ({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "is_causal": False}, "is_causal"),
+        (
+            {
+                "model_type": "llama",
+                "architectures": ["LlamaForCausalLM"],
+                "intermediate_size": 48,
+                "num_key_value_heads": 4,
+                "is_causal": False,
+            },
+            "is_causal",
+        ),
         ({"model_type": "gpt2", "architectures": ["GPT2Model"], "is_causal": False}, "is_causal"),
         ({"model_type": "gemma3_text", "architectures": ["Gemma3TextModel"], "is_causal": False}, "is_causal"),
         ({"model_type": "eurobert", "is_causal": True}, "is_causal"),
