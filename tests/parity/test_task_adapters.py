@@ -41,7 +41,7 @@ def _with_tasks(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _merged(model: nn.Module, stored: dict[str, Tensor], task: int) -> nn.Module:
     """The model of transformers with the weights of one task: `W + B A * alpha / rank`, or `W + A B` for a table."""
-    state = model.state_dict()
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     names = {"mixer.out_proj": "self_attn.o_proj", "encoder.layers": "layers", "roberta.": ""}
     for name in stored:
         if not name.endswith("0.lora_A"):
