@@ -61,8 +61,9 @@ def gemma4_config(
     vocab = fields.integer("vocab_size")
     per_layer = None
     if input_width is not None:
-        per_layer = PerLayerEmbeddingConfig(fields.integer("vocab_size_per_layer_input", 262144), input_width, norm)
-        if per_layer.vocab_size < vocab:
+        rows = fields.integer("vocab_size_per_layer_input", 262144)
+        per_layer = PerLayerEmbeddingConfig(rows, input_width, norm)
+        if rows < vocab:
             raise ConfigError(f"'vocab_size_per_layer_input' must be at least the vocabulary of {vocab} tokens")
     windows = _windows(fields, window)
     attentions = _attentions(fields, text, norm, windows)
