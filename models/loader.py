@@ -32,13 +32,14 @@ from models.layers.moe import MixtureOfExperts
 from models.layers.sentence_head import SentenceHead
 from models.layers.token_heads import TokenHeads
 from models.load_heads import load_sentence_head, load_token_heads
-from models.lora.read import adaptable, read_lora
+from models.lora.read import adaptable, read_lora, read_own_lora
 from models.pack_weights import pack_weights
 from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
 from weights.gguf.choose import is_gguf
 from weights.gguf.container import read_gguf
 from weights.load import LoadReport, load_weights
+from weights.own_adapters import adapter_names
 from weights.quantized.formats import QuantizedFormat, quantized_format
 from weights.quantized.gguf import GgufFormat
 from weights.quantized_matrix import QuantizedMatrix
@@ -119,7 +120,8 @@ def load_model(
     dtype: dtype of weights and hidden states. Adapters are computed in this dtype even if the weights are quantised.
     progress: called with (bytes read so far, total bytes).
     quantization: see `pack_weights`. Matrices that the checkpoint stores quantised are then dequantised and rounded.
-    adapters: directory of each low-rank adapter, as peft saves it, by name.
+    adapters: directory of each low-rank adapter, as peft saves it, by name. For an adapter that the checkpoint holds
+        itself, `directory` followed by its name there (see `weights.own_adapters`).
     memory: keeps the tensors of the transformer and its adapters.
     answers: serve a language model as a reranker, by the logits of its answer.
 
@@ -156,7 +158,9 @@ def load_model(
     linears = adaptable(transformer)
     weight_bytes = pack_weights(transformer, quantization, device, memory)
     loaded_adapters = {
-        name: _load_adapter(transformer, name, path, directory, rules, linears, dtype, device, memory, matrix_format)
+        name: _load_adapter(
+            transformer, name, path, directory, hf, rules, linears, dtype, device, memory, matrix_format
+        )
         for name, path in (adapters or {}).items()
     }
     token_heads = load_token_heads(directory, heads, device)
@@ -287,6 +291,7 @@ def _load_adapter(
     name: str,
     directory: Path,
     base: Path,
+    hf: Mapping[str, Any],
     rules: Sequence[Rule],
     linears: Mapping[str, tuple[int, int]],
     dtype: torch.dtype,
@@ -295,11 +300,14 @@ def _load_adapter(
     matrix_format: QuantizedFormat | None,
 ) -> LoadedAdapter:
     try:
-        settings = json_object(directory, "adapter_config.json")
-        if settings is None:
-            raise ConfigError("the directory has no adapter_config.json")
-        with open_checkpoint(base, matrix_format=matrix_format) as stored:
-            updates = read_lora(directory, settings, rules, linears, stored, device)
+        if directory.parent == base and directory.name in adapter_names(hf):
+            updates = read_own_lora(base, directory.name, hf, rules, linears, device)
+        else:
+            settings = json_object(directory, "adapter_config.json")
+            if settings is None:
+                raise ConfigError("the directory has no adapter_config.json")
+            with open_checkpoint(base, matrix_format=matrix_format) as stored:
+                updates = read_lora(directory, settings, rules, linears, stored, device)
     except (ConfigError, WeightsError, ResolveError) as error:
         raise ConfigError(f"adapter {name!r}: {error}") from error
     with torch.inference_mode():

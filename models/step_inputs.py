@@ -314,7 +314,7 @@ class RaggedStepInputs(StepInputs):
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         assert self._source is not None, "cross-attention needs the encoder output"
         key, value = attention.keys_values(self._source.hidden, {})
-        return ops.ragged_attention(query, key, value, metadata, attention.config.scale)
+        return ops.ragged_attention(query, key, value, metadata, attention.config.scale, attention.config.score_cap)
 
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
         return run_whole(mixer, projections, self.lengths)
@@ -401,7 +401,7 @@ class PagedStepInputs(StepInputs):
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         assert self._cross_cache is not None, "cross-attention needs the encoder's keys and values"
         keys, values = self._cross_cache.keys[layer], self._cross_cache.values[layer]
-        return ops.paged_attention(query, keys, values, metadata, attention.config.scale)
+        return ops.paged_attention(query, keys, values, metadata, attention.config.scale, attention.config.score_cap)
 
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
         assert self._state_memory is not None, "a mixer needs a state memory"
@@ -493,7 +493,7 @@ class SymbolicStepInputs(StepInputs):
         if not self._is_paged:
             raise NotTraceable("cross-attention to a ragged source")
         keys, values = self._caches("cross", layer, attention)
-        return ops.paged_attention(query, keys, values, metadata, attention.config.scale)
+        return ops.paged_attention(query, keys, values, metadata, attention.config.scale, attention.config.score_cap)
 
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
         if not self._is_paged:

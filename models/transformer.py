@@ -8,6 +8,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.embedding.tokens.weight`                           | [vocab, hidden]                                 |
 | `encoder.embedding.positions.weight`                        | [num_positions, hidden], learned positions only |
 | `encoder.embedding.token_types.weight`                      | [num_token_types, hidden]                       |
+| `encoder.embedding.task_types.weight`                       | [num_task_types, hidden], ERNIE only            |
 | `encoder.embedding.{norm,token_norm}.{weight,bias}`         | [hidden]                                        |
 | `encoder.embedding.projection.{weight,bias}`                | [hidden, width]; tables and norm have `width`   |
 | `encoder.embedding.tokens.projection.weight`                | [hidden, width]; the token table has `width`    |
@@ -66,7 +67,8 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.convolution_norm.{weight,bias}`           | [hidden]                                        |
 | `decoder....`                                               | the same, and in each layer `cross_attention.*` |
 |                                                             | and `cross_attention_norms.*`                   |
-| `head.weight`                                               | [vocab, hidden], language model head, untied    |
+| `head.weight`                                               | [vocab, hidden], language model head, untied;   |
+|                                                             | [vocab, table_width], masked head, untied       |
 | `head.bias`                                                 | [vocab], language model and masked head         |
 | `head.{dense,norm}.{weight,bias}`                           | masked language model head: dense, then norm    |
 | `head.{feed_forward.{up,down},norms.residual,output}.{weight,bias}` | BigBird's span head                     |
@@ -276,7 +278,8 @@ class Transformer(nn.Module):
         if self.config.is_encoder_decoder:
             with self.adapters.used(batch.adapters, batch.lengths):
                 hidden = self._reread(hidden, batch)
-        with self.adapters.used(batch.adapters, [1] * len(batch.lengths)):
+        counts = batch.lengths if self.head.averages_logits else [1] * len(batch.lengths)
+        with self.adapters.used(batch.adapters, counts):
             return self.head(hidden, batch)  # type: ignore[no-any-return]
 
     def classify_tokens(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
@@ -296,8 +299,10 @@ class Transformer(nn.Module):
         table_packer: packs the token tables that the checkpoint stores quantised.
         """
         dtype = self.dtype
-        if isinstance(self.head, LanguageModel) and self.decoder is not None:
-            tied = self.decoder.tokens if self.head.weight is None else None
+        if isinstance(self.head, LanguageModel):
+            stack = self.encoder if self.decoder is None else self.decoder
+            assert stack is not None
+            tied = stack.tokens if self.head.weight is None else None
             packed = self.head.pack(packer, None if tied is None else tied.weight)
             if tied is not None:
                 tied.share(packed, dtype)

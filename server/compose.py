@@ -47,6 +47,7 @@ from server.settings import Settings
 from server.text import checkpoint_text
 from server.text.answer_prompts import AnswerPrompt, PromptError, read_prompt
 from server.text.checkpoint_text import CheckpointText
+from weights.own_adapters import adapter_directory
 from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, ResolveError, resolve
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Server:
         self.settings = settings
         self.directories = find_models(settings)
         self.speculations = find_speculations(settings, self.directories)
-        self.adapters = find_adapters(settings, list(self.directories))
+        self.adapters = find_adapters(settings, self.directories)
         self.languages = _stated_languages(settings.languages, list(self.directories))
         self.answer_prompts = find_answer_prompts(settings, list(self.directories))
         metrics = Metrics()
@@ -235,8 +236,10 @@ class AdapterSource:
     model: str
 
 
-def find_adapters(settings: Settings, models: Sequence[str]) -> list[AdapterSource]:
-    """The adapters to serve.
+def find_adapters(settings: Settings, models: Mapping[str, Path]) -> list[AdapterSource]:
+    """The adapters to serve. An adapter that the model's checkpoint holds itself is stated by its name there.
+
+    models: directory of each model.
 
     Raises StartError for an unknown model or a used name, CheckpointError for a directory that cannot be found.
     """
@@ -248,7 +251,8 @@ def find_adapters(settings: Settings, models: Sequence[str]) -> list[AdapterSour
             raise StartError(f"adapter: no model is named {model!r}, only {', '.join(models)}")
         if name in models:
             raise StartError(f"adapter: the name {name!r} is that of a model")
-        adapters.append(AdapterSource(name, _resolve(path, ADAPTER_WEIGHTS), model))
+        directory = adapter_directory(models[model], path) or _resolve(path, ADAPTER_WEIGHTS)
+        adapters.append(AdapterSource(name, directory, model))
     return adapters
 
 

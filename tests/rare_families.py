@@ -17,11 +17,12 @@ RARE_FILES = frozenset(
 )
 """Files of rare families only."""
 RARE_IDS = re.compile(
-    r"albert|apertus|arcee|bigbird|big_bird|big bird|biogpt|blenderbot|bloom|camembert|cohere|deepseek|electra|ernie4_5"
-    r"|exaone4|falcon|gemma\b|gemma3n|gemma4|glm|gpt[-_]bigcode|gpt[-_]oss|gpt[-_ ]?neo|gptj|granite|helium|hunyuan"
-    r"|led\b|llama4|longformer|longt5|ministral3|mistral4|modernbert[-_]decoder|mpt|mt5|nemotron|nomic|olmo|openai|opt\b"
-    r"|persimmon|phi\b|phimoe|seed[-_]oss|smollm3|stablelm|starcoder2|ul2|umt5|xglm"
-    r"|lfm2-|lfm2_moe|lfm3|mamba2|qwen3_5-|qwen3_5_moe|qwen3_next"
+    r"albert|apertus|arcee|bidirectional|bigbird|big_bird|big bird|biogpt|blenderbot|bloom|camembert|cohere|data2vec"
+    r"|deepseek|electra|ernie|eurobert|exaone4|falcon|gemma\b|gemma3n|gemma4|glm|gpt[-_]bigcode|gpt[-_]oss"
+    r"|gpt[-_ ]?neo|gptj|granite|helium|hunyuan|led\b|llama4|longformer|longt5|ministral3|mistral4"
+    r"|modernbert[-_]decoder|megatron|mpt|mt5|nemotron|nomic|olmo|openai|opt\b|persimmon|phi\b|phimoe|plbart|rembert"
+    r"|roberta-prelayernorm|roformer|seed[-_]oss|smollm3|squeezebert|stablelm|starcoder2|t5gemma|ul2|umt5|xglm"
+    r"|xlm-roberta-xl|lfm2-|lfm2_moe|lfm3|mamba2|qwen3_5-|qwen3_5_moe|qwen3_next"
 )
 """Beginnings of the parameters of tests of rare families."""
 

@@ -32,7 +32,7 @@ from functools import cached_property
 from typing import Any
 
 Tensor = Any
-"""An object with the methods `transpose`, `unflatten`, `split`, `flatten`, `narrow`...: a `torch.Tensor`."""
+"""An object with the methods of a `torch.Tensor`, such as `transpose`, `unflatten`, `split`, `flatten` and `narrow`."""
 
 LayoutChange = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """Function from tensors to tensors. Raises ValueError or RuntimeError for shapes that it cannot change."""
@@ -139,6 +139,25 @@ def repeat_rows(times: int) -> LayoutChange:
 
     def step(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         return [tensor.repeat_interleave(times, 0) for tensor in tensors]
+
+    return step
+
+
+def block_diagonal(groups: int) -> LayoutChange:
+    """Write the kernels of a grouped convolution of size 1 as one matrix: [out, in / groups, 1] to [out, in].
+
+    The matrix has one block per group on its diagonal, and zeros elsewhere (SqueezeBERT).
+    """
+
+    def step(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        results: list[Tensor] = []
+        for tensor in tensors:
+            blocks = tensor.flatten(1).unflatten(0, (groups, tensor.shape[0] // groups))
+            matrix = blocks.new_zeros((groups, blocks.shape[1], groups, blocks.shape[2]))
+            for number, block in enumerate(blocks):
+                matrix[number, :, number] = block
+            results.append(matrix.flatten(2).flatten(0, 1))
+        return results
 
     return step
 

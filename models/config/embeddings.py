@@ -21,6 +21,7 @@ class EmbeddingConfig:
     token_norm: norm of the scaled token embeddings alone, before the sum.
     token_width: width of the token table alone; a matrix projects its rows to the hidden size (OPT-350m).
         None: the hidden size, without that matrix.
+    num_task_types: rows of a table whose first row is added to every token before the norm (ERNIE). 0 for none.
     """
 
     vocab_size: int
@@ -31,6 +32,7 @@ class EmbeddingConfig:
     width: int | None = None
     token_norm: NormConfig | None = None
     token_width: int | None = None
+    num_task_types: int = 0
 
     def __post_init__(self) -> None:
         require(self.width is None or self.width > 0, f"embedding width must be positive, got {self.width}")
@@ -62,11 +64,12 @@ class PerLayerEmbeddingConfig:
     It is `norm_of(projection(x) * hidden_size ** -0.5) + width ** 0.5 * row of a table`, divided by the root of two,
     where x is the output of the token embedding.
 
-    vocab_size: rows of the table; tokens beyond them have the first one. width: width of the vector of one layer.
-    norm: norm of the projected part.
+    vocab_size: rows of the table; tokens beyond them have the first one. None: there is no table, and the vector is the
+        projected part alone, undivided (EmbeddingGemma 2).
+    width: width of the vector of one layer. norm: norm of the projected part.
     """
 
-    vocab_size: int
+    vocab_size: int | None
     width: int
     norm: NormConfig
 

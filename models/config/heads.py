@@ -43,14 +43,16 @@ class LanguageModelHead:
 class MaskedLanguageModelHead:
     """Dense layer, activation, norm, then logits that are tied to the token embeddings (BERT's `cls.predictions`).
 
-    The output of the dense layer is as wide as the token table.
+    The output of the dense layer is as wide as the table of the logits.
     dense_bias, bias: whether the dense layer and the logits have biases.
+    table_width: width of a table of the logits' own, which are then not tied (RemBERT). None: they are tied.
     """
 
     activation: Activation
     norm: NormConfig
     dense_bias: bool = True
     bias: bool = True
+    table_width: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class ClassificationHead:
 
     dense: activation of the dense layer, None for no dense layer.
     pool: the first token, the last token, the last token with `end_token_id` (`end`), the last token without
-        `pad_token_id` (`unpadded`), or the mean of all tokens.
+        `pad_token_id` (`unpadded`), the mean of all tokens, or the mean of the logits of all tokens (`late`).
     bias, dense_bias: whether the output layer and the dense layer have biases.
     start_token_id: for an encoder-decoder: token before the text in the decoder input; None for the last token of the
         text.
@@ -73,7 +75,7 @@ class ClassificationHead:
 
     num_labels: int
     dense: Activation | None
-    pool: Literal["first", "last", "end", "unpadded", "mean"] = "first"
+    pool: Literal["first", "last", "end", "unpadded", "mean", "late"] = "first"
     bias: bool = True
     start_token_id: int | None = 0
     dense_bias: bool = True

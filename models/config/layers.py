@@ -23,6 +23,7 @@ class FeedForwardConfig:
     up_offset: added to `up(x)` after clipping.
     sparsity: share of the numbers of `gate(x)` that become zero, if they have a normal distribution: those below this
         quantile. It is subtracted from the others (Gemma 3n). 0 for none.
+    inner_bias: whether `gate` and `up` have biases. None: as `bias`, which `down` has.
     """
 
     intermediate_size: int
@@ -33,6 +34,7 @@ class FeedForwardConfig:
     limit: float | None = None
     up_offset: float = 0.0
     sparsity: float = 0.0
+    inner_bias: bool | None = None
 
     def __post_init__(self) -> None:
         require(self.intermediate_size > 0, f"intermediate_size must be positive, got {self.intermediate_size}")

@@ -21,14 +21,18 @@ from models.families import (
     camembert,
     cohere,
     cohere2,
+    data2vec_text,
     deberta,
     deberta_v2,
     deepseek_v2,
     deepseek_v3,
     distilbert,
     electra,
+    embedding_gemma2,
+    ernie,
     ernie4_5,
     ernie4_5_moe,
+    eurobert,
     exaone4,
     falcon,
     falcon_h1,
@@ -50,8 +54,10 @@ from models.families import (
     granite,
     granitemoe,
     granitemoehybrid,
+    gte,
     helium,
     hunyuan_v1_dense,
+    jina_embeddings_v3,
     led,
     lfm2,
     lfm2_moe,
@@ -64,6 +70,7 @@ from models.families import (
     mamba2,
     marian,
     mbart,
+    megatron_bert,
     ministral3,
     mistral,
     mistral4,
@@ -88,6 +95,7 @@ from models.families import (
     phi,
     phi3,
     phimoe,
+    plbart,
     qwen2,
     qwen2_moe,
     qwen3,
@@ -95,16 +103,22 @@ from models.families import (
     qwen3_5_moe,
     qwen3_moe,
     qwen3_next,
+    rembert,
     roberta,
+    roberta_prelayernorm,
+    roformer,
     seed_oss,
     smollm3,
+    squeezebert,
     stablelm,
     starcoder2,
     t5,
+    t5gemma,
     umt5,
     whisper,
     xglm,
     xlm_roberta,
+    xlm_roberta_xl,
 )
 from models.families.shared.family import Family
 from models.families.shared.fields import short
@@ -125,6 +139,18 @@ _ENCODERS = (
     deberta_v2,
     longformer,
     big_bird,
+    xlm_roberta_xl,
+    data2vec_text,
+    roberta_prelayernorm,
+    megatron_bert,
+    ernie,
+    rembert,
+    roformer,
+    squeezebert,
+    eurobert,
+    gte,
+    jina_embeddings_v3,
+    embedding_gemma2,
 )
 _DECODERS = (
     openai_gpt,
@@ -202,6 +228,7 @@ _ENCODER_DECODERS = (
     mt5,
     umt5,
     bart,
+    plbart,
     marian,
     mbart,
     m2m_100,
@@ -211,6 +238,7 @@ _ENCODER_DECODERS = (
     led,
     longt5,
     bigbird_pegasus,
+    t5gemma,
     whisper,
 )
 _MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS, native)
@@ -221,7 +249,8 @@ FAMILIES: Mapping[str, Family] = {kind: module.FAMILY for module in _MODULES for
 def family_of(hf: Mapping[str, Any]) -> tuple[Family, str]:
     """The family and the architecture of a `config.json`.
 
-    Without `architectures` in the file, the first architecture of the family is used.
+    Without `architectures` in the file, the first architecture of the family is used. Of several architectures, the
+    first is used if it is a model without a head; the tensors of the others are not loaded.
     Raises ConfigError for an unknown `model_type` or architecture, with the supported ones, and for a `model_type` of
     `REFUSED`, with the reason.
     """
@@ -230,9 +259,17 @@ def family_of(hf: Mapping[str, Any]) -> tuple[Family, str]:
         raise ConfigError(f"'model_type': {kind!r} is not supported: {REFUSED[kind]}")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ConfigError(f"'model_type': {short(kind)} is not supported, only {', '.join(sorted(FAMILIES))}")
-    family = FAMILIES[kind]
+    family = next((one for one in FAMILIES.values() if _is_published_as(one, kind, hf)), FAMILIES[kind])
     named = hf.get("architectures") or [next(iter(family.architectures))]
+    if isinstance(named, list) and named[1:] and all(one in tuple(family.architectures) for one in named):
+        named = named[:1] if family.architectures[named[0]] == ("embed",) else named
     if not isinstance(named, list) or len(named) != 1 or named[0] not in tuple(family.architectures):
         served = ", ".join(family.architectures)
         raise ConfigError(f"'architectures': {short(named)} is not supported for {kind}, only one of {served}")
     return family, named[0]
+
+
+def _is_published_as(family: Family, kind: str, hf: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint with another `model_type` names the published code of a family."""
+    code = family.published_as.get(kind)
+    return code is not None and bool(hf.get("auto_map")) and code.is_all_of(hf["auto_map"])

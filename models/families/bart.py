@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from models.config import LearnedPositions, ModelConfig
@@ -15,9 +15,8 @@ from models.families.shared.bart_config import (
     both_stacks,
     refuse_variants,
 )
-from models.families.shared.bart_rules import PREFIX, head_rules, layer_rules, token_rules
+from models.families.shared.bart_rules import post_norm_rules
 from models.families.shared.family import Family
-from weights.rules import Rename, Rule, Slice
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -27,17 +26,6 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     embedding = bart_embedding(fields, LearnedPositions(fields.integer("max_position_embeddings")), NORM)
     start = fields.integer("decoder_start_token_id", 2, least=0)
     return bart_model(fields, bart_head(fields, architecture, start, default_labels=3), *both_stacks(fields, embedding))
-
-
-def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    stack = rf"{PREFIX}(encoder|decoder)\."
-    return (
-        *token_rules(),
-        Slice(stack + r"embed_positions\.weight", r"\1.embedding.positions.weight", start=2),
-        Rename(stack + r"layernorm_embedding\.(weight|bias)", r"\1.embedding.norm.\2"),
-        *layer_rules(),
-        *head_rules(),
-    )
 
 
 FAMILY = Family(
@@ -50,6 +38,6 @@ FAMILY = Family(
         "BartForQuestionAnswering": ("question_answer",),
     },
     config=config,
-    rules=rules,
+    rules=post_norm_rules,
     zero_if_absent=frozenset({"head.bias"}),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import ClassificationHead, MaskedLanguageModelHead, ModelConfig
+from models.config import ModelConfig
 from models.families.shared.bert_config import (
     architectures,
     bert_embedding,
@@ -14,16 +14,9 @@ from models.families.shared.bert_config import (
     bert_model,
     encoder_fields,
 )
-from models.families.shared.bert_rules import (
-    bert_layer_names,
-    embedding_rules,
-    layer_rules,
-    linear,
-    masked_rules,
-    output_rules,
-)
+from models.families.shared.bert_rules import bert_head_rules, bert_layer_names, embedding_rules, layer_rules
 from models.families.shared.family import Family
-from weights.rules import Drop, Rule
+from weights.rules import Rule
 
 _PREFIX = r"(?:bert\.)?"
 
@@ -34,19 +27,11 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    body = (*embedding_rules(rf"{_PREFIX}embeddings"), *layer_rules(bert_layer_names(_PREFIX)))
-    pooler, words = rf"{_PREFIX}pooler\.dense", r"cls\.predictions"
-    match model.head:
-        case ClassificationHead():
-            return (*body, linear(pooler, "head.dense"), linear("classifier", "head.output"))
-        case MaskedLanguageModelHead():
-            return (
-                *body,
-                *masked_rules(rf"{words}\.transform\.dense", rf"{words}\.transform\.LayerNorm", words),
-                Drop(rf"{pooler}\..*|cls\.seq_relationship\..*"),
-            )
-        case _:
-            return (*body, *output_rules(model.head), Drop(rf"{pooler}\..*|cls\..*"))
+    return (
+        *embedding_rules(rf"{_PREFIX}embeddings"),
+        *layer_rules(bert_layer_names(_PREFIX)),
+        *bert_head_rules(model.head, _PREFIX),
+    )
 
 
 FAMILY = Family(

@@ -2,6 +2,7 @@
 
 Five of six layers have a sliding window; they have rotary positions of their own.
 Multimodal checkpoints are served without their vision part, which changes nothing for requests without a picture.
+EmbeddingGemma (Vera et al. 2025, arXiv:2509.20354) is the same with attention in both directions, an encoder.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ _DEFAULTS = {"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 921
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     text = {**_DEFAULTS, **(text_settings(hf) if architecture == _MULTIMODAL else hf)}
     text["hidden_act"] = text.get("hidden_activation") or "gelu_pytorch_tanh"
+    Fields(text).refuse_unless("is_causal", True)
+    text["is_causal"] = not Fields(text).flag("use_bidirectional_attention", False)
     fields = Fields(with_rope_of(text, "full_attention", text.get("rope_theta") or 1000000.0))
     sliding_fields = Fields(with_rope_of(text, "sliding_attention", text.get("rope_local_base_freq") or 10000.0))
-    for name in ("use_bidirectional_attention", "attn_logit_softcapping"):
-        fields.refuse_unless(name, False)
+    fields.refuse_unless("attn_logit_softcapping", False)
     head_dim, bias = head_dim_of(fields, 256), fields.flag("attention_bias", False)
     norm = rms_norm(fields, kind="rms_from_one")
     full_rope, sliding_rope = rope_config(fields, head_dim), rope_config(sliding_fields, head_dim)
@@ -71,6 +73,8 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 def _windows(fields: Fields) -> list[int | None]:
     layers, window = fields.integer("num_hidden_layers", 26), fields.optional_integer("sliding_window", absent=4096)
+    if window is not None and not fields.flag("is_causal"):
+        window //= 2
     layer_types = fields.raw("layer_types")
     if layer_types is None:
         every = fields.integer("sliding_window_pattern", 6)

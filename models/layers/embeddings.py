@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -84,7 +86,10 @@ class Embedding(nn.Module):
     Positions, token types, norm and projection are optional.
 
     tokens: token table to share with another stack, or None to create one.
+    updates: adds the updates of adapters to the sum; see `models.lora.adapters.EmbeddingUpdates`. None without any.
     """
+
+    updates: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
 
     def __init__(self, config: EmbeddingConfig, hidden_size: int, tokens: EmbeddingTable | None = None) -> None:
         super().__init__()
@@ -102,6 +107,7 @@ class Embedding(nn.Module):
             case FairseqSinusoidalPositions(num_positions=rows, first=first):
                 self.positions = SinusoidalTable(fairseq_sinusoids(rows, width, first))
         self.token_types = EmbeddingTable(config.num_token_types, width) if config.num_token_types else None
+        self.task_types = EmbeddingTable(config.num_task_types, width) if config.num_task_types else None
         self.norm = make_norm(config.norm, width)
         self.token_norm = make_norm(config.token_norm, width)
         self.projection = None if config.width is None else Linear(width, hidden_size, bias=True)
@@ -135,6 +141,10 @@ class Embedding(nn.Module):
         if parts:
             x = ops.sum_of_rows(parts, self.scale, x)
         assert x is not None
+        if self.task_types is not None:
+            x = x + self.task_types.weight[0]
+        if self.updates is not None:
+            x = self.updates(x, token_ids, token_type_ids)
         if self.norm is not None:
             x = self.norm(x)
         return x if self.projection is None else self.projection(x)

@@ -26,8 +26,9 @@ class FeedForward(nn.Module):
     def __init__(self, config: FeedForwardConfig, hidden_size: int) -> None:
         super().__init__()
         self.config, self.activation = config, config.activation
-        self.gate = Linear(hidden_size, config.intermediate_size, config.bias) if config.gated else None
-        self.up = Linear(hidden_size, config.intermediate_size, config.bias)
+        inner_bias = config.bias if config.inner_bias is None else config.inner_bias
+        self.gate = Linear(hidden_size, config.intermediate_size, inner_bias) if config.gated else None
+        self.up = Linear(hidden_size, config.intermediate_size, inner_bias)
         self.down = Linear(config.intermediate_size, hidden_size, config.bias)
 
     def forward(self, x: Tensor) -> Tensor:

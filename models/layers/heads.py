@@ -80,24 +80,28 @@ class LanguageModel(nn.Module):
 
 
 class MaskedLanguageModel(nn.Module):
-    """Masked language model head: dense layer, activation, norm, then logits from the token table.
+    """Masked language model head: dense layer, activation, norm, then logits from the token table or its own table.
 
     token_width: width of the token table.
+    weight: [vocab, table_width], model dtype; None for a head that is tied to the token table.
     Source: Devlin et al. 2018, arXiv:1810.04805.
     """
 
     def __init__(self, config: MaskedLanguageModelHead, hidden_size: int, vocab_size: int, token_width: int) -> None:
         super().__init__()
-        self.dense = Linear(hidden_size, token_width, config.dense_bias)
+        width = config.table_width or token_width
+        self.dense = Linear(hidden_size, width, config.dense_bias)
         self.activation = ACTIVATIONS[config.activation]
-        self.norm = make_norm(config.norm, token_width)
+        self.norm = make_norm(config.norm, width)
+        self.weight = None if config.table_width is None else parameter(vocab_size, width)
         self.bias = parameter(vocab_size) if config.bias else None
 
     def forward(self, hidden: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
         """Compute logits. tokens: [vocab, token_width]. The other arguments are those of `LanguageModel.forward`."""
         assert self.norm is not None
         hidden = self.norm(self.activation(self.dense(hidden)))
-        return _float32_product(ops.DenseWeight(tokens, self.bias), hidden, out)
+        table = tokens if self.weight is None else self.weight
+        return _float32_product(ops.DenseWeight(table, self.bias), hidden, out)
 
 
 def _float32_product(weight: ops.LinearWeight, hidden: Tensor, out: Tensor | None) -> Tensor:
@@ -131,7 +135,10 @@ class _LabelHead(nn.Module):
 
 
 class Classification(_LabelHead):
-    """Sequence classification head: class logits of one token of each sequence, or of the mean of its tokens."""
+    """Sequence classification head: class logits of one token of each sequence, or of the mean of its tokens.
+
+    They can also be the mean of the class logits of all tokens.
+    """
 
     def __init__(self, config: ClassificationHead, hidden_size: int) -> None:
         super().__init__(config, config.num_labels, hidden_size)
@@ -143,18 +150,25 @@ class Classification(_LabelHead):
         hidden: [tokens, hidden], model dtype, or [batch, hidden] where the batch has `output_positions`.
         Returns [batch, num_labels], float32.
         """
+        if self.averages_logits:
+            return pool(self.label_logits(hidden), batch, "mean")
         positions = batch.output_positions or self.output_positions(batch)
         if positions is None:
             return self.label_logits(pool(hidden, batch, "mean").to(hidden.dtype))
         return self.label_logits(batch.one_of_each(hidden, positions))
 
+    @property
+    def averages_logits(self) -> bool:
+        """Whether the logits of all tokens are computed and averaged."""
+        return self.config.pool == "late"
+
     def output_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
-        """Position of the token of each sequence that is classified, or None for the mean of all tokens.
+        """Position of the token of each sequence that is classified, or None for all tokens.
 
         A sequence without such a token is classified by its first token.
         """
         match self.config.pool:
-            case "mean":
+            case "mean" | "late":
                 return None
             case "first":
                 return (0,) * len(batch.lengths)

@@ -17,7 +17,7 @@ from models.step_inputs import StepInputs
 class PerLayerEmbedding(nn.Module):
     """A small vector of each token for each layer, see `PerLayerEmbeddingConfig`.
 
-    tokens: table [rows, layers * width].
+    tokens: table [rows, layers * width], or None.
     rows: rows of the table, if the vocabulary has more tokens, which then have the first row; else None.
     forward: token ids, [tokens], int64, and embedded tokens, [tokens, hidden] -> [tokens, layers, width], model dtype.
     """
@@ -25,8 +25,9 @@ class PerLayerEmbedding(nn.Module):
     def __init__(self, config: PerLayerEmbeddingConfig, vocab_size: int, num_layers: int, hidden_size: int) -> None:
         super().__init__()
         self.width, self.num_layers = config.width, num_layers
-        self.rows = config.vocab_size if config.vocab_size < vocab_size else None
-        self.tokens = EmbeddingTable(config.vocab_size, num_layers * config.width)
+        size = config.vocab_size
+        self.rows = size if size is not None and size < vocab_size else None
+        self.tokens = None if size is None else EmbeddingTable(size, num_layers * config.width)
         self.projection = Linear(hidden_size, num_layers * config.width, bias=False)
         self._projection_scale = hidden_size**-0.5
         self.norm = make_norm(config.norm, config.width)
@@ -38,9 +39,11 @@ class PerLayerEmbedding(nn.Module):
                 raise NotTraceable("a vocabulary that is larger than its table")
             token_ids = torch.where(token_ids < self.rows, token_ids, 0)
         projected = (self.projection(x) * self._projection_scale).view(x.shape[0], self.num_layers, self.width)
+        vectors: Tensor = self.norm(projected)
+        if self.tokens is None:
+            return vectors
         rows = (self.tokens(token_ids) * self.width**0.5).view(x.shape[0], self.num_layers, self.width)
-        vectors: Tensor = (self.norm(projected) + rows) * 2**-0.5
-        return vectors
+        return (vectors + rows) * 2**-0.5
 
 
 class LayerWithInput(Layer):

@@ -19,6 +19,7 @@ from models.backends import interface as ops
 from models.config import Activation
 from models.layers.activations import activate
 from models.layers.attention import Attention
+from models.layers.embeddings import Embedding
 from models.layers.linear import Linear
 from models.tensor_memory import PRIVATE, TensorMemory
 
@@ -30,7 +31,7 @@ _MERGED = ("query", "key", "value")
 class LowRankUpdate:
     """An adapter's update of one linear, which adds `x down^T up^T` to its output.
 
-    down: [rank, in], any float dtype.
+    down: [rank, in], any float dtype. For a table, `in` counts its rows: each index selects a column.
     up: [out, rank], same dtype, already multiplied by the adapter's scale (alpha / rank).
     Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
     """
@@ -142,6 +143,10 @@ class AdapterSet:
             self._device = update.down.device
             owner_path, _, leaf = path.rpartition(".")
             owner = model.get_submodule(owner_path)
+            if isinstance(owner, Embedding):
+                owner.updates = updates_of = self._embedding_updates(owner)
+                added_bytes += updates_of.add(name, leaf, update, dtype, memory)
+                continue
             if isinstance(owner, Attention) and owner.merged is not None and leaf in _MERGED:
                 merged.setdefault(owner_path, {})[leaf] = update
                 continue
@@ -156,8 +161,47 @@ class AdapterSet:
             added_bytes += adapted.add(name, _merge(attention, parts), dtype, memory)
         return added_bytes
 
+    def _embedding_updates(self, embedding: Embedding) -> EmbeddingUpdates:
+        return embedding.updates if isinstance(embedding.updates, EmbeddingUpdates) else EmbeddingUpdates(self)
+
     def _adapt(self, base: ops.LinearWeight) -> AdaptedWeight:
         return base if isinstance(base, AdaptedWeight) else AdaptedWeight(base, self)
+
+
+class EmbeddingUpdates:
+    """Low-rank updates of the tables of an embedding, added to the rows of the sequences that use them.
+
+    A row of an adapted table grows by `up @ down[:, index]`.
+    """
+
+    def __init__(self, adapters: AdapterSet) -> None:
+        self._adapters = adapters
+        self._updates: dict[str, dict[str, tuple[Tensor, ops.LinearWeight]]] = {}
+
+    def add(self, name: str, table: str, update: LowRankUpdate, dtype: torch.dtype, memory: TensorMemory) -> int:
+        """Add the update of an adapter to a table, `tokens` or `token_types`. Returns its memory in bytes."""
+        packer = ops.packer(dtype, update.up.device, memory=memory) or ops.DenseWeight
+        rows, up = update.down.T.to(dtype).contiguous(), packer(update.up.to(dtype).contiguous(), None)
+        self._updates.setdefault(name, {})[table] = rows, up
+        return rows.nbytes + up.nbytes
+
+    def __call__(self, x: Tensor, token_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        """Add the updates of the current forward pass to the sum of the tables' rows, in place.
+
+        x: [tokens, width], model dtype. token_ids: [tokens], int64. token_type_ids: the same, or None for all 0.
+        """
+        rows = self._adapters.rows
+        selection = None if rows is None else rows.select(frozenset(self._updates))
+        if selection is None:
+            return x
+        for name, part in selection.parts:
+            chosen = part if isinstance(selection.rows, slice) else selection.rows[part]
+            for table, (factors, up) in self._updates[name].items():
+                ids = token_ids if table == "tokens" else token_type_ids
+                if ids is None or len(factors) == 1:
+                    ids = torch.zeros_like(token_ids)
+                x[chosen] += up.multiply(factors[ids[chosen]])
+        return x
 
 
 class AdaptedWeight:

@@ -14,24 +14,31 @@ import torch
 from torch import Tensor, nn
 
 from models.config import ConfigError
+from models.families.shared.fields import Fields
+from models.layers.embeddings import Embedding, EmbeddingTable
 from models.layers.linear import Linear
 from models.lora.adapters import LowRankUpdate
-from models.lora.config import LoraConfig
+from models.lora.config import ALL_LINEAR, LoraConfig
 from models.transformer import Transformer
 from weights.finite import is_finite
-from weights.read import StoredTensor, WeightsError, open_safetensors
+from weights.own_adapters import adapter_names
+from weights.read import StoredTensor, WeightsError, open_checkpoint, open_safetensors
 from weights.rules import Rule, first_match, transpose
 
 WEIGHTS = "adapter_model.safetensors"
-_NAME = re.compile(r"base_model\.model\.(.+)\.lora_(A|B)\.weight")
+_NAME = re.compile(r"base_model\.model\.(.+)\.lora_(?:(A|B)\.weight|embedding_(A|B))")
+_OWN_NAME = re.compile(r"(.+)\.parametrizations\.weight\.0\.lora_(A|B)")
+_OWN_SETTINGS = ("lora_rank", "lora_alpha")
+_EMBEDDING = "encoder.embedding."
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def adaptable(model: Transformer) -> dict[str, tuple[int, int]]:
-    """Shape [out, in] of each linear that an adapter may change, by its path. Call before the weights are packed.
+    """Shape [out, in] of each linear and table that an adapter may change, by path. Call before the weights are packed.
 
     An adaptable linear is applied to the tokens of a step in their order, or to one row per sequence. Modules list
-    their other children in `unadaptable`.
+    their other children in `unadaptable`. Tables of tokens and token types, [width, rows] here, are adaptable in an
+    encoder without a head, where nothing else reads them.
     """
     shapes: dict[str, tuple[int, int]] = {}
     seen: set[nn.Module] = set()
@@ -46,6 +53,12 @@ def adaptable(model: Transformer) -> dict[str, tuple[int, int]]:
                 visit(child, f"{path}.{name}" if path else name)
 
     visit(model, "")
+    embedding = None if model.encoder is None else model.encoder.embedding
+    if model.head is None and model.decoder is None and isinstance(embedding, Embedding) and embedding.scale == 1:
+        for leaf in ("tokens", "token_types"):
+            table = getattr(embedding, leaf)
+            if type(table) is EmbeddingTable:
+                shapes[_EMBEDDING + leaf] = (table.weight.shape[1], table.weight.shape[0])
     return shapes
 
 
@@ -79,7 +92,9 @@ def read_lora(
                 )
             for path, update in _updates(module, down, up, config, rules, device).items():
                 if path not in linears:
-                    raise ConfigError(f"{module!r} is not a linear layer of the base model that can be adapted")
+                    raise ConfigError(
+                        f"{module!r} is not a linear layer or table of the base model that can be adapted"
+                    )
                 shape = (len(update.up), update.down.shape[1])
                 if shape != linears[path]:
                     raise ConfigError(
@@ -90,7 +105,53 @@ def read_lora(
                 updates[path] = update
     if not updates:
         raise ConfigError(f"{WEIGHTS!r} changes nothing in this model")
-    _refuse_missing(config, rules, base_names, {path for path in linears if not path.startswith("head.")}, updates)
+    # `all-linear` does not include tables.
+    optional = ("head.", _EMBEDDING) if config.targets == ALL_LINEAR else ("head.",)
+    _refuse_missing(config, rules, base_names, {path for path in linears if not path.startswith(optional)}, updates)
+    return updates
+
+
+def read_own_lora(
+    checkpoint: Path,
+    name: str,
+    hf: Mapping[str, Any],
+    rules: Sequence[Rule],
+    linears: Mapping[str, tuple[int, int]],
+    device: torch.device,
+) -> dict[str, LowRankUpdate]:
+    """Read an adapter that a checkpoint holds beside its weights (see `weights.own_adapters`), by path, float32.
+
+    checkpoint: directory of the model. name: name of the adapter. hf: contents of `config.json`.
+    rules, linears, device: as in `read_lora`.
+
+    Raises ConfigError or WeightsError for tensors that are missing or of other shapes than in the model.
+    """
+    index, fields = adapter_names(hf).index(name), Fields({key: hf[key] for key in _OWN_SETTINGS if key in hf})
+    rank, scale = fields.integer("lora_rank", 4), fields.number("lora_alpha", 1) / fields.integer("lora_rank", 4)
+    updates: dict[str, LowRankUpdate] = {}
+    with open_checkpoint(checkpoint) as stored:
+        factors: dict[str, dict[str, StoredTensor]] = {}
+        for tensor_name, tensor in stored.items():
+            match = _OWN_NAME.fullmatch(tensor_name)
+            if match is not None and isinstance(tensor, StoredTensor):
+                factors.setdefault(match[1], {})[match[2]] = tensor
+        for module, pair in factors.items():
+            match_of = first_match(rules, f"{module}.weight")
+            if len(pair) != 2 or match_of is None or any(one.shape[0] <= index for one in pair.values()):
+                raise ConfigError(f"{module!r} lacks the factors of {name!r}")
+            rule, paths = match_of
+            down, up = (pair[side].read()[index].to(device, torch.float32) for side in "AB")
+            if any(path.startswith(_EMBEDDING) for path in paths):
+                down, up = down.T, up.T
+            parts = rule.change(up * scale) if paths else ()
+            for path, part in zip((one.removesuffix(".weight") for one in paths), parts, strict=True):
+                if path not in linears or (len(part), down.shape[1]) != linears[path] or len(down) != rank:
+                    raise ConfigError(f"{module!r} has factors of other shapes than the model")
+                if not (is_finite(down) and is_finite(part)):
+                    raise WeightsError(f"{module!r} contains NaN or infinity")
+                updates[path] = LowRankUpdate(down.clone(), part.clone())
+    if not updates:
+        raise ConfigError(f"the checkpoint has no tensors of the adapter {name!r}")
     return updates
 
 
@@ -100,10 +161,12 @@ def _modules(stored: Mapping[str, StoredTensor]) -> dict[str, tuple[StoredTensor
     for name, tensor in stored.items():
         match = _NAME.fullmatch(name)
         if match is None:
-            raise ConfigError(f"tensor {name!r} is not supported; only lora_A and lora_B of linear layers are")
+            raise ConfigError(
+                f"tensor {name!r} is not supported; only lora_A and lora_B of linear layers and tables are"
+            )
         if tensor.dtype not in _FLOATS or len(tensor.shape) != 2:
             raise ConfigError(f"tensor {name!r} is not a matrix of floating-point numbers")
-        found.setdefault(match[1], {})[match[2]] = tensor
+        found.setdefault(match[1], {})[match[2] or match[3]] = tensor
     for module, factors in found.items():
         if len(factors) != 2:
             raise ConfigError(f"{module!r} has only one of the two tensors lora_A and lora_B")

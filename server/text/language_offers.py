@@ -17,6 +17,7 @@ PAIR_FAMILIES = frozenset({"marian", "triptych"})
 """Values of `model_type` whose checkpoints translate one pair of languages, which they may not name."""
 _OPUS_NAME = re.compile(r"opus-mt-(?:tc-(?:[a-z]+-)*?(?:base|big|tiny)-|tc-)?([\w+]+)-([\w+]+)$")
 _PAIR = re.compile(r"(\w+(?:\+\w+)*)-(\w+(?:\+\w+)*)")
+_TARGET_TOKEN = re.compile(r"<2([A-Za-z_-]+)>")
 _TASK = re.compile(r"translation_(\w+)_to_(\w+)")
 
 
@@ -77,6 +78,21 @@ def task_offers(config: Mapping[str, Any]) -> list[Offer]:
         source, target = parse_language(match[1]), parse_language(match[2])
         if source and target:
             offers.append(Offer((Source(match[1], source, prefix),), (Target(match[2], target),)))
+    return offers
+
+
+def target_token_offers(tokenizer: Tokenizer) -> list[Offer]:
+    """Translations from any language to each language with a token `<2de>`, which precedes the source text (MADLAD).
+
+    Source: Kudugunta et al. 2023, arXiv:2309.04662. The prefix is part of the text, as in the published examples.
+    """
+    offers = []
+    for token_id in range(tokenizer.vocab_size):
+        match = _TARGET_TOKEN.fullmatch(tokenizer.id_to_token(token_id) or "")
+        language = None if match is None else parse_language(match[1])
+        if match is not None and language is not None:
+            source = Source(None, None, prefix=f"{match[0]} ")
+            offers.append(Offer((source,), (Target(match[1], language),)))
     return offers
 
 

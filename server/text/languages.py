@@ -4,6 +4,7 @@
   with several target languages has a token for each (`>>fra<<`), which precedes the source text.
 - T5 and others: the prefixes in `config.json` (`task_specific_params`, `translation_en_to_fr`). A T5 without them takes
   languages by name: `translate English to French: ` (Raffel et al. 2020, arXiv:1910.10683, appendix D).
+- MADLAD, which is a T5: to each language with a token `<2de>`, which precedes the source text.
 - mBART, mBART-50, NLLB and M2M100: from each language with a token to each other one (`fairseq`).
 - BART without prefixes: none.
 """
@@ -23,6 +24,7 @@ from server.text.language_offers import (
     Target,
     fairseq_offers,
     marian_offers,
+    target_token_offers,
     task_offers,
 )
 from server.text.tokenizer import Tokenizer
@@ -95,6 +97,8 @@ class TranslationLanguages:
         if family in ("mbart", "m2m_100"):
             return cls(fairseq_offers(directory, config, tokenizer))
         offers = task_offers(config)
+        if family == "t5" and not offers:
+            offers = target_token_offers(tokenizer)
         return cls(offers, by_name=family == "t5" and not offers)
 
     @property

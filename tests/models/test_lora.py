@@ -149,7 +149,8 @@ def with_magnitudes(tensors) -> None:
 
 
 def with_embeddings(tensors) -> None:
-    tensors["base_model.model.model.embed_tokens.lora_embedding_A"] = torch.zeros(4, 97)
+    name = "base_model.model.model.embed_tokens.lora_embedding_{}"
+    tensors[name.format("A")], tensors[name.format("B")] = torch.zeros(4, 97), torch.zeros(32, 4)
 
 
 def with_a_saved_module(tensors) -> None:
@@ -185,11 +186,19 @@ def with_output_head(tensors) -> None:
         (with_another_rank, {}, "has ranks 5 and 5; adapter_config.json says 4"),
         (with_integers, {}, "not a matrix of floating-point numbers"),
         (with_magnitudes, {}, "lora_magnitude_vector' is not supported"),
-        (with_embeddings, {}, "lora_embedding_A' is not supported"),
+        (with_embeddings, EVERYWHERE, "embed_tokens' is not a linear layer or table of the base model"),
         (with_a_saved_module, {}, "'base_model.model.lm_head.weight' is not supported"),
-        (with_a_third_layer, EVERYWHERE, "'model.layers.2.mlp.up_proj' is not a linear layer of the base model"),
+        (
+            with_a_third_layer,
+            EVERYWHERE,
+            "'model.layers.2.mlp.up_proj' is not a linear layer or table of the base model",
+        ),
         (with_a_norm, EVERYWHERE, "the base model has no module 'model.layers.1.up_proj'"),
-        (with_output_head, EVERYWHERE, "'lm_head' is not a linear layer of the base model that can be adapted"),
+        (
+            with_output_head,
+            EVERYWHERE,
+            "'lm_head' is not a linear layer or table of the base model that can be adapted",
+        ),
         (with_output_head, {}, "'lm_head', which adapter_config.json does not list as a target"),
         (None, {"target_modules": ["q_proj"]}, "does not list as a target"),
         (None, {"rank_pattern": {"up_proj": 8}}, "has ranks 4 and 4; adapter_config.json says 8"),
@@ -247,7 +256,7 @@ def test_linear_that_is_not_applied_to_token_rows_is_refused(kind, tmp_path):
     config = getattr(transformers, architecture).config_class(**SHARED, **settings)
     base = save(tmp_path / "base", config, architecture)
     save_adapter(base, tmp_path / "tone", 1, target_modules=[name])
-    with pytest.raises(ConfigError, match="is not a linear layer of the base model that can be adapted"):
+    with pytest.raises(ConfigError, match="is not a linear layer or table of the base model that can be adapted"):
         load_model(tmp_path / "base", torch.float32, CPU, adapters={"tone": tmp_path / "tone"})
 
 

@@ -15,6 +15,7 @@ PUBLISHED = {
     "falcon": ("tiiuae/falcon-7b", "falcon", "Falcon"),
     "deepseek_v2": ("deepseek-ai/DeepSeek-V2-Lite", "deepseek", "DeepseekV2"),
     "deepseek_v3": ("deepseek-ai/DeepSeek-V3", "deepseek", "DeepseekV3"),
+    "eurobert": ("EuroBERT/EuroBERT-210m", "eurobert", "EuroBert"),
     "phimoe": ("microsoft/Phi-3.5-MoE-instruct", "phimoe", "PhiMoE"),
 }
 

@@ -40,6 +40,7 @@ HARMLESS = {
     "blenderbot": "encoder_no_repeat_ngram_size",
     "bloom": "slow_but_exact pretraining_tp",
     "camembert": "tie_word_embeddings",
+    "data2vec-text": "tie_word_embeddings",
     "deberta": "tie_word_embeddings legacy relative_attention max_relative_positions",
     "deberta-v2": "tie_word_embeddings legacy relative_attention max_relative_positions",
     "deepseek_v2": "n_group topk_group pretraining_tp head_dim qk_head_dim intermediate_size",
@@ -47,6 +48,9 @@ HARMLESS = {
     "distilbert": "tie_word_embeddings sinusoidal_pos_embds",
     "electra": "tie_word_embeddings",
     "ernie4_5_moe": "moe_layer_end_index",
+    "ernie": "tie_word_embeddings task_type_vocab_size",
+    "embedding_gemma2": "audio_config vision_config",
+    "eurobert": "pretraining_tp tie_word_embeddings",
     "exaone4": "sliding_window_pattern",
     "falcon": "num_kv_heads num_ln_in_parallel_attn",
     "gemma3": "mm_tokens_per_image",
@@ -68,29 +72,39 @@ HARMLESS = {
     "use_mamba_kernels",
     "qwen3_next": "intermediate_size",
     "gpt_bigcode": "attention_softmax_in_fp32 scale_attention_softmax_in_fp32 num_key_value_heads",
+    "gte": "tie_word_embeddings",
     "hunyuan_v1_dense": "pretraining_tp eod_token_id",
+    "jina_embeddings_v3": "tie_word_embeddings",
     "llama": "pretraining_tp",
     "llama4_text": "interleave_moe_layer_step no_rope_layer_interval intermediate_size_mlp",
     "longformer": "tie_word_embeddings onnx_export",
     "longt5": "global_block_size",
     "marian": "decoder_vocab_size",
     "mistral4": "pretraining_tp head_dim qk_head_dim intermediate_size",
+    "megatron-bert": "tie_word_embeddings",
     "modernbert": "tie_word_embeddings decoder_bias deterministic_flash_attn local_attention",
     "modernbert-decoder": "local_attention",
     "mpnet": "tie_word_embeddings",
     "mpt": "embedding_fraction learned_pos_emb",
     "mt5": "tie_word_embeddings",
+    "new": "tie_word_embeddings",
     "phi3": "original_max_position_embeddings",
     "phimoe": "input_jitter_noise",
     "qwen2": "max_window_layers sliding_window use_sliding_window",
     "qwen2_moe": "max_window_layers sliding_window intermediate_size",
     "qwen3": "max_window_layers sliding_window use_sliding_window",
     "qwen3_moe": "sliding_window use_sliding_window intermediate_size",
+    "rembert": "tie_word_embeddings output_embedding_size",
     "roberta": "tie_word_embeddings",
+    "roberta-prelayernorm": "tie_word_embeddings",
+    "roformer": "tie_word_embeddings",
     "seed_oss": "pretraining_tp residual_dropout",
     "smollm3": "no_rope_layer_interval sliding_window use_sliding_window pretraining_tp",
+    "squeezebert": "tie_word_embeddings post_attention_groups",
+    "t5gemma": "vocab_size",
     "whisper": "apply_spec_augment median_filter_width suppress_tokens use_weighted_layer_sum",
     "xlm-roberta": "tie_word_embeddings",
+    "xlm-roberta-xl": "tie_word_embeddings",
 }
 """Settings that families may ignore: alone, they change no result of the first architecture of the family.
 
@@ -111,6 +125,8 @@ def settings(kind: str) -> dict[str, Any]:
     """The `config.json` that transformers writes for a family, with all defaults."""
     if kind == "triptych":
         return native("TriptychForCausalLM")
+    if kind == "new":
+        return {**settings("gte"), "model_type": kind}
     return {**transformers.AutoConfig.for_model(kind, **NEEDED.get(kind, {})).to_dict(), "architectures": None}
 
 

@@ -17,7 +17,10 @@ from transformers import (
     MBartConfig,
     MT5Config,
     PegasusConfig,
+    PLBartConfig,
     T5Config,
+    T5GemmaConfig,
+    T5GemmaModuleConfig,
     UMT5Config,
 )
 
@@ -60,6 +63,28 @@ _LED = {
 }
 
 
+_T5GEMMA = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "query_pre_attn_scalar": 10,
+    "sliding_window": 4,
+    "attn_logit_softcapping": 3.0,
+    "pad_token_id": 88,
+    "bos_token_id": 2,
+}
+
+
+def _t5gemma(encoder: dict, decoder: dict, **settings) -> T5GemmaConfig:
+    stacks = {"encoder": encoder, "decoder": decoder}
+    modules = {name: T5GemmaModuleConfig(**{**_T5GEMMA, **changes}) for name, changes in stacks.items()}
+    return T5GemmaConfig(**modules, vocab_size=VOCAB, **settings)
+
+
 def _own_logits(model) -> None:
     model.lm_head.weight = nn.Parameter(0.2 * torch.randn(VOCAB, 32))
 
@@ -92,6 +117,26 @@ CASES = {
             **{**_BART, "encoder_layers": 3, "decoder_layers": 1, "decoder_attention_heads": 2},
             scale_embedding=True,
             activation_function="relu",
+        ),
+        None,
+    ),
+    "plbart": ("PLBartForConditionalGeneration", PLBartConfig(**_BART), None),
+    "plbart-unscaled-relu": (
+        "PLBartForConditionalGeneration",
+        PLBartConfig(**_UNLIKE, scale_embedding=False, activation_function="relu"),
+        None,
+    ),
+    "t5gemma": ("T5GemmaForConditionalGeneration", _t5gemma({}, {}), None),
+    "t5gemma-untied-deeper-encoder": (
+        "T5GemmaForConditionalGeneration",
+        _t5gemma(
+            {
+                "num_hidden_layers": 4,
+                "sliding_window": 2,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 90.0},
+            },
+            {"num_hidden_layers": 2, "num_key_value_heads": 1, "final_logit_softcapping": None},
+            tie_word_embeddings=False,
         ),
         None,
     ),
@@ -264,7 +309,7 @@ def test_greedy_text(pair):
 def test_half_precision_is_close_to_float32(pair, device, dtype, bound):
     """Mean error relative to the standard deviation of the float32 logits. The errors of two stacks add up."""
     oracle, loaded, directory = pair
-    if loaded.family in ("t5", "mt5", "umt5", "longt5") and dtype == torch.float16:
+    if loaded.family in ("t5", "mt5", "umt5", "longt5", "t5gemma") and dtype == torch.float16:
         with pytest.raises(ConfigError, match="float16"):
             load(directory, device, dtype)
         return
@@ -289,11 +334,12 @@ def test_bart_classifies_by_its_decoder(tmp_path, device, scaled):
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", [MBartConfig, PLBartConfig], ids=lambda kind: kind.model_type)
 @pytest.mark.parametrize("ends", [[2, 9], [2, 2, 9], [9, 5, 2]], ids=["mbart", "twice", "mbart-50"])
-def test_mbart_classifies_by_its_last_end_token(tmp_path, device, ends):
+def test_mbart_classifies_by_its_last_end_token(tmp_path, device, ends, kind):
     """mBART texts end with a language token, with which the decoder starts; mBART-50 texts begin with it."""
-    config = MBartConfig(**_BART, num_labels=4, scale_embedding=len(ends) == 2)
-    oracle = save(tmp_path, config, "MBartForSequenceClassification").to(device)
+    config = kind(**_BART, num_labels=4, scale_embedding=len(ends) == 2)
+    oracle = save(tmp_path, config, kind.__name__.replace("Config", "ForSequenceClassification")).to(device)
     loaded = load(tmp_path, device)
     texts = [[*text, *ends] for text in random_ids(VOCAB, (3, 17, 8, 3, 1))]
     batch = encoder_batch(texts, device)
@@ -318,7 +364,7 @@ def test_t5_encoder_alone(tmp_path, device, kind):
 
 @pytest.mark.parametrize(
     "kind",
-    [BartConfig, MBartConfig, M2M100Config, PegasusConfig, BlenderbotConfig, BlenderbotSmallConfig],
+    [BartConfig, PLBartConfig, MBartConfig, M2M100Config, PegasusConfig, BlenderbotConfig, BlenderbotSmallConfig],
     ids=lambda kind: kind.model_type,
 )
 def test_checkpoint_without_head(tmp_path, device, kind):

@@ -161,6 +161,28 @@ def test_t5_without_prefixes_takes_languages_by_name(tmp_path: Path):
             languages.match(*pair)
 
 
+def test_madlad_translates_from_any_language_to_those_with_a_token(tmp_path: Path):
+    directory = checkpoints.write_t5(tmp_path)
+    path = directory / "tokenizer_config.json"
+    tokens = {"9000": "<2de>", "9001": "<2zh_Latn>", "9002": "<2translit>", "9003": "<2>"}
+    added = {index: {"content": token} for index, token in tokens.items()}
+    settings = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(
+        json.dumps({**settings, "added_tokens_decoder": {**settings.get("added_tokens_decoder", {}), **added}})
+    )
+    tokenizer = load_tokenizer(directory)
+    languages = TranslationLanguages.from_checkpoint(directory, "t5", tokenizer)
+    assert languages.pairs() == [("mul", "de"), ("mul", "zh_Latn")]
+    prompt = languages.match("fr", "de")
+    assert (prompt.prefix, prompt.source_lang, prompt.target_lang) == ("<2de> ", None, "de")
+    assert languages.match(None, "zh-Latn").prefix == "<2zh_Latn> "
+    assert languages.sources("de") is None
+    with pytest.raises(UnknownPair, match="mul-de"):
+        languages.match("de", "fr")
+    with pytest.raises(UnknownPair, match="`target_lang` is required"):
+        languages.match("fr", None)
+
+
 def test_bart_offers_only_the_prefixes_of_its_configuration(tmp_path: Path):
     directory = checkpoints.write_byte_level(tmp_path, "roberta")
     tokenizer = load_tokenizer(directory)

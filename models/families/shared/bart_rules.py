@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from weights.rules import Drop, Rename, Rule
+from models.config import ModelConfig
+from weights.rules import Drop, Rename, Rule, Slice
 
 TOKENS = "encoder.embedding.tokens.weight"
 PREFIX = r"(?:model\.)?"
@@ -51,6 +52,18 @@ def head_rules() -> tuple[Rule, ...]:
         Rename(r"classification_head\.dense" + _LINEAR, r"head.dense.\1"),
         Rename(r"(?:classification_head\.out_proj|qa_outputs)" + _LINEAR, r"head.output.\1"),
         Drop(rf"{PREFIX}(?:encoder|decoder)\.version"),
+    )
+
+
+def post_norm_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    """Rules for all tensors of a checkpoint with the layout of BART: post-norm, with learned positions from row 2."""
+    stack = rf"{PREFIX}(encoder|decoder)\."
+    return (
+        *token_rules(),
+        Slice(stack + r"embed_positions\.weight", r"\1.embedding.positions.weight", start=2),
+        Rename(stack + r"layernorm_embedding\.(weight|bias)", r"\1.embedding.norm.\2"),
+        *layer_rules(),
+        *head_rules(),
     )
 
 

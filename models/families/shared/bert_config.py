@@ -69,13 +69,15 @@ def bert_embedding(
     token_types: bool = True,
     width: int | None = None,
     scale: float = 1.0,
+    norm: bool = True,
 ) -> EmbeddingConfig:
-    """Token, position and token type embeddings with a norm.
+    """Token, position and token type embeddings.
 
     first_position: number of leading rows of the position table that are never used.
     token_types: whether there are token types.
     width: width of the tables, if a linear layer projects them to the hidden size.
     scale: factor of the token embeddings.
+    norm: whether a norm follows the sum.
     """
     return EmbeddingConfig(
         fields.integer("vocab_size"),
@@ -84,7 +86,7 @@ def bert_embedding(
             fields.integer("max_position_embeddings", least=first_position + 1) - first_position
         ),
         num_token_types=fields.integer("type_vocab_size") if token_types else 0,
-        norm=bert_norm(fields),
+        norm=bert_norm(fields) if norm else None,
         width=width,
     )
 
@@ -98,6 +100,13 @@ def bert_attention(fields: Fields, *, qkv_bias: bool = True) -> AttentionConfig:
 def bert_layers(fields: Fields, attention: AttentionConfig | None = None) -> tuple[LayerConfig, ...]:
     """All layers of an encoder with equal layers. attention: None for `bert_attention`."""
     layer = bert_layer(fields, attention or bert_attention(fields))
+    return (layer,) * fields.integer("num_hidden_layers")
+
+
+def pre_norm_layers(fields: Fields) -> tuple[LayerConfig, ...]:
+    """All layers of an encoder with a norm before each sublayer."""
+    norms = NormSlots(input=bert_norm(fields))
+    layer = LayerConfig(bert_attention(fields), norms, bert_feed_forward(fields), norms)
     return (layer,) * fields.integer("num_hidden_layers")
 
 
@@ -136,14 +145,17 @@ def bert_model(
     *,
     score_bias: BucketBiasConfig | None = None,
     sharing: Sequence[int] = (),
+    final_norm: NormConfig | None = None,
 ) -> ModelConfig:
-    """An encoder with a head. score_bias, sharing: see `StackConfig`."""
+    """An encoder with a head. score_bias, sharing, final_norm: see `StackConfig`."""
     assert isinstance(embedding.positions, LearnedPositions)
     return ModelConfig(
         fields.integer("hidden_size"),
         embedding.vocab_size,
         head,
-        encoder=StackConfig(embedding, tuple(layers), score_bias=score_bias, sharing=tuple(sharing)),
+        encoder=StackConfig(
+            embedding, tuple(layers), final_norm=final_norm, score_bias=score_bias, sharing=tuple(sharing)
+        ),
         max_positions=embedding.positions.num_positions,
     )
 
@@ -184,15 +196,19 @@ def encoder_head(
     masked: the head of `...ForMaskedLM`.
     dense: activation of the dense layer of the classification head.
     token_dense: settings of the dense layer in heads that classify each token; empty for no dense layer.
-    Raises ConfigError for a masked language model whose logits are not tied to the token embeddings, and for question
-    answering with a number of labels other than two (start and end).
+    Raises ConfigError for a masked language model whose logits are tied to the token embeddings although `masked` has
+    its own table, or the other way round, and for question answering with a number of labels other than two (start and
+    end).
     """
-    match architecture.partition("For")[2]:
+    match "" if architecture.endswith("Model") else architecture.rpartition("For")[2]:
         case "":
             return PoolingHead()
         case "MaskedLM" | "PreTraining":
-            if not fields.flag("tie_word_embeddings", True):
-                raise ConfigError("'tie_word_embeddings': false is not supported for masked language models")
+            own_table = masked.table_width is not None
+            if fields.flag("tie_word_embeddings", not own_table) == own_table:
+                raise ConfigError(
+                    f"'tie_word_embeddings': {str(own_table).lower()} is not supported for these masked language models"
+                )
             return masked
         case "TokenClassification":
             return TokenClassificationHead(fields.labels(), **token_dense)

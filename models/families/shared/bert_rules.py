@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Literal
 
 from models.config import (
     ClassificationHead,
@@ -48,18 +49,19 @@ def embedding_rules(embeddings: str, first_position: int = 0) -> tuple[Rule, ...
     )
 
 
-def layer_rules(names: Mapping[str, str]) -> tuple[Rule, ...]:
+def layer_rules(names: Mapping[str, str], norms: Literal["input", "residual"] = "residual") -> tuple[Rule, ...]:
     """Rules for the tensors of the layers.
 
     names: regular expressions for `query`, `key`, `value`, `output`, `attention_norm`, `up`, `down` and
         `feed_forward_norm`. Each has one group, the number of the layer.
+    norms: slot of the norms.
     """
     layer = r"encoder.layers.\1"
     return (
         *(linear(names[part], f"{layer}.attention.{part}") for part in ("query", "key", "value", "output")),
         *(linear(names[part], f"{layer}.feed_forward.{part}") for part in ("up", "down")),
-        *norm(names["attention_norm"], f"{layer}.attention_norms.residual"),
-        *norm(names["feed_forward_norm"], f"{layer}.feed_forward_norms.residual"),
+        *norm(names["attention_norm"], f"{layer}.attention_norms.{norms}"),
+        *norm(names["feed_forward_norm"], f"{layer}.feed_forward_norms.{norms}"),
     )
 
 
@@ -95,6 +97,21 @@ def output_rules(head: HeadConfig) -> tuple[Rule, ...]:
             return (linear("qa_outputs", "head.output"),)
         case _:
             return ()
+
+
+def bert_head_rules(head: HeadConfig, prefix: str) -> tuple[Rule, ...]:
+    """Rules for all heads of BERT, including its pooler. prefix: of the encoder's names."""
+    pooler, words = rf"{prefix}pooler\.dense", r"cls\.predictions"
+    match head:
+        case ClassificationHead():
+            return (linear(pooler, "head.dense"), linear("classifier", "head.output"))
+        case MaskedLanguageModelHead():
+            return (
+                *masked_rules(rf"{words}\.transform\.dense", rf"{words}\.transform\.LayerNorm", words),
+                Drop(rf"{pooler}\..*|cls\.seq_relationship\..*"),
+            )
+        case _:
+            return (*output_rules(head), Drop(rf"{pooler}\..*|cls\..*"))
 
 
 def roberta_class_rules() -> tuple[Rule, ...]:

@@ -3,6 +3,8 @@
 In transformers these other heads are the same in every family: one matrix after the layers. Sequence classification
 applies `score` to the last token that is not padding. The others apply `score`, `classifier` or `qa_outputs` to every
 token.
+
+A model whose attention is not causal is an encoder. It has no next token, and therefore only these other heads.
 """
 
 from __future__ import annotations
@@ -92,9 +94,15 @@ def decoder_family(
         return ClassificationHead(fields.labels(), dense=None, pool=where, bias=False, pad_token_id=pad)
 
     def config_of(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-        if architecture not in heads:
-            return config(hf, architecture)
-        return replace(config(hf, generating[0]), head=head(hf, architecture))
+        model = config(hf, generating[0] if architecture in heads else architecture)
+        if model.decoder is not None:
+            Fields({"is_causal": hf.get("is_causal")}).refuse_unless("is_causal", True)
+        elif architecture not in heads:
+            raise ConfigError(
+                f"{architecture!r} generates text, which needs causal attention ('is_causal' true, "
+                f"'use_bidirectional_attention' false); otherwise only {', '.join(heads)} are supported"
+            )
+        return model if architecture not in heads else replace(model, head=head(hf, architecture))
 
     def rules_of(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
         if architecture not in heads:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from models.config import ModelConfig
+from models.families.shared.published_code import PublishedCode
 from weights.rules import Rule
 
 Task = Literal[
@@ -43,6 +44,7 @@ class Family:
     refused_dtypes: dtypes that give wrong numbers in this family, with the reason.
     body: architecture without a head. A sentence-transformers checkpoint is loaded as this architecture. None if every
         architecture can be loaded as it is.
+    published_as: published code of the family whose checkpoints have another `model_type`, by that `model_type`.
     """
 
     name: str
@@ -55,3 +57,4 @@ class Family:
     tied_if_absent: Mapping[str, str] = field(default_factory=dict)
     refused_dtypes: Mapping[str, str] = field(default_factory=dict)
     body: str | None = None
+    published_as: Mapping[str, PublishedCode] = field(default_factory=dict)

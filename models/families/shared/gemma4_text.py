@@ -66,8 +66,9 @@ def gemma4_config(
     vocab = fields.integer("vocab_size")
     per_layer = None
     if input_width is not None:
-        per_layer = PerLayerEmbeddingConfig(fields.integer("vocab_size_per_layer_input", 262144), input_width, norm)
-        if per_layer.vocab_size < vocab:
+        rows = fields.integer("vocab_size_per_layer_input", 262144)
+        per_layer = PerLayerEmbeddingConfig(rows, input_width, norm)
+        if rows < vocab:
             raise ConfigError(f"'vocab_size_per_layer_input' must be at least the vocabulary of {vocab} tokens")
     windows = _windows(fields, window)
     attentions = _attentions(fields, text, norm, windows)
@@ -130,8 +131,10 @@ def _windows(fields: Fields, default: int) -> list[int | None]:
 def _attentions(
     fields: Fields, text: Mapping[str, Any], norm: NormConfig, windows: Sequence[int | None]
 ) -> list[AttentionConfig]:
-    shapes, bias = _head_shapes(fields, windows), fields.flag("attention_bias", False)
+    kv_heads, bias = fields.integer("num_key_value_heads", 4), fields.flag("attention_bias", False)
     same_values = fields.flag("attention_k_eq_v", False)
+    full_heads = fields.integer("num_global_key_value_heads", kv_heads) if same_values else kv_heads
+    shapes = head_shapes(fields, windows, full_heads)
     sources = key_value_layers(windows, fields.integer("num_kv_shared_layers", 0, least=0))
     attentions: list[AttentionConfig] = []
     for window, (head_dim, num_kv_heads), source in zip(windows, shapes, sources, strict=True):
@@ -169,17 +172,18 @@ def _rope(text: Mapping[str, Any], head_dim: int, is_full: bool) -> RopeConfig:
     return rope_config(Fields(with_rope_of(settings, kind, theta)), head_dim)
 
 
-def _head_shapes(fields: Fields, windows: Sequence[int | None]) -> list[tuple[int, int]]:
+def head_shapes(fields: Fields, windows: Sequence[int | None], full_heads: int) -> list[tuple[int, int]]:
     """Width and number of the key-value heads of each layer.
 
     Published files name those of layers with full attention; transformers 5 writes the settings that differ, by layer.
+
+    windows: window of each layer, None for full attention.
+    full_heads: key-value heads of layers with full attention in published files.
     """
     head_dim, kv_heads = fields.integer("head_dim", 256), fields.integer("num_key_value_heads", 4)
     by_layer = fields.raw("per_layer_config")
     if by_layer is None:
-        full_dim, full_heads = fields.integer("global_head_dim", 512), kv_heads
-        if fields.flag("attention_k_eq_v", False):
-            full_heads = fields.integer("num_global_key_value_heads", kv_heads)
+        full_dim = fields.integer("global_head_dim", 512)
         return [(full_dim, full_heads) if window is None else (head_dim, kv_heads) for window in windows]
     shapes = [(head_dim, kv_heads)] * len(windows)
     if not isinstance(by_layer, dict):

@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-_FOR_TEXTS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+_FOR_TEXTS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
+_MODELS = ("Model", "PreTrainedModel", "ForPreTraining", "ForMaskedLM", "ForCausalLM", *_FOR_TEXTS)
 
 
 @dataclass(frozen=True)
@@ -18,13 +19,16 @@ class PublishedCode:
     """Where the code was published and how its classes are named.
 
     publisher: the organisation that owns the repositories.
-    file: name of the files, `configuration_<file>.py` and `modeling_<file>.py`.
+    file: name of the files, `configuration_<file>.py` and `modeling_<file>.py`; empty for `configuration.py` and
+        `modeling.py`.
     stem: start of the class names.
+    others: further classes of this code, each as `<file>.<class>`.
     """
 
     publisher: str
     file: str
     stem: str
+    others: tuple[str, ...] = ()
 
     def is_all_of(self, auto_map: Any) -> bool:
         """Whether every entry of `auto_map` is the configuration or a model class of this code."""
@@ -33,9 +37,10 @@ class PublishedCode:
     def _is_own(self, auto: Any, code: Any) -> bool:
         if not isinstance(auto, str) or not isinstance(code, str):
             return False
-        repository = rf"(?:{self.publisher}/[\w.-]+--)?"
-        if auto == "AutoConfig":
-            return re.fullmatch(rf"{repository}configuration_{self.file}\.{self.stem}Config", code) is not None
-        heads = "|".join(("Model", "ForPreTraining", "ForMaskedLM", "ForCausalLM", *_FOR_TEXTS))
-        own = rf"{repository}modeling_{self.file}\.{self.stem}(?:{heads})"
-        return auto.startswith("AutoModel") and re.fullmatch(own, code) is not None
+        repository, end = rf"(?:{self.publisher}/[\w.-]+--)?", f"_{self.file}" if self.file else ""
+        kind = "configuration" if auto == "AutoConfig" else "modeling"
+        heads = "Config" if auto == "AutoConfig" else "|".join(_MODELS)
+        others = [re.escape(name) for name in self.others if name.startswith(kind)]
+        own = "|".join([rf"{kind}{end}\.{self.stem}(?:{heads})", *others])
+        known = auto == "AutoConfig" or auto.startswith("AutoModel")
+        return known and re.fullmatch(rf"{repository}(?:{own})", code) is not None

@@ -26,7 +26,8 @@ from models.families.shared.fields import Fields
 from weights.rules import Drop, Rule
 
 
-def _first_position(hf: Mapping[str, Any]) -> int:
+def first_position(hf: Mapping[str, Any]) -> int:
+    """Number of leading rows of the position table that are never used."""
     return Fields(hf).integer("pad_token_id", 1, least=0) + 1
 
 
@@ -47,7 +48,7 @@ def roberta_config(
         layers = bert_layers(fields)
     else:
         layers = tuple(bert_layer(fields, attention) for attention in attentions(fields))
-    embedding = bert_embedding(fields, first_position=_first_position(hf))
+    embedding = bert_embedding(fields, first_position=first_position(hf))
     return bert_model(fields, bert_head(fields, architecture, masked="gelu"), embedding, layers)
 
 
@@ -56,24 +57,25 @@ def roberta_rules(
 ) -> Sequence[Rule]:
     """Rules for the whole model. prefix: regular expression for the start of the encoder's tensor names."""
     return (
-        *embedding_rules(rf"{prefix}embeddings", _first_position(hf)),
+        *embedding_rules(rf"{prefix}embeddings", first_position(hf)),
         Drop(rf"{prefix}pooler\..*"),
         *layer_rules(bert_layer_names(prefix)),
         *roberta_head_rules(model.head),
     )
 
 
-def roberta_family(name: str, classes: str, vocab_size: int) -> Family:
+def roberta_family(name: str, classes: str, vocab_size: int, prefix: str = "roberta") -> Family:
     """A family with the code of RoBERTa.
 
     name: name of the family and its `model_type`.
     classes: start of its class names in transformers.
     vocab_size: default for `config.json`.
+    prefix: start of the encoder's tensor names in a checkpoint with a head.
     """
     return Family(
         name=name,
         model_types=(name,),
         architectures=architectures(classes),
         config=partial(roberta_config, vocab_size=vocab_size),
-        rules=roberta_rules,
+        rules=partial(roberta_rules, prefix=rf"(?:{prefix}\.)?"),
     )

@@ -1,4 +1,7 @@
-"""Decoders like LLaMA: RMS pre-norm, rotary positions, grouped queries, gated feed-forward."""
+"""Decoders like LLaMA: RMS pre-norm, rotary positions, grouped queries, gated feed-forward.
+
+With `is_causal: false` (transformers 5), the same layers are an encoder, whose tokens attend to the whole text.
+"""
 
 from __future__ import annotations
 
@@ -61,10 +64,10 @@ def rotary_layer(
     query_scale: QueryScale | None = None,
     output_gate: bool = False,
 ) -> LayerConfig:
-    """One decoder layer.
+    """One layer of a decoder, or of an encoder if `is_causal` is false.
 
     rope: rotary positions, None for a layer without positions.
-    window: sliding window in tokens, None for full attention.
+    window: sliding window in tokens, None for full attention. An encoder has as many tokens on each side of the query.
     scale: factor of the scores, None for one over the square root of `head_dim`.
     norm_slots: places of a norm in each sublayer.
     parallel: attention and feed-forward read the same norm, and both results are added.
@@ -73,19 +76,20 @@ def rotary_layer(
     output_gate: see `AttentionConfig`.
     """
     norms = NormSlots(**dict.fromkeys(norm_slots, norm), scale=residual_scale)
+    causal = fields.flag("is_causal", True)
     attention = AttentionConfig(
         num_heads=fields.integer("num_attention_heads", 32),
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         scale=head_dim**-0.5 if scale is None else scale,
-        causal=True,
+        causal=causal,
         query_bias=qkv_bias,
         key_bias=qkv_bias,
         value_bias=qkv_bias,
         output_bias=output_bias,
         rope=rope,
         query_key_norm=query_key_norm,
-        window=window,
+        window=window if window is None or causal else window + 1,
         clip=clip,
         score_cap=score_cap,
         query_scale=query_scale,
@@ -107,19 +111,22 @@ def rotary_decoder(
     logit_cap: float | None = None,
     logit_bias: bool = False,
 ) -> ModelConfig:
-    """A decoder with these layers and a language model head.
+    """A decoder with these layers and a language model head, or an encoder if they are not causal.
 
     default_tied: whether logits use the token embeddings if `config.json` has no `tie_word_embeddings`.
     logit_scale, logit_cap, logit_bias: see `LanguageModelHead`.
     """
     vocab_size = fields.integer("vocab_size")
+    causal = all(layer.attention is None or layer.attention.causal for layer in layers)
+    stack = StackConfig(EmbeddingConfig(vocab_size, embedding_scale), tuple(layers), final_norm=final_norm)
     return ModelConfig(
         hidden_size=fields.integer("hidden_size", 4096),
         vocab_size=vocab_size,
         head=LanguageModelHead(
             tied=fields.flag("tie_word_embeddings", default_tied), bias=logit_bias, scale=logit_scale, cap=logit_cap
         ),
-        decoder=StackConfig(EmbeddingConfig(vocab_size, embedding_scale), tuple(layers), final_norm=final_norm),
+        encoder=None if causal else stack,
+        decoder=stack if causal else None,
         max_positions=max_positions,
     )
 
@@ -130,11 +137,12 @@ def rotary_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -
     `post_attention_layernorm` has two meanings: the norm of the attention output in families with output norms
     (Gemma 2, OLMo 2), else the norm before the feed-forward.
     """
-    assert model.decoder is not None
-    output_norms = model.decoder.layers[0].attention_norms.output is not None
-    tokens = "decoder.embedding.tokens.weight"
+    stack, side = (model.encoder, "encoder") if model.decoder is None else (model.decoder, "decoder")
+    assert stack is not None
+    output_norms = stack.layers[0].attention_norms.output is not None
+    tokens = f"{side}.embedding.tokens.weight"
     tied = isinstance(model.head, LanguageModelHead) and model.head.tied
-    layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
+    layer, ours = r"model\.layers\.(\d+)\.", rf"{side}.layers.\1."
     return (
         Rename(r"model\.embed_tokens\.weight", tokens),
         Rename(layer + r"input_layernorm\.(weight|bias)", ours + r"attention_norms.input.\2"),
@@ -151,7 +159,7 @@ def rotary_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -
         Rename(layer + r"pre_feedforward_layernorm\.weight", ours + "feed_forward_norms.input.weight"),
         Rename(layer + r"post_feedforward_layernorm\.weight", ours + "feed_forward_norms.output.weight"),
         Rename(layer + r"mlp\.(gate|up|down)_proj\.(weight|bias)", ours + r"feed_forward.\2.\3"),
-        Rename(r"model\.norm\.(weight|bias)", r"decoder.final_norm.\1"),
+        Rename(r"model\.norm\.(weight|bias)", rf"{side}.final_norm.\1"),
         Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
         Rename(r"lm_head\.bias", "head.bias"),
         Drop(layer + r"self_attn\.rotary_emb\.inv_freq"),

@@ -1,0 +1,135 @@
+"""T5Gemma (Zhang et al. 2025, arXiv:2504.06225): two stacks with the layers of Gemma 2, an encoder and a decoder.
+
+Each stack has its own token table. Checkpoints whose stacks have different widths (9B-2B) are not supported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from models.config import ConfigError, EmbeddingConfig, LanguageModelHead, LayerConfig, ModelConfig, StackConfig
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rms_norm, rotary_layer
+from models.families.shared.windows import typed_windows
+from weights.rules import Rename, Rule
+
+_DEFAULTS = {
+    "vocab_size": 256000,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
+
+
+def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf)
+    (encoder, max_source), (decoder, max_positions) = (_stack(fields, side) for side in ("encoder", "decoder"))
+    encoder_width, width = (_side(fields, side).integer("hidden_size") for side in ("encoder", "decoder"))
+    if encoder_width != width:
+        raise ConfigError(f"'hidden_size': an encoder of {encoder_width} and a decoder of {width} are not supported")
+    cap = _cap(_side(fields, "decoder"), "final_logit_softcapping", 30.0)
+    return ModelConfig(
+        hidden_size=width,
+        vocab_size=decoder.embedding.vocab_size,
+        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True), cap=cap),
+        encoder=encoder,
+        decoder=decoder,
+        max_positions=max_positions,
+        max_source_positions=max_source,
+    )
+
+
+def _side(fields: Fields, side: str) -> Fields:
+    """The settings of one stack."""
+    settings = fields.raw(side)
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{side!r} must be an object")
+    activation = settings.get("hidden_activation") or "gelu_pytorch_tanh"
+    causal = {"is_causal": side == "decoder"}
+    return Fields({**settings, "hidden_act": activation, **causal}, defaults=_DEFAULTS)
+
+
+def _stack(fields: Fields, side: str) -> tuple[StackConfig, int]:
+    """One stack, and its longest text in tokens."""
+    own = _side(fields, side)
+    head_dim, bias, norm = head_dim_of(own, 256), own.flag("attention_bias", False), rms_norm(own, kind="rms_from_one")
+    rope, width = rope_config(own, head_dim), own.integer("hidden_size")
+
+    def layer(window: int | None) -> LayerConfig:
+        base = rotary_layer(
+            own,
+            head_dim=head_dim,
+            num_kv_heads=own.integer("num_key_value_heads"),
+            rope=rope,
+            norm=norm,
+            feed_forward=gated_feed_forward(own, own.integer("intermediate_size")),
+            window=window,
+            qkv_bias=bias,
+            output_bias=bias,
+            scale=own.positive("query_pre_attn_scalar", 256.0) ** -0.5,
+            score_cap=_cap(own, "attn_logit_softcapping", 50.0),
+            norm_slots=("input", "output"),
+        )
+        if side == "encoder" or base.attention is None:
+            return base
+        cross = replace(base.attention, causal=False, rope=None, window=None)
+        return replace(base, cross_attention=cross, cross_attention_norms=base.attention_norms)
+
+    stack = StackConfig(
+        EmbeddingConfig(own.integer("vocab_size"), width**0.5),
+        tuple(layer(window) for window in _windows(own)),
+        final_norm=norm,
+    )
+    return stack, scaled_max_positions(rope, own.integer("max_position_embeddings", 8192))
+
+
+def _cap(fields: Fields, name: str, default: float) -> float | None:
+    """The cap in a setting. Only null means no cap; an absent setting means the default."""
+    return None if fields.raw(name, default) is None else fields.positive(name, default)
+
+
+def _windows(fields: Fields) -> list[int | None]:
+    layers, kinds = fields.integer("num_hidden_layers"), fields.raw("layer_types")
+    if kinds is None:
+        kinds = ["full_attention" if index % 2 else "sliding_attention" for index in range(layers)]
+    return typed_windows(kinds, layers, fields.optional_integer("sliding_window", absent=4096))
+
+
+def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    tied = isinstance(model.head, LanguageModelHead) and model.head.tied
+    layer, ours = r"model\.(encoder|decoder)\.layers\.(\d+)\.", r"\1.layers.\2."
+    attentions = {"self_attn": "attention", "cross_attn": "cross_attention"}
+    parts = {"q": "query", "k": "key", "v": "value", "o": "output"}
+    norms = {**attentions, "feedforward": "feed_forward"}
+    return (
+        Rename(r"model\.(encoder|decoder)\.embed_tokens\.weight", r"\1.embedding.tokens.weight"),
+        *(
+            Rename(layer + rf"{theirs}\.{short}_proj\.(weight|bias)", ours + rf"{name}.{long}.\3")
+            for theirs, name in attentions.items()
+            for short, long in parts.items()
+        ),
+        *(
+            Rename(layer + rf"{when}_{theirs}_layernorm\.weight", ours + f"{name}_norms.{slot}.weight")
+            for theirs, name in norms.items()
+            for when, slot in (("pre", "input"), ("post", "output"))
+        ),
+        Rename(layer + r"mlp\.(gate|up|down)_proj\.weight", ours + r"feed_forward.\3.weight"),
+        Rename(r"model\.(encoder|decoder)\.norm\.weight", r"\1.final_norm.weight"),
+        Rename(r"lm_head\.out_proj\.weight", "decoder.embedding.tokens.weight" if tied else "head.weight"),
+    )
+
+
+FAMILY = Family(
+    name="t5gemma",
+    model_types=("t5gemma",),
+    architectures={"T5GemmaForConditionalGeneration": ("generate",)},
+    config=_config,
+    rules=_rules,
+    refused_dtypes={"float16": "Gemma 2's residual stream can exceed float16; use bfloat16 or float32"},
+)
