@@ -142,6 +142,8 @@ class Executor:
             return None
 
     def _record(self, key: ProgramKey, width: int) -> tuple[Program, tuple[AttentionPattern, ...]]:
+        if self._stack.streams is not None:
+            raise NotTraceable("streams of hidden states")
         trace = Trace()
         if key.reads_tokens:
             token_ids, positions = (trace.input(name, torch.int64) for name in ("token_ids", "token positions"))
@@ -149,8 +151,10 @@ class Executor:
         else:
             x = trace.input("hidden", key.dtype, width)
         step = SymbolicStepInputs(trace, self._stack.config, key.kind, key.all_rows)
-        if self._stack.per_layer is not None:
-            raise NotTraceable("per-layer embeddings")
+        if key.reads_tokens:
+            self._stack.set_layer_inputs(step, cast(Tensor, token_ids), cast(Tensor, x))
+        elif self._stack.per_layer is not None:
+            raise NotTraceable("per-layer embeddings without tokens")
         output = cast(SymbolicTensor, self._stack.run_layers(cast(Tensor, x), step))
         if key.with_logits:
             assert self._head is not None

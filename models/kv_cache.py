@@ -68,7 +68,7 @@ class KVCache:
         copies: (source block, destination block, first slot, end). Slots before the first are already equal in both
             blocks; slots from `end` on are unused.
         """
-        if copies:
+        if copies and self._tensors:
             ops.copy_blocks(self._tensors, copies)
 
     def clear(self, blocks: Sequence[int]) -> None:

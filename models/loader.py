@@ -45,9 +45,9 @@ from weights.read import WeightsError, open_checkpoint
 from weights.resolve import ResolveError, file_in
 from weights.rules import Rename, Rule, first_match
 
-_MIXTURE = frozenset(("router", "shared_gate", "experts"))
-"""Modules of a mixture of experts. Their matrices are packed together, or never rounded, and therefore dequantised.
-The exception is an expert that is packed by itself."""
+_DEQUANTIZED = frozenset(("router", "shared_gate", "experts", "key_heads", "value_heads"))
+"""Modules of mixtures of experts and of latent attention whose matrices are packed together, or never rounded, and
+therefore dequantised. The exception is an expert that is packed by itself."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def _keeps_quantized(
     return (
         takes
         and attribute == "weight"
-        and (_MIXTURE.isdisjoint(path.split(".")) or _is_expert_apart(transformer, path))
+        and (_DEQUANTIZED.isdisjoint(path.split(".")) or _is_expert_apart(transformer, path))
         and ops.has_kernel(matrix, dtype, device)
     )
 

@@ -63,10 +63,10 @@ class Stack(nn.Module):
         self.distances = None if config.distances is None else DistanceTable(config.distances, hidden_size)
         self.per_layer: PerLayerEmbedding | None = None
         if config.per_layer is not None:
-            self.per_layer = PerLayerEmbedding(config.per_layer, len(config.layers), hidden_size)
+            self.per_layer = PerLayerEmbedding(
+                config.per_layer, config.embedding.vocab_size, len(config.layers), hidden_size
+            )
         self.streams = None if config.streams is None else Streams(config.streams, hidden_size)
-        attentions = [layer.attention for layer in config.layers if layer.attention is not None]
-        self._query_scales = {attention.query_scale for attention in attentions} - {None}
         self._rotaries = [Rotary(rope) for rope in config.ropes]
         self.rotates_by_length = any(rotary.config.depends_on_length for rotary in self._rotaries)
 
@@ -83,7 +83,7 @@ class Stack(nn.Module):
         """
         rotations = {rotary.config: rotary(positions, length, rope_lengths) for rotary in self._rotaries}
         distances = None if self.distances is None else self.distances(length)
-        scales = {config: query_scale(config, positions) for config in self._query_scales if config is not None}
+        scales = {config: query_scale(config, positions) for config in self.config.query_scales}
         return PositionEncodings(rotations, self.bias(length), distances, scales)
 
     def bias(self, length: int) -> Tensor | KeyBias | None:

@@ -19,7 +19,7 @@ from models.backends import interface as ops
 from models.backends.cpu.attention_view import CpuAttentionView
 from models.backends.cpu.trace import NotTraceable, ProgramInput, SymbolicMetadata, Trace
 from models.batch import AudioBatch, DecoderBatch, EncoderBatch
-from models.config import AttentionConfig, BucketBiasConfig, RopeConfig, StackConfig
+from models.config import AttentionConfig, BucketBiasConfig, QueryScale, RopeConfig, StackConfig
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
 from models.layers.full_sequence_attention import FullSequenceAttention
@@ -108,6 +108,7 @@ class StepInputs(ABC):
             inputs |= {("bias", layer): one.data_ptr() for layer, one in enumerate(bias)}
         elif bias is not None:
             inputs["bias"] = bias.data_ptr()
+        inputs |= {("query scale", config): factors.data_ptr() for config, factors in self._query_scales.items()}
         for pattern in patterns:
             for name, value in self._metadata_of(pattern).view(CpuAttentionView).fields.items():
                 inputs[pattern, name] = value
@@ -147,8 +148,7 @@ class StepInputs(ABC):
             query, key, value = attention.queries_keys_values(hidden, self.rotations)
             query = self.select_rows(layer, query)
         if config.query_scale is not None:
-            factors = self.select_rows(layer, self._query_scales[config.query_scale])
-            query = (query * factors).to(query.dtype)
+            query = ops.scale_by_row(query, self.select_rows(layer, self._query_scales[config.query_scale]))
         metadata = self._metadata_of(pattern)
         if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
             metadata = metadata.with_bias(self._score_bias[layer])
@@ -417,7 +417,10 @@ class SymbolicStepInputs(StepInputs):
     def __init__(self, trace: Trace, config: StackConfig, kind: StepKind, all_rows: bool) -> None:
         self._trace, self._config, self._is_paged = trace, config, kind == "paged"
         rows = None if all_rows else trace.input("rows", torch.int64, count=ProgramInput("num_rows"))
-        encodings = PositionEncodings(self._symbolic_rotations("positions"))
+        scales = {one: trace.input(("query scale", one), torch.float32, 1) for one in config.query_scales}
+        encodings = PositionEncodings(
+            self._symbolic_rotations("positions"), query_scales=cast("Mapping[QueryScale, Tensor]", scales)
+        )
         super().__init__(encodings, cast("Tensor | None", rows), len(config.layers))
         self._shared_keys = SharedKeys(config.key_value_layers)
 

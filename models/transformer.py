@@ -41,6 +41,9 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.feed_forward.shared.{up,gate,down}.weight` | as without `shared`, shared expert only        |
 | `encoder.layers.N.feed_forward.shared_gate.weight`          | [1, hidden], shared expert only                 |
 | `encoder.layers.N.feed_forward_norms.{input,output,residual}.{weight,bias}` | [hidden]                        |
+| `encoder.layers.N.feed_forward.router.{norm.weight,expert_scale}` | [hidden] and [experts], Gemma 4 only      |
+| `encoder.layers.N.feed_forward.parts.P....`                 | as of `feed_forward`, sums of feed-forwards     |
+| `encoder.layers.N.feed_forward.norms.P.{input,output}.weight` | [hidden]                                      |
 | `encoder.layers.N.input_{gate,projection}.weight`           | [input_width, hidden] and [hidden, input_width] |
 | `encoder.layers.N.input_norm.weight`                        | [hidden], layers with an input only             |
 | `encoder.layers.N.output_scale`                             | [1]                                             |

@@ -408,6 +408,11 @@ def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     return backend(x).means_of_spans(x, spans)  # type: ignore[no-any-return]
 
 
+def scale_by_row(x: Tensor, factors: Tensor) -> Tensor:
+    """Multiply each row by its factor, in float32. x: [rows, ...]. factors: [rows, 1], float32. Returns one like x."""
+    return backend(x).scale_by_row(x, factors)  # type: ignore[no-any-return]
+
+
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     """Gather rows. x: [rows, ...]. index: [n], int64. Returns [n, ...], contiguous."""
     return backend(x).take_rows(x, index)  # type: ignore[no-any-return]

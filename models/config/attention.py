@@ -55,6 +55,8 @@ class AttentionConfig:
     chunks."""
     value_norm: NormConfig | None = None
     """Norm of each value head. None for no norm."""
+    values_of_keys: bool = False
+    """The values are the keys before their norm and rotation, so that they have no projection (Gemma 4)."""
     key_value_layer: int | None = None
     """Number of an earlier layer whose keys and values this layer reads, so that it has none of its own (Brandon et al.
     2024, arXiv:2405.12981). None: its own."""

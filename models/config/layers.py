@@ -74,6 +74,8 @@ class RouterConfig:
     groups: number of equal groups of experts. A token uses experts of `groups_per_token` groups only, those with the
         largest sums of their `group_members` best scores (DeepSeek-AI 2024, arXiv:2405.04434, section 2.2.2).
     scale: factor of the shares.
+    input_norm: norm of the router's input, which is then divided by the root of its width. None for neither.
+    expert_scale: whether the share of each expert has a learned factor.
     """
 
     normalized: bool
@@ -86,6 +88,8 @@ class RouterConfig:
     epsilon: float = 0.0
     scale: float = 1.0
     tolerance: float = 0.0
+    input_norm: NormConfig | None = None
+    expert_scale: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -148,6 +152,23 @@ class MixtureOfExpertsConfig:
 
 
 @dataclass(frozen=True)
+class FeedForwardSumConfig:
+    """The sum of several feed-forwards with the same input: `sum(output_norm(f(input_norm(x))))`.
+
+    A router in them reads the input without norms (Gemma Team 2026, Gemma 4).
+
+    parts: each feed-forward with its norms. They have no residual norm and no factor.
+    """
+
+    parts: tuple[tuple[FeedForwardConfig | MixtureOfExpertsConfig, NormSlots], ...]
+
+    def __post_init__(self) -> None:
+        require(len(self.parts) > 1, "a sum of feed-forwards needs at least two")
+        plain = all(norms.residual is None and norms.scale == 1.0 for _, norms in self.parts)
+        require(plain, "the feed-forwards of a sum have neither residual norms nor factors")
+
+
+@dataclass(frozen=True)
 class LayerConfig:
     """Self-attention or a mixer, optional cross-attention and feed-forward, each with its norm slots.
 
@@ -162,7 +183,7 @@ class LayerConfig:
 
     attention: AttentionConfig | None
     attention_norms: NormSlots
-    feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig | None
+    feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig | FeedForwardSumConfig | None
     feed_forward_norms: NormSlots
     cross_attention: AttentionConfig | None = None
     cross_attention_norms: NormSlots = NormSlots()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from models.config.attention import AttentionConfig, DisentangledConfig, DistanceConfig
+from models.config.attention import AttentionConfig, DisentangledConfig, DistanceConfig, QueryScale
 from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig, PerLayerEmbeddingConfig
 from models.config.errors import require
 from models.config.heads import HeadConfig
@@ -121,6 +121,12 @@ class StackConfig:
         """All rotary positions of the layers."""
         attentions = (layer.attention for layer in self.layers if layer.attention is not None)
         return frozenset(attention.rope for attention in attentions if attention.rope is not None)
+
+    @property
+    def query_scales(self) -> frozenset[QueryScale]:
+        """All factors of queries by position."""
+        attentions = (layer.attention for layer in self.layers if layer.attention is not None)
+        return frozenset(one.query_scale for one in attentions if one.query_scale is not None)
 
     @property
     def first_attention(self) -> AttentionConfig:

@@ -32,7 +32,7 @@ from models.families.shared.rope import rope_config, scaled_max_positions, with_
 from models.families.shared.rotary_decoder import rms_norm, rotary_rules
 from models.families.shared.text_part import text_settings
 from models.families.shared.windows import key_value_layers, typed_windows
-from weights.rules import Rename, Rule
+from weights.rules import Drop, Rename, Rule
 
 _MULTIMODAL = "Gemma3nForConditionalGeneration"
 _DEFAULTS = {
@@ -150,8 +150,11 @@ def _sparsities(fields: Fields) -> list[float]:
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
+    settings = text_settings(hf) if architecture == _MULTIMODAL else hf
+    is_scaled = settings.get("altup_correct_scale") is not False
     text = (
         *layer_input_rules(model),
+        *(() if is_scaled else (Drop(layer + r"altup\.correct_output_scale"),)),
         Rename(layer + r"altup\.modality_router\.weight", ours + "router"),
         Rename(layer + r"altup\.router_norm\.weight", ours + "router_norm.weight"),
         Rename(layer + r"altup\.prediction_coefs\.weight", ours + "prediction"),

@@ -48,7 +48,9 @@ _DEFAULTS = {
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(text_settings(hf) if architecture == _MULTIMODAL else hf, defaults=_DEFAULTS)
+    # The language model of a multimodal checkpoint is a model of its own, with its own head.
+    text = text_settings(hf, outside=("auto_map",)) if architecture == _MULTIMODAL else hf
+    fields = Fields(text, defaults=_DEFAULTS)
     num_layers, heads = fields.integer("num_hidden_layers"), fields.integer("num_attention_heads")
     head_dim, norm, bias = head_dim_of(fields, 128), rms_norm(fields, 1e-5), fields.flag("attention_bias", False)
     rope = rope_config(fields, head_dim, pairing="interleaved")

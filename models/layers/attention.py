@@ -50,7 +50,8 @@ class Attention(nn.Module):
             self.query_norm = _make_head_norm(norm, config.num_heads, config.head_dim)
         if config.key_value_layer is None:
             self.key = Linear(hidden_size, kv_width, config.key_bias)
-            self.value = Linear(hidden_size, kv_width, config.value_bias)
+            if not config.values_of_keys:
+                self.value = Linear(hidden_size, kv_width, config.value_bias)
             self.value_norm = make_norm(config.value_norm, config.head_dim)
             if norm is not None:
                 self.key_norm = _make_head_norm(norm, config.num_kv_heads, config.head_dim)
@@ -78,7 +79,8 @@ class Attention(nn.Module):
             query, key = product[:, : heads * dim], product[:, heads * dim : (heads + kv_heads) * dim]
             query = self._normalize_and_rotate(query, self.query_norm, rotations)
             key = self._normalize_and_rotate(key, self.key_norm, rotations)
-        return query, key, self._normalize_values(product[:, (heads + kv_heads) * dim :])
+        first = heads if self.config.values_of_keys else heads + kv_heads
+        return query, key, self._normalize_values(product[:, first * dim : (first + kv_heads) * dim])
 
     def pack(self, packer: ops.LinearPacker, projection_packer: ops.LinearPacker, one_input: bool) -> None:
         """Replace the weights by packed ones.
@@ -95,7 +97,7 @@ class Attention(nn.Module):
             return
         linears = [self.query]
         if self.config.key_value_layer is None:
-            linears += [self.key, self.value]
+            linears += [self.key] if self.config.values_of_keys else [self.key, self.value]
         merged = concatenate(linears) if one_input and len(linears) > 1 and self.query.packed is None else None
         if merged is None:
             for linear in linears:
@@ -109,7 +111,9 @@ class Attention(nn.Module):
                 if packed is not None:
                     linear.use_packed(packed)
             if not self.separable:
-                del self.query, self.key, self.value
+                del self.query, self.key
+                if not self.config.values_of_keys:
+                    del self.value
         for norm in (self.query_norm, self.key_norm):
             if norm is not None:
                 norm.to(projection_packer.out_dtype)
@@ -128,8 +132,9 @@ class Attention(nn.Module):
         hidden: [tokens, hidden], model dtype.
         Returns two tensors [tokens, kv_heads, head_dim].
         """
-        keys = self._normalize_and_rotate(self._clip(self.key(hidden)), self.key_norm, rotations)
-        return keys, self._normalize_values(self._clip(self.value(hidden)))
+        key = self._clip(self.key(hidden))
+        value = key if self.config.values_of_keys else self._clip(self.value(hidden))
+        return self._normalize_and_rotate(key, self.key_norm, rotations), self._normalize_values(value)
 
     def project_output(self, attended: Tensor, hidden: Tensor | None = None) -> Tensor:
         """Apply the output projection, behind its gate if there is one.

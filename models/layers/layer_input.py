@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.config import LayerInputConfig, PerLayerEmbeddingConfig
 from models.layers.embeddings import EmbeddingTable
 from models.layers.layer import Layer
@@ -16,13 +17,15 @@ from models.step_inputs import StepInputs
 class PerLayerEmbedding(nn.Module):
     """A small vector of each token for each layer, see `PerLayerEmbeddingConfig`.
 
-    tokens: table [vocab_size, layers * width].
+    tokens: table [rows, layers * width].
+    rows: rows of the table, if the vocabulary has more tokens, which then have the first row; else None.
     forward: token ids, [tokens], int64, and embedded tokens, [tokens, hidden] -> [tokens, layers, width], model dtype.
     """
 
-    def __init__(self, config: PerLayerEmbeddingConfig, num_layers: int, hidden_size: int) -> None:
+    def __init__(self, config: PerLayerEmbeddingConfig, vocab_size: int, num_layers: int, hidden_size: int) -> None:
         super().__init__()
-        self.width, self.num_layers, self.rows = config.width, num_layers, config.vocab_size
+        self.width, self.num_layers = config.width, num_layers
+        self.rows = config.vocab_size if config.vocab_size < vocab_size else None
         self.tokens = EmbeddingTable(config.vocab_size, num_layers * config.width)
         self.projection = Linear(hidden_size, num_layers * config.width, bias=False)
         self._projection_scale = hidden_size**-0.5
@@ -30,7 +33,10 @@ class PerLayerEmbedding(nn.Module):
 
     def forward(self, token_ids: Tensor, x: Tensor) -> Tensor:
         assert self.norm is not None
-        token_ids = torch.where(token_ids < self.rows, token_ids, 0)
+        if self.rows is not None:
+            if isinstance(token_ids, SymbolicTensor):
+                raise NotTraceable("a vocabulary that is larger than its table")
+            token_ids = torch.where(token_ids < self.rows, token_ids, 0)
         projected = (self.projection(x) * self._projection_scale).view(x.shape[0], self.num_layers, self.width)
         rows = (self.tokens(token_ids) * self.width**0.5).view(x.shape[0], self.num_layers, self.width)
         vectors: Tensor = (self.norm(projected) + rows) * 2**-0.5
@@ -55,12 +61,16 @@ class LayerWithInput(Layer):
         x = super().forward(x, step)
         if self.input_gate is not None:
             x = x + self.input_result(x, step)
-        return x if self.output_scale is None else x * self.output_scale
+        if self.output_scale is None:
+            return x
+        # A program has the factor as a constant.
+        return x * (float(self.output_scale) if isinstance(x, SymbolicTensor) else self.output_scale)
 
     def input_result(self, x: Tensor, step: StepInputs) -> Tensor:
         """`norm(project(act(gate(x)) * input))`. x: [n, hidden], see `StepInputs.select_rows`. Returns [n, hidden]."""
         assert self.input_gate is not None and self.input_projection is not None
         assert step.layer_inputs is not None, "the stack has no per-layer embeddings"
-        inputs = step.select_rows(self.index, step.layer_inputs[:, self.index].contiguous())
+        part = step.layer_inputs[:, self.index : self.index + 1].flatten(1)
+        inputs = step.select_rows(self.index, part)
         result: Tensor = self.input_projection(self.input_gate(x, self.activation, inputs))
         return result if self.input_norm is None else self.input_norm(result)

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.backends.cpu.trace import NotTraceable, SymbolicTensor
-from models.config import FeedForwardConfig, MixtureOfExpertsConfig, XieluFeedForwardConfig
+from models.config import FeedForwardConfig, FeedForwardSumConfig, MixtureOfExpertsConfig, XieluFeedForwardConfig
 from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, parameter
+from models.layers.norms import SublayerNorms, make_norm
 from models.layers.xielu import XieluFeedForward
 from weights.quantized_matrix import concatenate_rows
 
@@ -24,22 +25,32 @@ class Router(Linear):
 
     weight: [experts, hidden], bias: [experts] or None, model dtype.
     correction: [experts], float32 in a model of any dtype, added to the scores for the choice only; or None.
+    norm: norm of the input, or None. expert_scale: [experts], model dtype, factors of the shares; or None.
     """
 
     def __init__(self, config: MixtureOfExpertsConfig, hidden_size: int) -> None:
         super().__init__(hidden_size, config.num_experts, config.router.bias)
         self.choices, self.config = config.experts_per_token, config.router
         self.correction = parameter(config.num_experts) if config.router.correction else None
+        self.norm = make_norm(config.router.input_norm, hidden_size)
+        self.expert_scale = parameter(config.num_experts) if config.router.expert_scale else None
 
     def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Experts of each token. x: [tokens, hidden]. Returns shares and expert indices, see `ops.route`."""
+        if self.norm is not None:
+            x = self.norm(x) * x.shape[1] ** -0.5
         if self.packed is not None:
             logits = self.packed.multiply(x)
         else:
             assert isinstance(self.weight, Tensor), "the matrix of a router is dequantised"
             bias = None if self.bias is None else self.bias.float()
             logits = ops.linear(x.float(), self.weight.float(), bias)
-        return ops.route(logits, self.choices, self.config, self.correction)
+        shares, experts = ops.route(logits, self.choices, self.config, self.correction)
+        if self.expert_scale is None:
+            return shares, experts
+        if isinstance(shares, SymbolicTensor):
+            raise NotTraceable("factors of shares")
+        return shares * self.expert_scale.float()[experts], experts
 
 
 class MixtureOfExperts(nn.Module):
@@ -73,10 +84,11 @@ class MixtureOfExperts(nn.Module):
         if config.shared_gate:
             self.shared_gate = Linear(hidden_size, 1, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, router_input: Tensor | None = None) -> Tensor:
+        """Mix the experts of each token. router_input: [tokens, hidden], from which the router chooses; None for x."""
         if x.shape[0] == 0:
             return x
-        shares, experts = self.router.choose(x)
+        shares, experts = self.router.choose(x if router_input is None else router_input)
         shared: Tensor | None = None if self.shared is None else self.shared(x)
         shared_gate: Tensor | None = None if self.shared_gate is None else self.shared_gate(x)
         if self.config.weighs_inputs:
@@ -111,6 +123,8 @@ class MixtureOfExperts(nn.Module):
 
     def _mix(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
         """`PackedExperts.mix` with experts that are apart, and compute one after another."""
+        if isinstance(x, SymbolicTensor):
+            raise NotTraceable("experts that are apart")
         by_expert = experts.flatten().argsort(stable=True)
         counts = torch.bincount(experts.flatten(), minlength=self.config.num_experts).tolist()
         inputs = torch.split(x[by_expert // experts.shape[1]], counts)
@@ -169,12 +183,40 @@ def _padded(part: Tensor) -> Tensor:
     return part if missing == 0 else concatenate_rows([part, part.new_zeros((missing, *part.shape[1:]))])
 
 
+class FeedForwardSum(nn.Module):
+    """Sum of several feed-forwards, each with its norms. A router in them reads the input without norms.
+
+    forward: [tokens, hidden] -> [tokens, hidden], model dtype.
+    """
+
+    def __init__(self, config: FeedForwardSumConfig, hidden_size: int) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(make_feed_forward(part, hidden_size) for part, _ in config.parts)
+        self.norms = nn.ModuleList(SublayerNorms(norms, hidden_size) for _, norms in config.parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        total: Tensor | None = None
+        for part, norms in zip(self.parts, self.norms, strict=True):
+            assert isinstance(norms, SublayerNorms)
+            hidden = norms.norm_input(x)
+            result = part(hidden, x) if isinstance(part, MixtureOfExperts) else part(hidden)
+            result = result if norms.output is None else norms.output(result)
+            total = result if total is None else total + result
+        assert total is not None
+        return total
+
+
+FeedForwardLayer = FeedForward | XieluFeedForward | MixtureOfExperts | FeedForwardSum
+
+
 def make_feed_forward(
-    config: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig, hidden_size: int
-) -> FeedForward | XieluFeedForward | MixtureOfExperts:
+    config: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig | FeedForwardSumConfig, hidden_size: int
+) -> FeedForwardLayer:
     """The feed-forward sublayer of a configuration."""
     if isinstance(config, MixtureOfExpertsConfig):
         return MixtureOfExperts(config, hidden_size)
+    if isinstance(config, FeedForwardSumConfig):
+        return FeedForwardSum(config, hidden_size)
     if isinstance(config, XieluFeedForwardConfig):
         return XieluFeedForward(config, hidden_size)
     return FeedForward(config, hidden_size)

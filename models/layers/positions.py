@@ -70,7 +70,7 @@ class PositionEncodings:
     score_bias: bias by distance, model dtype, [heads, 2 * length - 1] if all layers share it, else
         [layers, heads, 2 * length - 1]; or a bias by key; or None.
     distances: vectors of distances for disentangled attention, or None.
-    query_scales: factors of the queries, [tokens, 1, 1], float32, by configuration.
+    query_scales: factors of the queries, [tokens, 1], float32, by configuration.
     """
 
     rotations: Mapping[RopeConfig, Rotation]
@@ -184,9 +184,9 @@ class Rotary:
 
 
 def query_scale(config: QueryScale, positions: Tensor) -> Tensor:
-    """Factor of the queries at some positions: [tokens], int64 -> [tokens, 1, 1], float32. See `QueryScale`."""
+    """Factor of the queries at some positions: [tokens], int64 -> [tokens, 1], float32. See `QueryScale`."""
     chunks = torch.floor((positions.float() + config.offset) / config.length)
-    return (1 + config.rate * torch.log1p(chunks))[:, None, None]
+    return (1 + config.rate * torch.log1p(chunks))[:, None]
 
 
 def sinusoids(num_positions: int, width: int, pairing: Literal["half", "interleaved"] = "half") -> Tensor:

@@ -247,6 +247,8 @@ def _merge(attention: Attention, parts: Mapping[str, LowRankUpdate]) -> LowRankU
     """
     config = attention.config
     heads = {"query": config.num_heads, "key": config.num_kv_heads, "value": config.num_kv_heads}
+    if config.values_of_keys:
+        del heads["value"]
     starts = dict(zip(_MERGED, accumulate((0, heads["query"], heads["key"])), strict=True))
     downs: dict[int, Tensor] = {id(part.down): part.down for part in parts.values()}
     ends = (0, *accumulate(len(down) for down in downs.values()))

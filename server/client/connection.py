@@ -119,6 +119,11 @@ class Connection:
         async with self._answer(path, None) as response:
             return await _json(response)
 
+    async def text(self, path: str) -> str:
+        """Request a document as text. Raises RequestFailed, Unreachable."""
+        async with self._answer(path, None) as response:
+            return (await response.aread()).decode(errors="replace")
+
     async def events(self, path: str, body: Any) -> AsyncIterator[Event]:
         """Send a JSON request and yield the server-sent events of the answer. Raises RequestFailed, Unreachable.
 

@@ -341,6 +341,25 @@ def test_rates_tasks_and_prompts_from_a_file(tmp_path: Path, capsys: pytest.Capt
     assert result["levels"][0]["first_token_seconds"] is None and result["levels"][0]["prompt_tokens"] == 6
 
 
+def test_shared_words_show_what_the_prefix_cache_found(capsys: pytest.CaptureFixture[str]) -> None:
+    page = b'# TYPE triptych_state_bytes gauge\ntriptych_state_bytes{kind="snapshots"} 3.145728e+06\n'
+
+    def with_metrics(request: FakeRequest) -> Reply:
+        return Reply(page) if request.path == "/metrics" else answer(request)
+
+    argv = ["--requests", "2", "--warmup", "1", "--shared-words", "4", "--prompt-words", "3"]
+    requests = bench(with_metrics, *argv, "--json", "-")
+    assert len({tuple(request.body["prompt"].split()[:4]) for request in requests if request.body}) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert result["snapshot_bytes"] == 3 << 20 and result["shared_words"] == 4
+    assert result["levels"][0]["cached_prompt_share"] == pytest.approx(2 / 3)
+    bench(with_metrics, *argv)
+    shown = capsys.readouterr().out
+    assert "66.7%" in shown and "snapshots of states in the prefix cache: 3.0 MiB" in shown
+    bench(answer, *argv)
+    assert "snapshots" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("argv", "server_answer", "status", "message"),
     [

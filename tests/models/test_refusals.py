@@ -36,20 +36,28 @@ HARMLESS = {
     "albert": "tie_word_embeddings",
     "bert": "tie_word_embeddings",
     "big_bird": "tie_word_embeddings",
+    "biogpt": "layer_norm_eps",
     "blenderbot": "encoder_no_repeat_ngram_size",
     "bloom": "slow_but_exact pretraining_tp",
     "camembert": "tie_word_embeddings",
     "deberta": "tie_word_embeddings legacy relative_attention max_relative_positions",
     "deberta-v2": "tie_word_embeddings legacy relative_attention max_relative_positions",
+    "deepseek_v2": "n_group topk_group pretraining_tp head_dim qk_head_dim",
+    "deepseek_v3": "pretraining_tp head_dim qk_head_dim num_mtp_layers num_nextn_predict_layers",
     "distilbert": "tie_word_embeddings sinusoidal_pos_embds",
     "electra": "tie_word_embeddings",
+    "ernie4_5_moe": "moe_layer_end_index",
     "exaone4": "sliding_window_pattern",
     "falcon": "num_kv_heads num_ln_in_parallel_attn",
     "gemma3": "mm_tokens_per_image",
     "gemma3_text": "_sliding_window_pattern",
+    "gemma3n_text": "altup_coef_clip",
+    "gemma4_text": "num_experts top_k_experts moe_intermediate_size use_double_wide_mlp",
+    "gemma4_unified_text": "use_double_wide_mlp",
     "glm4_moe": "topk_group num_mtp_layers num_nextn_predict_layers",
     "falcon_h1": "mamba_expand num_logits_to_keep",
     "gpt2": "reorder_and_upcast_attn",
+    "gpt_bigcode": "attention_softmax_in_fp32 scale_attention_softmax_in_fp32 num_key_value_heads",
     "granitemoehybrid": "attention_bias attention_multiplier num_key_value_heads",
     "lfm2": "conv_L_cache conv_bias intermediate_size",
     "mamba2": "rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_max time_step_min time_step_rank",
@@ -59,9 +67,11 @@ HARMLESS = {
     "qwen3_next": "intermediate_size",
     "hunyuan_v1_dense": "pretraining_tp eod_token_id",
     "llama": "pretraining_tp",
+    "llama4_text": "interleave_moe_layer_step no_rope_layer_interval",
     "longformer": "tie_word_embeddings onnx_export",
     "longt5": "global_block_size",
     "marian": "decoder_vocab_size",
+    "mistral4": "pretraining_tp head_dim qk_head_dim",
     "modernbert": "tie_word_embeddings decoder_bias deterministic_flash_attn local_attention",
     "mpnet": "tie_word_embeddings",
     "mpt": "embedding_fraction learned_pos_emb",
@@ -84,8 +94,12 @@ The reference never reads them, or they need another setting to have an effect (
 """
 
 
-NEEDED = {"glm4_moe": {"head_dim": 128}, "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16}}
-"""Settings that a family needs beside its defaults: heads that divide the hidden size, and types of the layers."""
+NEEDED = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "glm4_moe": {"head_dim": 128},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
+}
+"""Settings that a family needs beside its defaults: no default, or heads that do not divide the hidden size."""
 
 
 def settings(kind: str) -> dict[str, Any]:

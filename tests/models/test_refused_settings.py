@@ -214,7 +214,7 @@ REFUSED = [
     ("gemma3n_text", "activation_sparsity_pattern", [0.5, 1.5, 0.0, 0.0]),
     ("gemma3n_text", "altup_active_idx", 4),
     ("gemma4_text", "use_bidirectional_attention", "all"),
-    ("gemma4_text", "enable_moe_block", True),
+    ("gemma4_text", "enable_moe_block", "yes"),
     ("gemma4_text", "num_kv_shared_layers", 4),
     ("gemma4_text", "vocab_size_per_layer_input", 40),
     ("gemma4_text", "per_layer_config", {"1": {"num_attention_heads": 2}}),

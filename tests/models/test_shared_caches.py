@@ -7,9 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from models.backends import interface as ops
 from models.config import AttentionConfig, ConfigError, LatentAttentionConfig, NormConfig, RopeConfig, StackConfig
 from models.kv_cache import KVCache
+from models.loader import _keeps_quantized
+from models.transformer import Transformer
 from tests.models.family_bases import BASES, build
+from weights.quantized_matrix import QuantizedMatrix
 
 PLAIN = AttentionConfig(4, 2, 8, 1.0, causal=True)
 LATENT = LatentAttentionConfig(
@@ -61,3 +65,17 @@ def test_layers_read_only_earlier_layers_that_have_keys(owner):
     third = replace(third, attention=replace(third.attention, key_value_layer=owner))
     with pytest.raises(ConfigError, match=r"layer 2 cannot read|layer 1 has no keys"):
         StackConfig(decoder.embedding, (first, second, third))
+
+
+@pytest.mark.parametrize(("path", "is_kept"), [("query", True), ("key_heads.1", False), ("value_heads.0", False)])
+def test_matrices_of_latent_heads_are_dequantized(path, is_kept):
+    """They are never packed, and without packing nothing computes with a quantised matrix."""
+    with torch.device("meta"):
+        model = Transformer(build(BASES["deepseek_v3"] | {"n_group": 1, "topk_group": 1, "n_routed_experts": 4}))
+    name = f"decoder.layers.0.attention.{path}.weight"
+    width = model.get_submodule(name.removesuffix(".weight")).weight.shape[1]
+    codes, scales = torch.zeros(8, width, dtype=torch.int8), torch.ones(8, 1)
+    matrix, cpu = QuantizedMatrix(codes, 8, width, scales), torch.device("cpu")
+    if not ops.kernels_are_built:
+        pytest.skip("the compiled kernels were not built")
+    assert _keeps_quantized(model, torch.float32, cpu, name, matrix) is is_kept

@@ -25,6 +25,9 @@ def save(directory: Path, config, architecture: str, seed: int = 0, std: float =
     """
     torch.manual_seed(seed)
     cls = getattr(transformers, architecture)
+    if isinstance(getattr(config, "dtype", None), str):
+        # `to_dict` writes the name of the dtype, with which Apertus cannot be built.
+        config.dtype = getattr(torch, config.dtype)
     model = cls(config).eval()
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:

@@ -76,11 +76,16 @@ RECENT_CASES = {
     ),
     "cohere": _case("Cohere", num_key_value_heads=2, logit_scale=0.7),
     "cohere-normed-heads-biases-untied": _case(
-        "Cohere", num_key_value_heads=2, use_qk_norm=True, attention_bias=True, tie_word_embeddings=False
+        "Cohere",
+        num_key_value_heads=2,
+        use_qk_norm=True,
+        attention_bias=True,
+        tie_word_embeddings=False,
+        logit_scale=0.8,
     ),
     "cohere2": _case("Cohere2", num_key_value_heads=2, sliding_window=5, logit_scale=0.7),
     "cohere2-other-layers-biases": _case(
-        "Cohere2", sliding_window=7, layer_types=_MIXED, attention_bias=True, tie_word_embeddings=False
+        "Cohere2", sliding_window=7, layer_types=_MIXED, attention_bias=True, tie_word_embeddings=False, logit_scale=0.8
     ),
     "glm": _case("Glm", head_dim=12),
     "glm-no-biases-tied": _case(

@@ -92,7 +92,7 @@ def test_embeddings(name, with_head, tmp_path, device):
         architecture = architecture.replace("MPTFor", "MptFor")
     oracle = save(tmp_path, config, architecture).to(device)
     if with_head:
-        oracle = getattr(oracle, oracle.base_model_prefix)
+        oracle = getattr(oracle, oracle.base_model_prefix, None) or oracle.model
         _sentence_files(tmp_path)
     loaded, texts = load(tmp_path, device), random_ids(VOCAB, LENGTHS)
     assert loaded.tasks == ("embed",)
@@ -118,7 +118,8 @@ def _sentence_files(directory) -> None:
 @torch.inference_mode()
 def test_class_logits(name, labels, tmp_path, device):
     architecture, config = TEXTS[name]
-    pad = None if labels == 1 else 7
+    # The configuration of ModernBERT decoders has a pad token always.
+    pad = None if labels == 1 and config.model_type != "modernbert-decoder" else 7
     oracle = save(tmp_path, _config(config, num_labels=labels, pad_token_id=pad), architecture).to(device)
     loaded, texts = load(tmp_path, device), random_ids(VOCAB, LENGTHS)
     texts[0][-2:], texts[1], texts[2][4] = [7, 7], [7], 7

@@ -19,7 +19,7 @@ from server.ipc.descriptions import ModelSpec
 from tests.engine import test_speech
 from tests.engine.harness import Pair, as_transformers_settings, generate, reference, run
 from tests.engine.tiny_checkpoints import GENERATING
-from tests.parity import speech, test_native, test_text_of_picture_models
+from tests.parity import speech, test_native, test_text_of_further_picture_models, test_text_of_picture_models
 from tests.parity.checkpoints import load, random_ids, save
 from tests.parity.decoder_cases import MORE_CASES
 from tests.parity.test_decoders import CASES as DECODERS
@@ -32,6 +32,7 @@ GENERATING_TASKS = {"generate", "translate"}
 TESTED_ELSEWHERE = {
     # The text parts of these (with images) are `gemma3_text` and so on, with other tensor names.
     "gemma3": test_text_of_picture_models.test_text_part,
+    **dict.fromkeys(test_text_of_further_picture_models.SHAPES, test_text_of_further_picture_models.test_text_part),
     "qwen3_5": test_text_of_picture_models.test_text_part_of_qwen,
     "qwen3_5_moe": test_text_of_picture_models.test_text_part_of_qwen,
     "whisper": test_speech.test_four_beams_equal_transformers,
@@ -39,7 +40,7 @@ TESTED_ELSEWHERE = {
 }
 
 
-PICTURES = dict.fromkeys(("gemma3", "qwen3_5", "qwen3_5_moe"), 2)
+PICTURES = dict.fromkeys(("gemma3", "qwen3_5", "qwen3_5_moe"), 2) | test_text_of_further_picture_models.SHAPES
 """Number of shapes of models that also read pictures."""
 
 

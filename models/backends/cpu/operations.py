@@ -157,6 +157,16 @@ def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     return out
 
 
+def scale_by_row(x: Tensor, factors: Tensor) -> Tensor:
+    if not has_dense_rows(x):
+        x = x.contiguous()
+    factors = factors.contiguous()
+    out = x.new_empty(tuple(x.shape))
+    fields = {"x": x, "stride": x.stride(0), "factors": factors, "out": out}
+    run("scale_by_row", x.dtype, x, **fields, rows=x.shape[0], width=prod(x.shape[1:]))
+    return out
+
+
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     size = x.element_size()
     if not has_dense_rows(x):

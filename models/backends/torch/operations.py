@@ -69,6 +69,10 @@ def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     return torch.stack([x[first:end].float().mean(0) for first, end in spans])
 
 
+def scale_by_row(x: Tensor, factors: Tensor) -> Tensor:
+    return (x.float() * factors.view(-1, *(1,) * (x.dim() - 1))).to(x.dtype)
+
+
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     return x[index]
 
@@ -99,7 +103,7 @@ def _best(keys: Tensor, count: int) -> Tensor:
 
 def _in_best_groups(keys: Tensor, config: RouterConfig) -> Tensor:
     """The keys, -inf for experts of groups that the token cannot use. keys: [tokens, experts], returns the same."""
-    by_group = keys.unflatten(-1, (config.groups, -1))
+    by_group = keys.view(len(keys), config.groups, -1)
     group_keys = by_group.sort(dim=-1, descending=True).values[..., : config.group_members].sum(-1)
     hidden = torch.ones_like(group_keys, dtype=torch.bool)
     hidden.scatter_(1, _best(group_keys, config.groups_per_token), False)
@@ -109,7 +113,7 @@ def _in_best_groups(keys: Tensor, config: RouterConfig) -> Tensor:
 def _mix_sparsely(logits: Tensor, choices: int, tolerance: float) -> tuple[Tensor, Tensor]:
     """Shares and experts of a sparse mixer, see `RouterConfig`. logits: [tokens, experts], float32."""
     left, experts, shares = logits, _best(logits, choices), []
-    for expert in experts.split(1, dim=1):
+    for expert in torch.split(experts, 1, dim=1):
         largest = logits.gather(1, expert)
         is_far = (largest - left) / left.abs().clamp(min=largest) > 2 * tolerance
         shares.append(left.masked_fill(is_far, -torch.inf).softmax(-1).gather(1, expert))

@@ -102,7 +102,7 @@ def decoder_family(
         layers = rules(replace(model, head=LanguageModelHead(tied=True)), hf, generating[0])
         return (
             Rename(r"(?:score|classifier|qa_outputs)\.(weight|bias)", r"head.output.\1"),
-            Drop(r"(?:lm_head|embed_out)\.(?:weight|bias)"),
+            Drop(r"(?:lm_head|embed_out|output_projection)\.(?:weight|bias)"),
             # With `qa_outputs`, the layers of several families have the prefix `transformer`.
             *renamed(layers, prefix, rf"(?:{prefix}|transformer\.)?"),
         )

@@ -13,14 +13,17 @@ from models.config import (
     AttentionConfig,
     ConfigError,
     EmbeddingConfig,
+    FeedForwardSumConfig,
     LanguageModelHead,
     LayerInputConfig,
+    MixtureOfExpertsConfig,
     ModelConfig,
     NormConfig,
     NormSlots,
     PerLayerEmbeddingConfig,
     QueryKeyNorm,
     RopeConfig,
+    RouterConfig,
     StackConfig,
 )
 from models.families.shared.fields import Fields
@@ -28,6 +31,7 @@ from models.families.shared.rename_rules import renamed
 from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
 from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_rules
 from models.families.shared.text_part import text_settings
+from models.families.shared.transposed_experts import by_expert
 from models.families.shared.windows import key_value_layers, typed_windows
 from weights.rules import Drop, Rename, Rule
 
@@ -55,7 +59,6 @@ def gemma4_config(
     fields = Fields({**text, "rope_parameters": None, "rope_scaling": None})
     # With "vision", only the tokens of a picture attend to later ones.
     fields.refuse_unless("use_bidirectional_attention", "vision")
-    fields.refuse_unless("enable_moe_block", False)
     norm, width = rms_norm(fields), fields.integer("hidden_size")
     input_width = fields.integer("hidden_size_per_layer_input", default_input_width, least=0) or None
     vocab = fields.integer("vocab_size")
@@ -72,11 +75,13 @@ def gemma4_config(
     def layer(attention: AttentionConfig) -> LayerInputConfig:
         times = 1 if attention.key_value_layer is None else shared_width
         norms = NormSlots(input=norm, output=norm)
+        dense = gated_feed_forward(fields, times * fields.integer("intermediate_size"))
+        mixture = _mixture(fields, norm) if fields.flag("enable_moe_block", False) else None
         return LayerInputConfig(
             attention,
             norms,
-            gated_feed_forward(fields, times * fields.integer("intermediate_size")),
-            norms,
+            dense if mixture is None else FeedForwardSumConfig(((dense, norms), (mixture, norms))),
+            norms if mixture is None else NormSlots(output=norm),
             input_width=input_width,
             activation=activation,
             input_norm=None if input_width is None else norm,
@@ -101,6 +106,16 @@ def gemma4_config(
     )
 
 
+def _mixture(fields: Fields, norm: NormConfig) -> MixtureOfExpertsConfig:
+    """The experts beside the dense feed-forward of a layer."""
+    return MixtureOfExpertsConfig(
+        gated_feed_forward(fields, fields.integer("moe_intermediate_size")),
+        num_experts=fields.integer("num_experts"),
+        experts_per_token=fields.integer("top_k_experts"),
+        router=RouterConfig(normalized=True, input_norm=norm, expert_scale=True),
+    )
+
+
 def _windows(fields: Fields, default: int) -> list[int | None]:
     """Window of each layer, None for full attention. The last layer always has full attention."""
     layers, kinds = fields.integer("num_hidden_layers"), fields.raw("layer_types")
@@ -114,6 +129,7 @@ def _attentions(
     fields: Fields, text: Mapping[str, Any], norm: NormConfig, windows: Sequence[int | None]
 ) -> list[AttentionConfig]:
     shapes, bias = _head_shapes(fields, windows), fields.flag("attention_bias", False)
+    same_values = fields.flag("attention_k_eq_v", False)
     sources = key_value_layers(windows, fields.integer("num_kv_shared_layers", 0, least=0))
     attentions: list[AttentionConfig] = []
     for window, (head_dim, num_kv_heads), source in zip(windows, shapes, sources, strict=True):
@@ -132,6 +148,7 @@ def _attentions(
                 query_key_norm=QueryKeyNorm(norm),
                 window=window,
                 value_norm=NormConfig("rms_unscaled", norm.eps, bias=False),
+                values_of_keys=same_values and window is None and source is None,
                 key_value_layer=source,
             )
         )
@@ -178,14 +195,49 @@ def gemma4_rules(
     model: ModelConfig, hf: Mapping[str, Any], architecture: str, multimodal: bool, other_parts: str
 ) -> Sequence[Rule]:
     """Rules for the text part. other_parts: regular expression, names of the parts that are not served."""
-    settings = text_settings(hf) if multimodal else hf
     text = (
         *layer_input_rules(model),
-        *(_values_of_keys(model) if settings.get("attention_k_eq_v") else ()),
+        *_mixture_rules(model),
         Rename(r"model\.layers\.(\d+)\.layer_scalar", r"decoder.layers.\1.output_scale"),
         *rotary_rules(model, hf, architecture),
     )
     return text_part_rules(text, other_parts) if multimodal else text
+
+
+def _mixture_rules(model: ModelConfig) -> Sequence[Rule]:
+    """Rules for layers with a dense feed-forward and experts side by side."""
+    assert model.decoder is not None
+    sums = [one.feed_forward for one in model.decoder.layers if isinstance(one.feed_forward, FeedForwardSumConfig)]
+    if not sums:
+        return ()
+    mixture = sums[0].parts[1][0]
+    assert isinstance(mixture, MixtureOfExpertsConfig)
+    layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1.feed_forward."
+    norms = (
+        ("pre_feedforward_layernorm", "0.input"),
+        ("post_feedforward_layernorm_1", "0.output"),
+        ("pre_feedforward_layernorm_2", "1.input"),
+        ("post_feedforward_layernorm_2", "1.output"),
+    )
+    return (
+        *(Rename(layer + rf"{theirs}\.weight", f"{ours}norms.{name}.weight") for theirs, name in norms),
+        Rename(layer + r"mlp\.(gate|up|down)_proj\.weight", ours + r"parts.0.\2.weight"),
+        Rename(layer + r"router\.proj\.weight", ours + "parts.1.router.weight"),
+        Rename(layer + r"router\.scale", ours + "parts.1.router.norm.weight"),
+        Rename(layer + r"router\.per_expert_scale", ours + "parts.1.router.expert_scale"),
+        *(
+            Rule(
+                layer + rf"experts\.{theirs}",
+                tuple(
+                    f"{ours}parts.1.experts.{expert}.{matrix}.weight"
+                    for matrix in matrices
+                    for expert in range(mixture.num_experts)
+                ),
+                (by_expert(mixture.num_experts, len(matrices)),),
+            )
+            for theirs, matrices in (("gate_up_proj", ("gate", "up")), ("down_proj", ("down",)))
+        ),
+    )
 
 
 def layer_input_rules(model: ModelConfig) -> Sequence[Rule]:
@@ -215,25 +267,6 @@ def text_part_rules(text: Sequence[Rule], other_parts: str) -> Sequence[Rule]:
     other_parts: regular expression, names of the parts that are not served.
     """
     return (*renamed(text, r"model\.", r"model\.language_model\."), Drop(rf"(?:model\.)?(?:{other_parts})\..*"))
-
-
-def _values_of_keys(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for layers with full attention whose values have the projection of the keys."""
-    assert model.decoder is not None
-    full = [
-        index
-        for index, one in enumerate(model.decoder.layers)
-        if one.attention is not None and one.attention.window is None and one.attention.key_value_layer is None
-    ]
-    ours = r"decoder.layers.\1.attention."
-    return tuple(
-        Rule(
-            rf"model\.layers\.({_numbers(full)})\.self_attn\.k_proj\.{kind}",
-            (f"{ours}key.{kind}", f"{ours}value.{kind}"),
-            (lambda tensors: [tensors[0], tensors[0]],),
-        )
-        for kind in ("weight", "bias")
-    )
 
 
 def _numbers(layers: Sequence[int]) -> str:

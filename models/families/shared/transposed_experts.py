@@ -27,17 +27,17 @@ def transposed_expert_rules(model: ModelConfig, part: str, *, interleaved: bool)
         Rule(
             layer + name + ending,
             tuple(f"{ours}{expert}.{matrix}.{kind}" for matrix in matrices for expert in range(experts)),
-            (_unstack(experts, len(matrices), ending == "", interleaved),),
+            (by_expert(experts, len(matrices), transposed=ending == "", interleaved=interleaved),),
         )
         for name, matrices in (("gate_up_proj", ("gate", "up")), ("down_proj", ("down",)))
         for ending, kind in (("", "weight"), ("_blocks", "weight"), ("_bias", "bias"))
     )
 
 
-def _unstack(experts: int, matrices: int, transposed: bool, interleaved: bool) -> LayoutChange:
+def by_expert(experts: int, matrices: int, *, transposed: bool = False, interleaved: bool = False) -> LayoutChange:
     """Split a tensor [experts, matrices * out, ...] into one tensor per matrix and expert: [out, ...].
 
-    transposed: whether the tensor is [experts, in, matrices * out].
+    transposed: whether the tensor is [experts, in, matrices * out]. interleaved: see `transposed_expert_rules`.
     """
 
     def step(tensors: Sequence[Any]) -> Sequence[Any]:

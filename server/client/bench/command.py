@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import json
 import random
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -127,9 +128,11 @@ def run(arguments: argparse.Namespace) -> None:
         Load(concurrency=number) for number in arguments.concurrency or (1,)
     ]
     prompts = _read_prompts(arguments.prompts)
-    levels = asyncio.run(interruptible(_measure_levels(arguments, route, loads, prompts)))
+    levels, snapshot_bytes = asyncio.run(interruptible(_measure_levels(arguments, route, loads, prompts)))
     if arguments.json is None or str(arguments.json) != "-":
         print(table(levels))
+        if snapshot_bytes is not None:
+            print(f"snapshots of states in the prefix cache: {snapshot_bytes / 2**20:,.1f} MiB")
     if arguments.json is not None:
         results = {
             "url": arguments.url,
@@ -137,6 +140,7 @@ def run(arguments: argparse.Namespace) -> None:
             "model": arguments.model,
             "prompt_words": None if prompts else arguments.prompt_words.text,
             "shared_words": arguments.shared_words or 0,
+            "snapshot_bytes": snapshot_bytes,
             "output_tokens": arguments.output_tokens.text,
             "seed": arguments.seed,
             "levels": [level.as_json() for level in levels],
@@ -183,7 +187,8 @@ def make_jobs(arguments: argparse.Namespace, prompts: list[str], random_numbers:
 
 async def _measure_levels(
     arguments: argparse.Namespace, route: Measured, loads: list[Load], prompts: list[str]
-) -> list[Level]:
+) -> tuple[list[Level], int | None]:
+    """The results of all levels, and with shared words the bytes of snapshots that the server then holds."""
     from tqdm import tqdm
 
     clock = MonotonicClock()
@@ -221,7 +226,17 @@ async def _measure_levels(
                 await connection.get("/v1/models")  # raises what is wrong with the connection
             levels.append(Level(load.name, await _offer(arguments, load, jobs, send, clock, random_numbers)))
             bar.close()
-    return levels
+        return levels, await _snapshot_bytes(connection) if arguments.shared_words else None
+
+
+async def _snapshot_bytes(connection: Connection) -> int | None:
+    """Bytes of snapshots of states in the prefix cache, or None for a server or model without them."""
+    try:
+        page = await connection.text("/metrics")
+    except CommandError:
+        return None
+    found = re.search(r'^triptych_state_bytes\{kind="snapshots"\} (\S+)$', page, re.MULTILINE)
+    return int(float(found[1])) if found else None
 
 
 def _expected(arguments: argparse.Namespace, load: Load) -> int | None:

@@ -108,6 +108,15 @@ struct Scaling {
     double factor;
 };
 
+// out = x * factor of the row, in float32.
+struct RowScaling {
+    const void* x;         // [rows, width], rows `stride` numbers apart
+    int64_t stride;
+    const float* factors;  // [rows]
+    void* out;             // [rows, width], contiguous
+    int64_t rows, width;
+};
+
 // The activation xIELU, all contiguous, see activations.h.
 struct Xielu {
     const void* x;
@@ -468,6 +477,7 @@ constexpr int64_t GRAIN = 32768;
     X(take_rows, RowGather, p.rows, p.width)                                                               \
     X(add, Sum, p.rows, p.width)                                                                           \
     X(scale, Scaling, p.rows, p.width)                                                                     \
+    X(scale_by_row, RowScaling, p.rows, p.width)                                                           \
     X(xielu, Xielu, p.rows, 4 * p.width)                                                                   \
     X(sum_of_rows, RowSum, p.rows, p.count * p.width)                                                      \
     X(means_of_spans, SpanMean, p.count, p.rows / std::max<int64_t>(1, p.count) * p.width)                 \
