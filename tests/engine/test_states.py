@@ -126,7 +126,7 @@ def test_preempted_requests_get_the_same_bits(pair, options):
         if found.steps % 5 == 0 and len(scheduler.running) > 1:
             scheduler._preempt(scheduler.running[found.steps % len(scheduler.running)])
     assert answers(found) == alone(pair)
-    assert scheduler.num_preemptions > 5 and not any(pool.used_blocks for pool in scheduler.blocks.pools.values())
+    assert scheduler.num_preemptions > 2 and not any(pool.used_blocks for pool in scheduler.blocks.pools.values())
 
 
 def test_few_slots_are_enough(one_pair):
