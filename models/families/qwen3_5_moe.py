@@ -55,6 +55,7 @@ FAMILY = decoder_family(
     config,
     rules,
     model_types=("qwen3_5_moe_text", "qwen3_5_moe"),
+    texts=False,
     generating=("Qwen3_5MoeForCausalLM", _MULTIMODAL),
     tokens=False,
     answers=False,

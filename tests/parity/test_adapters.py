@@ -42,7 +42,7 @@ TARGET_MODULES = {
     "qwen3_next": [*ATTENTION, *SHARED, "in_proj_qkvz", "in_proj_ba", "linear_attn.out_proj"],
     "qwen3_5_moe": [*ATTENTION, *SHARED, "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "linear_attn.out_proj"],
     "qwen3-moe": ATTENTION,
-    "glm4-moe": [*ATTENTION, *(f"shared_experts.{part}_proj" for part in ("gate", "up", "down"))],
+    "glm4-moe": ATTENTION,
     "phimoe": ATTENTION,
     "longt5": r".*(\.o|\.wi|\.wi_\d|\.wo|\.SelfAttention\.[qkv]|EncDecAttention\.[qkv])",
 }
