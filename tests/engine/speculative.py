@@ -9,9 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from server.engine import drafts, ngrams
 from server.engine.drafts import NgramDrafter
 from server.engine.engine import Engine, ModelEngine
 from server.engine.loading import LoadedCheckpoint, build
@@ -21,6 +23,14 @@ from server.ipc.descriptions import EngineOptions, Speculation
 from server.ipc.messages import Vocabulary
 from tests.engine.harness import PRINTABLE, Pair
 from tests.parity.checkpoints import load
+
+
+@pytest.fixture(autouse=True)
+def every_prediction(monkeypatch):
+    """Draft tokens however improbable they are, and beside any number of rows. Modules import it for all tests."""
+    monkeypatch.setattr(ngrams, "MIN_PROBABILITY", 0.0)
+    monkeypatch.setattr(drafts, "MAX_DRAFTING_ROWS", 1000)
+    monkeypatch.setattr(drafts, "MAX_STEP_TOKENS", 10000)
 
 
 class FreeSteps(StepCosts):
@@ -41,8 +51,8 @@ def speculating(pair: Pair, draft: LoadedCheckpoint | None = None, **options) ->
     settings = EngineOptions(**{"block_size": 4, "kv_cache_bytes": 1 << 22, "speculative_tokens": 4, **options})
     way = Speculation(draft_directory="somewhere") if draft is not None else Speculation()
     target = replace(pair.loaded, spec=msgspec.structs.replace(pair.loaded.spec, speculation=way))
-    drafts = find_drafts([target], lambda spec: draft)
-    share, drafter = make_drafter(target, drafts.get(pair.name), settings, settings.kv_cache_bytes)
+    found = find_drafts([target], lambda spec: draft)
+    share, drafter = make_drafter(target, found.get(pair.name), settings, settings.kv_cache_bytes)
     if isinstance(drafter, NgramDrafter):
         drafter.costs = FreeSteps()
     model: ModelEngine = build(target, settings, share, drafter)[0]

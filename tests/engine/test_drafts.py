@@ -6,20 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from server.engine import ngrams
 from server.engine.drafts import NgramDrafter
 from server.engine.loading import LoadError
 from server.engine.sequence import SequenceGroup
 from server.engine.speculation import check_draft, find_drafts, make_drafter
 from server.ipc.descriptions import EngineOptions, ModelSpec, Speculation
-from tests.engine.speculative import FreeSteps, speculating
+from tests.engine.speculative import FreeSteps, every_prediction, speculating
 from tests.ipc.one_row import one_row
 
-
-@pytest.fixture(autouse=True)
-def improbable_tokens(monkeypatch):
-    """Tokens are drafted however improbable they are."""
-    monkeypatch.setattr(ngrams, "MIN_PROBABILITY", 0.0)
+__all__ = ["every_prediction"]
 
 
 def row(prompt: list[int], max_new_tokens: int = 20, source: list[int] | None = None) -> SequenceGroup:

@@ -12,14 +12,15 @@ from models.logits import LogitsRequest
 from server.engine import selection
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
-from server.engine.drafts import MAX_DRAFTING_ROWS
 from server.engine.scheduler import Schedule, Scheduler
 from tests.engine.harness import generate, reference, run
 from tests.engine.simulation import Simulation
-from tests.engine.speculative import accepting_all_drafts, counts, perturbed, speculating
+from tests.engine.speculative import accepting_all_drafts, counts, every_prediction, perturbed, speculating
 from tests.engine.test_prefix_cache import run_random_interleaving
 from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
+
+__all__ = ["every_prediction"]
 
 PROMPTS = random_ids(97, [1, 5, 11, 30], seed=3)
 
@@ -106,8 +107,7 @@ def chi_square(results, expected: dict, count: int) -> float:
 def test_samples_keep_their_distribution(pairs, kind):
     """Chi-square test of two tokens for 3,000 seeds. 37.7 is the 99.9th percentile for 15 degrees of freedom."""
     pair, requests, expected = requests_with_known_distribution(pairs)
-    draft = pairs("llama").loaded if kind == "another family" else None
-    one = speculating(pair, draft, max_batch_rows=MAX_DRAFTING_ROWS)
+    one = speculating(pair, pairs("llama").loaded if kind == "another family" else None)
     results = run(one, requests)
     assert chi_square(results, expected, len(requests)) < 37.7
     assert 100 < counts(one)[1] < counts(one)[0] - 100, "nearly all drafts are accepted, or nearly none"
@@ -118,7 +118,7 @@ def test_accepting_every_draft_changes_the_distribution(pairs, monkeypatch):
     """Negative control: if every draft token is accepted, the chi-square test fails."""
     pair, requests, expected = requests_with_known_distribution(pairs)
     monkeypatch.setattr(selection, "choose", accepting_all_drafts(selection.choose))
-    results = run(speculating(pair, max_batch_rows=MAX_DRAFTING_ROWS), requests)
+    results = run(speculating(pair), requests)
     assert chi_square(results, expected, len(requests)) > 37.7
 
 

@@ -11,12 +11,12 @@ from server.engine import selection
 from server.engine.loading import LoadError
 from server.engine.scheduler import Scheduler
 from tests.engine.harness import generate, run
-from tests.engine.speculative import accepting_all_drafts, counts, perturbed, speculating
+from tests.engine.speculative import accepting_all_drafts, counts, every_prediction, perturbed, speculating
 from tests.invariance.test_alone_equals_batched import alone, answers, mixed_requests, pair
 from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
 
-__all__ = ["alone", "pair"]
+__all__ = ["alone", "every_prediction", "pair"]
 
 
 WITH_DRAFT_MODELS = ["gpt2", "llama", "mistral", "gemma2", "bloom"]
