@@ -27,7 +27,7 @@ from tests.parity.checkpoints import load
 
 @pytest.fixture(autouse=True)
 def every_prediction(monkeypatch):
-    """Draft tokens however improbable they are, and beside any number of rows. Modules import it for all their tests."""
+    """Draft tokens however improbable they are, and beside any number of rows. Modules import it for all tests."""
     monkeypatch.setattr(ngrams, "MIN_PROBABILITY", 0.0)
     monkeypatch.setattr(drafts, "MAX_DRAFTING_ROWS", 1000)
     monkeypatch.setattr(drafts, "MAX_STEP_TOKENS", 10000)
