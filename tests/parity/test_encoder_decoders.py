@@ -82,7 +82,7 @@ _T5GEMMA = {
 def _t5gemma(encoder: dict, decoder: dict, **settings) -> T5GemmaConfig:
     stacks = {"encoder": encoder, "decoder": decoder}
     modules = {name: T5GemmaModuleConfig(**{**_T5GEMMA, **changes}) for name, changes in stacks.items()}
-    return T5GemmaConfig(**modules, vocab_size=VOCAB, **settings)
+    return T5GemmaConfig(**modules, vocab_size=VOCAB, decoder_start_token_id=3, **settings)
 
 
 def _own_logits(model) -> None:
@@ -120,10 +120,10 @@ CASES = {
         ),
         None,
     ),
-    "plbart": ("PLBartForConditionalGeneration", PLBartConfig(**_BART), None),
+    "plbart": ("PLBartForConditionalGeneration", PLBartConfig(**_BART, decoder_start_token_id=7), None),
     "plbart-unscaled-relu": (
         "PLBartForConditionalGeneration",
-        PLBartConfig(**_UNLIKE, scale_embedding=False, activation_function="relu"),
+        PLBartConfig(**_UNLIKE, scale_embedding=False, activation_function="relu", decoder_start_token_id=7),
         None,
     ),
     "t5gemma": ("T5GemmaForConditionalGeneration", _t5gemma({}, {}), None),
