@@ -43,7 +43,8 @@ class PerLayerEmbedding(nn.Module):
         if self.tokens is None:
             return vectors
         rows = (self.tokens(token_ids) * self.width**0.5).view(x.shape[0], self.num_layers, self.width)
-        return (vectors + rows) * 2**-0.5
+        vectors = (vectors + rows) * 2**-0.5
+        return vectors
 
 
 class LayerWithInput(Layer):

@@ -144,7 +144,8 @@ def test_half_precision_is_close_to_float32(pair, device, dtype, bound):
     _, ours = errors(random_ids(VOCAB, LENGTHS))
     if ours.max() < bound:
         return
-    # Some random models amplify rounding. Over many texts, transformers then has as large errors.
+    # Over many texts, transformers has as large errors with models that amplify rounding.
+    assert loaded.family in AMPLIFYING
     half = type(oracle).from_pretrained(directory, dtype=dtype, attn_implementation="eager").to(device).eval()
     ours, theirs = [], []
     for seed in range(8):
@@ -153,6 +154,10 @@ def test_half_precision_is_close_to_float32(pair, device, dtype, bound):
         ours.append(found.mean())
         theirs.append(_errors_by_text(loaded, [logits.float() for _, logits in expected(half, texts)], exact).mean())
     assert sum(ours) < 1.2 * sum(theirs)
+
+
+AMPLIFYING = {"gemma4", "gemma4_unified"}
+"""Families whose random models amplify rounding."""
 
 
 def _errors_by_text(loaded, found, exact):
