@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from models.config import (
 )
 from models.config.entities import LabelledSpansConfig
 from models.config.late_interaction import LateInteractionConfig
-from models.config.sentence import AnswerLogits, SentenceConfig, VocabularyWeights
+from models.config.sentence import AnswerLogits, Pooling, SentenceConfig, VocabularyWeights
 from models.families import family_of
 from models.families.shared.family import Family, Task
 from models.gliner_files import GlinerFiles, read_gliner
@@ -126,25 +127,26 @@ def read_heads(files: CheckpointFiles, config: ModelConfig, answers: bool) -> Ch
     Raises ConfigError for settings that are not supported, and for heads that the architecture cannot have.
     """
     directory, width = files.directory, config.output_size
-    plain = without_pooling(directory, "last" if config.encoder is None else "mean")
+    pooling: Pooling = "last" if config.encoder is None else "mean"
+    plain = partial(without_pooling, directory, pooling)
     if files.gliner is not None:
-        return CheckpointHeads(plain, spans=files.gliner.head, tasks=("token_classify",))
+        return CheckpointHeads(plain(), spans=files.gliner.head, tasks=("token_classify",))
     late = late_interaction_config(directory, files.hf, width)
     if late is not None:
         check_attention(late, config)
         if files.is_colbert or not has_token_heads(directory) or is_multi_vector(directory):
-            return CheckpointHeads(plain, late, tasks=("late_interaction",))
+            return CheckpointHeads(plain(), late, tasks=("late_interaction",))
         sentence = sentence_config(directory, width, "cls")
         return CheckpointHeads(sentence, late, width, more_tasks=("late_interaction", "embed_sparse"))
     vocabulary, answer = vocabulary_weights(directory), answer_logits(directory)
     if vocabulary is not None:
         if not isinstance(config.head, MaskedLanguageModelHead):
             raise ConfigError(f"'modules.json': SpladePooling needs a masked language model, not {files.name}")
-        return CheckpointHeads(plain, vocabulary=vocabulary, tasks=("embed_sparse",))
+        return CheckpointHeads(plain(), vocabulary=vocabulary, tasks=("embed_sparse",))
     if answer is not None or (answers and isinstance(config.head, LanguageModelHead)):
         if not isinstance(config.head, LanguageModelHead) or config.encoder is not None:
             raise ConfigError("the logits of an answer are supported for decoders with a language model head only")
-        return CheckpointHeads(plain, answer=answer, answers=True, tasks=("rerank",))
+        return CheckpointHeads(plain(), answer=answer, answers=True, tasks=("rerank",))
     if is_cross_encoder(directory):
-        return CheckpointHeads(plain)
-    return CheckpointHeads(sentence_config(directory, width, "last" if config.encoder is None else "mean"))
+        return CheckpointHeads(plain())
+    return CheckpointHeads(sentence_config(directory, width, pooling))

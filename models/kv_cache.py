@@ -36,7 +36,7 @@ class KVCache:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.dtype = dtype
+        self.dtype, self.is_int8 = dtype, dtype == torch.int8
         self.device = device
         self.keys: list[CacheSide] = []
         self.values: list[CacheSide] = []
@@ -49,10 +49,6 @@ class KVCache:
             self.values.append(self.keys[-1] if layer.values_are_keys else self._side(layer))
         self._sides = tuple({id(side): side for side in (*self.keys, *self.values)}.values())
         self.addresses = {role: self._addresses(role) for role in ("self", "cross")}
-
-    @property
-    def is_int8(self) -> bool:
-        return self.dtype == torch.int8
 
     @property
     def tensors(self) -> list[Tensor]:

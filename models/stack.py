@@ -68,6 +68,7 @@ class Stack(nn.Module):
             )
         self.streams = None if config.streams is None else Streams(config.streams, hidden_size)
         self._rotaries = [Rotary(rope) for rope in config.ropes]
+        self._query_scales = config.query_scales
         self.rotates_by_length = any(rotary.config.depends_on_length for rotary in self._rotaries)
 
     @property
@@ -83,7 +84,7 @@ class Stack(nn.Module):
         """
         rotations = {rotary.config: rotary(positions, length, rope_lengths) for rotary in self._rotaries}
         distances = None if self.distances is None else self.distances(length)
-        scales = {config: query_scale(config, positions) for config in self.config.query_scales}
+        scales = {config: query_scale(config, positions) for config in self._query_scales}
         return PositionEncodings(rotations, self.bias(length), distances, scales)
 
     def bias(self, length: int) -> Tensor | KeyBias | None:

@@ -18,7 +18,8 @@ from server.text.windows import Window, window_room, windows
 WINDOW_TOKENS = 384
 """Longest window, question included. Models are trained with this length, and transformers uses it."""
 STRIDE_TOKENS = 128
-"""Context tokens that a window has in common with the one before it, as in transformers."""
+"""Context tokens that a window has in common with the one before it, as in transformers, but at most half of them. Else
+the number of windows could be that of the tokens, where a long question leaves room for few."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,7 @@ class QuestionAnswerSpec:
         limit = min(model.max_input_tokens, WINDOW_TOKENS)
         bound = model.tokenizer.token_bound
         width = max(1, limit - bound(self.question) - MAX_ADDED_TOKENS)
-        stride = min(STRIDE_TOKENS, limit // 2)
-        sequences = max_windows(bound(self.context), width - (stride if stride < width else width // 2))
+        sequences = max_windows(bound(self.context), width - min(STRIDE_TOKENS, width // 2))
         characters = 2 * (len(self.question) + len(self.context))
         tokens = sequences * limit
         placed = bound(self.question) + bound(self.context)
@@ -121,8 +121,7 @@ def _cut(encoding: Encoding, model: ServedModel) -> _Pair | None:
         raise ContextLengthExceeded(
             f"`question` leaves no room for the context in a window of {limit} tokens", "question"
         )
-    stride = min(STRIDE_TOKENS, limit // 2)
-    cut = windows(encoding, run, limit, stride if stride < width else width // 2)
+    cut = windows(encoding, run, limit, min(STRIDE_TOKENS, width // 2))
     return _Pair(encoding, run, cut, [window_item(encoding, window, model, "context") for window in cut])
 
 

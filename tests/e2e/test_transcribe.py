@@ -260,8 +260,10 @@ def test_a_client_that_leaves_frees_its_blocks(server) -> None:
 
 def test_the_documented_command(server, tmp_path: Path) -> None:
     (tmp_path / "speech.wav").write_bytes(wav(LONG[0]))
-    block = re.search(r"```shell\n(curl .*?)```", (REPOSITORY / "docs" / "requests.md").read_text(), re.DOTALL)
-    command = block[1].replace("\\\n", " ").replace("/path/speech.wav", str(tmp_path / "speech.wav"))
+    page = (REPOSITORY / "docs" / "requests.md").read_text()
+    blocks = re.findall(r"```shell\n(curl .*?)```", page, re.DOTALL)
+    (block,) = (one for one in blocks if "/path/speech.wav" in one)
+    command = block.replace("\\\n", " ").replace("/path/speech.wav", str(tmp_path / "speech.wav"))
     command = command.replace("http://127.0.0.1:8000", server.url).replace("curl ", "curl --fail-with-body ", 1)
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout.startswith("1\n00:00:0"), done.stdout

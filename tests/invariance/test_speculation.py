@@ -20,6 +20,7 @@ __all__ = ["alone", "every_prediction", "pair"]
 
 
 WITH_DRAFT_MODELS = ["gpt2", "llama", "mistral", "gemma2", "bloom"]
+ACCEPTING = ["gpt2", "llama", "gemma2", "bloom"]
 NEVER_DRAFTED = ["glm4-moe", "modernbert-decoder"]
 
 
@@ -46,7 +47,7 @@ def test_drafts_of_n_grams(pair, alone, options):
     drafted, accepted = counts(one)
     # Some random models never repeat n-grams of their answers, others no n-gram at all.
     assert drafted >= accepted and (drafted > 0 or pair.name in NEVER_DRAFTED)
-    assert accepted > 0 or pair.name not in WITH_DRAFT_MODELS
+    assert accepted > 0 or pair.name not in ACCEPTING
 
 
 @pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
