@@ -38,6 +38,8 @@ class LanguageModel(nn.Module):
     bias: [vocab], model dtype, or None.
     """
 
+    unadaptable = ("dense",)
+
     def __init__(self, config: LanguageModelHead, hidden_size: int, vocab_size: int) -> None:
         super().__init__()
         self.scale, self.cap, transform = config.scale, config.cap, config.transform

@@ -23,6 +23,9 @@ from models.layers.embeddings import Embedding
 from models.layers.linear import Linear
 from models.tensor_memory import PRIVATE, TensorMemory
 
+_TABLES = ("tokens", "token_types")
+"""Tables of an embedding that an adapter may change. Its projection is a linear."""
+
 _MERGED = ("query", "key", "value")
 """Projections that `Attention.merged` computes in one product, in this order."""
 
@@ -143,7 +146,7 @@ class AdapterSet:
             self._device = update.down.device
             owner_path, _, leaf = path.rpartition(".")
             owner = model.get_submodule(owner_path)
-            if isinstance(owner, Embedding):
+            if isinstance(owner, Embedding) and leaf in _TABLES:
                 owner.updates = updates_of = self._embedding_updates(owner)
                 added_bytes += updates_of.add(name, leaf, update, dtype, memory)
                 continue

@@ -29,6 +29,7 @@ from tests.parity.checkpoints import load
 def every_prediction(monkeypatch):
     """Draft tokens however improbable they are, and beside any number of rows. Modules import it for all tests."""
     monkeypatch.setattr(ngrams, "MIN_PROBABILITY", 0.0)
+    monkeypatch.setattr(drafts, "MIN_GAIN", 0.0)
     monkeypatch.setattr(drafts, "MAX_DRAFTING_ROWS", 1000)
     monkeypatch.setattr(drafts, "MAX_STEP_TOKENS", 10000)
 

@@ -12,6 +12,7 @@ from server.engine.loading import LoadError
 from server.engine.scheduler import Scheduler
 from tests.engine.harness import generate, run
 from tests.engine.speculative import accepting_all_drafts, counts, every_prediction, perturbed, speculating
+from tests.engine.tiny_checkpoints import HYBRIDS
 from tests.invariance.test_alone_equals_batched import alone, answers, mixed_requests, pair
 from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
@@ -21,7 +22,7 @@ __all__ = ["alone", "every_prediction", "pair"]
 
 WITH_DRAFT_MODELS = ["gpt2", "llama", "mistral", "gemma2", "bloom"]
 ACCEPTING = ["gpt2", "llama", "gemma2", "bloom"]
-NEVER_DRAFTED = ["glm4-moe", "modernbert-decoder"]
+NEVER_DRAFTED = ["glm4-moe", "modernbert-decoder", *HYBRIDS]
 
 
 def shrink_pool(pair, one) -> Scheduler:

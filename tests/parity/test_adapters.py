@@ -39,14 +39,21 @@ SHARED = ["shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.dow
 TARGET_MODULES = {
     "mixtral": ATTENTION,
     "qwen2-moe": [*ATTENTION, *SHARED],
-    "qwen3_next": [*ATTENTION, *SHARED, "in_proj_qkvz", "in_proj_ba", "linear_attn.out_proj"],
+    "qwen3_next": [*ATTENTION, "in_proj_qkvz", "in_proj_ba", "linear_attn.out_proj"],
     "qwen3_5_moe": [*ATTENTION, *SHARED, "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "linear_attn.out_proj"],
     "qwen3-moe": ATTENTION,
     "glm4-moe": ATTENTION,
     "phimoe": ATTENTION,
+    "llama4": ATTENTION,
+    "modernbert-decoder": ["q_proj", "k_proj", "v_proj", "Wo", "Wi"],
+    "deepseek-v3": ["q_a_proj", "q_b_proj", "q_proj", "kv_a_proj_with_mqa", "o_proj"],
+    "falcon_h1": [*ATTENTION, "gate_proj", "up_proj", "down_proj", "in_proj"],
+    "nemotron_h": [*ATTENTION, "in_proj"],
+    "mamba2": ["in_proj"],
     "longt5": r".*(\.o|\.wi|\.wi_\d|\.wo|\.SelfAttention\.[qkv]|EncDecAttention\.[qkv])",
 }
-"""Target modules of families in which some linear layers cannot be adapted: experts, gates, summary projections."""
+"""Target modules of families in which some linear layers cannot be adapted: experts, gates, summary projections, and
+those that peft refuses in state space models."""
 
 
 def make_models(name: str, directory: Path, device, **settings):
