@@ -153,7 +153,12 @@ HYBRIDS = {
     "qwen3_5_moe": (
         "Qwen3_5MoeForCausalLM",
         transformers.Qwen3_5MoeTextConfig(
-            **_BASE, **_DELTA, **_EXPERTS, num_hidden_layers=4, shared_expert_intermediate_size=40
+            **_BASE,
+            **_DELTA,
+            **_EXPERTS,
+            num_hidden_layers=3,
+            layer_types=_DELTA_TYPES,
+            shared_expert_intermediate_size=40,
         ),
     ),
     "qwen3_5_moe-equal-heads-biases": (
