@@ -18,8 +18,23 @@ from server.text.windows import Window, window_room, windows
 WINDOW_TOKENS = 384
 """Longest window, question included. Models are trained with this length, and transformers uses it."""
 STRIDE_TOKENS = 128
-"""Context tokens that a window has in common with the one before it, as in transformers, but at most half of them. Else
-the number of windows could be that of the tokens, where a long question leaves room for few."""
+"""Context tokens that a window has in common with the one before it, as in transformers."""
+LEAST_ADVANCE = 1 / 16
+"""Share of a window by which the next one advances at least. Where a long question leaves room for hardly more than the
+stride, transformers advances by a few tokens, and the work would have no useful bound."""
+
+
+def _advance(width: int, limit: int) -> int:
+    """Context tokens by which a window advances. width: room for the context. limit: tokens of a window."""
+    stride = min(STRIDE_TOKENS, limit // 2)
+    return max(width - stride, int(limit * LEAST_ADVANCE), 1) if stride < width else width - width // 2
+
+
+def _least_advance(width: int, limit: int) -> int:
+    """Lower bound of `_advance` for this width and any larger one."""
+    least = max(int(limit * LEAST_ADVANCE), 1)
+    stride = min(STRIDE_TOKENS, limit // 2)
+    return min(_advance(width, limit), least) if width <= stride else max(width - stride, least)
 
 
 @dataclass(frozen=True)
@@ -37,7 +52,7 @@ class QuestionAnswerSpec:
         limit = min(model.max_input_tokens, WINDOW_TOKENS)
         bound = model.tokenizer.token_bound
         width = max(1, limit - bound(self.question) - MAX_ADDED_TOKENS)
-        sequences = max_windows(bound(self.context), width - min(STRIDE_TOKENS, width // 2))
+        sequences = max_windows(bound(self.context), _least_advance(width, limit))
         characters = 2 * (len(self.question) + len(self.context))
         tokens = sequences * limit
         placed = bound(self.question) + bound(self.context)
@@ -121,7 +136,7 @@ def _cut(encoding: Encoding, model: ServedModel) -> _Pair | None:
         raise ContextLengthExceeded(
             f"`question` leaves no room for the context in a window of {limit} tokens", "question"
         )
-    cut = windows(encoding, run, limit, min(STRIDE_TOKENS, width // 2))
+    cut = windows(encoding, run, limit, width - _advance(width, limit))
     return _Pair(encoding, run, cut, [window_item(encoding, window, model, "context") for window in cut])
 
 
