@@ -99,7 +99,9 @@ def test_embeddings(name, with_head, tmp_path, device):
     batch = encoder_batch(texts, device)
     hidden = loaded.transformer.encode(batch)
     expected = [output.last_hidden_state[0] for output in _one_by_one(oracle, texts)]
-    torch.testing.assert_close(hidden, torch.cat(expected), atol=1e-4, rtol=1e-4)
+    # Random weights of this model amplify rounding: transformers differs from itself in float64 by as much.
+    atol = 5e-4 if name == "qwen3_5_moe" else 1e-4
+    torch.testing.assert_close(hidden, torch.cat(expected), atol=atol, rtol=1e-4)
     for mode in ("last", "mean"):
         theirs = torch.stack([states[-1] if mode == "last" else states.mean(0) for states in expected])
         torch.testing.assert_close(normalize(pool(hidden, batch, mode)), normalize(theirs), atol=1e-5, rtol=0)
