@@ -47,7 +47,7 @@ class ProgramKey(NamedTuple):
 
 
 class Executor:
-    """Runs one stack and, for a language model, its head.
+    """Runs the layers of an encoder or a decoder, eagerly or as a program, and the head of a language model.
 
     head: function from hidden states [n, hidden] and memory [n or more, vocab], float32, to logits [n, vocab] in that
         memory. Without memory (None) it allocates its result. None for a stack without a head.

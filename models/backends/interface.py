@@ -312,7 +312,7 @@ def _has_kernels(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def check_quantization(dtype: torch.dtype, device: torch.device, quantization: Quantization | None) -> None:
-    """Raises QuantizationUnavailable where the backend has no kernel for quantised weights.
+    """Check that the backend has a kernel for quantised weights. Raises QuantizationUnavailable.
 
     Without one, a quantised product would be slower than a float product.
     """
@@ -351,7 +351,7 @@ def kernels_version() -> str:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`x W^T + b` with a dense weight.
+    """Multiply rows by a dense weight: `x W^T + b`.
 
     x: [..., in]. weight: [out, in]. bias: [out] or None. One dtype.
     Returns [..., out].

@@ -119,7 +119,10 @@ class SpanHead:
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardSpanHead(SpanHead):
-    """Start and end logits after a feed-forward sublayer of the head (BigBird). sum_norm: norm of the residual sum."""
+    """A span head that runs a feed-forward sublayer of its own before its start and end logits (BigBird).
+
+    sum_norm: norm of the sum of the sublayer and its input.
+    """
 
     feed_forward: FeedForwardConfig
     sum_norm: NormConfig

@@ -30,7 +30,7 @@ class ShortConvolutionConfig:
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the float32 tensors that hold the state of one text: the last inputs of the convolution."""
+        """Shape of the float32 tensor that keeps the inputs of the convolution from the last tokens of a text."""
         return ((self.kernel_size - 1, self.channels),)
 
 

@@ -36,7 +36,9 @@ _MIN_CACHED_POSITIONS = 1024
 
 @dataclass(frozen=True)
 class Rotation:
-    """Rotation angles of the tokens of a step, shared by all layers with the same configuration.
+    """Cosines and sines by which rotary position embedding rotates the queries and keys of a step.
+
+    All layers with the same configuration share them.
 
     cos_table, sin_table: [positions, 1, dim / 2], float32.
     positions: [tokens], int64, the table row of each token; None where row i belongs to token i.

@@ -22,7 +22,7 @@ class TokenVectors(nn.Module):
         self.dense = nn.Sequential(*(Dense(layer) for layer in config.dense))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[tokens, hidden], model dtype -> [tokens, width], float32, as long as the checkpoint makes them."""
+        """Vectors of tokens: [tokens, hidden] -> [tokens, width], float32; normalised if the checkpoint asks for it."""
         vectors: Tensor = self.dense(hidden.float())
         return normalize(vectors) if self.config.normalize else vectors
 

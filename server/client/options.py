@@ -171,7 +171,7 @@ CLASSIFICATION = (
 
 
 def add_flags(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
-    """Add the flags, one heading per group."""
+    """Add options to a command line parser as flags, under one heading for each group of options."""
     groups: dict[str, argparse._ActionsContainer] = {}
     for option in options:
         if option.group not in groups:

@@ -111,7 +111,7 @@ class LoadedCheckpoint:
 
     @property
     def keys_depend_on_length(self) -> bool:
-        """Whether keys depend on the text length, which makes the prefix cache and speculative decoding impossible."""
+        """Whether the rotation of keys depends on the text length. Such a model has no prefix cache and no drafts."""
         return self.model.config.keys_depend_on_length
 
     @property

@@ -1,4 +1,4 @@
-"""A message on its way to the worker: whole if it is small, else in parts that are sent as earlier ones start.
+"""Send a request to the worker: a small one whole, a large one in parts, each when the parts before it have started.
 
 The sequences of a `Generate` are its rows, those of an `Encode` its items.
 """

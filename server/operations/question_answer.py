@@ -31,10 +31,8 @@ def _advance(width: int, limit: int) -> int:
 
 
 def _least_advance(width: int, limit: int) -> int:
-    """Lower bound of `_advance` for this width and any larger one."""
-    least = max(int(limit * LEAST_ADVANCE), 1)
-    stride = min(STRIDE_TOKENS, limit // 2)
-    return min(_advance(width, limit), least) if width <= stride else max(width - stride, least)
+    """The smallest `_advance` for this width and any larger one."""
+    return min(_advance(one, limit) for one in range(width, limit + 1))
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def vtt(lines: Sequence[SubtitleLine]) -> str:
 
 
 def _cue(line: SubtitleLine) -> str:
-    """The text without the arrow that separates times."""
+    """The text of a subtitle, in which `->` replaces `-->`, which in the file separates two times."""
     return line.text.strip().replace("-->", "->")
 
 

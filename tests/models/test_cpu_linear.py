@@ -224,7 +224,7 @@ def test_activations_in_bfloat16(isa, activation):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_slices_and_transposed_tensors(isa, dtype, kind):
-    """x, multiplier and residual are slices of wider tensors, or their rows are not contiguous."""
+    """Products are right for inputs, multipliers and residuals that are slices of wider tensors or not contiguous."""
     weight, bias = weights(dtype, 24, 40)
     product, _ = make(kind, weight, bias)
     wide, sides = torch.randn(13, 60).to(dtype), torch.randn(2, 13, 99).to(dtype)

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints: transformers writes them, and both transformers and Triptych load them."""
+"""Write tiny random checkpoints with transformers, for tests that load them with transformers and with Triptych."""
 
 from __future__ import annotations
 
