@@ -16,13 +16,21 @@ from typing import Literal
 import numpy as np
 
 from server.engine.beam_search import BeamSearch, Describe, Float32s, Ids
+from server.engine.required_terms import RequiredTerms
+from server.engine.term_search import TermSearch
 from server.ipc.params import GenerationParams
 
 
-def make_search(params: GenerationParams, max_new_tokens: int, end_ids: frozenset[int]) -> BeamSearch | None:
-    """The beam search of a request, or None if `num_beams` is 1."""
+def make_search(
+    params: GenerationParams, max_new_tokens: int, end_ids: frozenset[int], terms: RequiredTerms | None = None
+) -> BeamSearch | None:
+    """The beam search of a request, or None if `num_beams` is 1. terms: what each hypothesis must contain."""
     if params.num_beams == 1:
         return None
+    if terms is not None:
+        return TermSearch(
+            params.num_beams, max_new_tokens, end_ids, params.length_penalty, params.early_stopping, terms
+        )
     if params.num_beam_groups == 1:
         return BeamSearch(params.num_beams, max_new_tokens, end_ids, params.length_penalty, params.early_stopping)
     return GroupSearch(

@@ -75,6 +75,8 @@ class BeamSearch:
     """
 
     stop_texts: StopTexts | None = None
+    further_tokens: Sequence[Sequence[int]] = ()
+    """For each running beam, tokens whose log-probabilities are needed in addition to the best ones."""
 
     def __init__(
         self,
@@ -143,11 +145,15 @@ class BeamSearch:
         """Whether further steps can still improve the finished hypotheses, as judged by `early_stopping`."""
         if len(self.finished) < self.num_beams:
             return bool(self.running[0].score > -np.inf)
+        return self._may_win(self.running[0])
+
+    def _may_win(self, beam: Beam) -> bool:
+        """Whether a running beam can still replace the worst of `num_beams` hypotheses, as `early_stopping` judges."""
         if self.early_stopping is True:
             return False
         longest = self.early_stopping == "never" and self.length_penalty > 0
         penalty = self._penalty(self.max_new_tokens if longest else self.length)
-        return bool(self.running[0].score / penalty > self.finished[-1].score)
+        return bool(beam.score / penalty > self.finished[-1].score)
 
     def _penalty(self, length: int) -> np.float32:
         with np.errstate(over="ignore"):

@@ -13,6 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from models.logits import DecoderOutput
+from server.engine.beam_groups import make_search
 from server.engine.beam_search import Beam
 from server.engine.drafts import Drafter
 from server.engine.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
@@ -21,6 +22,7 @@ from server.engine.grammar_state import fork
 from server.engine.grammar_waits import TOO_SLOW, GrammarWaits
 from server.engine.model_limits import ModelLimits
 from server.engine.prompt_scores import score_prompts
+from server.engine.required_terms import RequiredTerms
 from server.engine.runner import Runner
 from server.engine.scheduler import Schedule, Scheduler
 from server.engine.selection import Selection, output_of, output_without, select, step_logits_request
@@ -38,7 +40,7 @@ from server.ipc.messages import (
     StepTiming,
     Tokens,
 )
-from server.ipc.params import SpeechAlignment
+from server.ipc.params import GenerationParams, SpeechAlignment
 
 log = logging.getLogger("triptych.engine")
 
@@ -89,8 +91,11 @@ class GenerationEngine:
         if too_large is not None:
             events.failed.append(Failed(group.request_id, "request_too_large", too_large))
             return None
-        if group.beams is not None and message.params.stop_texts:
-            group.beams.stop_texts = StopTexts(self.token_bytes, message.params.stop_texts, row.text_drops_space)
+        if row.terms:
+            terms = RequiredTerms([message.terms[i] for i in row.terms], self.token_bytes, row.decoder_token_ids)
+            group.beams = make_search(group.params, group.max_new_tokens, group.end_ids, terms)
+        if group.beams is not None and group.params.stop_texts:
+            group.beams.stop_texts = StopTexts(self.token_bytes, group.params.stop_texts, row.text_drops_space)
         if self.grammar_waits is not None:
             self.grammar_waits.prepare(group)
         self.scheduler.add(group)
@@ -104,7 +109,6 @@ class GenerationEngine:
 
         Repeats the checks of the HTTP process, because an invalid id crashes a GPU.
         """
-        params = message.params
         wrong = next((len(one) for one in message.frames if len(one) != self.limits.frame_bytes), None)
         if wrong is not None or bool(message.frames) != bool(self.limits.frame_bytes):
             return f"the source has {wrong or 0} bytes of audio frames; the model takes {self.limits.frame_bytes}"
@@ -117,7 +121,31 @@ class GenerationEngine:
         if any(min(prompt) < 0 or max(prompt) >= vocab for prompt in message.prompts):
             return f"a token id is outside the vocabulary of {vocab}"
         ids = [token for row in message.rows for token in row.decoder_token_ids]
-        ids += [*params.suppress_token_ids, *params.end_token_ids, *params.stop_token_ids]
+        ids += [token for term in message.terms for _, spelling in term.spellings for token in spelling]
+        if ids and (min(ids) < 0 or max(ids) >= self.limits.vocab_size):
+            return f"a token id is outside the vocabulary of {self.limits.vocab_size}"
+        found = self._invalid_params_reason(message, message.params)
+        if found is None and any(row.terms for row in message.rows):
+            found = self._invalid_terms_reason(message)
+        return found
+
+    def _invalid_terms_reason(self, message: Generate) -> str | None:
+        """Why the terms of a message, or their settings, are invalid, or None."""
+        params = message.term_params
+        if params is None or params.num_beams == 1 or params.num_beam_groups > 1 or params.sections:
+            return "terms need a beam search without groups and without a grammar"
+        if self.grammar_waits is None:
+            return "terms were sent before the vocabulary"
+        if not all(0 <= index < len(message.terms) for row in message.rows for index in row.terms):
+            return f"a row refers to a term that is not among the {len(message.terms)} terms"
+        spellings = [one for term in message.terms for one in (term.spellings or [("", [])])]
+        if not all(text and tokens for text, tokens in spellings):
+            return "a term is empty"
+        return self._invalid_params_reason(message, params)
+
+    def _invalid_params_reason(self, message: Generate, params: GenerationParams) -> str | None:
+        """Why settings of a message are invalid, or None."""
+        ids = [*params.suppress_token_ids, *params.end_token_ids, *params.stop_token_ids]
         ids += [*params.allowed_token_ids, *params.logit_bias, *params.begin_suppress_token_ids]
         if params.probe is not None:
             ids.append(params.probe.token_id)

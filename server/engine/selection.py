@@ -254,6 +254,7 @@ def _select_beams(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGr
     raw = logits.clone() if reported and any(is_needed(group.params) for group in groups) else logits
     reporters = _reporters(raw, top_k, groups)
     values, tokens = (tensor.cpu().numpy() for tensor in _candidates(logits, top_k, groups))
+    num_best = top_k.values.shape[1]
     masked = [group.params.logprobs and group.params.processed_logprobs for group in groups]
     if any(masked):
         after = _reporters(*_processed(logits, range(len(logits))), groups)
@@ -271,27 +272,34 @@ def _select_beams(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGr
     for indices in together.values():
         members = [groups[index] for index in indices]
         searches = [group.beams for group in members if group.beams is not None]
-        width = min(searches[0].num_candidates, values.shape[1])
+        width = min(searches[0].num_candidates, num_best)
+        num_further = max(map(len, searches[0].further_tokens), default=0)
+        columns = [*range(width), *range(num_best, num_best + num_further)] if num_further else slice(width)
         first = np.array([offsets[index] for index in indices])
         rows = first[:, None] + np.arange(len(members[0].sequences))
         own = [reporters[index] for index in indices]
-        parents = advance_together(searches, values[rows, :width], tokens[rows, :width], own)
+        parents = advance_together(searches, values[rows][..., columns], tokens[rows][..., columns], own)
         selections += [Selection(group, parents=rows) for group, rows in zip(members, parents, strict=True)]
     return selections
 
 
 def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]) -> tuple[Tensor, Tensor]:
-    """The best continuations of each beam after processing.
+    """The best continuations of each beam after processing, followed by the `further_tokens` of its search.
 
     logits: [rows, vocab], float32, raw; overwritten by the processors. top_k: their top-k with log-sum-exp.
-    Returns log-probabilities [rows, candidates], float32, in descending order, and token ids [rows, candidates], int64.
+    Returns log-probabilities [rows, candidates], float32, the best ones in descending order, and token ids
+        [rows, candidates], int64. Rows with fewer further tokens than others end with minus infinity.
     Most processors give the same result if a constant is added to a row. For these rows the log-sum-exp is subtracted
     from the few candidates only. For the others (`takes_log_probs`) it is subtracted from the whole row first.
     """
     owners = [group for group in groups for _ in group.sequences]
+    further = _further_tokens(groups, logits.device)
+    values, ids = top_k.log_probs_of(_with_further(top_k.values, logits, further)), top_k.ids
+    if further is not None:
+        ids = torch.cat([ids, further], 1)
     processed = [index for index, group in enumerate(owners) if is_needed(group.params)]
     if not processed:
-        return top_k.log_probs, top_k.ids
+        return _without_filler(values, ids, further), ids
     rows = [row for group in groups if is_needed(group.params) for row in _processor_rows(group)]
     before, scores = top_k.rows(processed), _rows(logits, processed)
     absolute = [index for index, row in enumerate(rows) if takes_log_probs(row)]
@@ -304,13 +312,38 @@ def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGrou
         logits[torch.tensor(processed, device=logits.device)] = scores
     renormalized = [index for index, row in enumerate(rows) if row.params.renormalize_logits]
     after = ops.logits_top_k(scores, top_k.values.shape[1], with_logsumexp=bool(renormalized))
-    values = before.log_probs_of(after.values)
-    values = _replaced(values, absolute, after.values[absolute])
+    own_further = None if further is None else _rows(further, processed)
+    picked = _with_further(after.values, scores, own_further)
+    changed = _replaced(before.log_probs_of(picked), absolute, picked[absolute])
     if renormalized:
         # log-softmax of a row of -inf is NaN; such a row has no candidates.
-        own = after.rows(renormalized).log_probs
-        values = _replaced(values, renormalized, own.masked_fill(own.isnan(), -torch.inf))
-    return _replaced(top_k.log_probs, processed, values), _replaced(top_k.ids, processed, after.ids)
+        own = after.rows(renormalized).log_probs_of(picked[renormalized])
+        changed = _replaced(changed, renormalized, own.masked_fill(own.isnan(), -torch.inf))
+    changed_ids = after.ids if own_further is None else torch.cat([after.ids, own_further], 1)
+    values, ids = _replaced(values, processed, changed), _replaced(ids, processed, changed_ids)
+    return _without_filler(values, ids, further), ids
+
+
+def _further_tokens(groups: Sequence[SequenceGroup], device: torch.device) -> Tensor | None:
+    """`BeamSearch.further_tokens` of each row, filled with -1: [rows, most of one row], int64. None without any."""
+    lists: list[Sequence[int]] = []
+    for group in groups:
+        assert group.beams is not None
+        lists += group.beams.further_tokens or [()] * len(group.sequences)
+    width = max(map(len, lists))
+    if width == 0:
+        return None
+    return torch.tensor([[*one, *[-1] * (width - len(one))] for one in lists], dtype=torch.int64, device=device)
+
+
+def _with_further(best: Tensor, logits: Tensor, further: Tensor | None) -> Tensor:
+    """The best logits of each row followed by those of its further tokens."""
+    return best if further is None else torch.cat([best, logits.gather(1, further.clamp(min=0))], 1)
+
+
+def _without_filler(values: Tensor, ids: Tensor, further: Tensor | None) -> Tensor:
+    """The values, with minus infinity in place of the filled ids."""
+    return values if further is None else values.masked_fill(ids < 0, -torch.inf)
 
 
 def _processed(logits: Tensor, indices: Sequence[int]) -> tuple[Tensor, LogitsTopK]:

@@ -94,7 +94,7 @@ class SequenceGroup:
         num_source_tokens: int | None = None,
         adapter: str = "",
     ) -> None:
-        params = message.params
+        params = message.params_of(row)
         self.request_id = row.request_id
         self.call_id = message.call_id or row.request_id
         self.params: GenerationParams = params

@@ -23,7 +23,7 @@ def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:
     """Raise RequestTooLarge for a sequence, or a group of beams, that the KV pools could not hold even alone."""
     if info.block_size == 0:
         return
-    beams = message.params.num_beams
+    beams = message.params_of(row).num_beams
     prefix = len(row.decoder_token_ids) if info.is_encoder_decoder else len(message.prompts[row.prompt])
     needs = {"self": beams * -(-(prefix + row.max_new_tokens) // info.block_size)}
     if info.is_encoder_decoder:
@@ -46,7 +46,7 @@ def _work(message: Generate, row: GenerateRow, info: ModelInfo, pool: str) -> st
     prefix = len(row.decoder_token_ids) if info.is_encoder_decoder else len(message.prompts[row.prompt])
     kind = "decoder" if info.is_encoder_decoder else "prompt"
     tokens = f"{prefix:,} {kind} token{'s' * (prefix != 1)} + {row.max_new_tokens:,} new tokens"
-    beams = message.params.num_beams
+    beams = message.params_of(row).num_beams
     return f"{tokens} with {beams} beams" if beams > 1 else tokens
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from server.ipc.descriptions import Device, DeviceChoice, EngineOptions, ModelInfo, ModelSpec, Pooling
 from server.ipc.logprobs import PackedLogprobs
-from server.ipc.params import GenerationParams
+from server.ipc.params import GenerationParams, RequiredTerm
 
 EncodeTask = Literal[
     "embed",
@@ -93,6 +93,8 @@ class GenerateRow(msgspec.Struct, frozen=True, array_like=True):
         The others are padding.
     text_drops_space: a space at the start of the generated tokens is not part of the text.
         `GenerationParams.stop_texts` are compared with the text without that space.
+    terms: indices into `Generate.terms`, of those that the text must contain. Such a row is generated with
+        `Generate.term_params`.
     """
 
     request_id: int
@@ -103,13 +105,16 @@ class GenerateRow(msgspec.Struct, frozen=True, array_like=True):
     prompt_logprobs: bool = False
     text_drops_space: bool = False
     recorded_tokens: int = 0
+    terms: list[int] = []
 
 
 class Generate(Message, frozen=True):
     """Generate text for all rows of one HTTP request. Parameters and prompts are sent once.
 
     model: name of a model, or of one of its adapters.
-    params: settings that all rows share.
+    params: settings that all rows share, except those with terms.
+    terms: terms that texts of rows must contain.
+    term_params: settings of the rows with terms: the same, with more beams. None without such rows.
     prompts: token ids of each prompt (decoder) or source text (encoder-decoder). Rows refer to them by index.
     rows: the sequences to generate. Each is scheduled, answered and aborted on its own.
     deadline: time at which unfinished rows end with reason `timeout`, or None.
@@ -128,6 +133,12 @@ class Generate(Message, frozen=True):
     frames: list[bytes] = []
     cache_salt: str = ""
     call_id: int = 0
+    terms: list[RequiredTerm] = []
+    term_params: GenerationParams | None = None
+
+    def params_of(self, row: GenerateRow) -> GenerationParams:
+        """The settings of a row."""
+        return self.params if self.term_params is None or not row.terms else self.term_params
 
     @property
     def num_tokens(self) -> int:

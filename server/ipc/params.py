@@ -42,6 +42,16 @@ class SpeechAlignment(msgspec.Struct, frozen=True, array_like=True):
     median_width: int
 
 
+class RequiredTerm(msgspec.Struct, frozen=True, array_like=True):
+    """A word or phrase that a translation must contain as a whole word.
+
+    spellings: how it may be written, as text without a space around it and as tokens, which may begin with a space.
+        One text may have several token sequences.
+    """
+
+    spellings: list[tuple[str, list[int]]]
+
+
 class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """Settings that all rows of a request share; `GenerateRow` has the others. All fields are resolved values.
 

@@ -15,13 +15,13 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from server.word_bounds import UNSPACED
+
 MIN_MASS = 0.25
 """Smallest share of a single word's attention for which an element is placed around that word."""
 _MIN_ATTENTION = 0.05
 """Least attention of a unit on words of the source. With less, nearly all is on special tokens and tells nothing."""
 _UNIT = re.compile(r"\w+|[^\w\s]")
-_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
-"""Scripts without spaces between words: a token counts as a word there."""
 
 Span = tuple[int, int]
 
@@ -175,7 +175,7 @@ def _without(span: Span, taken: Span) -> Iterator[Span]:
 
 def _units(text: str, token_starts: Sequence[int]) -> Iterator[Span]:
     """Words and punctuation marks of a text. Scripts without spaces are cut where a token begins."""
-    cuts = sorted({start for start in token_starts if _UNSPACED.match(text, start)})
+    cuts = sorted({start for start in token_starts if UNSPACED.match(text, start)})
     for match in _UNIT.finditer(text):
         inside = [cut for cut in cuts if match.start() < cut < match.end()] if cuts else []
         edges = [match.start(), *inside, match.end()]

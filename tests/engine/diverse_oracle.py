@@ -45,8 +45,12 @@ def diverse_search(
     early_stopping: bool | str = False,
     num_return_sequences: int = 1,
     processors=lambda ids, scores: scores,
+    is_stopped=lambda text: False,
 ) -> tuple[list[list[int]], list[float]]:
-    """Run diverse beam search. Returns the texts and the scores of the best hypotheses."""
+    """Run diverse beam search. Returns the texts and the scores of the best hypotheses.
+
+    is_stopped: whether a text, as its new tokens, contains a stop string.
+    """
     size = num_beams // num_beam_groups
     groups = [Group() for _ in range(num_beam_groups)]
     for length in range(1, max_new_tokens + 1):
@@ -54,7 +58,16 @@ def diverse_search(
         for group in groups:
             if not group.done:
                 best = step(
-                    pair, prompt, group, size, taken, diversity_penalty, end_token_ids, length_penalty, processors
+                    pair,
+                    prompt,
+                    group,
+                    size,
+                    taken,
+                    diversity_penalty,
+                    end_token_ids,
+                    length_penalty,
+                    processors,
+                    is_stopped,
                 )
                 last = length == max_new_tokens
                 if last:
@@ -73,7 +86,7 @@ def diverse_search(
     return [text for _, text in best], [score for score, _ in best]
 
 
-def step(pair, prompt, group, size, taken, diversity_penalty, end_token_ids, length_penalty, processors):
+def step(pair, prompt, group, size, taken, diversity_penalty, end_token_ids, length_penalty, processors, is_stopped):
     """Extend the beams of one group by one token. Returns its best candidates.
 
     taken: tokens that earlier groups chose in this step.
@@ -88,7 +101,11 @@ def step(pair, prompt, group, size, taken, diversity_penalty, end_token_ids, len
     every.sort(key=lambda one: -one[0])
     length = len(every[0][1])
     candidates = [one for one in every[: max(2, 1 + len(end_token_ids)) * size] if one[0] > -float("inf")]
-    ended = [one for one in candidates[:size] if one[1][-1] in end_token_ids]
+
+    def ends(one) -> bool:
+        return one[1][-1] in end_token_ids or is_stopped(one[1])
+
+    ended = list(filter(ends, candidates[:size]))
     group.finished += [(total / length**length_penalty, text) for total, text in ended]
-    group.running = [one for one in candidates if one[1][-1] not in end_token_ids][:size]
+    group.running = [one for one in candidates if not ends(one)][:size]
     return candidates[:size]

@@ -10,6 +10,7 @@ import transformers
 
 from server.engine.stop_texts import StopTexts
 from server.ipc.messages import Vocabulary
+from tests.engine.diverse_oracle import diverse_search
 from tests.engine.harness import generate, reference, run
 from tests.engine.test_beam_cases import possible_hypotheses
 from tests.parity.checkpoints import random_ids
@@ -94,14 +95,26 @@ def cut(theirs, stops: list[bytes], drops_space: bool):
     return texts, theirs[1]
 
 
-def test_groups_stop_as_well(pairs):
+@pytest.mark.parametrize("stops", [[b"ab", b"c"], [b"bb a"]])
+def test_groups_equal_a_slow_reference(pairs, stops):
     pair, engine = pairs("llama"), pairs("llama").engine()
     engine.set_vocabulary(Vocabulary("llama", TOKEN_BYTES))
     settings = {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "num_return_sequences": 4}
-    results = run(engine, [generate(pair, 0, PROMPTS[1], stop_texts=[b"a"], max_new_tokens=10, **settings)])
-    for tokens in results.texts(0):
-        assert b"a" not in text_of(tokens[:-1], False)
-    assert any(hypothesis.finish_reason == "stop" for hypothesis in results.finished[0].hypotheses)
+    settings |= {"max_new_tokens": 10}
+    requests = [generate(pair, i, prompt, stop_texts=stops, **settings) for i, prompt in enumerate(PROMPTS)]
+    results = run(engine, requests)
+    for i, prompt in enumerate(PROMPTS):
+        texts, scores = diverse_search(
+            pair,
+            prompt,
+            end_token_ids=pair.ends,
+            is_stopped=lambda tokens: any(stop in text_of(tokens, False) for stop in stops),
+            **settings,
+        )
+        assert results.texts(i) == texts
+        assert [h.score for h in results.finished[i].hypotheses] == pytest.approx(scores, abs=1e-4)
+    ended = [h for i in range(len(PROMPTS)) for h in results.finished[i].hypotheses if h.finish_reason == "stop"]
+    assert len(ended) > 4 or stops == [b"bb a"]
 
 
 def first_difference() -> int | None:

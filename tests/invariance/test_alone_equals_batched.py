@@ -11,6 +11,7 @@ from functools import cache
 
 import pytest
 
+from server.ipc.params import RequiredTerm
 from server.ipc.sections import AnswerSection
 from tests.engine.grammars import json_grammar, regex_grammar
 from tests.engine.harness import generate, run
@@ -43,7 +44,8 @@ def mixed_requests(pair) -> list:
             {"do_sample": True, "seed": i, "allowed_token_ids": list(range(60)), "typical_p": 0.5, **scored},
             {"do_sample": True, "seed": i, "sections": [integers]},
             {"num_beams": 3, "num_return_sequences": 2, "sections": [words]},
-        ][i % 13]
+            {"num_beams": 4, "num_return_sequences": 2, "terms": [RequiredTerm([("!-/", [3, 15, 17])])]},
+        ][i % 14]
         requests.append(generate(pair, i, prompt, max_new_tokens=chooser.randint(8, 28), **settings))
     return requests
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from server.ipc.messages import Generate, GenerateRow
-from server.ipc.params import GenerationParams
+from server.ipc.params import GenerationParams, RequiredTerm
 
 
 def one_row(
@@ -22,13 +22,18 @@ def one_row(
     frames: bytes = b"",
     recorded_tokens: int = 0,
     cache_salt: str = "",
+    terms: Sequence[RequiredTerm] = (),
     **params: object,
 ) -> Generate:
     """A request with a single row. params: fields of `GenerationParams`."""
     start = [*decoder_token_ids]
-    row = GenerateRow(request_id, max_new_tokens, 0, start, seed, prompt_logprobs, text_drops_space, recorded_tokens)
+    shown = seed, prompt_logprobs, text_drops_space, recorded_tokens
+    row = GenerateRow(request_id, max_new_tokens, 0, start, *shown, terms=[*range(len(terms))])
     prompts = [] if frames and not token_ids else [[*token_ids]]
-    return Generate(model, GenerationParams(**params), prompts, [row], deadline, [frames] if frames else [], cache_salt)
+    found = GenerationParams(**params)
+    sources = [frames] if frames else []
+    more = {"terms": [*terms], "term_params": found} if terms else {}
+    return Generate(model, found, prompts, [row], deadline, sources, cache_salt, **more)
 
 
 def id_of(message: Generate) -> int:

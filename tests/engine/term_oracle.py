@@ -1,0 +1,180 @@
+"""Reference implementation of beam search with terms, in plain loops: no batching, no cache, texts judged as a whole.
+
+It is the oracle of `test_term_search`. Source: Post and Vilar 2018, arXiv:1804.06609, section 4, with the allocation of
+Sockeye. Where the paper is silent, the rules are those of `server.engine.term_search`: which candidates may end, and
+when the search ends.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+import torch
+
+from tests.engine.diverse_oracle import log_probs
+from tests.engine.harness import Pair
+
+Terms = list[list[tuple[str, list[int]]]]
+"""For each term its spellings: text and tokens."""
+
+
+class Texts:
+    """Judges whole token sequences.
+
+    token_bytes: bytes of each token. terms: see `Terms`. prefix: tokens before the new ones.
+    """
+
+    def __init__(self, token_bytes: list[bytes], terms: Terms, prefix: list[int]) -> None:
+        self.token_bytes, self.terms = token_bytes, terms
+        self.known: dict[tuple[int, ...], int] = {}
+        self.prefix = b"".join(token_bytes[token] for token in prefix)
+        self.sizes = [min(self.missing(tokens, 0) for _, tokens in spellings) for spellings in terms]
+
+    def text(self, tokens: list[int]) -> str:
+        """The complete characters of a text, after a space."""
+        data = b" " + self.prefix + b"".join(self.token_bytes[token] for token in tokens)
+        return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
+
+    def characters(self, tokens: list[int]) -> int:
+        """Characters of a part of a spelling, without the space before it."""
+        data = b"".join(self.token_bytes[token] for token in tokens)
+        return len(data.removeprefix(b" ").decode("utf-8", "ignore"))
+
+    def missing(self, spelling: list[int], length: int) -> int:
+        return sum(self.characters(spelling[: end + 1]) > length for end in range(len(spelling)))
+
+    def contains(self, tokens: list[int], term: str) -> bool:
+        before = r"(?<!\w)" if re.match(r"\w", term) else ""
+        after = r"(?!\w)" if re.match(r"\w", term[-1]) else ""
+        return re.search(before + re.escape(term) + after, self.text(tokens)) is not None
+
+    def beginning(self, tokens: list[int], term: str) -> int:
+        """How many characters of a term, fewer than all, end the text as the beginning of a word."""
+        text, before = self.text(tokens), r"(?<!\w)" if re.match(r"\w", term) else ""
+        lengths = [n for n in range(1, len(term)) if re.search(before + re.escape(term[:n]) + r"\Z", text)]
+        return max(lengths, default=0)
+
+    def has(self, tokens: list[int], index: int) -> bool:
+        return any(self.contains(tokens, text) for text, _ in self.terms[index])
+
+    def progress(self, tokens: list[int]) -> int:
+        key = tuple(tokens)
+        if key not in self.known:
+            self.known[key] = self.count(tokens)
+        return self.known[key]
+
+    def count(self, tokens: list[int]) -> int:
+        total = 0
+        for index, (spellings, size) in enumerate(zip(self.terms, self.sizes, strict=True)):
+            lacking = (self.missing(spelling, self.beginning(tokens, text)) for text, spelling in spellings)
+            total += size if self.has(tokens, index) else size - min(size, *lacking)
+        return total
+
+    def next_tokens(self, tokens: list[int]) -> set[int]:
+        """Each missing term is begun where a word may begin, or continued after the part of it that ends the text."""
+        found = set()
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder.decode(b"".join(self.token_bytes[token] for token in tokens))
+        open_bytes = decoder.getstate()[0]
+        for index, spellings in enumerate(self.terms):
+            for text, spelling in [] if self.has(tokens, index) else spellings:
+                done = text[: self.beginning(tokens, text)].encode() + open_bytes
+                parts = [self.token_bytes[token] for token in spelling]
+                if done and text.encode().startswith(done):
+                    for place in range(1, len(spelling)):
+                        if b"".join(parts[:place]).removeprefix(b" ") == done:
+                            found.add(spelling[place])
+                elif not done and parts[0] == b" " and self.text(tokens).endswith(" "):
+                    found.add(spelling[1])
+                elif not done:
+                    is_inside = re.search(r"\w\Z", self.text(tokens)) and re.match(r"\w", text)
+                    found |= set() if is_inside and not parts[0].startswith(b" ") else {spelling[0]}
+        return found
+
+
+def allocate(beams: int, counts: list[int]) -> list[int]:
+    """Hand out one beam after the other: shares from the last group to the first, each surplus to the left."""
+    share = beams // len(counts)
+    planned = [share] * len(counts)
+    planned[-1] += beams % len(counts)
+    given, surplus = [0] * len(counts), 0
+    for group in range(len(counts) - 1, -1, -1):
+        surplus += planned[group]
+        while surplus and given[group] < counts[group]:
+            given[group] += 1
+            surplus -= 1
+    for group in range(len(counts) - 1, -1, -1):
+        while surplus and given[group] < counts[group]:
+            given[group] += 1
+            surplus -= 1
+    return given
+
+
+@torch.inference_mode()
+def term_search(
+    pair: Pair,
+    prompt: list[int],
+    texts: Texts,
+    num_beams: int,
+    max_new_tokens: int,
+    end_token_ids: list[int],
+    length_penalty: float = 1.0,
+    early_stopping: bool | str = False,
+    num_return_sequences: int = 1,
+    processors=lambda ids, scores: scores,
+    stop: bytes | None = None,
+) -> tuple[list[list[int]], list[float]]:
+    """Returns the texts and the scores of the best hypotheses."""
+    goal = sum(texts.sizes)
+    running: list[tuple[float, list[int]]] = [(0.0, [])]
+    finished: list[tuple[float, list[int]]] = []
+    for length in range(1, max_new_tokens + 1):
+        rows = log_probs(pair, prompt, [text for _, text in running], processors)
+        every = [
+            (total + value, [*text, token], beam)
+            for beam, ((total, text), row) in enumerate(zip(running, rows, strict=True))
+            for token, value in enumerate(row)
+            if value > -float("inf")
+        ]
+        every.sort(key=lambda one: (-one[0], one[2], one[1][-1]))
+
+        def ends(text: list[int]) -> bool:
+            stopped = stop is not None and stop in b"".join(texts.token_bytes[token] for token in text)
+            return text[-1] in end_token_ids or stopped
+
+        def may(one) -> bool:
+            return not ends(one[1]) or texts.progress(one[1]) == goal
+
+        taken = every[: max(2, 1 + len(end_token_ids)) * num_beams]
+        for beam, (_, text) in enumerate(running):
+            own = [one for one in every if one[2] == beam]
+            wanted = texts.next_tokens(text)
+            taken += [one for one in own if one[1][-1] in wanted]
+            taken += [one for one in own if may(one)][:1]
+        candidates = [one for one in every if any(one is other for other in taken)]
+        allowed = [one for one in candidates if may(one)]
+        last = length == max_new_tokens or not allowed
+        complete = [one for one in candidates if texts.progress(one[1]) == goal][:num_beams]
+        done = [one for one in complete if last or ends(one[1])]
+        if last and not done and not finished:
+            most = max(texts.progress(one[1]) for one in allowed or candidates)
+            done = [one for one in allowed or candidates if texts.progress(one[1]) == most][:num_beams]
+        finished += [(total / length**length_penalty, text) for total, text, _ in done]
+        finished = sorted(finished, key=lambda one: -one[0])[:num_beams]
+        if last:
+            break
+        going_on = [one for one in allowed if not ends(one[1])]
+        groups = [[one for one in going_on if texts.progress(one[1]) == n] for n in range(goal + 1)]
+        counts = allocate(num_beams, [len(group) for group in groups])
+        chosen = [one for group, count in zip(groups, counts, strict=True) for one in group[:count]]
+        chosen.sort(key=lambda one: (-one[0], one[2], one[1][-1]))
+        running = [(total, text) for total, text, _ in chosen]
+        best = next((total for total, text in running if texts.progress(text) == goal), -float("inf"))
+        longest = max_new_tokens if early_stopping == "never" and length_penalty > 0 else length
+        full = len(finished) == num_beams
+        if not running or (full and (early_stopping is True or best / longest**length_penalty <= finished[-1][0])):
+            break
+    return [text for _, text in finished[:num_return_sequences]], [
+        score for score, _ in finished[:num_return_sequences]
+    ]
