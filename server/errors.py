@@ -60,10 +60,13 @@ class RequestError(TriptychError):
         self.param = param
         self.retry_after = retry_after
 
+    def fields(self) -> dict[str, Any]:
+        """The error as JSON."""
+        return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+
     def body(self, request_id: str) -> dict[str, Any]:
         """The JSON body of the response."""
-        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
-        return {"error": error | {"request_id": request_id}}
+        return {"error": self.fields() | {"request_id": request_id}}
 
 
 class InvalidRequest(RequestError):

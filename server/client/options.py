@@ -32,6 +32,13 @@ def _bias(text: str) -> dict[str, float]:
         raise argparse.ArgumentTypeError(f"write TOKEN_ID=BIAS, for example 42=-1.5, not {text!r}") from None
 
 
+def _term(text: str) -> dict[str, str]:
+    source, found, target = text.partition("=")
+    if not (source.strip() and found and target.strip()):
+        raise argparse.ArgumentTypeError(f"write TERM=TRANSLATION, for example house=maison, not {text!r}")
+    return {source: target}
+
+
 def _early_stopping(text: str) -> bool | str:
     values: dict[str, bool | str] = {"true": True, "false": False, "never": "never"}
     if text not in values:
@@ -143,6 +150,7 @@ CHAT = tuple(
 TRANSLATION = (
     Option("num_alternatives", "answer", int, "number of further translations"),
     Option("split_sentences", "inputs", bool, "translate sentence by sentence (default: yes)"),
+    Option("glossary", "languages", _term, "translation of a term; repeatable", "TERM=TRANSLATION", repeated=True),
     Option("format", "inputs", str, "html and xml: the tags stay in place", choices=("text", "html", "xml")),
 )
 
@@ -197,7 +205,7 @@ def fields(arguments: argparse.Namespace, options: Sequence[Option]) -> dict[str
         if option.repeated and isinstance(value[0], list):
             value = [item for part in value for item in part]
         elif option.repeated and isinstance(value[0], dict):
-            value = {token: bias for part in value for token, bias in part.items()}
+            value = {name: one for part in value for name, one in part.items()}
         sent[option.name] = value
     return sent
 

@@ -106,9 +106,15 @@ async def send(connection: Connection, task: Task, group: Sequence[Record], fiel
             return [outcome for record in group for outcome in await send(connection, task, [record], fields)]
         return [Outcome(group[0], error=error.error or {"message": str(error)})]
     return [
-        Outcome(record, one, truncated=place in answer.truncated)
+        Outcome(record, one, error=_error_of(one), truncated=place in answer.truncated)
         for place, (record, one) in enumerate(zip(group, answers, strict=True))
     ]
+
+
+def _error_of(answer: Any) -> Any:
+    """The error of an answer that failed alone, or None. Of several choices, the first error counts."""
+    parts = answer.get("choices", [answer]) if isinstance(answer, dict) else []
+    return next((part["error"] for part in parts if "error" in part), None)
 
 
 def _split(task: Task, answer: Any, count: int) -> list[Any]:

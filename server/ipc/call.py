@@ -209,6 +209,10 @@ class Call:
         self._client.completed(self._ids[index])
         self._abort(self._ids[index])
 
+    def abandon(self, index: int) -> None:
+        """End one sequence whose result is not needed any more. Nothing happens if it has ended."""
+        self._abort(self._ids[index])
+
     def leave(self) -> None:
         """The client has disconnected: abort all sequences and make the reader raise ClientGone."""
         self._gone = True

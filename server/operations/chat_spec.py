@@ -11,6 +11,7 @@ import orjson
 from server.operations.cost import Cost, most_tokens
 from server.operations.generate import generation_cost
 from server.operations.generation_options import GenerationOptions
+from server.operations.generation_params import with_beam_answers
 from server.operations.runtime import ServedModel
 from server.operations.tool_grammar import ToolChoice
 
@@ -60,4 +61,5 @@ class ChatSpec:
         characters = len(given) + max(map(len, templates), default=0) * repeats
         written = max(map(model.tokenizer.token_bound, templates), default=0) * repeats
         tokens = min(most_tokens(model.tokenizer, given) + written, model.max_input_tokens)
-        return generation_cost(self.options, model, characters, [tokens], self.options.candidates)
+        options = with_beam_answers(self.options, model.info)
+        return generation_cost(options, model, characters, [tokens], options.candidates)

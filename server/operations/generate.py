@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from server.errors import InvalidRequest
+from server.errors import InvalidRequest, RequestError
 from server.ipc.call import Call
 from server.ipc.messages import Generate, GenerateRow
 from server.ipc.params import GenerationParams
@@ -22,7 +22,7 @@ from server.operations.generated_text import (
     load_token_bytes,
 )
 from server.operations.generation_options import GenerationOptions
-from server.operations.generation_params import max_tokens_of, resolve
+from server.operations.generation_params import max_tokens_of, resolve, with_beam_answers
 from server.operations.generation_run import PhaseSeconds, TextRun, TokenUsage
 from server.operations.runtime import Runtime, ServedModel
 from server.text.computed import Computed
@@ -40,6 +40,7 @@ class GenerateSpec:
     model: name of the model, or None for the first one that generates.
     sections: sections of the answer. Where they are given, they replace `options.text_format`.
     marker_ids: special tokens to report as `TextDelta.marks`.
+    fails_alone: a sequence that fails is reported in its place of the answer, as long as another one does not fail.
     """
 
     prompts: Sequence[str] | Sequence[list[int]]
@@ -47,6 +48,7 @@ class GenerateSpec:
     model: str | None = None
     sections: Sequence[AnswerSection] = ()
     marker_ids: frozenset[int] = frozenset()
+    fails_alone: bool = False
 
     @property
     def stream(self) -> bool:
@@ -54,15 +56,16 @@ class GenerateSpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`."""
-        prefix = prompts.translation_prompt(self.options, model).prefix
+        options = with_beam_answers(self.options, model.info)
+        prefix = prompts.translation_prompt(options, model).prefix
         limit = model.max_input_tokens
         texts = [one for one in self.prompts if isinstance(one, str)]
         tokens = [min(most_tokens(model.tokenizer, prefix, text), limit) for text in texts]
         tokens += [min(len(one) + MAX_ADDED_TOKENS, limit) for one in self.prompts if not isinstance(one, str)]
         characters = characters_of(texts) + len(texts) * len(prefix)
-        if self.options.echo:
-            characters += characters_of(texts) * self.options.candidates
-        return generation_cost(self.options, model, characters, tokens, self.options.candidates)
+        if options.echo:
+            characters += characters_of(texts) * options.candidates
+        return generation_cost(options, model, characters, tokens, options.candidates)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class GeneratedChoice:
     logprobs: one entry per generated token, if requested.
     prompt_logprobs: one entry per prompt token, None for the first, if requested.
     first_prompt_token: the token of that first entry.
+    error: why the answer ended, if it failed.
     """
 
     prompt_index: int
@@ -89,6 +93,7 @@ class GeneratedChoice:
     prompt_logprobs: Sequence[ScoredToken | None] | None
     first_prompt_token: SpelledToken | None
     attention: AttentionMatrix | None
+    error: RequestError | None = None
 
 
 @dataclass(frozen=True)
@@ -135,10 +140,11 @@ class GenerateRun(TextRun):
     def _choice(self, text: GeneratedText) -> GeneratedChoice:
         options = self.spec.options
         prompt_index = text.row // options.candidates
+        error = self.failure_of(text.row)
         assert text.finish_reason is not None, "the run has ended"
         prompt_logprobs: Sequence[ScoredToken | None] | None = None
         first_prompt_token: SpelledToken | None = None
-        if options.prompt_logprobs:
+        if options.prompt_logprobs and error is None:
             first_prompt_token = text.spelled(self.prompts[prompt_index][0])
             entries = self.prompt_logprobs[prompt_index * options.candidates]
             prompt_logprobs = Computed(
@@ -156,13 +162,15 @@ class GenerateRun(TextRun):
             prompt_logprobs,
             first_prompt_token,
             text.alignment(self.prompts[prompt_index]) if options.return_attention else None,
+            error,
         )
 
 
 async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> GenerateRun:
     """Validate, tokenize and submit. Raises InvalidRequest that names the option at fault."""
     model = runtime.candidates(spec.model, "generate")[0]
-    options = spec.options
+    options = with_beam_answers(spec.options, model.info)
+    spec = replace(spec, options=options)
     language_prompt = prompts.translation_prompt(options, model)
     is_seq2seq = model.info.is_encoder_decoder
     continues = not is_seq2seq or options.decoder_prefix is not None
@@ -203,7 +211,11 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     message = Generate(model.name, params, prompt_ids, rows, call.deadline, cache_salt=call.cache_salt)
     prompts.check_attention_size(message)
     call.submit(message)
-    return GenerateRun(call, texts, spec=spec, model=model, seed=resolved.seed, prompts=prompt_ids)
+    items: Sequence[int] | None = None
+    if spec.fails_alone:
+        # Only the first row of a prompt reads its log-probabilities, so the others fail with it.
+        items = [row.prompt if options.prompt_logprobs else index for index, row in enumerate(rows)]
+    return GenerateRun(call, texts, items=items, spec=spec, model=model, seed=resolved.seed, prompts=prompt_ids)
 
 
 async def _sections(
@@ -246,10 +258,13 @@ def hypotheses(
 def best(texts: Sequence[GeneratedText], candidates: int, count: int) -> list[GeneratedText]:
     """Of each prompt's candidates, the `count` with the highest mean log-probability per token, best first.
 
-    Equal candidates keep their order. Source: OpenAI API reference, completions, `best_of`.
+    Failed candidates come last. Equal ones keep their order. Source: OpenAI API reference, completions, `best_of`.
     """
     starts = range(0, len(texts), candidates)
-    ranked = [sorted(texts[i : i + candidates], key=lambda text: -text.mean_logprob()) for i in starts]
+    ranked = [
+        sorted(texts[i : i + candidates], key=lambda text: (text.finish_reason == "error", -text.mean_logprob()))
+        for i in starts
+    ]
     return [text for group in ranked for text in group[:count]]
 
 

@@ -155,6 +155,10 @@ class GeneratedText:
         )
         self._detokenizer = self._new_detokenizer()
 
+    def fail(self, reason: str) -> None:
+        """End the answer after a failure, with the text so far. reason: the finish reason."""
+        self.finish_reason, self.stop_reason = reason, None
+
     @property
     def done(self) -> bool:
         return self.finish_reason is not None

@@ -25,7 +25,8 @@ class GenerationOptions:
 
     max_new_tokens: 0 for an answer without any token, which is useful for the prompt's log-probabilities.
     fill_context: without `max_new_tokens`, let the answer fill the context or the KV pool.
-    n, best_of: answers to return and to generate per prompt. Without `best_of`, `n` are generated.
+    n, best_of: answers to return and to generate per prompt. Without `best_of`, `n` are generated. With beam search,
+        see `with_beam_answers`.
     stop: strings that end an answer. stop_token_ids: tokens that end an answer. include_stop: keep them in the text.
     logit_bias: number to add to the logit of a token, by token id.
     prompt_logprobs: also return log-probabilities of the prompt's tokens.
@@ -110,17 +111,12 @@ def check_combinations(options: GenerationOptions, num_beams: int) -> None:
             f"`num_return_sequences` {options.num_return_sequences} is more than `num_beams` {num_beams}",
             "num_return_sequences",
         )
-    if options.candidates < options.n:
-        raise InvalidRequest(f"`best_of` {options.best_of} is less than `n` {options.n}", "best_of")
-    if options.is_ranked and beams:
-        raise InvalidRequest("`best_of` cannot be combined with beam search; use `num_return_sequences`", "best_of")
+    check_best_of(options)
     if options.is_ranked and options.stream:
         raise InvalidRequest(
             "`best_of` above `n` cannot be combined with `stream`: the best answers are known only at the end",
             "best_of",
         )
-    if beams and options.n > 1:
-        raise InvalidRequest("`n` cannot be combined with beam search; use `num_return_sequences`", "n")
     if beams and options.stop and not options.skip_special_tokens:
         raise InvalidRequest("`stop` with beam search requires `skip_special_tokens`", "skip_special_tokens")
     if beams and any("\ufffd" in stop for stop in options.stop):
@@ -144,6 +140,12 @@ def check_combinations(options: GenerationOptions, num_beams: int) -> None:
         )
     if options.include_stop and not (options.stop or options.stop_token_ids):
         raise InvalidRequest("`include_stop` requires `stop` or `stop_token_ids`", "include_stop")
+
+
+def check_best_of(options: GenerationOptions) -> None:
+    """Raise InvalidRequest if fewer answers are generated than returned."""
+    if options.candidates < options.n:
+        raise InvalidRequest(f"`best_of` {options.best_of} is less than `n` {options.n}", "best_of")
 
 
 def _check_sampling(options: GenerationOptions, num_beams: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from server.errors import InvalidRequest
@@ -15,7 +15,7 @@ from server.ipc.descriptions import ModelInfo
 from server.ipc.params import GenerationParams
 from server.ipc.sections import AnswerSection
 from server.operations.encode import check_ids
-from server.operations.generation_options import GenerationOptions, check_combinations
+from server.operations.generation_options import GenerationOptions, check_best_of, check_combinations
 from server.operations.runtime import ServedModel
 from server.text.languages import TranslationPrompt
 from server.text.tokenizer import Tokenizer
@@ -59,15 +59,11 @@ def resolve(
     """
     info, defaults = model.info, model.info.generation
     check_family(options, info)
-    asks_to_sample = options.temperature != 0 and _first(
-        options.do_sample, default=options.sampler(neutral=True) is not None
-    )
-    checkpoint_beams = 1 if asks_to_sample else _first(defaults.num_beams, default=1)
-    num_beams = _first(options.num_beams, default=max(checkpoint_beams, min_beams))
+    num_beams = num_beams_of(options, info, min_beams)
     check_combinations(options, num_beams)
     by_default = options.do_sample is None and options.temperature != 0 and bool(defaults.do_sample)
     beams = num_beams > 1
-    sample = not beams and (asks_to_sample or by_default)
+    sample = not beams and (_asks_to_sample(options) or by_default)
     params = GenerationParams(
         min_new_tokens=_first(options.min_new_tokens, defaults.min_new_tokens, default=0),
         do_sample=sample,
@@ -113,6 +109,45 @@ def resolve(
     _check_minimum(options, max_new_tokens)
     _check_ends(model, params, "response_format" if options.text_format is not None else "tools")
     return ResolvedOptions(params, max_new_tokens, _first(options.seed, default=secrets.randbits(63)))
+
+
+def num_beams_of(options: GenerationOptions, info: ModelInfo, min_beams: int = 1) -> int:
+    """Number of beams of a request; 1 for greedy search and for sampling. min_beams: as for `resolve`."""
+    checkpoint_beams = 1 if _asks_to_sample(options) else _first(info.generation.num_beams, default=1)
+    return _first(options.num_beams, default=max(checkpoint_beams, min_beams))
+
+
+def _asks_to_sample(options: GenerationOptions) -> bool:
+    return options.temperature != 0 and _first(options.do_sample, default=options.sampler(neutral=True) is not None)
+
+
+def with_beam_answers(options: GenerationOptions, info: ModelInfo) -> GenerationOptions:
+    """The options of a beam search with its number of answers in `num_return_sequences` alone. Others stay as they are.
+
+    `n` answers are the best of `best_of` hypotheses of one search. Without `num_beams`, the search gets at least that
+    many beams.
+    Raises InvalidRequest for numbers that contradict each other.
+    """
+    if num_beams_of(options, info) == 1 or (options.n == 1 and options.best_of is None):
+        return options
+    check_best_of(options)
+    if 1 not in (options.n, options.num_return_sequences) and options.n != options.num_return_sequences:
+        raise InvalidRequest(
+            f"`n` {options.n} and `num_return_sequences` {options.num_return_sequences} both are the number of answers "
+            "of a beam search; send one of them",
+            "n",
+        )
+    answers = max(options.n, options.num_return_sequences)
+    hypotheses = _first(options.best_of, default=answers)
+    name, asked = ("best_of", hypotheses) if options.best_of is not None else ("n", answers)
+    if options.num_beams is not None and asked > options.num_beams:
+        raise InvalidRequest(f"`{name}` {asked} is more than `num_beams` {options.num_beams}", name)
+    if hypotheses < answers:
+        raise InvalidRequest(
+            f"`best_of` {hypotheses} is less than `num_return_sequences` {options.num_return_sequences}", "best_of"
+        )
+    beams = num_beams_of(options, info, hypotheses)
+    return replace(options, n=1, best_of=None, num_return_sequences=answers, num_beams=beams)
 
 
 def max_tokens_of(options: GenerationOptions, info: ModelInfo) -> int:

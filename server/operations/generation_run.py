@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from server.errors import DeadlineExceeded
+from server.errors import DeadlineExceeded, NotReady, RequestError, RequestTooLarge
 from server.ipc.call import Call, Event, request_error
 from server.ipc.logprobs import Logprobs
 from server.ipc.messages import Encoded, Failed, Finished, PromptScored, Tokens
@@ -79,6 +79,9 @@ class PhaseSeconds:
 class TextRun:
     """The sequences of a call as texts: `texts[row][rank]`, one rank per hypothesis.
 
+    items: for each row the part of the answer that it belongs to. A failure ends this part alone, unless all have
+        failed. None: a failure of any row fails the request.
+    failures: errors of the parts that have failed.
     prompt_logprobs: log-probabilities of a row's prompt, from its second token on, if the request asked for them.
     cached_tokens: prompt tokens of a row that the engine found in its prefix cache.
     """
@@ -88,6 +91,8 @@ class TextRun:
     finished: list[Finished] = field(default_factory=list)
     prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
     cached_tokens: dict[int, int] = field(default_factory=dict)
+    items: Sequence[int] | None = None
+    failures: dict[int, RequestError] = field(default_factory=dict)
 
     @property
     def answer_size(self) -> int:
@@ -95,7 +100,11 @@ class TextRun:
         return prompts + sum(text.size for row in self.texts for text in row)
 
     async def begin(self) -> list[TextDelta]:
-        return self._deltas(await self.call.events())
+        while events := await self.call.events():
+            deltas = self._deltas(events)
+            if deltas:
+                return deltas
+        return []
 
     async def forward(self, sink: Callable[[list[TextDelta]], bool]) -> bool:
         return await self.call.forward(lambda events: sink(self._deltas(events)))
@@ -135,6 +144,8 @@ class TextRun:
         return list(merged.values())
 
     def _handle(self, row: int, event: Event) -> list[TextDelta]:
+        if self.failure_of(row) is not None:
+            return []
         texts = self.texts[row]
         if isinstance(event, Tokens):
             self.cached_tokens[row] = event.cached_tokens
@@ -149,13 +160,34 @@ class TextRun:
                 self.call.stop(row)
             return [delta]
         if isinstance(event, Failed):
-            raise request_error(event)
+            return self._fail(row, request_error(event))
         if isinstance(event, PromptScored):
             self.prompt_logprobs[row] = Logprobs(event.logprobs)
             return []
         if isinstance(event, Encoded):
             return []
         return self._finish(row, event)
+
+    def failure_of(self, row: int) -> RequestError | None:
+        """The error of the part of the answer that a row belongs to, or None."""
+        return self.failures.get(self.items[row]) if self.items is not None else None
+
+    def _fail(self, row: int, error: RequestError) -> list[TextDelta]:
+        """End the part of the answer that a failed row belongs to. Raises the error if no other part is left.
+
+        A restart of the worker and a request that is too large concern all parts.
+        """
+        if self.items is None or isinstance(error, NotReady | RequestTooLarge):
+            raise error
+        self.failures[self.items[row]] = error
+        if len(self.failures) == len(set(self.items)):
+            raise next(iter(self.failures.values()))
+        for other, item in enumerate(self.items):
+            if item == self.items[row]:
+                self.call.abandon(other)
+                for text in self.texts[other]:
+                    text.fail("timeout" if isinstance(error, DeadlineExceeded) else "error")
+        return []
 
     def _finish(self, row: int, event: Finished) -> list[TextDelta]:
         texts = self.texts[row]
@@ -164,7 +196,7 @@ class TextRun:
             return []
         self.finished.append(event)
         if all(one.finish_reason == "timeout" and not one.token_ids for one in event.hypotheses):
-            raise DeadlineExceeded("the deadline passed before the first token")
+            return self._fail(row, DeadlineExceeded("the deadline passed before the first token"))
         # Masks can leave fewer candidate tokens than beams, and then there are fewer hypotheses than requested.
         del texts[max(len(event.hypotheses), 1) :]
         return [text.finish(hypothesis) for text, hypothesis in zip(texts, event.hypotheses, strict=True)]

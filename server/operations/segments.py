@@ -58,11 +58,18 @@ class SegmentDelta:
 
 
 class SegmentedText:
-    """All segments of one input. index: place of the input in the request."""
+    """All segments of one input.
+
+    index: place of the input in the request.
+    released: all text that `release` has returned.
+    failed: a segment has failed, so nothing more is released.
+    """
 
     def __init__(self, index: int, segments: list[Segment]) -> None:
         self.index = index
         self.segments = segments
+        self.released = ""
+        self.failed = False
         self._current = 0
         self._held: dict[int, list[TextDelta]] = {}
         self._prefix_released = False
@@ -73,7 +80,7 @@ class SegmentedText:
 
     def release(self) -> Iterator[SegmentDelta]:
         """The held deltas of the current segment, and of the next ones while the current one is complete."""
-        while self._current < len(self.segments):
+        while self._current < len(self.segments) and not self.failed:
             index, segment = self._current, self.segments[self._current]
             deltas = self._held.pop(index, [])
             text = "".join([delta.text for delta in deltas])
@@ -85,6 +92,7 @@ class SegmentedText:
                 self._current += 1
                 self._prefix_released = False
             ids = [token_id for delta in deltas for token_id in delta.token_ids]
+            self.released += text
             if text or ids:
                 logprobs = Logprobs()
                 for delta in deltas:
@@ -109,9 +117,9 @@ class SegmentedText:
         return sum(known) if known and len(known) == len(scores) else None
 
     def finish_reason(self) -> str:
-        """`timeout` if a segment has it, else `length` if a segment has it, else `stop`."""
+        """The first of `error`, `timeout` and `length` that a segment has, else `stop`."""
         reasons = {segment.answers[0].finish_reason for segment in self.segments if segment.answers}
-        return next((reason for reason in ("timeout", "length") if reason in reasons), "stop")
+        return next((reason for reason in ("error", "timeout", "length") if reason in reasons), "stop")
 
     def best(self) -> list[GeneratedText]:
         """The best answer of each translated segment."""

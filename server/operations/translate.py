@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import msgspec
 
-from server.errors import InvalidRequest, RequestTooLarge
+from server.errors import InvalidRequest, RequestError, RequestTooLarge
 from server.ipc.call import Call
 from server.ipc.messages import Generate, GenerateRow
 from server.operations import grammar, prompts, segments
@@ -19,10 +19,12 @@ from server.operations.generated_text import AttentionMatrix, GeneratedText, Sco
 from server.operations.generation_options import GenerationOptions
 from server.operations.generation_params import resolve
 from server.operations.generation_run import PhaseSeconds, TextRun, TokenUsage
+from server.operations.glossary import SentenceTerms, check_glossary, find_terms, options_with_terms
 from server.operations.marked_segments import MarkedSegment, locate_tokens, split_markup
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.segments import Segment, SegmentDelta, SegmentedText
-from server.text.languages import TranslationPrompt, UnknownPair
+from server.operations.translation_models import choose_model, language_prompt_of
+from server.text.languages import TranslationPrompt
 from server.text.markup import MarkupOptions
 
 MAX_SEGMENTS = 1 << 13
@@ -40,6 +42,8 @@ class TranslateSpec:
     split_at_newlines: a line break ends a sentence. For markup, the field of `markup` counts instead.
     model: name of the model, or None for the first one that offers the pair of languages.
     markup: the texts are HTML or XML, whose tags stay in place; None for plain text.
+    glossary: translations of terms. A sentence with a term is translated with the term's translation.
+    fails_alone: a text that fails is reported in its place of the answer, as long as another one does not fail.
     """
 
     inputs: Sequence[str]
@@ -49,6 +53,8 @@ class TranslateSpec:
     model: str | None = None
     split_at_newlines: bool = True
     markup: MarkupOptions | None = None
+    glossary: Mapping[str, str] = field(default_factory=dict)
+    fails_alone: bool = False
 
     @property
     def splits(self) -> bool:
@@ -62,9 +68,10 @@ class TranslateSpec:
         """Upper bounds of the work; see `Cost`.
 
         A segment is encoded up to twice: once to see whether it fits the model, once to translate it. One with inline
-        tags is encoded once more, to see where its tokens are.
+        tags is encoded once more, to see where its tokens are. Any sentence may have terms of the glossary, whose
+        translations are encoded four times.
         """
-        prefix, limit = _language_prompt(self, model).prefix, model.max_input_tokens
+        prefix, limit = language_prompt_of(self.options, model).prefix, model.max_input_tokens
         by_parts = self.splits or self.markup is not None
         counts = [
             segments.max_segments(text, limit, self.markup is not None) if by_parts else 1 for text in self.inputs
@@ -75,10 +82,14 @@ class TranslateSpec:
             mean = -(-model.tokenizer.token_bound(text) // count)
             tokens += [min(mean + around, limit)] * count
         characters = characters_of(self.inputs) + sum(counts) * len(prefix)
+        characters += 4 * characters_of(self.glossary.values())
+        options = self.options
+        if self.glossary:
+            options = options_with_terms(options, model.info, 1 + self.num_alternatives)
         options = replace(
-            self.options,
+            options,
             num_return_sequences=1 + self.num_alternatives,
-            return_attention=self.options.return_attention or self.markup is not None,
+            return_attention=options.return_attention or self.markup is not None,
         )
         cost = generation_cost(options, model, (3 if self.markup else 2) * characters, tokens, candidates=1)
         return replace(cost, placed_tokens=sum(map(model.tokenizer.token_bound, self.inputs)) if self.markup else 0)
@@ -92,6 +103,7 @@ class TranslatedText:
     score: sum of the segments' scores, with beam search.
     alternatives: (text, score) of further translations, by descending score.
     alignments: one per translated segment, if requested.
+    error: why the translation failed, or None. Its text is then what was streamed before.
     """
 
     text: str
@@ -103,6 +115,7 @@ class TranslatedText:
     token_ids: list[int]
     logprobs: Sequence[ScoredToken] | None
     alignments: list[AttentionMatrix] | None
+    error: RequestError | None = None
 
 
 @dataclass(frozen=True)
@@ -161,6 +174,8 @@ class TranslateRun:
         )
 
     def _in_order(self, deltas: list[TextDelta]) -> list[SegmentDelta]:
+        for item in self.run.failures:
+            self.inputs[item].failed = True
         for delta in deltas:
             if delta.answer.rank == 0:
                 text, segment = self.places[delta.answer.row]
@@ -169,10 +184,16 @@ class TranslateRun:
 
     def _translation(self, text: SegmentedText) -> TranslatedText:
         options, parts = self.spec.options, text.best()
+        source_lang = self.language_prompt.source_lang or options.source_lang
+        target_lang = self.language_prompt.target_lang or options.target_lang
+        error = self.run.failures.get(text.index)
+        if error is not None:
+            reason = text.finish_reason()
+            return TranslatedText(text.released, source_lang, target_lang, None, [], reason, [], None, None, error)
         return TranslatedText(
             text.text(0),
-            self.language_prompt.source_lang or options.source_lang,
-            self.language_prompt.target_lang or options.target_lang,
+            source_lang,
+            target_lang,
             text.score(0),
             [(text.text(rank), text.score(rank)) for rank in range(1, text.ranks)],
             text.finish_reason(),
@@ -184,7 +205,7 @@ class TranslateRun:
 
 async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> TranslateRun:
     """Validate, split, tokenize and submit. Raises InvalidRequest that names the option at fault."""
-    model, language_prompt = _choose(runtime, spec)
+    model, language_prompt = choose_model(runtime, spec.model, spec.options)
     options = spec.options
     _check(spec)
     runtime.admission.admit(call, model, spec.cost(model))
@@ -217,13 +238,19 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     if texts:
         sources = await prompts.encode_texts(runtime, call, model, texts, language_prompt, options, "inputs")
     await locate_tokens(runtime, call, model, tagged, language_prompt)
+    terms, term_params = SentenceTerms([[] for _ in texts]), params
+    if spec.glossary:
+        terms = await find_terms(runtime, call, model, spec.glossary, texts)
+        own = resolve(options_with_terms(aligned, model.info, ranks), model, language_prompt)
+        term_params = msgspec.structs.replace(own.params, num_return_sequences=ranks)
     start = prompts.decoder_start(model, language_prompt)
     prefix = prompts.decoder_prefix(options, model)
     shown = text_options(options, token_bytes)
+    term_shown = replace(shown, token_bytes=terms.token_bytes)
     rows: list[GenerateRow] = []
     answers: list[list[GeneratedText]] = []
     prefixed: set[int] = set()
-    for (one, index), source in zip(places, sources, strict=True):
+    for (one, index), source, required in zip(places, sources, terms.by_sentence, strict=True):
         if len(rows) % _ROWS_AT_ONCE == _ROWS_AT_ONCE - 1:
             await asyncio.sleep(0)
         segment = one.segments[index]
@@ -234,7 +261,8 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
             prefixed.add(one.index)
             own_prefix, segment.prefix = prefix, options.decoder_prefix or ""
         room = prompts.max_new_tokens(model.info, source, start + own_prefix, "inputs")
-        segment.answers = hypotheses(model, params, len(rows), shown, own_prefix)
+        own_params, own_shown = (term_params, term_shown) if required else (params, shown)
+        segment.answers = hypotheses(model, own_params, len(rows), own_shown, own_prefix)
         answers.append(segment.answers)
         rows.append(
             GenerateRow(
@@ -243,18 +271,24 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
                 len(rows),
                 start + own_prefix,
                 seed=resolved.seed,
-                text_drops_space=shown.drops_space and not own_prefix,
+                text_drops_space=own_shown.drops_space and not own_prefix,
+                terms=required,
             )
         )
     message = Generate(model.name, params, sources, rows, call.deadline)
+    if any(terms.by_sentence):
+        message = msgspec.structs.replace(message, terms=terms.terms, term_params=term_params)
     prompts.check_attention_size(message, "" if options.return_attention else "aligning the inline tags of `inputs`")
     call.submit(message)
-    return TranslateRun(TextRun(call, answers), spec, model, language_prompt, resolved.seed, inputs, places, sources)
+    items = [one.index for one, _ in places] if spec.fails_alone else None
+    run = TextRun(call, answers, items=items)
+    return TranslateRun(run, spec, model, language_prompt, resolved.seed, inputs, places, sources)
 
 
 def _check(spec: TranslateSpec) -> None:
     """Raise InvalidRequest for generation options that have no meaning for translations, or for markup."""
     options = spec.options
+    check_glossary(spec.glossary, options)
     if spec.markup is not None:
         for name in ("stream", "stop", "decoder_prefix"):
             if getattr(options, name):
@@ -276,37 +310,6 @@ def _check(spec: TranslateSpec) -> None:
         raise InvalidRequest(
             "`num_return_sequences` is not supported for translations; use `num_alternatives`", "num_return_sequences"
         )
-
-
-def _choose(runtime: Runtime, spec: TranslateSpec) -> tuple[ServedModel, TranslationPrompt]:
-    """The first model that offers the pair of languages. Raises InvalidRequest that lists the pairs on offer."""
-    refusals: list[tuple[str, UnknownPair]] = []
-    for model in runtime.candidates(spec.model, "translate"):
-        try:
-            return model, model.text.languages.match(spec.options.source_lang, spec.options.target_lang)
-        except UnknownPair as error:
-            refusals.append((model.name, error))
-    first = refusals[0][1]
-    if len(refusals) == 1:
-        raise InvalidRequest(str(first), first.param)
-    problems = {error.problem: error for _, error in refusals}
-    missing = [name for name in ("source_lang", "target_lang") if getattr(spec.options, name) is None]
-    problem, param = first.problem, first.param
-    if len(problems) > 1:
-        problem = (
-            f"send {' and '.join(f'`{name}`' for name in missing)}" if missing else "this translation is not offered"
-        )
-        param = missing[0] if missing else "target_lang"
-    listings = "; ".join(f"{name}: {error.listing}" for name, error in refusals)
-    raise InvalidRequest(f"{problem}; {listings}", param)
-
-
-def _language_prompt(spec: TranslateSpec, model: ServedModel) -> TranslationPrompt:
-    """The checkpoint's prompt for this translation. Raises InvalidRequest if it does not offer the pair."""
-    try:
-        return model.text.languages.match(spec.options.source_lang, spec.options.target_lang)
-    except UnknownPair as error:
-        raise InvalidRequest(str(error), error.param) from None
 
 
 async def _split(

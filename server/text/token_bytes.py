@@ -13,6 +13,7 @@ import codecs
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from server.text.streams import byte_level, byte_of
@@ -32,6 +33,16 @@ class TokenBytes:
 
     by_id: tuple[bytes, ...]
     opens_with_space: bool
+
+    @cached_property
+    def ids(self) -> Mapping[bytes, int]:
+        """A token by its bytes. Of several tokens, the last one: those of single bytes come first in a vocabulary."""
+        return {data: token_id for token_id, data in enumerate(self.by_id) if data}
+
+    @cached_property
+    def longest(self) -> int:
+        """Number of bytes of the longest token."""
+        return max(map(len, self.by_id), default=0)
 
     def stream(self, special_text: Callable[[int], str | None], *, drop_space: bool) -> TokenBytesStream:
         """A decoder for one completion.

@@ -50,6 +50,7 @@ VALUES: dict[str, list[str]] = {
     "stop": ["a", "b c"],
     "bad_words": ["a"],
     "temperature": ["0.5"],
+    "glossary": ["house=maison", "old house=vieille maison"],
 }
 
 
@@ -82,7 +83,7 @@ def test_every_flag_sends_what_the_server_reads(name: str) -> None:
         assert list(sent) == [option.name]
         body.model_validate({task.field: "text"} | json.loads(json.dumps(sent)))
         with pytest.raises(ValidationError):
-            body.model_validate({task.field: "text", option.name: {"wrong": "type"}})
+            body.model_validate({task.field: "text", option.name: {"wrong": ["type"]}})
 
 
 def parse(*argv: str) -> argparse.Namespace:

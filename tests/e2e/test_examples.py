@@ -62,10 +62,12 @@ MODEL_OF = {
     "libretranslate_client": "translator-en-fr",
     "deepl_client": "translator-en-fr",
     "translate_html": "translator-en-fr",
+    "translate_glossary": "translator-en-fr",
 }
 PRINTED = {
     "libretranslate_client": r"English to fr\ndetected: en\ntranslation: Le jardin est petit\.\n",
     "deepl_client": r"languages: French\nfrom EN: Le jardin est petit\.\nhtml: <p class=\"intro\">.+<b>rouge</b>\.",
+    "translate_glossary": r"translation: .*maison.*\ntranslation: .*\bvilla\b.*jardin",
     "translate_html": r"<h1 id=\"top\">.+</h1>\n<p>.+<a href=\"/house\">.+</a>.*<code>make serve</code>",
     "generate": r"greedy: .+\nsample 0: .+\nsample 1: .+\nusage: ",
     "generate_stream": r".+\nfinished: (length|stop)",

@@ -16,10 +16,15 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    NoBadWordsLogitsProcessor,
 )
 
+from server.text.glossary import spell
+from server.text.load import load_tokenizer
 from tests.e2e import sse
 from tests.e2e.conftest import REPOSITORY, RunningServer
+from tests.engine.harness import Pair
+from tests.engine.term_oracle import Texts, term_search
 
 DEMO = REPOSITORY / "weights" / "demo"
 PROMPTS = ["Once upon a time", "The old fox", "In a small village, a brave girl", "One night the wind"]
@@ -49,6 +54,42 @@ def test_stories(demo_server: RunningServer, num_beams: int) -> None:
         expected.append(tokenizer.decode(generated, skip_special_tokens=True))
     answer = post(demo_server, "/generate", {"prompt": PROMPTS, "max_new_tokens": 60, "num_beams": num_beams})
     assert [p + c["text"] for p, c in zip(PROMPTS, answer["choices"], strict=True)] == expected
+
+
+def test_a_glossary(demo_server: RunningServer) -> None:
+    """The answers equal those of the slow reference. A sentence without a term is translated as without a glossary."""
+    directory = DEMO / "translator-en-fr"
+    tokenizer = load_tokenizer(directory)
+    oracle = AutoModelForSeq2SeqLM.from_pretrained(directory)
+    glossary = {"house": "villa", "small": "petite", "garden": "jardin d'hiver"}
+    found = {
+        "The house is small.": ["villa", "petite"],
+        "We like the garden.": ["jardin d'hiver"],
+        "I am a student": [],
+    }
+    body = {"inputs": list(found), "source_lang": "en", "target_lang": "fr", "max_new_tokens": 20}
+    plain = post(demo_server, "/translate", body)["translations"]
+    bound = post(demo_server, "/translate", {**body, "glossary": glossary, "return_token_ids": True})["translations"]
+    assert bound[2]["text"] == plain[2]["text"]
+    settings = oracle.generation_config
+    no_padding = NoBadWordsLogitsProcessor(settings.bad_words_ids, settings.eos_token_id)
+    for (text, terms), answer in zip(found.items(), bound, strict=True):
+        if terms:
+            spelled = [spell(tokenizer, tokenizer.token_bytes, term) for term in terms]
+            texts, scores = term_search(
+                Pair("mt", oracle, None),
+                tokenizer.encode([text])[0].ids,
+                Texts(list(tokenizer.token_bytes.by_id), spelled, []),
+                num_beams=10,
+                max_new_tokens=20,
+                end_token_ids=[settings.eos_token_id],
+                length_penalty=settings.length_penalty or 1.0,
+                early_stopping=settings.early_stopping or False,
+                processors=lambda ids, log_probs: no_padding(ids, log_probs).log_softmax(-1),
+            )
+            assert answer["token_ids"] == texts[0]
+            assert answer["score"] == pytest.approx(scores[0], abs=1e-4)
+            assert all(re.search(rf"\b{term}\b", answer["text"], re.IGNORECASE) for term in terms), answer["text"]
 
 
 @torch.inference_mode()

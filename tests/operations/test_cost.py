@@ -48,7 +48,8 @@ def generate_spec(draw: random.Random) -> GenerateSpec:
 def translate_spec(draw: random.Random) -> TranslateSpec:
     inputs = [some_text(draw, 400) for _ in range(draw.randint(1, 3))]
     options = GenerationOptions(decoder_prefix=draw.choice([None, "b"]), max_new_tokens=draw.choice([None, 8]))
-    return TranslateSpec(inputs, options, draw.randint(0, 3), draw.choice([None, True, False]))
+    glossary = {"b": "a" * draw.randint(1, 40)} if draw.random() < 0.5 else {}
+    return TranslateSpec(inputs, options, draw.randint(0, 3), draw.choice([None, True, False]), glossary=glossary)
 
 
 OPERATIONS: dict[str, tuple[Callable[..., Awaitable[Any]], Callable[[random.Random], Any]]] = {
@@ -87,10 +88,11 @@ async def sent_by(bench: Bench, run: Callable[..., Awaitable[Any]], spec: Any) -
 
 
 def check(cost: Cost, message: Generate) -> None:
-    beams, answers = message.params.num_beams, message.params.num_return_sequences
-    assert cost.sequences >= len(message.rows) * beams
+    answers = message.params.num_return_sequences
+    beams = [message.params_of(row).num_beams for row in message.rows]
+    assert cost.sequences >= sum(beams)
     assert cost.input_tokens >= sum(len(message.prompts[r.prompt]) + len(r.decoder_token_ids) for r in message.rows)
-    assert cost.new_tokens >= sum(row.max_new_tokens for row in message.rows) * beams
+    assert cost.new_tokens >= sum(row.max_new_tokens * own for row, own in zip(message.rows, beams, strict=True))
     numbers = scored = 0
     for row in message.rows:
         per_token, prompt_tokens = 1 + message.params.top_logprobs, len(message.prompts[row.prompt])

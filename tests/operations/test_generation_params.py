@@ -114,6 +114,29 @@ async def test_sampling_disables_the_beams_of_the_checkpoint(bench: Bench, http:
     assert (await sent_params(bench, http, stop="x", num_beams=1, max_new_tokens=8)).stop_texts == []
 
 
+@pytest.mark.parametrize(
+    ("body", "beams", "answers", "rows"),
+    [
+        ({"n": 3}, 4, 3, 1),
+        ({"n": 6}, 6, 6, 1),
+        ({"n": 2, "best_of": 8}, 8, 2, 1),
+        ({"best_of": 2}, 4, 1, 1),
+        ({"n": 2, "num_beams": 2}, 2, 2, 1),
+        ({"num_return_sequences": 3, "best_of": 5}, 5, 3, 1),
+        ({"n": 3, "num_beams": 1}, 1, 1, 3),
+        ({"n": 3, "best_of": 5, "temperature": 0.5}, 1, 1, 5),
+    ],
+)
+async def test_answers_of_a_beam_search(
+    bench: Bench, http: httpx.AsyncClient, body: dict, beams: int, answers: int, rows: int
+) -> None:
+    """The checkpoint has 4 beams. The request's answers raise them, unless it sets their number or samples."""
+    bench.become_ready(num_beams=4)
+    sent = await sent_request(bench, http, max_new_tokens=8, **body)
+    assert (sent.params.num_beams, sent.params.num_return_sequences, len(sent.rows)) == (beams, answers, rows)
+    assert sent.params.logprobs is (rows == 5)
+
+
 async def test_bad_words_and_token_id_lists(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     sent = await sent_params(

@@ -144,6 +144,19 @@ def test_beams(client: httpx.Client) -> None:
     assert [c["text"] for c in events[-1][1]["choices"]] == ["abc", "bca"]
 
 
+def test_n_and_best_of_with_beams(client: httpx.Client) -> None:
+    """`n` answers are the best hypotheses of one search, alone and in a stream; `best_of` is how many are sought."""
+    body = {"prompt": ["abc", "xyz"], "num_beams": 3, "max_new_tokens": 8}
+    expected = generate(client, num_return_sequences=2, **body)
+    for more in ({"n": 2}, {"n": 2, "best_of": 3}, {"n": 2, "num_return_sequences": 2}):
+        answer = generate(client, **body, **more)
+        assert (answer["choices"], answer["usage"]) == (expected["choices"], expected["usage"])
+        streamed = stream(client, **body, **more)[-1][1]["choices"]
+        assert [choice["text"] for choice in streamed] == [choice["text"] for choice in expected["choices"]]
+    (best, *others) = generate(client, best_of=3, **{**body, "prompt": "abc"})["choices"]
+    assert (best["text"], best["score"], others) == ("abc", 0.0, [])
+
+
 def test_logprobs(client: httpx.Client) -> None:
     choice = generate(client, prompt="ab", logprobs=True, top_logprobs=2)["choices"][0]
     assert [(entry["id"], entry["token"], entry["logprob"]) for entry in choice["logprobs"]] == [

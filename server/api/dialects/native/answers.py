@@ -37,22 +37,33 @@ class Timings(AnswerBody):
     total_ms: float
 
 
+class Failure(AnswerBody):
+    """Why one part of an answer failed, with the fields of an error response."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
 class Choice(AnswerBody):
     """One answer. `stop_reason`: the stop string or stop token that ended it, else null.
 
-    `prompt_logprobs`: one entry per prompt token, null for the first.
+    `prompt_logprobs`: one entry per prompt token, null for the first. `error`: only of an answer that failed while
+    others of the request did not. Its text is what was generated before.
     """
 
     index: int
     text: str
     token_ids: list[int] | None = None
-    finish_reason: Literal["stop", "length", "timeout"]
+    finish_reason: Literal["stop", "length", "timeout", "error"]
     stop_reason: str | int | None
     score: float | None = None
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     prompt_index: int | None = None
     attention: Alignment | None = None
+    error: Failure | None = None
 
 
 class Alignment(AnswerBody):
@@ -80,7 +91,8 @@ class Alternative(AnswerBody):
 class Translation(AnswerBody):
     """The translation of one text. `score`: sum of the segments' scores, null without beam search.
 
-    `attention`: one entry per translated segment.
+    `attention`: one entry per translated segment. `error`: only of a translation that failed while others of the
+    request did not. Its text is what was streamed before.
     """
 
     text: str
@@ -88,10 +100,11 @@ class Translation(AnswerBody):
     target_lang: str | None
     score: float | None
     alternatives: list[Alternative]
-    finish_reason: Literal["stop", "length", "timeout"]
+    finish_reason: Literal["stop", "length", "timeout", "error"]
     token_ids: list[int] | None = None
     logprobs: list[TokenLogprobs] | None = None
     attention: list[Alignment] | None = None
+    error: Failure | None = None
 
 
 class TranslateAnswer(AnswerBody):

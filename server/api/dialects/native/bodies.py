@@ -73,7 +73,17 @@ class GenerateBody(GenerationFields):
     prompt: Prompt
 
     def spec(self) -> GenerateSpec:
-        return GenerateSpec(as_list(self.prompt), self.options(), self.model)
+        return GenerateSpec(as_list(self.prompt), self.options(), self.model, fails_alone=True)
+
+
+def _are_terms(value: Any) -> Any:
+    """Terms as an object of strings. The usual message for another value would repeat the term."""
+    if value is not None and not (isinstance(value, dict) and all(isinstance(one, str) for one in value.values())):
+        raise ValueError("must be an object whose values are strings")
+    return value
+
+
+Terms = Annotated[dict[str, str], BeforeValidator(_are_terms)]
 
 
 class TranslateBody(GenerationFields):
@@ -82,6 +92,7 @@ class TranslateBody(GenerationFields):
     inputs: Texts
     num_alternatives: Annotated[int | None, Field(ge=0, le=15)] = None
     split_sentences: bool | None = None
+    glossary: Terms | None = None
     format: Annotated[
         Literal["text", "html", "xml"] | None, Field(description="html and xml: the tags of the inputs stay in place")
     ] = None
@@ -94,6 +105,8 @@ class TranslateBody(GenerationFields):
             self.split_sentences,
             self.model,
             markup=MarkupOptions(self.format) if self.format in ("html", "xml") else None,
+            glossary=self.glossary or {},
+            fails_alone=True,
         )
 
 

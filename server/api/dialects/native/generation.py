@@ -73,6 +73,8 @@ class GenerateRenderer:
             rendered["attention"] = _alignment(choice.attention)
         if not is_one(self.body.prompt):
             rendered["prompt_index"] = choice.prompt_index
+        if choice.error is not None:
+            rendered["error"] = choice.error.fields()
         return rendered
 
 
@@ -131,6 +133,8 @@ class TranslateRenderer:
             rendered["logprobs"] = (_scored(token) for token in translation.logprobs)
         if translation.alignments is not None:
             rendered["attention"] = (_alignment(alignment) for alignment in translation.alignments)
+        if translation.error is not None:
+            rendered["error"] = translation.error.fields()
         return rendered
 
 

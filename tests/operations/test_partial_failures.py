@@ -1,0 +1,93 @@
+"""Failures of single sequences, event by event: which parts of an answer end, and when the whole request fails."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from server.ipc.messages import Abort, Failed, Finished, Generate, Hypothesis, Tokens
+from tests.api.conftest import Bench
+from tests.wire.conftest import parse_events
+
+BODY = {"model": "decoder", "prompt": ["ab", "cd", "ef"], "max_new_tokens": 9}
+
+
+def finished(request_id: int, *tokens: int) -> Finished:
+    return Finished(request_id, [Hypothesis([*tokens, 1], "stop", 1)], 0.0, 0.0, 0.0)
+
+
+async def begin(bench: Bench, http: httpx.AsyncClient, path: str, **body: Any) -> tuple[asyncio.Task, Generate]:
+    posted = asyncio.create_task(http.post(path, json=body))
+    return posted, await bench.sent_generate()
+
+
+async def test_a_failure_after_some_tokens(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready()
+    posted, message = await begin(bench, http, "/generate", **BODY, stream=True)
+    first, second, third = (row.request_id for row in message.rows)
+    bench.output(tokens=[Tokens(first, [100]), Tokens(second, [101])])
+    bench.output(failed=[Failed(second, "engine_error", "broken")], tokens=[Tokens(third, [102])])
+    bench.output(finished=[finished(first, 100), finished(third, 102)])
+    events = parse_events((await posted).text)
+    assert events[-1][0] == "done"
+    texts = ["".join(d["text"] for n, d in events if n == "token" and d["index"] == index) for index in range(3)]
+    choices = events[-1][1]["choices"]
+    assert [choice["text"] for choice in choices] == texts == ["a", "b", "c"]
+    assert [choice["finish_reason"] for choice in choices] == ["stop", "error", "stop"]
+    assert choices[1]["error"]["message"] == "broken"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_the_status_of_a_request_whose_parts_fail_one_after_the_other(
+    bench: Bench, http: httpx.AsyncClient, streams: bool
+) -> None:
+    """Before the first text, also a stream waits until something can be answered. The first failure is reported."""
+    bench.become_ready()
+    posted, message = await begin(bench, http, "/generate", **BODY, stream=streams)
+    for index, row in enumerate(message.rows):
+        assert not posted.done()
+        bench.output(failed=[Failed(row.request_id, "engine_error", f"broken {index}")])
+        for _ in range(20):
+            await asyncio.sleep(0)
+    response = await posted
+    assert (response.status_code, response.json()["error"]["message"]) == (500, "broken 0")
+
+
+@pytest.mark.parametrize(("code", "status"), [("not_ready", 503), ("request_too_large", 422)])
+async def test_failures_that_concern_all_parts(bench: Bench, http: httpx.AsyncClient, code: Any, status: int) -> None:
+    bench.become_ready()
+    posted, message = await begin(bench, http, "/generate", **BODY)
+    bench.output(failed=[Failed(message.rows[1].request_id, code, "no")])
+    assert (await posted).status_code == status
+
+
+async def test_the_other_sentences_of_a_failed_text_are_ended(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready()
+    body = {"model": "translator", "inputs": ["Ab. Cd. Ef.", "Gh."]}
+    posted, message = await begin(bench, http, "/translate", **body)
+    ids = [row.request_id for row in message.rows]
+    bench.output(finished=[finished(ids[0], 100)], failed=[Failed(ids[1], "invalid_format", "no")])
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert [one.request_id for one in bench.sent if isinstance(one, Abort)] == [ids[2]]
+    bench.output(finished=[finished(ids[3], 101)])
+    first, second = (await posted).json()["translations"]
+    assert (first["finish_reason"], first["text"], first["error"]["code"]) == ("error", "", "invalid_request")
+    assert (second["finish_reason"], second["text"]) == ("stop", "b")
+
+
+async def test_rows_that_share_log_probabilities_fail_together(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready()
+    body = {**BODY, "prompt": ["ab", "cd"], "n": 2, "prompt_logprobs": True, "seed": 1}
+    posted, message = await begin(bench, http, "/generate", **body)
+    ids = [row.request_id for row in message.rows]
+    bench.output(failed=[Failed(ids[2], "engine_error", "broken")])
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert [one.request_id for one in bench.sent if isinstance(one, Abort)] == [ids[3]]
+    assert not posted.done()
+    bench.output(failed=[Failed(request_id, "engine_error", "broken") for request_id in ids[:2]])
+    assert (await posted).status_code == 500
