@@ -1,4 +1,4 @@
-"""Measure what n-gram drafts bring: `python -m benchmarks.speculation --checkpoint DIR`.
+"""Measure the speedup by n-gram drafts: `python -m benchmarks.speculation --checkpoint DIR`.
 
 The model computes every step, and then the text is forced to follow a given answer: random weights decode real texts.
 Some answers repeat their prompt (a summary, an edited tale, edited code), the others do not. Each text is decoded with

@@ -1,4 +1,4 @@
-"""Which heads a checkpoint has beside that of its architecture, by its files. Imports no torch."""
+"""Which heads a checkpoint has besides that of its architecture, by its files. Imports no torch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CheckpointHeads:
     answer: tokens whose logits are the score of a language model.
     answers: the score of a language model is computed from the logits of tokens.
     tasks: tasks of the checkpoint; None for those of its architecture.
-    more_tasks: tasks beside those of its architecture.
+    more_tasks: tasks besides those of its architecture.
     """
 
     sentence: SentenceConfig

@@ -29,7 +29,7 @@ from server.operations.key_limits import KeyLimits
 log = logging.getLogger("triptych.keys")
 
 POLL_SECONDS = 1.0
-"""Time between two looks at the key file. A change counts when two looks in a row see the same file."""
+"""Time between two checks of the key file. A change takes effect when two checks in a row find the same file."""
 MAX_COST = 1e300
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FIELDS = ("key", "sha256", "max_requests", "max_tokens", "max_cost")
@@ -202,7 +202,7 @@ class KeyFileWatcher:
         self._seen: tuple[int, ...] | None = None
 
     def poll(self) -> ApiKeys | None:
-        """Look at the file once. Returns the new keys after a change, else None."""
+        """Check the file once. Returns the new keys after a change, else None."""
         previous, self._seen = self._seen, self._identity()
         if self._seen == self._read or self._seen != previous:
             return None
@@ -220,7 +220,7 @@ class KeyFileWatcher:
         return keys
 
     async def run(self, use: Callable[[ApiKeys], None], poll_seconds: float = POLL_SECONDS) -> None:
-        """Look at the file until cancelled. use: called with the new keys after each change."""
+        """Check the file until cancelled. use: called with the new keys after each change."""
         while True:
             await asyncio.sleep(poll_seconds)
             keys = await asyncio.to_thread(self.poll)  # in a thread, because a network file system may block

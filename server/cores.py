@@ -1,4 +1,4 @@
-"""Processor cores: how many this process may use, how several workers divide them, and who gives way to whom."""
+"""Processor cores: how many this process may use, how workers divide them, and which tasks have lower priority."""
 
 from __future__ import annotations
 

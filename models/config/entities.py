@@ -12,7 +12,7 @@ from models.config.errors import require
 
 @dataclass(frozen=True)
 class LabelledSpansConfig:
-    """How words and labels, which one text contains, are compared.
+    """Scoring of the words of a text against labels, which stand at the beginning of the same text.
 
     A text begins with its labels, each behind `label_token`, then comes `separator`, then come the words.
     width: width of the vectors of words and labels.

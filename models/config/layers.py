@@ -175,7 +175,7 @@ class LayerConfig:
     """Self-attention or a mixer, optional cross-attention and feed-forward, each with its norm slots.
 
     attention: None for a layer without self-attention.
-    attention_norms: norms of the self-attention, or of the mixer that takes its place or stands beside it.
+    attention_norms: norms of the self-attention, or of the mixer that replaces it or runs in parallel to it.
     feed_forward: None for a layer without feed-forward.
     parallel: attention and feed-forward both read the input of the layer, and both results are added to it (Wang and
         Komatsuzaki 2021, GPT-J). A feed-forward without an input norm then reads the normed input of the attention.
@@ -253,12 +253,13 @@ class AlternatingLayerConfig(LayerInputConfig):
     """A layer of a stack with several streams of hidden states (Baykal et al. 2023, arXiv:2301.13310; Gemma 3n).
 
     The layer predicts all streams, computes the active one, and corrects all by the difference. A low-rank projection
-    of attention's input is added to that input; the sum and attention's result are averaged, but for a factor of the
-    root of two. The vector per token is added to all streams but the first.
+    of attention's input is added to that input. This sum and the result of attention are added and divided by the root
+    of two. The vector per token is added to all streams but the first.
 
     streams: number of streams. active: number of the stream that the layer computes.
     rank: rank of the projection. router_norm: norm of the router's input and of the projection.
-    scales_correction: whether the active stream has a factor per number before it meets the vector of the token.
+    scales_correction: whether the active stream is multiplied by a learned vector before the vector of the token is
+        applied to it.
     """
 
     streams: int

@@ -1,4 +1,4 @@
-"""Falcon-H1 (Zuo et al. 2025, arXiv:2507.22448): attention and a state space beside each other in every layer."""
+"""Falcon-H1 (Zuo et al. 2025, arXiv:2507.22448): attention and a state space in parallel in every layer."""
 
 from __future__ import annotations
 

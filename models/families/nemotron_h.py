@@ -42,7 +42,7 @@ _OLDER_NAMES = {
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     hf = {**hf, **{new: hf[old] for old, new in _OLDER_NAMES.items() if old in hf}}
     fields = Fields(hf, defaults={"vocab_size": 131072, "num_attention_heads": 32})
-    # The published code ignores these settings; another value would promise what it does not compute.
+    # The published code ignores these settings, so other values are refused.
     for name, value in (("attention_bias", False), ("tie_word_embeddings", False), ("sliding_window", None)):
         fields.refuse_unless(name, value)
     fields.refuse_unless("moe_latent_size")

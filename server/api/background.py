@@ -1,4 +1,4 @@
-"""Work beside the requests, for as long as the application runs: reading the key file again, sending traces."""
+"""Background work for as long as the application runs: reading the key file again, sending traces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from server.api_keys import ApiKeys, KeyFileWatcher
 async def with_background(
     state: State, lifespan: Callable[[], AbstractAsyncContextManager[None]]
 ) -> AsyncIterator[None]:
-    """The lifespan of the application, with the work beside the requests around it."""
+    """The lifespan of the application, during which the background work runs."""
     task = asyncio.create_task(_watch_keys(state), name="key file")
     try:
         async with lifespan():

@@ -297,7 +297,7 @@ def describe_fields(schemas: dict[str, Any], bodies: list[str]) -> None:
 
 
 def _parameters_text(name: str, field: str) -> str | None:
-    """Description of the members `parameters` and `options` of a whole request, unlike those of a function."""
+    """Description of the fields `parameters` and `options` of a request body; None for those of a function."""
     if field == "parameters" and name.endswith("Body"):
         return "further fields of the task"
     return NO_EFFECT if field == "options" and name.startswith("Hub") else None

@@ -84,12 +84,12 @@ def _text(body: Mapping[str, Any], errors: Sequence[Any]) -> str:
 
 
 def _name(part: object) -> str | None:
-    """A part of a place that is the name of a field; None for another one."""
+    """The field that a part of an error's location names; None for an index or a name of pydantic's own."""
     return part if isinstance(part, str) and _FIELD_NAME.fullmatch(part) else None
 
 
 def _path(body: Any, place: Sequence[int | str]) -> str:
-    """A field of the body as `messages[0].role`. Parts of the place that are no keys of the body are left out."""
+    """The location of an error in the form `messages[0].role`. Parts that are no keys of the body are left out."""
     path = ""
     for part in place:
         if isinstance(body, dict) and _name(part) and part in body:

@@ -21,7 +21,7 @@ def max_seconds_of(data: bytes, limit: float) -> float | None:
 
 
 def reading_bytes(data: bytes) -> int:
-    """Memory that reading a recording may need beside its samples at 16 kHz. A decoder has a process of its own."""
+    """Memory that reading a recording may need besides its samples at 16 kHz. A decoder has a process of its own."""
     if not is_pcm(data):
         return 2 * len(data)
     return 3 * len(data) + _RESAMPLED_BYTES * max_size(data)[0]

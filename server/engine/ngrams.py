@@ -19,7 +19,7 @@ _CLASS_OF = tuple(bisect_right(_CLASS_STARTS, length) for length in range(MAX_MA
 _PRIOR_RATES = (0.3, 0.45, 0.6, 0.8, 0.9)
 """Assumed share of right predictions by class, before any is measured."""
 _PRIOR_WEIGHT, _MODEL_WEIGHT = 8.0, 3.0
-"""Number of predictions that the assumed rates count as for a model, and the rates of the model for a text."""
+"""Weight of prior rates, as a number of predictions: assumed rates for a model, the model's rates for a text."""
 MIN_PROBABILITY = 0.1
 """Tokens that are less probable are never worth computing, so that they are not considered."""
 _MODEL_DECAY, _TEXT_DECAY = 0.998, 0.9
@@ -107,7 +107,8 @@ class NgramText:
         return found
 
     def _enter(self) -> None:
-        """Enter all n-grams that end before the end of the text. Those at the end would find themselves."""
+        """Enter all n-grams that end before the end of the text. An n-gram at the end would be found as its own
+        earlier occurrence."""
         text, end = self._text, len(self._text)
         for length, ends in zip(NGRAM_TOKENS, self._ends, strict=True):
             first = max(self._indexed, length)

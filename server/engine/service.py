@@ -53,7 +53,7 @@ def run_worker(
     """Run a worker until `Shutdown`. Returns the exit status: 0, or 2 if a model cannot be loaded.
 
     early: messages that arrived together with `configure`.
-    stop_beats: stops the heartbeats of loading. The loop sends its own.
+    stop_beats: stops the heartbeats that are sent while models load. The main loop sends its own.
     Raises ConnectionClosed if the HTTP process closes the connection.
     """
     epoch = configure.epoch

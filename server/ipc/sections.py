@@ -66,7 +66,7 @@ class MarkerScanner:
         return [(marker, marker.text[len(self._start) :]) for marker in self._at_start]
 
     def of_token(self, token_id: int) -> Marker | None:
-        """The marker that a special token is at this place, if any."""
+        """The marker of this special token, or None if the token is no marker at this place."""
         fitting = (marker for marker in self._markers if marker.token_id == token_id)
         return next((marker for marker in fitting if self._is_empty or not marker.at_start), None)
 

@@ -106,7 +106,7 @@ class ServedModel:
 
     @property
     def tasks(self) -> list[Task]:
-        """The tasks of the checkpoint, without those that its files do not say enough about."""
+        """The tasks of the checkpoint, without those for which its files lack information."""
         unknown = {"translate"} if not self.text.languages.known else set()
         if self.late_interaction_problem is not None:
             unknown.add("late_interaction")

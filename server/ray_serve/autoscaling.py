@@ -12,7 +12,7 @@ from typing import Any, Protocol
 RUNNING, WAITING = "running_sequences", "waiting_sequences"
 """Names of the figures that each replica reports."""
 WAITING_SHARE = 0.1
-"""Waiting sequences, as a share of the running ones, that are not a reason for another replica: bursts end alone."""
+"""Waiting sequences, as a share of the running ones, that cause no further replica, because bursts are short."""
 
 
 class AutoscalingConfig(Protocol):

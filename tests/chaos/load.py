@@ -32,11 +32,11 @@ _RECEIVE_BYTES = 1 << 16
 
 @dataclass
 class Outcome:
-    """What a load has seen.
+    """The results of a load.
 
     seconds: from the first request to the last answer.
     served: requests answered with 200.
-    refusal_seconds: time of each refusal, from the sending of its request (or the begin of its connection).
+    refusal_seconds: time of each refusal, from the sending of its request (or the start of its connection).
     late_seconds: of each request, how much later than planned the generator sent it.
     without_retry: refusals without `Retry-After`.
     failures: number of failed requests, by reason.

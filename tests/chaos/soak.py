@@ -32,7 +32,7 @@ WARM_UP_REQUESTS = 8000
 CACHED_WORDS = 12_000
 """More words than the word cache of a BPE tokenizer holds (10,000, measured at 280 bytes each)."""
 FILLING_ROUNDS = 8
-"""With two threads, one text in 256 reaches only one of them."""
+"""Rounds of the same texts. With two threads, one text in 128 then reaches only one of them."""
 CLIENTS = 16
 
 

@@ -1,4 +1,5 @@
-"""Reference of products with weights in groups: float64 arithmetic on dequantised weights and rounded activations."""
+"""Reference of products with group-wise quantised weights: float64 arithmetic on dequantised weights and rounded
+activations."""
 
 from __future__ import annotations
 

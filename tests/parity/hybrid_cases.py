@@ -289,7 +289,7 @@ HYBRIDS = {
 
 
 def remember(model) -> None:
-    """Slow decay: with random weights, states would forget a text after a few tokens."""
+    """Give states a slow decay. With random weights, they would lose a text after a few tokens."""
     for name, tensor in model.named_parameters():
         if name.endswith("A_log"):
             tensor.copy_(tensor - 4)

@@ -71,7 +71,7 @@ def test_text_part(name, tmp_path, device):
 @pytest.mark.parametrize("name", ["gemma3n", "gemma3n-two-streams-uncorrected"])
 @torch.inference_mode()
 def test_text_part_of_gemma3n(name, tmp_path, device):
-    """Its vision part is a model of another library, so the text part is saved, and renamed to the text part of it."""
+    """Its vision part needs another library. The text part is saved alone, under its names in a whole checkpoint."""
     config = _text(name)
     oracle = save(tmp_path, config, "Gemma3nForCausalLM").to(device)
     stored = load_file(tmp_path / "model.safetensors")

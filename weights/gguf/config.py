@@ -1,7 +1,8 @@
 """`config.json` of a GGUF model, with the setting names of Hugging Face transformers, from its metadata.
 
-The names of metadata keys begin with the architecture, for example `llama.block_count`. Where the metadata leaves out
-what a family needs, the tensors tell it: biases, a tied output matrix, the number of rows of a table.
+The names of metadata keys begin with the architecture, for example `llama.block_count`. Some settings that a family
+needs are not in the metadata and are derived from the tensors: biases, a tied output matrix, the number of rows of a
+table.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ def _gemma(of: Metadata) -> Settings:
 
 
 def _query_scalar(of: Metadata, largest: int) -> int:
-    """Divisor of the scores, squared: the width of a head, except in the largest model, known by its layers.
+    """Divisor of the scores, squared: the width of a head, except in the largest model, recognised by its layers.
 
     The metadata lacks it. Source: `llama-model.cpp` of https://github.com/ggml-org/llama.cpp.
     """
@@ -293,7 +294,7 @@ def _gpt_neox(of: Metadata) -> Settings:
 
 
 def _falcon(of: Metadata) -> Settings:
-    """Settings of Falcon. The file tells its variants apart by their key heads and norms.
+    """Settings of Falcon. Its variants are recognised by their key heads and norms.
 
     Falcon 7B has one key head, Falcon 40B has groups of key heads and two norms, Falcon 2 has groups and one norm.
     """

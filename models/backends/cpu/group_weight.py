@@ -229,7 +229,7 @@ def _zeros(scales: Tensor, minimums: Tensor) -> Tensor:
 
 
 def _is_half(numbers: Tensor) -> bool:
-    """Whether float16 has the same numbers; NaN counts as any number."""
+    """Whether float16 represents all numbers exactly; NaN counts as exact."""
     return torch.equal(numbers.half().float().nan_to_num(), numbers.nan_to_num())
 
 

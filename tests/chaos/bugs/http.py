@@ -100,7 +100,7 @@ def lost_requests_are_repeated_without_end() -> None:
 
 @bug("http")
 def hang_is_never_seen() -> None:
-    """The time since the last message of a worker counts for nothing."""
+    """The time since the last message of a worker is ignored."""
     _without_limits("hang_seconds")
 
 

@@ -80,7 +80,7 @@ def damaged(flips: int, damages: int = len(DAMAGES)) -> Record:
             content, tensors = file.read_bytes(), load_file(file)
             for damage in DAMAGES[:damages]:
                 changed = dict(tensors)
-                # Used by every family: the name is in the error, the tensor is not optional.
+                # A tensor that the model needs and that is not optional, so that the error must name it.
                 name = rng.choice([one for one in tensors if "weight" in one and "pooler" not in one])
                 damage(changed, name)
                 save_file(changed, file, {"format": "pt"})

@@ -26,7 +26,7 @@ Body = dict[str, object]
 
 
 async def _gaps_beside(url: str, work: Work, streams: int, tokens: int) -> list[float]:
-    """Run streams, and other work from the half of their tokens on. Returns the gaps between tokens after the half."""
+    """Run streams, and start other work when half of their tokens have arrived. Returns the later gaps."""
     gaps: list[float] = []
     is_half = asyncio.Event()
 
@@ -109,7 +109,8 @@ def long_prompts(runs: int, streams: int = 16) -> Record:
 def grammars(runs: int, streams: int = 16, fields: int = 60) -> Record:
     """Promise 27: the first schema of a server, of many fields, beside streams.
 
-    The details tell what other work in its place does: the same request without a schema, and a busy process.
+    The details of the record have the effect of other work in its place: the same request without a schema, and a busy
+    process.
     """
     record = Record("grammar")
     gaps: dict[str, list[float]] = defaultdict(list)

@@ -1,7 +1,7 @@
 """Promise 7: open-loop arrivals above capacity, and many connections at once.
 
-A request generates 192 to 320 tokens and takes about as long as with a model of useful size. Ten times capacity is then
-a rate that the cores can carry which the server and its clients share. Lengths differ so that sequences do not end
+A request generates 192 to 320 tokens and takes about as long as with a model of useful size. The cores, which the
+server and its clients share, can then carry ten times the capacity. Lengths differ so that sequences do not end
 together.
 
 Goodput is the tokens that the server generates per second. Only requests that are answered generate any, and none may
@@ -35,7 +35,7 @@ MEAN_TOKENS = sum(NEW_TOKENS) / len(NEW_TOKENS)
 CLIENTS = 384
 """Closed-loop clients for the peak: as many as one of several models may have requests in progress."""
 WARM_UP_SHARE = 0.5
-"""Time before goodput counts, as a share of the time after. Refusals count from the begin."""
+"""Time before goodput counts, as a share of the time after. Refusals count from the start."""
 SPARE_SECONDS = 1.0
 """A load lasts longer than its goodput counts, because its process takes time to start."""
 MAX_LATE_MILLISECONDS = 10
@@ -79,7 +79,7 @@ def overload(seconds: float = 10.0, factor: float = 10.0, connections: int = 128
 def _tokens_per_second(
     running: RunningServer, kind: _Load, warm_up: float, seconds: float
 ) -> tuple[float, load.Outcome]:
-    """Tokens per second that the server generates under a load, after some seconds, and what the load has seen."""
+    """Tokens per second that the server generates under a load, after some seconds, and the outcome of the load."""
     with load.start(*kind) as process:
         time.sleep(warm_up)
         began, first = time.monotonic(), _tokens(running)

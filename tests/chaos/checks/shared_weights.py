@@ -17,7 +17,7 @@ from tests.ipc.one_row import one_row
 from tests.parity.checkpoints import save
 
 MOST_ADDED_BYTES = 350e6
-"""Memory that a second worker may add, beside its KV pool."""
+"""Memory that a second worker may add, besides its KV pool."""
 
 
 def memory_of_workers(layers: int, hidden_size: int, kv_cache_bytes: int, share: bool = True) -> Record:

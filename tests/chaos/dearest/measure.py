@@ -1,4 +1,4 @@
-"""What one body, or several at once, cost the HTTP process: longest stall of its event loop, and peak memory."""
+"""The cost of bodies for the HTTP process: longest stall of its event loop, and peak memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _QUIET_SECONDS = 0.03
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a request. status: 0 without one, because time was up or the connection ended. text: its begin."""
+    """The answer to a request. text: its beginning. status: 0 without an answer (timeout, or closed connection)."""
 
     status: int
     size: int
@@ -41,7 +41,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What requests cost.
+    """The cost of requests.
 
     stall_seconds: longest stall of the event loop, without time that the machine was busy with other processes.
     clock_stall_seconds: the same stall by the clock.
@@ -83,7 +83,7 @@ class MeasuredServer:
     def request(
         self, path: str, body: bytes | None = None, timeout: float = HANG_SECONDS, content_type: str = JSON
     ) -> Answer:
-        """Send one request (`GET` without a body) and read the whole answer, of which only the begin is kept."""
+        """Send one request (`GET` without a body) and read the whole answer, of which only the beginning is kept."""
         parts = urlsplit(self.url)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
         started = time.monotonic()

@@ -70,7 +70,7 @@ template <class T, int DIM> INLINE void fetch_next_head(const T* head) {
 }
 
 // Transposes keys first..last-1 in groups of sixteen, padded to whole multiples of SCORE_KEYS. Keys before
-// `lowest` or after the last are replaced by others; their scores are not used.
+// `lowest` or after the last are replaced by the nearest valid key; their scores are not used.
 template <class T, int DIM>
 void transpose_keys(const KvView<T>& keys, int64_t lowest, int64_t first, int64_t last, float* transposed) {
     const T* lines[WIDTH];

@@ -17,7 +17,7 @@ template <class T, int DIM> struct StoredValues {
     }
 };
 
-// Values that were copied to contiguous lanes: [lanes][dim].
+// Values that `gather_values` has copied to contiguous lanes: [lanes][dim].
 template <int DIM> struct GatheredValues {
     const float* values;
 

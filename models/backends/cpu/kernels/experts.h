@@ -131,8 +131,9 @@ void group_by_expert(DType, const ExpertGroups& p, int64_t begin, int64_t end) {
     }
 }
 
-// Computes a part of the products of experts: items `begin` to `end` of the largest possible number. The number of items
-// of this step is known here only: for all threads, it would have to outlive the operation, see `is_valid`.
+// Computes a part of the products of experts: items `begin` to `end` of the largest possible number. Only this
+// function knows the number of items of this step. To tell other threads, it would have to outlive the operation, see
+// `is_valid`.
 //
 // panels: the rows and the weight in their layout, an object like FloatPanels. T: dtype of inputs and results.
 template <class T, class Linear, class Panels>

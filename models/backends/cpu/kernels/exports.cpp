@@ -90,9 +90,9 @@ constexpr int64_t STRUCT_BYTES[] = {
 
 }  // namespace
 
-// Family 25: beside prefetches, dot products whose sums take more than 16 registers run at half their rate. Measured on
-// model 17, int8: 234 G multiplications/s on one core in tiles of 8 rows, 110 in tiles of 12; bfloat16: 118 and 110.
-// Other processors: 12 rows fill the registers (measured on family 26).
+// Family 25: together with prefetches, dot products whose sums take more than 16 registers run at half their rate.
+// Measured on model 17, int8: 234 G multiplications/s on one core in tiles of 8 rows, 110 in tiles of 12; bfloat16: 118
+// and 110. Other processors: 12 rows fill the registers (measured on family 26).
 extern const int64_t max_tile_rows = amd_family() == 25 ? 8 : 12;
 
 // Hash of kernels.h at build time. Python compares it with the file that it reads.

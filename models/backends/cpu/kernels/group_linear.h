@@ -1,6 +1,6 @@
-// Linear with weights in groups (group_layout.h). Activations are rounded to int8 in blocks of 32, 64 or 128 with a
-// scale each. The sums of a group are exact in int32; they are scaled and added up in float32 in the order of the inputs,
-// so a row gives the same bits in every batch.
+// Linear with group-wise quantized weights (group_layout.h). Activations are rounded to int8 in blocks of 32, 64 or
+// 128 with a scale each. The sums of a group are exact in int32; they are scaled and added up in float32 in the order
+// of the inputs, so a row gives the same bits in every batch.
 
 // Scale of a block of activations, and the sums of the first and of the second half of its rounded values.
 struct RoundedBlock {

@@ -34,7 +34,7 @@ class Phrase:
 
     @property
     def third_singular(self) -> bool:
-        """Whether an English verb has -s after it."""
+        """Whether an English verb ends in "-s" after it."""
         return self.person == french.IL
 
     @property
@@ -157,7 +157,7 @@ def name(rng: Random) -> Phrase:
 
 
 def both(first: Phrase, second: Phrase) -> Phrase:
-    """Two people joined by and; masculine if one of them is masculine."""
+    """Two people joined by "and"; masculine if one of them is masculine."""
     feminine = first.feminine and second.feminine
     return Phrase(
         f"{first.en} and {second.en}", (*first.fr, "et", *second.fr), french.ILS, feminine, True, kind="person"
