@@ -26,7 +26,7 @@ _UNSUPPORTED: Mapping[str, str] = {
     "post_fusion_schema": "attention between words and labels after the encoder",
     "span_encoder_config": "a second encoder for the words",
 }
-"""Settings that change the computation, with what they ask for."""
+"""Settings that are not supported, with the feature that each one turns on."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a sentence-transformers checkpoint makes of a text: reads `modules.json` and the files it names.
+"""The output of a sentence-transformers checkpoint for a text: reads `modules.json` and the files it names.
 
 One vector, the weights of vocabulary entries (SPLADE), or the answer of a language model (a reranker). Token vectors
 are in `late_interaction_files`. Reimers and Gurevych 2019, arXiv:1908.10084; files as https://sbert.net writes them,

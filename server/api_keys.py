@@ -66,7 +66,7 @@ class ApiKeys:
         return found
 
     def changes(self, old: ApiKeys) -> list[str]:
-        """What differs from older keys, by name: `added team-a`, `removed team-b`, `changed team-c`."""
+        """Differences to older keys, by name: `added team-a`, `removed team-b`, `changed team-c`."""
         names = sorted(self._keys.keys() | old._keys.keys())
         words = {(False, True): "added", (True, False): "removed", (True, True): "changed"}
         return [

@@ -436,7 +436,7 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
 
 
 def route(logits: Tensor, choices: int, config: RouterConfig, correction: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Choose the experts of each token: those with the best scores, of equal ones the first.
+    """Choose the experts of each token: those with the best scores. Among equal scores, the first expert is chosen.
 
     logits: [tokens, experts]. One that is not finite makes all shares of its token NaN.
     choices: experts of a token.
@@ -521,7 +521,7 @@ def paged_attention(
     """Attention over keys and values in the blocks of a cache, those of the current step included.
 
     query: [tokens, heads, head_dim]. key_cache, value_cache: [blocks, block_size, kv_heads, head_dim], or both in int8.
-        Every slot of a row's blocks must hold finite numbers, also beyond the row's length.
+        Every slot of a row's blocks must hold finite numbers, even beyond the row's length.
         Both caches may be the same tensor.
     scale, cap, sinks: as for `ragged_attention`.
     Returns [tokens, heads, head_dim].

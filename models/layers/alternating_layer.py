@@ -106,7 +106,10 @@ class AlternatingLayer(LayerWithInput):
         return total
 
     def _corrected(self, predictions: Tensor, computed: Tensor) -> Tensor:
-        """Predictions plus the error of the active one times a factor per stream. computed: [tokens, hidden]."""
+        """Correct each prediction by a factor per stream, times the error of the active stream's prediction.
+
+        computed: [tokens, hidden], the active stream after the layer.
+        """
         factors = ops.linear(self._weights(computed), self.correction, None) + 1.0
         error = computed - predictions[:, self.active]
         return predictions + error[:, None] * factors[:, :, None]

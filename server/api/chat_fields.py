@@ -1,4 +1,4 @@
-"""Field types of chat requests that several dialects share, and their conversion to what `ChatSpec` takes."""
+"""Field types of chat requests that several dialects share, and their conversion to the fields of `ChatSpec`."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _same_kind(value: Any) -> Any:
 
 
 def one_or_many(value: object) -> object:
-    """A single value as a list."""
+    """A list as it is; a single value as a list of one item."""
     return [value] if isinstance(value, str) else value
 
 

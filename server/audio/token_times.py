@@ -31,7 +31,7 @@ def first_positions(costs: NDArray[np.float64]) -> NDArray[np.int64]:
     """The first column that the cheapest path visits in each row.
 
     costs: [rows, columns], float64, both at least 1. The path leads from the first cell to the last, one step right,
-    down or both at a time. Of equal steps, the one to the right counts, then the one down.
+    down or both at a time. Among equally good steps, the one to the right is preferred, then the one down.
     """
     steps = _steps(costs)
     row, column = costs.shape

@@ -69,7 +69,7 @@ class EncoderEngine:
         return len(self.queue) > 0
 
     def add(self, message: Encode, events: EngineEvents) -> list[EncodeRequest]:
-        """Queue the items. Returns the queued request; an invalid one fails at once."""
+        """Queue the items. Returns the queued request; an invalid one fails immediately."""
         request = EncodeRequest(message, message.model if message.model != self.name else "")
         code, reason = self._refusal(message)
         if reason:

@@ -73,7 +73,7 @@ class GenerationEngine:
         self.token_bytes = tokens
 
     def add(self, message: Generate, events: EngineEvents, now: float) -> list[SequenceGroup]:
-        """Queue the rows of a message. Returns the queued groups; rows that can never run fail at once."""
+        """Queue the rows of a message. Returns the queued groups; rows that can never run fail immediately."""
         invalid = self._invalid_reason(message)
         if invalid is not None:
             events.failed += [Failed(row.request_id, "engine_error", invalid) for row in message.rows]

@@ -91,7 +91,7 @@ def divide_by_need(total: int, needs: Sequence[int], maxima: Sequence[int]) -> l
 
 
 def _fill(total: int, weights: Sequence[int], limits: Sequence[int]) -> list[int]:
-    """Divide `total` in proportion to the weights. What exceeds a limit goes to the others."""
+    """Divide `total` in proportion to the weights. The part above a limit is divided among the others."""
     given = [0] * len(weights)
     left, left_weight = total, sum(weights)
     for index in sorted(range(len(weights)), key=lambda one: limits[one] / max(weights[one], 1)):

@@ -150,7 +150,7 @@ class Scheduler:
     def remove(self, group: SequenceGroup, corrupt: bool = False) -> None:
         """Remove a group and free its blocks.
 
-        corrupt: its keys and values may be wrong, also those that it found in the prefix cache.
+        corrupt: its keys and values may be wrong, including those that it found in the prefix cache.
         """
         if group.status is SequenceStatus.RUNNING:
             self.running.remove(group)

@@ -118,7 +118,7 @@ class EngineClient:
         share = self.queue.request_share
         parts = split(message, sizes, share, self.next_id, num_pieces(len(workers), message, sizes))
         submission = Submission(call, parts)
-        # A request within its share enters the queue as a whole, also if several workers share it.
+        # A request within its share enters the queue as a whole, even if several workers share it.
         entering = sizes if fits(sizes, share) else parts[0].sizes
         self.queue.enter(len(entering), sum(entering))
         for _ in range(len(parts) if entering is sizes else 1):

@@ -32,7 +32,7 @@ class Marker(msgspec.Struct, frozen=True, array_like=True):
 class AnswerSection(msgspec.Struct, frozen=True, array_like=True):
     """One section of an answer. An answer begins in the first section of its list.
 
-    markers: what ends the section.
+    markers: markers that end the section.
     grammar: grammar of the text in llguidance's format, which decides when the text may end; empty for any text.
     may_end: whether the answer may end in this section. Only for a section without a grammar.
     """

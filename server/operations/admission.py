@@ -2,8 +2,8 @@
 
 The cost of an admitted request is reserved until its call closes. The limits bound the memory of this process: one
 request, and all requests in progress together, may need `memory_bytes`, as estimated by `server.operations.cost`. A
-request that could never fit is refused as too large. A request that does not fit now is refused at once, with the time
-after which to retry.
+request that could never fit is refused as too large. A request that does not fit now is refused immediately, with the
+time after which to retry.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Admission:
     _rate: ReleaseRate = field(default_factory=ReleaseRate)
 
     def admit(self, call: Call, model: AdmittedModel, cost: Cost, param: str = "inputs") -> None:
-        """Reserve the cost of a call until it closes. Of several costs of one call, the largest counts.
+        """Reserve the cost of a call until it closes. If one call has several costs, the largest one is reserved.
 
         param: the field that causes most of the cost, which errors name.
 

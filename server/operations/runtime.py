@@ -165,7 +165,7 @@ class Runtime:
     texts: tokenizer, languages and templates of each checkpoint, by model name.
     max_text_characters: a longer text is refused before it is tokenized.
     chat_renderer: renders chat templates.
-    template_tools: what each chat template does with tools, by its source; filled by `template_tools.template_tools`.
+    template_tools: tool support of each chat template, by its source; filled by `template_tools.template_tools`.
     pair_templates: how each model's tokenizer joins pairs, by model name; filled by `pairs.pair_template`.
     grammar_compiler: compiles the formats of answers.
     language_detector: detects the languages of texts.

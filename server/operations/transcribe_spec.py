@@ -1,4 +1,4 @@
-"""What a client asks of the transcription of a recording, its cost, and its result."""
+"""The specification of a transcription, its cost, and its result."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ from server.settings import Settings
 
 WAIT_SECONDS = 30.0
 """Longest time that a request waits for the next worker. Ray sends most requests to the replica with the fewest in
-progress, so one that refused all of them at once while its worker restarts would receive most of the traffic."""
+progress, so one that refused all of them immediately while its worker restarts would receive most of the
+traffic."""
 UNREADY_SECONDS = 30.0
 """Time without a ready worker after which a replica is unhealthy, besides twice the time that loading took."""
 

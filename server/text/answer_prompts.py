@@ -26,8 +26,8 @@ class AnswerPrompt:
 
     parts: texts with `{query}`, `{document}` and `{instruction}`. Each is tokenized alone, without special tokens
         around it. `{document}` stands at the end of one part, which loses tokens where the prompt is too long.
-    positive, negative: answers; the first token of each counts. Without a negative answer, the logit of the positive
-        one is the score.
+    positive, negative: answers; only the first token of each is used. Without a negative answer, the logit of the
+        positive one is the score.
     instruction: text for `{instruction}` in the parts. It contains `{instruction}` itself, for the instruction of the
         request or else `default_instruction`. If there is neither, `{instruction}` in the parts becomes empty.
     """

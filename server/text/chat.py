@@ -222,7 +222,7 @@ class ChatRenderer:
         return reply["text"]
 
     def close(self) -> None:
-        """Stop the process, also during a template, and the thread."""
+        """Stop the process, even while it renders a template, and the thread."""
         self._is_closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._process.kill()

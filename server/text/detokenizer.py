@@ -103,7 +103,7 @@ def _context(prompt_ids: Sequence[int], tokenizer: Tokenizer) -> Sequence[int]:
 
 
 class StopStrings:
-    """Passes text through up to the first complete stop string. Of two that end at the same place, the longer counts.
+    """Passes text through up to the first complete stop string. If two end at the same place, the longer one is taken.
 
     Each string is matched character by character with the algorithm of Knuth, Morris and Pratt (1977). The work per
     character does not grow with the text, and the length of a possible beginning of a stop string is always known.

@@ -184,7 +184,7 @@ def _unknown(tokens: Sequence[str], types: Sequence[int]) -> str | None:
 
 
 def _vocabulary(tokens: Sequence[str], types: Sequence[int]) -> dict[str, int]:
-    """Ids by token, without the tokens that fill gaps. Of equal tokens, the first counts."""
+    """Ids by token, without the tokens that fill gaps. Among equal tokens, the first one is used."""
     kept = [
         (token, index)
         for index, (token, kind) in enumerate(zip(tokens, types, strict=True))

@@ -64,7 +64,7 @@ def english_name(language: Language) -> str | None:
 
 
 def named_languages() -> list[str]:
-    """ISO 639-1 codes of the languages that `english_name` knows."""
+    """ISO 639-1 codes of the languages for which `english_name` has a name."""
     return list(_names())
 
 

@@ -261,7 +261,7 @@ def _broken_tags_as_blocks(pieces: list[Piece]) -> list[Piece]:
     """Make a block of every inline tag without a partner, and of every pair of inline tags around a block."""
     path: list[int] = []
     opened: Counter[str] = Counter()
-    broken = 0  # the first elements of the path that contain a block
+    broken = 0  # number of outermost elements of `path` that contain a block
 
     def leave() -> int:
         index = path.pop()

@@ -139,7 +139,7 @@ REASONING_MARKERS = (
 
 @dataclass(frozen=True)
 class TemplateTools:
-    """What a chat template does with tools.
+    """Tool support of a chat template.
 
     format: how the checkpoint writes calls; None if the template ignores tools.
     writes_calls: the template writes the calls of assistant messages.

@@ -142,7 +142,7 @@ class Load:
         assert sent == len(request), "a request does not fit into the buffer of its connection"
 
     def _poll(self, seconds: float) -> None:
-        """Handle what has arrived, or wait for it."""
+        """Handle data that has arrived, or wait for some."""
         for number, _ in self._epoll.poll(seconds):
             client = self._clients[number]
             if client.connecting:

@@ -1,7 +1,7 @@
 """Functions that take any bytes and must not fail: the parsers of everything that comes from outside.
 
-A target returns for bad input that is refused with the documented error, and raises for any other outcome. For good
-input it checks what must hold. `tests/fuzz/corpus/TARGET/` has the inputs of each target.
+A target returns for bad input that is refused with the documented error, and raises for any other outcome. For valid
+input it checks the properties of the result. `tests/fuzz/corpus/TARGET/` has the inputs of each target.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def test_separate_and_fused_expert_tensors_load_alike(family, tmp_path):
 
 
 def test_the_correction_of_a_router_is_float32_in_every_dtype(tmp_path):
-    """Rounding it would change which experts a token uses. The choice counts it, the shares do not."""
+    """Rounding it would change which experts a token uses. The choice depends on it, the shares do not."""
     experts = {"n_routed_experts": 4, "moe_intermediate_size": 16, "first_k_dense_replace": 0, "num_experts_per_tok": 2}
     oracle = save(tmp_path, transformers.Glm4MoeConfig(**_SIZES, **_HEADS, **experts), "Glm4MoeForCausalLM")
     expected = oracle.model.layers[1].mlp.gate.e_score_correction_bias

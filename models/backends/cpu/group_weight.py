@@ -81,7 +81,7 @@ class _Layout:
 
 
 class GroupWeight(CpuWeight):
-    """A quantised matrix, kept in its bits. Activations are rounded to int8 in blocks of 32, 64 or 128.
+    """A quantised matrix that keeps its number of bits. Activations are rounded to int8 in blocks of 32, 64 or 128.
 
     matrix: a matrix that `fits`. bias: [out] or None.
     dtype: dtype of the embeddings that `rows` gives. out_dtype: float32 or bfloat16; None for `dtype`.

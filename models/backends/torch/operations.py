@@ -98,7 +98,7 @@ def route(logits: Tensor, choices: int, config: RouterConfig, correction: Tensor
 
 
 def _best(keys: Tensor, count: int) -> Tensor:
-    """Indices of the largest keys of each row, of equal ones the first: [rows, n] -> [rows, count]."""
+    """Indices of the largest keys of each row, the first ones among equal keys: [rows, n] -> [rows, count]."""
     return keys.sort(dim=-1, descending=True, stable=True).indices[:, :count].contiguous()
 
 

@@ -24,7 +24,7 @@ class Job:
 
 @dataclass
 class Sample:
-    """What happened to one request. All times are of the clock.
+    """Times and result of one request. All times are of the clock.
 
     due: time at which the request should be sent; latencies count from here.
     sent: time at which it was sent.

@@ -78,7 +78,7 @@ def pauses_do_not_grow() -> None:
 
 @bug("http")
 def lost_requests_are_repeated_without_end() -> None:
-    """A request moves to another worker each time its worker dies, also after its first events."""
+    """A request moves to another worker each time its worker dies, even after its first events."""
     from server.ipc.client import EngineClient
 
     def leave(self: Any, epoch: int, message: str) -> None:
@@ -228,7 +228,7 @@ def incomplete_characters_are_sent() -> None:
 
 @bug("http")
 def frames_are_not_escaped() -> None:
-    """Characters beyond ASCII are sent as they are, also those that some clients take for the end of a line."""
+    """Characters beyond ASCII are sent as they are, including those that some clients take for the end of a line."""
     import orjson
 
     from server.api import sse

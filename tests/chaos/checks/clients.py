@@ -64,7 +64,7 @@ def _stalled(url: str, i: int) -> socket.socket:
 
 
 def _rest(one: socket.socket) -> bytes:
-    """What a stalled connection still holds."""
+    """The bytes that a stalled connection still holds."""
     received = b""
     one.settimeout(2)
     with contextlib.suppress(OSError):
@@ -74,7 +74,7 @@ def _rest(one: socket.socket) -> bytes:
 
 
 def slow_readers(readers: int = 32, streams: int = 16, memory_bytes: int = 64 << 20) -> Record:
-    """Promise 6: stalled readers beside normal ones. Afterwards they are cut, and what was kept for them is freed."""
+    """Promise 6: stalled readers beside normal ones. Afterwards they are cut, and their memory is freed."""
     record = Record("stalled reader")
     with server() as running, contextlib.ExitStack() as stack:
         process = psutil.Process(running.process.pid)

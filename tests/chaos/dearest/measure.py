@@ -45,7 +45,7 @@ class Measurement:
 
     stall_seconds: longest stall of the event loop, without time that the machine was busy with other processes.
     clock_stall_seconds: the same stall by the clock.
-    peak_bytes, grown_bytes: resident memory of the HTTP process at its peak, and what it grew.
+    peak_bytes, grown_bytes: peak resident memory of the HTTP process, and its growth.
     answers: one per request.
     """
 

@@ -3,7 +3,7 @@
 // The pairs of a row and one of its experts are sorted by expert and cut into tasks, so that threads share the panels
 // of all experts. How many rows an expert has affects no bit of a row.
 
-// Writes the indices of the `count` largest keys to `best`, the largest first, of equal ones the smaller index first.
+// Writes the indices of the `count` largest keys to `best`, the largest first. Equal keys are ordered by index.
 inline void best_of(const float* keys, int64_t size, int64_t count, int64_t* best) {
     for (int64_t index = 0, found = 0; index < size; index++) {
         if (found == count && !(keys[index] > keys[best[found - 1]])) continue;

@@ -54,7 +54,7 @@ HubItem = HubLabel | HubWord | HubEntity | HubFound | HubTranslation | HubSummar
 
 
 class HubAnswer(RootModel[HubFound | list[HubItem | list[HubLabel | HubWord | HubEntity | float]]]):
-    """The answer of the task. Text classification nests its labels in a list per input, also for a single input."""
+    """The answer of the task. Text classification nests its labels in a list per input, even for a single input."""
 
 
 class HubErrorAnswer(AnswerBody):

@@ -233,7 +233,7 @@ class ResponsesBody(SamplingFields):
 
 
 def _part(item: InputMessage | InputCall | InputCallOutput | InputReasoning) -> dict[str, Any]:
-    """A message with what one item contains."""
+    """A message with the content of one item."""
     if isinstance(item, InputMessage):
         return {"role": "system" if item.role == "developer" else item.role, "content": item.content}
     if isinstance(item, InputCall):
