@@ -47,7 +47,7 @@ class CheckpointHeads:
     sentence: the vector of a text.
     late_interaction: a vector for each token.
     weights_width: width of the hidden states from which a weight of each token is computed.
-    spans: entities whose labels stand in the request.
+    spans: entities whose labels are in the request.
     vocabulary: weights of vocabulary entries, by settings of the checkpoint.
     answer: tokens whose logits are the score of a language model.
     answers: the score of a language model is computed from the logits of tokens.
@@ -68,7 +68,7 @@ class CheckpointHeads:
 
 @dataclass(frozen=True)
 class CheckpointFiles:
-    """A checkpoint's files, read as far as the choice of its family and architecture.
+    """The files of a checkpoint that determine its family and architecture.
 
     hf: `config.json`; of a GLiNER checkpoint, the configuration of its encoder.
     architecture: class of the body and the head that are built. name: class that the files name.

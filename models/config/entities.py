@@ -1,4 +1,4 @@
-"""Configuration of entities whose labels stand in the request: spans of words compared with labels (GLiNER).
+"""Configuration of entities whose labels are in the request: spans of words compared with labels (GLiNER).
 
 Zaratiana et al. 2023, arXiv:2311.08526; word by word: Stepanov and Shtopko 2024, arXiv:2406.12925.
 """
@@ -12,7 +12,7 @@ from models.config.errors import require
 
 @dataclass(frozen=True)
 class LabelledSpansConfig:
-    """Scoring of the words of a text against labels, which stand at the beginning of the same text.
+    """Scoring of the words of a text against labels, which are at the beginning of the same text.
 
     A text begins with its labels, each behind `label_token`, then comes `separator`, then come the words.
     width: width of the vectors of words and labels.

@@ -68,7 +68,7 @@ class RouterConfig:
     normalized: the shares of a token are divided by their sum plus `epsilon`.
     score: `softmax`: probability of the expert among all experts. `sigmoid`: sigmoid of the expert's logit.
         `sparse_mixer`: the experts of a token are chosen one after the other, and the share of each is its probability
-        among the experts left whose logits are within `tolerance` of the largest one (Liu et al. 2024,
+        among the remaining experts whose logits are within `tolerance` of the largest one (Liu et al. 2024,
         arXiv:2409.12136).
     bias: whether the logits have a bias.
     correction: a bias of each expert is added to the scores for the choice only, in float32 (DeepSeek-AI 2024,

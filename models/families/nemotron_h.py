@@ -61,7 +61,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _kinds(fields: Fields) -> list[str]:
-    """The type of each layer, of which there are as many as the list or the pattern names."""
+    """The type of each layer. The list or the pattern determines the number of layers."""
     named = fields.raw("layer_types", fields.raw("layers_block_type"))
     if named is None:
         pattern = fields.text("hybrid_override_pattern", "ME*-")

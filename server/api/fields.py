@@ -55,7 +55,7 @@ _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems":
 
 
 def form_value(value: object) -> object:
-    """The number or boolean that the text of a form spells. Other values, as JSON has them, stay."""
+    """The number or boolean that the text of a form spells. Other values, from JSON, do not change."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         return int(value[:20])
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value

@@ -31,7 +31,7 @@ def read_audio(data: bytes, max_seconds: float, decoder: Decoder) -> Samples:
     """Mono samples at 16 kHz, from -1 to 1.
 
     max_seconds: longest recording that is accepted.
-    decoder: reads everything but WAV files with PCM or float.
+    decoder: reads all files except WAV files with PCM or float.
     Raises AudioError for a file of another format, and one that is damaged, empty or too long.
     """
     if is_pcm(data):

@@ -2,8 +2,8 @@
 
 The ratio of the rates is `up / down` in lowest terms. In principle, `up - 1` zeros are inserted after each sample, a
 low-pass filter removes everything above the lower Nyquist frequency, and every `down`-th sample is kept. Only the
-filter taps that meet a sample are computed: each of the `up` phases uses its own short filter.
-Sources: Crochiere and Rabiner 1983, Multirate Digital Signal Processing, chapter 2; Kaiser 1974 for the window.
+filter taps that fall on a sample are computed: each of the `up` phases uses its own short filter. Sources: Crochiere
+    and Rabiner 1983, Multirate Digital Signal Processing, chapter 2; Kaiser 1974 for the window.
 """
 
 from __future__ import annotations

@@ -294,7 +294,7 @@ class GenerationEngine:
             if not bool(own.top_k.is_finite.all()):
                 self.finish(group, "engine_error", events, NOT_FINITE)
                 continue
-            # Other groups with the same beginning must not wait for the first token of this one.
+            # Other groups with the same prefix must not wait for the first token of this group.
             self.scheduler.blocks.publish(group)
             waits.hold(group, own)
         rest = [group for group in ready if group not in late]

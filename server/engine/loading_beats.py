@@ -35,5 +35,5 @@ class LoadingBeats:
             signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
     def _send(self, number: int, frame: object) -> None:
-        with contextlib.suppress(ConnectionClosed):  # the main thread finds out by itself
+        with contextlib.suppress(ConnectionClosed):  # the main thread detects the closed connection itself
             self._connection.send_between(self._beat)

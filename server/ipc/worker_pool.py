@@ -1,6 +1,6 @@
 """The list of workers of a server: one `Supervisor` for each, started, restarted and stopped together.
 
-The first worker starts alone, because only it can tell the number of devices. Several workers on a CPU divide its cores
+The first worker starts alone, because it reports the number of devices. Several workers on a CPU divide its cores
 and share the memory of the weights. The pool fails when a supervisor gives up, or ends by a fault of its own.
 """
 

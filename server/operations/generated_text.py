@@ -47,7 +47,8 @@ class TextOptions:
 class SpelledToken:
     """A token as text.
 
-    data: the bytes that it adds to a text, none for a special token; those of `token` where the tokenizer cannot tell.
+    data: the bytes that it adds to a text, none for a special token; those of `token` if the tokenizer has no
+        such table.
     """
 
     token_id: int

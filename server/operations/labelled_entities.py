@@ -1,4 +1,4 @@
-"""Entities whose labels the request names (GLiNER): the labels stand in the text that the model reads.
+"""Entities whose labels the request names (GLiNER): the labels are part of the text that the model reads.
 
 A text is split at words. A long one is read in windows of words that overlap. Source: Zaratiana et al. 2023,
 arXiv:2311.08526; words as in the published code (https://github.com/urchade/GLiNER).

@@ -163,7 +163,7 @@ async def _template_tokens(
 ) -> tuple[_Tokens, list[str]]:
     """Tokens of the end of the chat template, and the prompt of each text.
 
-    The end of the template counts as `query_tokens`, because it stays where a prompt loses tokens.
+    The end of the template counts as `query_tokens`, because it is kept when a prompt loses tokens.
     """
     instruction = asked.instruction or model.text.prompts.default
     base, filled, other = await _rendered(

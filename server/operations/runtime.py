@@ -100,7 +100,7 @@ class ServedModel:
 
     @property
     def mask_token(self) -> str | None:
-        """The text that stands for a gap, or None for a tokenizer without one."""
+        """The text of the mask token, or None for a tokenizer without one."""
         mask = self.tokenizer.special.mask
         return None if mask is None else self.tokenizer.id_to_token(mask)
 
@@ -234,7 +234,7 @@ class Runtime:
         return name in PLACEHOLDER_NAMES and name not in (model.name for model in self.ready())
 
     def ready(self) -> list[ServedModel]:
-        """As `loaded`. Raises NotReady while the models are loading."""
+        """The same as `loaded`. Raises NotReady while the models are loading."""
         models = self.loaded()
         if not models:
             raise NotReady("the models are loading; try again soon", retry_after=2)

@@ -97,7 +97,7 @@ class TranscribeSpec:
         )
 
     def cost(self, model: ServedModel, seconds: float | None = None) -> Cost:
-        """Upper bounds of the work; see `Cost`. Windows that are not in progress take no memory but that of their text.
+        """Upper bounds of the work; see `Cost`. Of a window that is not in progress, only the text takes memory.
 
         seconds: length of the recording; None before it is read. The samples of a compressed file then do not count,
             because one file is decoded at a time.

@@ -25,7 +25,7 @@ class AnswerPrompt:
     """A prompt, and the answers that are compared.
 
     parts: texts with `{query}`, `{document}` and `{instruction}`. Each is tokenized alone, without special tokens
-        around it. `{document}` stands at the end of one part, which loses tokens where the prompt is too long.
+        around it. `{document}` is at the end of one part, which loses tokens if the prompt is too long.
     positive, negative: answers; only the first token of each is used. Without a negative answer, the logit of the
         positive one is the score.
     instruction: text for `{instruction}` in the parts. It contains `{instruction}` itself, for the instruction of the

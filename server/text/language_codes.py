@@ -31,7 +31,7 @@ class Language:
         return self.script or _SCRIPT_OF_REGION.get((self.language, self.region or ""))
 
     def fits(self, offered: Language) -> int:
-        """Score of an offered language for a request for this one: 0 for no match, higher for better ones.
+        """Score of an offered language for a request for this language: 0 for no match, higher for better ones.
 
         Languages with different scripts do not match. Languages with different regions do.
         """

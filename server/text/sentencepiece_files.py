@@ -153,7 +153,7 @@ def _xlm_roberta(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTok
 
 
 def _camembert(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """As XLM-R, but the special tokens of the model keep ids of their own (Martin et al. 2019, arXiv:1911.03894)."""
+    """Like XLM-R, but the special tokens of the model keep ids of their own (Martin et al. 2019, arXiv:1911.03894)."""
     first = [*_scored(("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>")), ("<unk>NOTUSED", -100.0)]
     return _roberta_unigram([*first, *model.pieces[1:]], model, files)
 
@@ -199,7 +199,7 @@ def _deberta_v2(model: SentencePieceModel, files: TokenizerFiles) -> LibraryToke
 
 
 def _albert(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """As BigBird (Lan et al. 2020, arXiv:1909.11942), with normalisation of quotes, accents and upper case.
+    """Like BigBird (Lan et al. 2020, arXiv:1909.11942), with normalisation of quotes, accents and upper case.
 
     A comma after a digit is always a piece of its own, even if the model has a piece with both.
     """

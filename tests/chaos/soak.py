@@ -1,8 +1,8 @@
 """Promise 24: mixed requests for hours, 5% of them aborted, without growth of memory, descriptors or tasks.
 
 Run `python -m tests.chaos.soak` (`make soak`). Every round is written to a state file; a later run with the same file
-goes on with the count. Growth is the slope of a straight line through the memory after each round of one server
-process, without its warm-up: first requests fill caches that have a limit.
+continues the count. Growth is the slope of a straight line through the memory after each round of one server process,
+without its warm-up: first requests fill caches that have a limit.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def test_links(tmp_path: Path, with_bug: bool) -> None:
 
 
 class _failing_as_assertion:
-    """Turns other exceptions into AssertionError: `pytest.raises` fails with an exception of its own."""
+    """Turns other exceptions into AssertionError: `pytest.raises` raises another one when it fails."""
 
     def __enter__(self) -> None:
         return None

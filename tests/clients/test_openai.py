@@ -93,7 +93,7 @@ class TestCompletions:
             assert max(top, key=top.get) == token and top[token] == logprob
 
     def test_echo_with_logprobs_scores_the_prompt(self, client: OpenAI, tokenizer) -> None:
-        """As lm-eval asks: token ids, echo, one or no new token. The oracle is transformers."""
+        """A request like those of lm-eval: token ids, echo, one or no new token. The oracle is transformers."""
         import torch
 
         ids = tokenizer(STORY)["input_ids"]

@@ -49,7 +49,7 @@ def in_units(columns, width, bits, group, with_minimums, block=256):
 
 
 def symmetric_with_zero_points(columns, width):
-    """As GPTQ writes symmetric weights: unsigned codes and the zero point 8 in all groups."""
+    """Symmetric weights as GPTQ writes them: unsigned codes and the zero point 8 in all groups."""
     matrix = flat(columns, width, group=128, signed=False)
     return replace(matrix, minimums=matrix.scales * 8)
 

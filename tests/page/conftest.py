@@ -159,7 +159,7 @@ def playground(server: PageServer, context: BrowserContext) -> Iterator[Playgrou
 
 @pytest.fixture
 def closed_playground(server: PageServer, context: BrowserContext) -> Iterator[Playground]:
-    """As `playground`, but the test opens the page itself."""
+    """Like `playground`, but the test opens the page itself."""
     made = Playground.in_context(server, context)
     yield made
     assert not made.problems

@@ -196,7 +196,7 @@ def _stored_bits(matrix: QuantizedMatrix) -> int:
 
 
 def _units(matrix: QuantizedMatrix) -> Tensor | None:
-    """Units of the scales, and of the minimums, where a header can have them: [out, blocks, 1 or 2]."""
+    """Units of the scales and of the minimums, [out, blocks, 1 or 2]; None if a header cannot store them."""
     units, signed = matrix.units, matrix.codes.dtype == torch.int8
     if units is None or units.shape[2] != (1 if signed else 2) or signed is not (matrix.minimums is None):
         return None

@@ -173,11 +173,11 @@ class CpuWeight(ABC):
 
     @abstractmethod
     def _multiply(self, x: Tensor, fields: dict[str, Any]) -> None:
-        """Run the product. x: [rows, in], numbers of a row contiguous. fields: all but those of x."""
+        """Run the product. x: [rows, in], numbers of a row contiguous. fields: all fields except those of x."""
 
     @abstractmethod
     def _multiply_experts(self, x: Tensor, fields: dict[str, Any]) -> None:
-        """Run the products of experts. fields: all but those that only this layout has."""
+        """Run the products of experts. fields: all fields except those that only this layout has."""
 
     @abstractmethod
     def rows(self, index: Tensor) -> Tensor:

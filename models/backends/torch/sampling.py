@@ -165,7 +165,7 @@ def _typical_few(distances: Tensor, probabilities: Tensor, typical_p: Tensor) ->
 
 
 def _typical_many(distances: Tensor, probabilities: Tensor, typical_p: Tensor) -> Tensor:
-    """As `_typical_few`, for flat distributions. Sums over bins of distance select the one bin to sort."""
+    """Like `_typical_few`, for flat distributions. Sums over bins of distance select the one bin to sort."""
     alive = probabilities > 0
     near = distances.amin(dim=-1, keepdim=True)
     span = distances.masked_fill(~alive, 0.0).amax(dim=-1, keepdim=True) - near

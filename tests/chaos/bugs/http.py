@@ -106,7 +106,7 @@ def hang_is_never_seen() -> None:
 
 @bug("http")
 def clients_that_leave_are_not_seen() -> None:
-    """Nobody watches the connection, so the work of a client that has left goes on to its end."""
+    """Nothing watches the connection, so the work of a client that has left continues to its end."""
     from server.api import route, sse
 
     async def watch_nothing(receive: Any, leave: Any) -> None:

@@ -171,7 +171,7 @@ def slow_senders(senders: int, idle: int = 500, requests: int = 600) -> Record:
         return [seconds for one in found for seconds in one]
 
     async def beside_idle(url: str) -> tuple[float, float]:
-        """p99 without and with idle connections, in turns, so that both meet the same machine."""
+        """p99 without and with idle connections, in turns, so that both run under the same conditions."""
         alone, beside = [], []
         await good(url)
         for _ in range(3):

@@ -9,7 +9,7 @@ Entry points:
     measure.measured_server(directory, *arguments)    a server process under the loop monitor
 
 A body is written as a recipe of a few bytes (`recipe`). The search starts from the example of a route and changes it as
-its schema allows (`schema`). It goes on from the most expensive bodies so far. `monitor` runs inside of the server
+its schema allows (`schema`). It continues with the most expensive bodies so far. `monitor` runs inside of the server
 process; a launcher installs it, so that the product has no code for it. `corpus.json` holds the recipes that were
 expensive.
 """

@@ -247,8 +247,8 @@ template <class T> void attend_int8_items(const Int8Attention& call, int64_t beg
         const int64_t kv_head = item % p.kv_heads;
         const int32_t* tile = p.tiles + item / p.kv_heads * 3;
         const int64_t first = tile[0], count = tile[1];
-        // As many rows as their scores fit in half of a usual second-level cache. Heads are adjacent in memory, so that
-        // few queries process all heads of this range together.
+        // The number of rows whose scores fit in half of a usual second-level cache. Heads are adjacent in memory, so
+        // that few queries process all heads of this range together.
         const int64_t most = block_rows(p.ends[first + count - 1] - p.starts[first], false);
         const int64_t heads = std::min(p.kv_heads - kv_head, end - item);
         const int64_t width = std::max<int64_t>(1, std::min(heads, most / (count * group)));

@@ -39,8 +39,8 @@ inline void keep_best_groups(const Routing& p, RouterScratch& s) {
     }
 }
 
-// Chooses experts one after the other; the share of each is its probability among the experts left whose logits are
-// near its own.
+// Chooses experts one after the other. The share of each is its probability among the remaining experts whose logits
+// are near its own.
 inline void mix_sparsely(const Routing& p, RouterScratch& s, int64_t* experts, float* shares) {
     const float limit = static_cast<float>(2.0 * p.tolerance);
     best_of(s.logits.data(), p.num_experts, p.choices, experts);

@@ -12,7 +12,7 @@ template <int ROUNDED, class T>
 INLINE void quantize_block(const T* x, int64_t count, int8_t* out, RoundedBlock& block) {
     alignas(64) float numbers[ROUNDED] = {};
     for (int64_t i = 0; i < count; i++) numbers[i] = widen(x[i]);
-    // As in `quantize_row` of int8_linear.h.
+    // The same as in `quantize_row` of int8_linear.h.
     int32_t largest = 0;
 #pragma omp simd reduction(max : largest)
     for (int i = 0; i < ROUNDED; i++) {

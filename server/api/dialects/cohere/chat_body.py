@@ -80,7 +80,7 @@ class CohereUserMessage(ChatObject):
 
 
 class CohereAssistantMessage(ChatObject):
-    """`tool_plan`: text before the calls; it stands before `content` in the prompt."""
+    """`tool_plan`: text before the calls; it precedes `content` in the prompt."""
 
     role: Literal["assistant"]
     content: Annotated[

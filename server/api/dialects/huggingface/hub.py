@@ -69,7 +69,7 @@ def _answers(body: bodies.HubQuestionBody, found: list[ContextAnswer]) -> Any:
 
 
 class HubGenerateRenderer(TgiRenderer):
-    """As text-generation-inference on its root path: a whole answer is in a list."""
+    """The format of text-generation-inference on its root path: a whole answer is in a list."""
 
     def whole(self, result: GenerateResult) -> Any:
         return [super().whole(result)]

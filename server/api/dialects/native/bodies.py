@@ -229,7 +229,7 @@ class SimilarityParameters(BaseModel):
 
 
 class SimilarityBody(TruncatedBody):
-    """`POST /similarity`. The settings stand in the body, or in `parameters`."""
+    """`POST /similarity`. The settings are fields of the body, or of `parameters`."""
 
     inputs: Sentences
     prompt_name: Annotated[str | None, Field(max_length=64)] = None
