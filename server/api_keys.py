@@ -104,7 +104,7 @@ def _api_key(name: str, key: str) -> ApiKey:
 
 
 def _different(keys: Iterable[ApiKey]) -> list[ApiKey]:
-    """The keys without repetitions; the first one stays."""
+    """The keys without repetitions. Of equal keys, the first one is kept."""
     found: dict[bytes, ApiKey] = {}
     for key in keys:
         found.setdefault(key.digest, key)
@@ -145,7 +145,10 @@ def _from_toml(text: str) -> list[ApiKey]:
 
 
 def _from_table(where: str, name: str, fields: Mapping[str, Any]) -> ApiKey:
-    """where: the table, for messages. Unknown names are not shown, because they may be keys."""
+    """The key in a table of the key file. Unknown names are not shown, because they may be keys.
+
+    where: the table, for messages.
+    """
     unknown = len(fields.keys() - set(_FIELDS))
     if unknown:
         raise ValueError(f"{where}: {unknown} of its fields are unknown; the fields are {', '.join(_FIELDS)}")

@@ -59,7 +59,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def _as_vector(tensors: Sequence[Any]) -> Sequence[Any]:
-    """The file has a matrix with one row."""
+    """Reshape to a vector: the file has a matrix with one row."""
     return [tensors[0].flatten()]
 
 

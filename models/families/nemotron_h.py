@@ -36,7 +36,7 @@ _OLDER_NAMES = {
     "mamba_dt_min": "time_step_min",
     "mamba_conv_bias": "use_conv_bias",
 }
-"""Settings of older files, which precede the newer ones."""
+"""Names of settings in older files. They take precedence over the newer names."""
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:

@@ -29,7 +29,7 @@ _NORM = NormConfig("layer", 1e-5)
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf)
     fields.refuse_unless("add_cross_attention", False)
-    # The published code clears the position of this number.
+    # The published code sets the position vector with the index `pad_token_id` to zero.
     fields.refuse_unless("pad_token_id", *range(_FIRST_POSITION))
     hidden, heads = fields.integer("d_model", 1024), fields.integer("attention_heads", 16)
     head_dim, norms = head_width(hidden, heads), NormSlots(input=_NORM)

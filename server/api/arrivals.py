@@ -39,7 +39,7 @@ log = logging.getLogger("triptych.door")
 LOG_SECONDS = 1.0
 """Time that one line of the log covers. A line for each refusal would cost more than the refusal."""
 MAX_BODY_BYTES = 1 << 14
-"""A larger body is not read here, because that takes longer than a refusal may."""
+"""A larger body is not read here, because reading it would take longer than a refusal may take."""
 BURST_STARTS = 64
 """Requests that start in one turn of the event loop of an idle server, so that the first step has the whole burst."""
 STARTS_PER_TURN = 8

@@ -13,11 +13,11 @@ from server.operations.chat import ToolCall
 _OTHER_PARTS = frozenset(
     {"image_url", "input_image", "image", "input_audio", "audio", "video_url", "file", "input_file", "document"}
 )
-"""Types of parts that clients send and the server does not support, which errors name."""
+"""Types of parts that clients send and the server does not support. Errors name them."""
 _PART_HINTS = frozenset({"annotations", "logprobs", "cache_control", "prompt_cache_breakpoint"})
 """Further keys of a text part, which do not change the prompt."""
 _SET_BY_SERVER = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
-"""Variables of chat templates that have fields of their own."""
+"""Variables of chat templates for which requests have separate fields."""
 
 
 class ChatObject(BaseModel):

@@ -49,7 +49,7 @@ class Mono:
         """The samples that a decoded frame adds: float32."""
         source = frame.format.name, frame.layout.name, frame.sample_rate
         if source != self._source:
-            # The streams of a file that was joined from several ones differ.
+            # If a file was joined from several files, its parts may have different formats.
             yield from self.finish()
             self._source = source
             self._to_float = av.AudioResampler(format="fltp")

@@ -106,7 +106,7 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     reuse_large_blocks()
     for _, info in built if options.worker_index == 0 else []:
         for note in info.notes:
-            # The log of a worker begins at warnings.
+            # A worker logs warnings and errors only.
             log.warning("model %r, %s: %s", info.name, info.checkpoint_format, note)
     adapters = [info for model, (_, base) in zip(loaded, built, strict=True) for info in adapter_infos(model, base)]
     return engine, [info for _, info in built] + adapters

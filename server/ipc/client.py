@@ -149,7 +149,7 @@ class EngineClient:
                 part = submission.parts[0]
                 self.queue.enter(len(part.sizes), sum(part.sizes))
                 self._send(submission)
-                # The others come first when the queue has room again.
+                # The other submissions come first when the queue has room again.
                 del self._unsent[call]
                 self._unsent[call] = submission
             if not submission.parts:

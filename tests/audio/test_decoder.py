@@ -22,7 +22,7 @@ SPEECH = recording(1.2, seed=2, rate=16_000)
 RATES = {"webm": 48_000, "ogg-opus": 48_000}
 """Opus is always 48 kHz."""
 DELAYED = ("aac", "wav-mp3")
-"""Files without a place for the delay of their encoder."""
+"""Formats that cannot store the delay of their encoder."""
 MARGIN = 1600
 
 

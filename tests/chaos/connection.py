@@ -20,7 +20,7 @@ class Closed(Exception):
 
 @dataclass
 class Answer:
-    """status, headers (lower-case names), body; seconds: from the first byte sent to the last byte received."""
+    """An HTTP answer. headers: with lower-case names. seconds: from the first byte sent to the last byte received."""
 
     status: int
     headers: dict[str, str]

@@ -11,7 +11,7 @@ from tests.chaos.record import Record
 
 
 def main(number: str, scale: str, bug: str | None = None) -> None:
-    """bug: installed in this process, and in each server that the check starts."""
+    """Run one check. bug: installed in this process, and in each server that the check starts."""
     (promise,) = (one for one in PROMISES if one.number == int(number))
     server.planted = bug
     if bug is not None:

@@ -23,7 +23,7 @@ MODELS = ("story", "translator-en-fr", "sentence-encoder", "sentiment")
 
 @dataclass(frozen=True)
 class JsonRoute:
-    """fields: schemas of the body's fields by name. example: a body from the document, with a served model."""
+    """A route with a JSON body. fields: schemas of its fields by name. example: a body with a served model."""
 
     method: str
     path: str

@@ -75,7 +75,7 @@ class Record:
         return self.runs > 0 and not self.num_failures and all(one.passed for one in self.measures.values())
 
     def to_json(self) -> dict[str, Any]:
-        """For the file of results."""
+        """The record as JSON data, for the file of results."""
         measures = [asdict(one) | {"passed": one.passed} for one in self.measures.values()]
         return {
             "unit": self.unit,

@@ -35,7 +35,7 @@ def reference(matrix: QuantizedMatrix, bias: Tensor | None) -> Callable[[Tensor]
 
 
 class ReferenceInt4Weight:
-    """Reference of the weights of `--quantize int4`. Implements `LinearWeight` but for slices and rows."""
+    """Reference of the weights of `--quantize int4`. Implements `LinearWeight` except slices and rows."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._product = reference(quantize_int4(weight), bias)

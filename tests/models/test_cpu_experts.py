@@ -76,7 +76,7 @@ def test_float_experts_equal_the_reference(isa, dtype, config):
     moe, x = packed(random_moe(config, dtype)), torch.randn(230, HIDDEN).to(dtype)
     expected = random_moe(config, dtype).double()
     for rows in (1, 7, 230):
-        # The same choices: rounded logits may choose another expert than exact ones.
+        # Both get the same choices, because rounded logits may choose another expert than exact ones.
         expected.router.choose = lambda _, rows=rows: moe.router.choose(x[:rows])
         found = moe(x[:rows])
         assert found.dtype == dtype

@@ -107,7 +107,7 @@ def test_kernels_compute_with_the_stored_matrices_where_they_can(pair, kind):
     assert relative_error(found, logits(expected)) < 0.03
     if kind in KERNEL_FORMATS:
         assert loaded.weight_bytes < 0.7 * expected.weight_bytes and not loaded.notes
-    # Alone as in a batch, bit for bit.
+    # A text alone gives the same bits as in a batch.
     with torch.inference_mode():
         alone = loaded.transformer.logits(Rows(loaded.transformer).feed({0: TEXTS[1]})[0])
     assert torch.equal(alone, found[len(TEXTS[0]) :][: len(alone)])

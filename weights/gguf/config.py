@@ -113,7 +113,7 @@ def _rotary(of: Metadata, **more: Any) -> Settings:
 
 
 def _partly_rotary(of: Metadata, default_dim: int | None = None, **more: Any) -> Settings:
-    """The settings of decoders of whose heads a part rotates."""
+    """The settings of decoders that rotate only a part of each head."""
     share = of.integer("rope.dimension_count", default_dim or of.head_dim) / of.head_dim
     settings = _decoder(of, rope_theta=of.number("rope.freq_base", 10000.0), partial_rotary_factor=share, **more)
     scaling = rope_scaling(of)

@@ -122,7 +122,7 @@ def _decode_columns(metadata: AttentionMetadata) -> NDArray[np.int32]:
 
 
 def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0, 1, 2... up to each count, one after the other."""
+    """For each count n, the numbers 0 to n - 1, concatenated."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 

@@ -235,7 +235,7 @@ def _is_half(numbers: Tensor) -> bool:
 
 def _pack(matrix: QuantizedMatrix, layout: _Layout, out: Tensor) -> None:
     """Write a matrix in its layout. out: [panels, blocks, bytes of a block], uint8."""
-    # As many panels at a time as stay in the processor's cache.
+    # Pack as many panels at a time as fit in the processor's cache.
     panels = max(1, _PACKED_TOGETHER // (PANEL * layout.padded))
     for first in range(0, len(out), panels):
         part = out[first : first + panels]

@@ -223,7 +223,7 @@ async def _measure_levels(
             warm = await closed_loop(warmup, max(1, min(width, arguments.warmup)), send, clock)
             bar.reset()
             if warm and not levels and all(sample.error == "connection" for sample in warm):
-                await connection.get("/v1/models")  # raises what is wrong with the connection
+                await connection.get("/v1/models")  # raises the errors of the connection
             levels.append(Level(load.name, await _offer(arguments, load, jobs, send, clock, random_numbers)))
             bar.close()
         return levels, await _snapshot_bytes(connection) if arguments.shared_words else None
@@ -259,7 +259,7 @@ async def _offer(
     if load.rate is None:
         samples = await closed_loop(some, load.concurrency or 1, send, clock, arguments.duration)
     else:
-        # Drawn from a generator of their own: prompts are made while requests arrive.
+        # Arrival times come from a separate generator, because prompts are made while requests arrive.
         arrivals = poisson_arrivals(load.rate, random.Random(numbers.random()))
         samples = await open_loop(some, arrivals, send, clock, arguments.duration)
     if not samples:

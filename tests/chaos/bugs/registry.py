@@ -12,7 +12,7 @@ Process = Literal["http", "worker"]
 
 @dataclass(frozen=True)
 class Bug:
-    """processes: those in which `plant` replaces functions."""
+    """A planted bug. processes: those in which `plant` replaces functions."""
 
     processes: tuple[Process, ...]
     plant: Callable[[], None]

@@ -37,7 +37,7 @@ CLIENTS = 384
 WARM_UP_SHARE = 0.5
 """Time before goodput counts, as a share of the time after. Refusals count from the start."""
 SPARE_SECONDS = 1.0
-"""A load lasts longer than its goodput counts, because its process takes time to start."""
+"""Time that a load runs longer than its goodput is counted, because its process takes time to start."""
 MAX_LATE_MILLISECONDS = 10
 """Requests that the generator itself sends later than this are not the arrivals that were asked for."""
 

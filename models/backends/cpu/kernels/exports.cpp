@@ -53,7 +53,7 @@ bool runs_v4_vnni() { return runs_v4() && __builtin_cpu_supports("avx512vnni"); 
 bool runs_v4_bf16() { return runs_v4_vnni() && __builtin_cpu_supports("avx512bf16"); }
 #endif
 
-// From the least to the most capable.
+// Sorted from the least to the most capable.
 const Isa isas[] = {
     {"baseline", &kernels_baseline, [] { return true; }},
 #ifdef __x86_64__

@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 
 
 def _nested(body: Any, results: Sequence[Sequence[Item]], render: Callable[[Item], Any]) -> Iterator[Any]:
-    """A list per input; for a single input, its list alone."""
+    """A list of one list per input; for a single input, only its list."""
     rendered = ((render(item) for item in result) for result in results)
     return next(rendered) if isinstance(body.inputs, str) else rendered
 

@@ -38,8 +38,8 @@ class Clause:
     object: Phrase | None = None
     clitic: tuple[str, str, bool, bool] | None = None  # English pronoun, French one, feminine, plural
     after: tuple[Sequence[str], Sequence[str]] = field(default=((), ()))  # complements, English and French
-    adverb: tuple[str, str] | None = None  # often, already: beside the verb
-    contracted: bool = False  # don't rather than do not
+    adverb: tuple[str, str] | None = None  # such as "often" or "already", next to the verb
+    contracted: bool = False  # "don't" instead of "do not"
 
 
 def _english_verb(clause: Clause) -> tuple[str, list[str]]:

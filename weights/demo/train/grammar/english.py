@@ -1,4 +1,4 @@
-"""English morphology: plurals, verb forms, a or an, and joining words into a sentence."""
+"""English morphology: plurals, verb forms, "a" or "an", and joining words into a sentence."""
 
 from __future__ import annotations
 

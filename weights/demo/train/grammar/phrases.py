@@ -29,7 +29,7 @@ class Phrase:
 
     @property
     def english_be(self) -> str:
-        """The form of be: am, is or are."""
+        """The form of "be": "am", "is" or "are"."""
         return "am" if self.person == french.JE else "is" if self.person == french.IL else "are"
 
     @property
@@ -201,7 +201,7 @@ def destination(rng: Random) -> tuple[str, list[str]]:
 
 
 def company(rng: Random) -> tuple[str, list[str]]:
-    """A companion or beneficiary: with, without or for someone."""
+    """A companion or beneficiary: "with", "without" or "for" someone."""
     en, fr = rng.choice([("with", "avec"), ("with", "avec"), ("for", "pour"), ("without", "sans")])
     return with_preposition(en, fr, noun_phrase(rng, PEOPLE, "the own", simple=True))
 
