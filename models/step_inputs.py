@@ -199,7 +199,7 @@ class StepInputs(ABC):
         value: Tensor | None,
         metadata: AttentionMetadata,
     ) -> Tensor:
-        """Attend to the keys and values of this step and of earlier ones; without them, to those of another layer."""
+        """Attend to the keys and values of this step and earlier ones; without `key`, to those of another layer."""
 
     @abstractmethod
     def _attend_source(
@@ -505,7 +505,7 @@ class SymbolicStepInputs(StepInputs):
         return mixer.step(projections, states, cast(Tensor, self._trace.input("state slots", torch.int64)))
 
     def _caches(self, cache: str, layer: int, attention: Attention) -> tuple[CacheSide, CacheSide]:
-        """Keys and values of a layer: [slots, kv_heads, head_dim]. Kernels ignore their dtype for the query's."""
+        """Keys and values of a layer: [slots, kv_heads, head_dim]. Kernels read them in the dtype of the query."""
         return self._cache_side(cache, "key", layer, attention), self._cache_side(cache, "value", layer, attention)
 
     def _cache_side(self, cache: str, side: str, layer: int, attention: Attention) -> CacheSide:

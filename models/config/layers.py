@@ -228,7 +228,7 @@ class ConvolutionLayerConfig(LayerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerInputConfig(LayerConfig):
-    """A layer that ends with a vector per token of its own and a factor (Gemma Team 2025, Gemma 3n and Gemma 4).
+    """A layer that adds its own vector for each token, and scales its result (Gemma Team 2025, Gemma 3n and Gemma 4).
 
     Its result is `y = scale * (x + norm(project(act(gate(x)) * input)))`, where x is the result of the other sublayers
     and `input` is the layer's part of `PerLayerEmbeddingConfig`.

@@ -47,8 +47,8 @@ class TextOptions:
 class SpelledToken:
     """A token as text.
 
-    data: the bytes that it adds to a text, none for a special token; those of `token` if the tokenizer has no
-        such table.
+    data: the bytes that it adds to a text, none for a special token; the UTF-8 bytes of `token` if the bytes
+        depend on other tokens.
     """
 
     token_id: int

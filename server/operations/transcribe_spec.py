@@ -33,7 +33,8 @@ class TranscribeSpec:
     prompt: text that came before the recording.
     temperature: 0 for the likeliest text.
     temperature_increment: with fallback, step from `temperature` to 1; None for one temperature.
-    compression_ratio_threshold, logprob_threshold, no_speech_threshold: see `FallbackRules`; None for the checkpoint's.
+    compression_ratio_threshold, logprob_threshold, no_speech_threshold: see `FallbackRules`.
+        None for the checkpoint's values.
     condition_on_previous_text: the text so far precedes each window; None for the checkpoint's choice.
     batched: cut the recording at silences, and decode the windows at the same time.
     with_times: compute the times of each part. Recordings longer than one window always need them.
@@ -83,7 +84,7 @@ class TranscribeSpec:
             )
 
     def rules(self, settings: SpeechSettings) -> FallbackRules:
-        """The rules of the request, with the checkpoint's for those that it leaves out."""
+        """The rules of the request; those that it does not set come from the checkpoint."""
         falls_back = self.temperature_increment is not None
         no_speech = _first(self.no_speech_threshold, settings.no_speech_threshold)
         judges_logprobs = falls_back or no_speech is not None

@@ -38,7 +38,7 @@ class Context(Protocol):
 
 
 def scale_on_waiting(context: Context) -> tuple[int, dict[str, Any]]:
-    """The number of replicas, and no state.
+    """The number of replicas, and an empty policy state.
 
     While sequences wait, the replicas run as many as they can, so the number grows in proportion to running and
     waiting sequences together. It shrinks to `target_ongoing_requests` per replica when none wait.

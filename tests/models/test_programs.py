@@ -32,7 +32,7 @@ NOT_TRACED = {
     "paged": {"gpt-oss", "deepseek-v3", "llama4"},
     "ragged": {"bigbird-pegasus", "longt5", "longt5-local", "led"},
 }
-"""Test models by step kind: latent attention, experts with biases or weighted inputs, sparse attention."""
+"""Test models by step kind. They have latent attention, experts with biases or weighted inputs, or sparse attention."""
 LOGITS_NOT_TRACED = {"gemma2"}
 """Test models with capped logits, which a program cannot compute."""
 

@@ -33,7 +33,7 @@ def p99(values: list[float]) -> float:
 
 
 async def _gaps(url: str, streams: int, times: int) -> list[float]:
-    """Times between the events of streams that run together, of several runs."""
+    """Times between the events of concurrent streams, over several runs."""
     return [gap for _ in range(times) for gap in await _gaps_once(url, streams)]
 
 

@@ -55,7 +55,7 @@ async def _nothing() -> None:
 
 
 def _requests(url: str, *requests: tuple[str, Body]) -> Work:
-    """Requests, one after the other."""
+    """Work that sends requests one after the other."""
 
     async def send() -> None:
         for path, body in requests:

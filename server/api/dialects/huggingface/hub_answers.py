@@ -44,7 +44,7 @@ class HubTranslation(AnswerBody):
 
 
 class HubSummary(AnswerBody):
-    """The same text under both names, because a body without parameters does not say which of two tasks it is for."""
+    """The same text in the fields of both tasks, because a body without parameters does not name its task."""
 
     summary_text: str
     generated_text: str
