@@ -62,7 +62,7 @@ class QuantizationUnavailable(ValueError):
 
 
 class Convolution(NamedTuple):
-    """Numbers of a short causal convolution with own weights for each channel.
+    """Parameters of a short causal convolution with separate weights for each channel.
 
     weights: [taps, channels], float32, those of the most distant token first. bias: [channels], float32, or None.
     """
@@ -72,7 +72,7 @@ class Convolution(NamedTuple):
 
 
 class DeltaNumbers(NamedTuple):
-    """Numbers of a gated delta rule. decay_bias, decay_factors: [heads], float32. key_heads: heads of the keys."""
+    """Parameters of a gated delta rule. decay_bias, decay_factors: [heads], float32. key_heads: heads of the keys."""
 
     decay_bias: Tensor
     decay_factors: Tensor
@@ -80,7 +80,7 @@ class DeltaNumbers(NamedTuple):
 
 
 class SpaceNumbers(NamedTuple):
-    """Numbers of a selective state space.
+    """Parameters of a selective state space.
 
     time_step_bias, decay_factors, skip: [heads], float32.
     groups: heads of keys and queries.
@@ -127,7 +127,7 @@ class RotaryAngles(Protocol):
 
 
 class XieluShape(NamedTuple):
-    """Numbers of one activation, see `xielu`."""
+    """Parameters of one activation, see `xielu`."""
 
     alpha_p: float
     alpha_n: float

@@ -48,7 +48,7 @@ class GatedDelta(Mixer):
 
     @property
     def numbers(self) -> ops.DeltaNumbers:
-        """The numbers of the heads, which are made at the first use."""
+        """The parameters of the delta rule of each head, computed at the first use."""
         if self._numbers is None:
             factors = -self.log_decay.float().exp()
             self._numbers = ops.DeltaNumbers(self.decay_bias.float(), factors, self._key_heads)

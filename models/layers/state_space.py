@@ -44,7 +44,7 @@ class StateSpace(Mixer):
 
     @property
     def numbers(self) -> ops.SpaceNumbers:
-        """The numbers of the heads, which are made at the first use."""
+        """The parameters of the state space of each head, computed at the first use."""
         if self._numbers is None:
             factors = -self.log_decay.float().exp()
             self._numbers = ops.SpaceNumbers(

@@ -1,4 +1,4 @@
-"""Mixers: both forms equal a plain recurrence in float64; no cut of a prompt and no other row changes a bit."""
+"""Mixers: both forms equal a plain recurrence in float64. No bit depends on the division of a prompt or on other rows."""
 
 from __future__ import annotations
 

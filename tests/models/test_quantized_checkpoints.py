@@ -67,7 +67,7 @@ def pair(checkpoint, tmp_path_factory):
 
 
 def is_linear(module: str) -> bool:
-    """Projections and the matrices of Mixtral's experts; the router and the head stay as they are."""
+    """Whether a module is quantised: projections and the matrices of Mixtral's experts, not the router or the head."""
     return module.split(".")[-1].endswith(("proj", "w1", "w2", "w3"))
 
 

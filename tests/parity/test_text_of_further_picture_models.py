@@ -112,7 +112,7 @@ def _as_picture_model(directory, config):
 
 
 def _compare(oracle, model, device):
-    """Logits in chunks, and greedy text."""
+    """Compare the logits, computed in chunks, and the greedy text."""
     texts = random_ids(VOCAB, LENGTHS, low=4)
     for text, hidden in zip(texts, chunked(Rows(model), texts), strict=True):
         expected = oracle(torch.tensor([text], device=device)).logits[0]

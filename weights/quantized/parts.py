@@ -135,7 +135,7 @@ def unpack(words: Tensor, bits: int, count: int) -> Tensor:
 
 
 def signed(codes: Tensor, bits: int) -> Tensor:
-    """Subtract the middle of their range from codes. codes: uint8. Returns int8."""
+    """Subtract the middle of the range from codes. codes: uint8. Returns int8."""
     middle = 1 << (bits - 1)
     return (codes ^ middle).view(torch.int8) if bits == 8 else codes.view(torch.int8) - middle
 
