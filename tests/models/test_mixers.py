@@ -1,4 +1,4 @@
-"""Mixers: both forms equal a plain recurrence in float64. No bit depends on the division of a prompt or on other rows."""
+"""Mixers: both forms equal a plain recurrence in float64. No bit depends on the cuts of a prompt or on other rows."""
 
 from __future__ import annotations
 
