@@ -205,7 +205,7 @@ class LayerConfig:
             require(not self.cross_attention.causal, "cross-attention is not causal")
             require(whole and self.mixer is None, "a layer with cross-attention needs self-attention and feed-forward")
         if self.mixer is not None and self.attention is not None:
-            require(self.attention.causal, "attention beside a mixer must be causal")
+            require(self.attention.causal, "attention in parallel with a mixer must be causal")
 
 
 @dataclass(frozen=True)

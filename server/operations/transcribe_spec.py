@@ -79,7 +79,7 @@ class TranscribeSpec:
         if self.batched and self.condition_on_previous_text:
             raise InvalidRequest(
                 "`condition_on_previous_text` cannot be combined with `chunking_strategy`: its windows are decoded at "
-                "once",
+                "the same time",
                 "condition_on_previous_text",
             )
 

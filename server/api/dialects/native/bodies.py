@@ -240,7 +240,7 @@ class SimilarityBody(TruncatedBody):
         given = self.parameters.model_dump(exclude_none=True) if self.parameters else {}
         for name, value in given.items():
             if getattr(self, name) is not None:
-                raise InvalidRequest(f"`{name}` stands both in the body and in `parameters`", name)
+                raise InvalidRequest(f"`{name}` is both in the body and in `parameters`", name)
             setattr(self, name, value)
         return SimilaritySpec(inputs.source_sentence, inputs.sentences, self.model, self.truncation(), self.prompt_name)
 
