@@ -22,7 +22,7 @@ MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 
 ModelName = Annotated[
-    str | None, Field(min_length=1, max_length=256, description="a loaded model; default: the first fit")
+    str | None, Field(min_length=1, max_length=256, description="a loaded model; default: the first that can answer")
 ]
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]

@@ -296,7 +296,7 @@ class LabelledEntitiesBody(TimedBody):
     labels: Annotated[list[ShortText], Field(min_length=1, max_length=MAX_LABELS)]
     threshold: Annotated[float | None, Field(gt=0, lt=1)] = None
     aggregation_strategy: Annotated[
-        Literal["simple"] | None, Field(description="entities are never single tokens here")
+        Literal["simple"] | None, Field(description="only simple is accepted: entities consist of words")
     ] = None
     stride: Annotated[
         Count | None, Field(description="words that neighbouring windows of a long text have in common")
