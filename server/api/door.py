@@ -19,8 +19,8 @@ OVER_CONNECTION_LIMIT = "triptych.over_connection_limit"
 class Door:
     """Limits how many requests are in progress, and the bytes of their bodies.
 
-    max_requests: most requests in progress.
-    max_body_bytes: most bytes of all their bodies, by their `Content-Length`.
+    max_requests: maximum number of requests in progress.
+    max_body_bytes: limit on the bytes of all their bodies, by their `Content-Length`.
     assumed_bytes: size that is assumed for a body without `Content-Length`.
     """
 

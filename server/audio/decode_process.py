@@ -141,7 +141,7 @@ def _limit_memory(more_bytes: int) -> None:
 
 
 def _set_alarm(cpu_seconds: float) -> None:
-    """End the process after this processor time; 0 for no limit. The time of a busy machine does not count."""
+    """End the process after this processor time; 0 for no limit. Time in which other processes run is not included."""
     if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
 

@@ -42,7 +42,7 @@ class Queue:
 
     @property
     def request_share(self) -> tuple[int, int]:
-        """Most sequences and tokens of one request that may wait at once."""
+        """Maximum numbers of sequences and tokens of one request that may wait at the same time."""
         return max(self.max_requests // REQUEST_SHARE, 1), max(self.max_tokens // REQUEST_SHARE, 1)
 
     def has_room(self, requests: int, tokens: int) -> bool:

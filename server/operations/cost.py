@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from server.text.tokenizer import Tokenizer
 
 MAX_ADDED_TOKENS = 8
-"""Most tokens that a tokenizer or a language choice adds around one text, or around a pair of texts."""
+"""Maximum number of tokens that a tokenizer or a language choice adds around a text or a pair of texts."""
 
 CHARACTER_BYTES = 4
 TOKEN_BYTES = 96
@@ -66,7 +66,7 @@ class Cost:
 
 
 def most_tokens(tokenizer: Tokenizer, *texts: str) -> int:
-    """Most tokens that a text, or a pair of texts, can become with the tokens around it."""
+    """Maximum number of tokens of a text, or of a pair of texts, with the tokens that are added around it."""
     return sum(map(tokenizer.token_bound, texts)) + MAX_ADDED_TOKENS
 
 

@@ -85,7 +85,7 @@ def _limit_memory(memory_bytes: int) -> None:
 
 
 def _set_alarm(cpu_seconds: float) -> None:
-    """End the process after this processor time; 0 for no limit. The time of a busy machine does not count."""
+    """End the process after this processor time; 0 for no limit. Time in which other processes run is not included."""
     if sys.platform == "win32":
         return
     import signal

@@ -135,7 +135,7 @@ def side_tokens(model: ServedModel, side: Side) -> SideTokens:
 
 
 def most_side_tokens(model: ServedModel, side: Side, texts: Sequence[str]) -> int:
-    """Most tokens that texts of a side can become."""
+    """Maximum number of tokens of texts that are all queries, or all documents."""
     tokens = side_tokens(model, side)
     limit = min(tokens.max_tokens or model.max_input_tokens, model.max_input_tokens)
     around = model.tokenizer.token_bound(tokens.prompt) + MAX_ADDED_TOKENS

@@ -36,7 +36,7 @@ from server.text.tokenizer import Encoding, Tokenizer
 from server.text.tool_formats import TemplateTools
 
 MAX_TEXT_TOKENS = 1 << 19
-"""Most tokens that a single text may become. The memory of tokenizing it is up to 700 bytes per token."""
+"""Maximum number of tokens of a single text. The memory of tokenizing it is up to 700 bytes per token."""
 PIECE_TOKENS = 1 << 16
 """Texts of at most this many tokens together are tokenized at once; a longer text alone."""
 PLACEHOLDER_NAMES = frozenset({"dummy", "tgi"})

@@ -57,7 +57,7 @@ class SideTokens:
 
         limit: longest text that the model reads, in tokens.
         truncation: side on which a long text loses tokens, or None for no truncation.
-        max_text_tokens: most tokens of the text, special tokens not counted; None for all that fit.
+        max_text_tokens: maximum number of tokens of the text, without special tokens; None for all that fit.
         """
         room = min(self.max_tokens or limit, limit) - (self.marker is not None)
         length = len(encoding.ids)

@@ -100,8 +100,8 @@ class TranscribeSpec:
     def cost(self, model: ServedModel, seconds: float | None = None) -> Cost:
         """Upper bounds of the work; see `Cost`. Of a window that is not in progress, only the text takes memory.
 
-        seconds: length of the recording; None before it is read. The samples of a compressed file then do not count,
-            because one file is decoded at a time.
+        seconds: length of the recording; None before it is read. The samples of a compressed file are then
+            left out, because one file is decoded at a time.
         A window starts at least one encoder token after the last one, or in the batched mode half a window after it.
         """
         info = model.info

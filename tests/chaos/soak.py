@@ -28,7 +28,7 @@ from tests.waiting import eventually
 ABORTED_SHARE = 0.05
 MAX_BYTES_PER_REQUEST = 100.0
 WARM_UP_REQUESTS = 8000
-"""Requests of each server process that do not count, because the heap has not reached its size."""
+"""Requests of each server process that are not evaluated, because the heap has not reached its size."""
 CACHED_WORDS = 12_000
 """More words than the word cache of a BPE tokenizer holds (10,000, measured at 280 bytes each)."""
 FILLING_ROUNDS = 8

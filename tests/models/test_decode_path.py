@@ -42,7 +42,7 @@ class DecodePath:
             owner = code.co_qualname.split(".")[0] if "." in code.co_qualname else ""
             if isinstance(frame.f_globals.get(owner), type):
                 self.classes.add(owner)
-        # Generated methods of data classes and inherited methods count for the class of the instance.
+        # Generated methods of data classes and inherited methods are recorded for the class of the instance.
         instance = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         kind = instance if isinstance(instance, type) else type(instance)
         is_own = kind.__module__.startswith("models.")

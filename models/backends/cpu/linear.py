@@ -111,12 +111,12 @@ class CpuWeight(ABC):
     ) -> Tensor:
         """Products of rows with the weights of their experts, which this weight has one after another.
 
-        x: [tokens, in], or [tokens, choices, in] by place, contiguous.
+        x: [tokens, in], or [tokens, choices, in] in the sorted order of `groups`, contiguous.
         groups: the rows of each expert.
         columns: output channels of one expert. In this weight they are padded to whole panels.
         activation: activation of the result, or of the gate.
         is_gated: each panel of a gate is followed by the panel of the values that it multiplies.
-        Returns [tokens, choices, columns], by place.
+        Returns [tokens, choices, columns], in the sorted order of `groups`.
         """
         tokens, choices = groups.order.shape
         out = x.new_empty((tokens, choices, columns), dtype=self._out_dtype)

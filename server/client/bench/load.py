@@ -16,7 +16,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Job:
-    """One request to send: its prompt, and the most tokens that the answer may have."""
+    """One request to send: its prompt, and the maximum number of tokens of the answer."""
 
     prompt: str
     max_tokens: int
