@@ -45,7 +45,7 @@ class ApiKey:
 
 
 class ApiKeys:
-    """The keys that the server accepts. False if it has none, so that requests need no key."""
+    """The keys that the server accepts. Its truth value is False if it has none; requests then need no key."""
 
     def __init__(self, keys: Sequence[ApiKey] = ()) -> None:
         self._keys = {key.limits.name: key for key in keys}

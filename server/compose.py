@@ -237,7 +237,7 @@ class AdapterSource:
 
 
 def find_adapters(settings: Settings, models: Mapping[str, Path]) -> list[AdapterSource]:
-    """The adapters to serve. An adapter that the model's checkpoint holds itself is stated by its name there.
+    """The adapters to serve. An adapter inside of the model's checkpoint is given by its name in the checkpoint.
 
     models: directory of each model.
 

@@ -608,7 +608,7 @@ def gated_convolution_step(
 ) -> Tensor:
     """Convolve `x * gate` of each row with the tokens before it, times `multiplier`.
 
-    x, gate, multiplier: [rows, channels], model dtype, equally many numbers from row to row.
+    x, gate, multiplier: [rows, channels], model dtype, all with the same row stride.
     windows: as for `convolution_step`.
     Returns [rows, channels], model dtype.
     """

@@ -20,8 +20,8 @@ class LabelledSpansConfig:
     label_token: the token before each label; its vector is that of the label.
     label_token_id: its id.
     separator: the token, or text, between the labels and the words.
-    max_words: most words of one text.
-    max_span_words: most words of an entity.
+    max_words: maximum number of words of one text.
+    max_span_words: maximum number of words of an entity.
     recurrent_layers: number of bidirectional LSTM layers over the words.
     by_word: each word is scored as start, inside and end of an entity; otherwise each span of words is scored.
     """

@@ -179,8 +179,9 @@ class LayerConfig:
     feed_forward: None for a layer without feed-forward.
     parallel: attention and feed-forward both read the input of the layer, and both results are added to it (Wang and
         Komatsuzaki 2021, GPT-J). A feed-forward without an input norm then reads the normed input of the attention.
-    mixer: a part that reads earlier tokens through a state of constant size. Beside self-attention, both read the
-        same normed input, and their results are added (Falcon-H1). None for no such part.
+    mixer: a part that reads earlier tokens through a state of constant size. In a layer
+        with self-attention, both read the same normed input, and their results are added (Falcon-H1). None for no such
+        part.
     """
 
     attention: AttentionConfig | None

@@ -1,11 +1,10 @@
 """Refuse or start each request, in the HTTP protocol: a refusal needs no task, no middleware and no route.
 
 An overloaded server may receive ten times the requests that it can answer. A refusal in the protocol takes much less
-time than one that passes through ASGI, so it delays the requests in progress less. If one of several
-models is full, the body says whether the request is for that model. Requests that need more than this (a key in a field
-of the body, a traced request, another error format, a page of another origin) and those under another ASGI server are
-refused
-by `RequestMiddleware` and by the operations.
+time than one that passes through ASGI, so it delays the requests in progress less. If one of several models is full,
+the body says whether the request is for that model. Requests that need more than this (a key in a field of the body, a
+traced request, another error format, a page of another origin) and those under another ASGI server are refused by
+`RequestMiddleware` and by the operations.
 
 Requests that arrive at the same time are started over several turns of the event loop, so that a thousand of them do
 not delay all other work. Requests that have not started yet count as in progress.

@@ -110,7 +110,7 @@ TOOL_CHOICE = WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, 
 
 
 def function_tool(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A function as chat templates and `ChatSpec` take it. Without parameters, it takes none."""
+    """A function as chat templates and `ChatSpec` take it. parameters: None for a function without parameters."""
     function: dict[str, Any] = {"name": name}
     if description is not None:
         function["description"] = description

@@ -156,7 +156,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         request = json.loads(line)
         longest = int(request["max_seconds"] * request["rate"] * _SAMPLE_BYTES)
-        # A growing array is copied, so that it needs its size twice for a moment.
+        # A growing array is copied, so that it needs twice its size for a moment.
         _limit_memory(working_bytes + request["bytes"] + 9 * longest // 4)
         samples = bytearray()
         reply: dict[str, Any] = {}

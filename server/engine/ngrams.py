@@ -23,13 +23,13 @@ _PRIOR_WEIGHT, _MODEL_WEIGHT = 8.0, 3.0
 MIN_PROBABILITY = 0.1
 """Tokens that are less probable are never worth computing, so that they are not considered."""
 _MODEL_DECAY, _TEXT_DECAY = 0.998, 0.9
-"""Share that the earlier predictions keep with each new one. A text may begin or cease to repeat at any token."""
+"""Factor of the weight of earlier predictions at each new one. A text may begin or cease to repeat at any token."""
 
 
 class AcceptanceRates:
     """Share of right predictions by class of the match length.
 
-    decay: share that earlier predictions keep with each new one.
+    decay: factor of the weight of earlier predictions at each new one.
     """
 
     def __init__(self, decay: float) -> None:

@@ -20,7 +20,8 @@ class Marker(msgspec.Struct, frozen=True, array_like=True):
     section: index of the section that follows.
     text: the text; empty for a special token.
     token_id: id of the special token, or None for a text.
-    at_start: the marker counts only as the first text of its section. White space before and inside it is ignored.
+    at_start: the marker is recognised only as the first text of its section. White space before and inside it is
+        ignored.
     """
 
     section: int

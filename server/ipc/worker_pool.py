@@ -181,7 +181,7 @@ class WorkerPool:
         self._client.fail_all("engine_error", "the engine stopped and could not be started again")
 
     async def _restart(self) -> None:
-        """Start a new worker beside each old one; then let the old one finish its requests, and stop it.
+        """For each old worker, start a new one; then let the old one finish its requests, and stop it.
 
         A new worker that does not become ready ends the restart. The old ones continue.
         """

@@ -65,8 +65,8 @@ class _Reservation:
 class Admission:
     """Reserves the cost of requests.
 
-    memory_bytes: most memory that one request, and all requests in progress, may need.
-    max_requests: most requests in progress.
+    memory_bytes: limit on the memory that one request, and all requests in progress, may need.
+    max_requests: maximum number of requests in progress.
     models: number of loaded models. Several models share both limits so that none takes all.
     """
 

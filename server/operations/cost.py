@@ -27,9 +27,9 @@ class Cost:
     Every specification computes one in `cost(model)`, from its fields and the sizes of the model alone. Nothing is
     tokenized, copied or split into windows before.
 
-    input_characters: characters that are tokenized; a text that is tokenized several times counts each time.
+    input_characters: characters that are tokenized; a text that is tokenized several times is counted each time.
     input_tokens: tokens that the model reads, over all sequences.
-    sequences: sequences that the engine schedules; beams count each.
+    sequences: sequences that the engine schedules; each beam is one.
     new_tokens: tokens that the model generates, over all sequences.
     answer_numbers: floating-point numbers in the result (vector components, scores, attention).
     scored_tokens: log-probabilities of tokens in the result, each with its token.

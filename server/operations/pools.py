@@ -81,7 +81,7 @@ class Pool:
                 self._leave(started)
             else:
                 future.cancel()
-                # A piece that is running cannot be stopped, and counts until it has ended.
+                # A piece that is running cannot be stopped, and is counted until it has ended.
                 future.add_done_callback(lambda _: self._leave(started))
 
     async def iterate(self, items: Iterator[Result]) -> AsyncGenerator[Result, None]:

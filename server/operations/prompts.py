@@ -17,7 +17,7 @@ from server.text.tokenizer import Encoding
 from server.text.truncation import TruncationSide, truncate
 
 MAX_ATTENTION_NUMBERS = 1 << 22
-"""Maximum of numbers in the attention matrices of one request. The worker sends them as 16 MiB of float32."""
+"""Maximum number of numbers in the attention matrices of one request. The worker sends them as 16 MiB of float32."""
 
 
 def translation_prompt(options: GenerationOptions, model: ServedModel) -> TranslationPrompt:

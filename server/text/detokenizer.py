@@ -72,7 +72,7 @@ class IncrementalDetokenizer:
         return self._stop.push(self._without_prompt(self._stream.finish())) + self._stop.finish()
 
     def flush(self) -> str:
-        """The text that was held back. For a special token that is reported apart from the text and ends it here."""
+        """The text that was held back. Called at a special token that is reported separately and ends the text."""
         held = self._stream.fork().finish()
         text, self._prompt_rest = self._without_prompt(held), held
         return self._stop.push(text) + self._stop.finish()

@@ -1,10 +1,10 @@
 """A load generator that needs little processor time, as a process of its own: `python -m tests.chaos.load`.
 
 It sends prepared requests on raw sockets, and reads of an answer only its status, its length and `Retry-After`. An
-answer counts as refused (429 or 503), served (200) or failed (anything else, a reset, or no answer).
+answer is counted as refused (429 or 503), served (200) or failed (anything else, a reset, or no answer).
 
 Clients of a real server run on other machines. Here they share its cores: the generator takes priority if it may, and
-how late it sends is measured apart from how late the server answers.
+how late it sends is measured separately from how late the server answers.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ ANSWER_TEMPLATE = (
 
 
 def write_colbert(directory: Path) -> Path:
-    """The layout of ColBERT's authors: `HF_ColBERT`, `linear.weight` beside BERT, `artifact.metadata`."""
+    """The layout of ColBERT's authors: `HF_ColBERT`, BERT with `linear.weight`, `artifact.metadata`."""
     _write_body(directory)
     tensors = {f"bert.{name}": value for name, value in load_file(directory / "model.safetensors").items()}
     torch.manual_seed(1)

@@ -60,7 +60,7 @@ def server(
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Module scope, because the event loop of playwright must not run beside the loops of other tests."""
+    """Module scope, because the event loop of playwright must not run at the same time as the loops of other tests."""
     named = os.environ.get("PLAYGROUND_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if named is None:
         pytest.skip(f"no Chromium on this machine: none of {', '.join(NAMES)} in PATH")

@@ -84,7 +84,7 @@ def _as_new(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _as_flash(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The layout of Jina, in which torch stores a matrix beside the adapters of five tasks."""
+    """The layout of Jina, in which torch stores a matrix together with the adapters of five tasks."""
     tensors = _fused(tensors, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "mixer.Wqkv")
     names = {"post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2", "self_attn.o_proj": "mixer.out_proj"}
     tensors = _renamed(

@@ -24,7 +24,7 @@ class ExpertGroups(NamedTuple):
     places: [tokens, choices], place of each pair in the sorted order.
     tasks: [tokens, choices, 3], of which `num_tasks` are used: expert, first place and end.
     num_tasks: [tokens, 1], of which the first is used.
-    All int64. In a program, memory is a multiple of the number of tokens.
+    All int64. Sizes are multiples of the number of tokens, because programs allocate their memory by it.
     """
 
     order: Tensor

@@ -74,7 +74,7 @@ def _rest(one: socket.socket) -> bytes:
 
 
 def slow_readers(readers: int = 32, streams: int = 16, memory_bytes: int = 64 << 20) -> Record:
-    """Promise 6: stalled readers beside normal ones. Afterwards they are cut, and their memory is freed."""
+    """Promise 6: stalled readers together with normal ones. Afterwards they are cut, and their memory is freed."""
     record = Record("stalled reader")
     with server() as running, contextlib.ExitStack() as stack:
         process = psutil.Process(running.process.pid)

@@ -1,4 +1,4 @@
-"""Promises 8 and 27: long prompts, embeddings and grammars beside streams.
+"""Promises 8 and 27: long prompts, embeddings and grammars while streams run.
 
 The gaps of all runs are compared together: the p99 gap of one run is its second longest step, which anything else on
 the machine can stretch.
@@ -80,7 +80,7 @@ def _schema(run: int, fields: int) -> Body:
 
 
 def long_prompts(runs: int, streams: int = 16) -> Record:
-    """Promise 8: a maximal prompt, then a 512-text embedding, beside streams; then both with a new schema."""
+    """Promise 8: a maximal prompt, then a 512-text embedding, while streams run; then both with a new schema."""
     record = Record("burst")
     gaps: dict[str, list[float]] = defaultdict(list)
     prompt = "The old fox went to the river and saw a boat. " * 40
@@ -107,7 +107,7 @@ def long_prompts(runs: int, streams: int = 16) -> Record:
 
 
 def grammars(runs: int, streams: int = 16, fields: int = 60) -> Record:
-    """Promise 27: the first schema of a server, of many fields, beside streams.
+    """Promise 27: the first schema of a server, of many fields, while streams run.
 
     The details of the record have the effect of other work in its place: the same request without a schema, and a busy
     process.

@@ -35,7 +35,7 @@ MEAN_TOKENS = sum(NEW_TOKENS) / len(NEW_TOKENS)
 CLIENTS = 384
 """Closed-loop clients for the peak: as many as one of several models may have requests in progress."""
 WARM_UP_SHARE = 0.5
-"""Time before goodput counts, as a share of the time after. Refusals count from the start."""
+"""Time before goodput is counted, as a share of the time after. Refusals are counted from the start."""
 SPARE_SECONDS = 1.0
 """Time that a load runs longer than its goodput is counted, because its process takes time to start."""
 MAX_LATE_MILLISECONDS = 10

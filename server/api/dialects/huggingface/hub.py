@@ -49,7 +49,7 @@ HUB_ERRORS = ErrorShape(
 def _nested(
     body: Any, results: Sequence[Sequence[Item]], render: Callable[[Item], Any], one_in_list: bool = False
 ) -> Iterator[Any]:
-    """A list per input. one_in_list: even for a single input; otherwise its own list is the answer."""
+    """A list per input. one_in_list: nest the list of a single input too; otherwise it is the answer itself."""
     rendered = ((render(item) for item in result) for result in results)
     return rendered if one_in_list or not isinstance(body.inputs, str) else next(rendered)
 
