@@ -44,7 +44,7 @@ class AcceptanceRates:
         self._all[group] = self._decay * self._all[group] + 1
 
     def rates(self, assumed: Sequence[float], weight: float) -> list[float]:
-        """Rate of each class. assumed: rates that count as `weight` predictions."""
+        """Rate of each class. assumed: rates with the weight of `weight` predictions."""
         return [
             (right + weight * rate) / (count + weight)
             for right, count, rate in zip(self._right, self._all, assumed, strict=True)
