@@ -2,8 +2,8 @@
 
 A full collection visits every object that requests in progress hold, and all threads stop meanwhile: 0.14 s for a
 million objects. Python starts one after a number of allocations, that is, when requests hold the most. Here a task
-looks every second, and collects when few objects are held. If that moment does not come, it collects after many
-allocations anyway. Objects that nothing refers to are freed at once as ever; the collector only finds cycles.
+checks every second, and collects when few objects are held. If that moment does not come, it collects after many
+allocations anyway. Objects that nothing refers to are freed immediately, as always; the collector only finds cycles.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class _Cycle:
 
 @pytest.fixture(autouse=True)
 def _alone() -> Iterator[None]:
-    """No other collection runs in the test, and the objects of the test process do not count."""
+    """No other collection runs in the test, and the objects of the test process are not counted."""
     thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()

@@ -64,7 +64,7 @@ def text_runs(encoding: Encoding) -> list[tuple[int, int]]:
 
 
 def _index(values: list[bool], value: bool, start: int) -> int | None:
-    """Index of the first such value from `start` on; None without one."""
+    """Index of the first entry from `start` on that equals `value`; None without one."""
     try:
         return values.index(value, start)
     except ValueError:

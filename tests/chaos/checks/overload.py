@@ -8,7 +8,8 @@ Goodput is the tokens that the server generates per second. Only requests that a
 fail. Counting tokens measures a few seconds exactly, while whole answers of several seconds would not.
 
 The speed of a shared machine changes by more than the bound allows within a minute. Arrivals and peak therefore
-alternate, each goodput is divided by the mean of the peaks before and after it, and the median of these ratios counts.
+alternate, each goodput is divided by the mean of the peaks before and after it, and the result is the median of these
+ratios.
 """
 
 from __future__ import annotations
