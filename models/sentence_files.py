@@ -143,7 +143,7 @@ def is_cross_encoder(directory: Path) -> bool:
 
 
 def without_pooling(directory: Path, default_pooling: Pooling) -> SentenceConfig:
-    """The settings of a checkpoint whose `modules.json` pools no vector: the limit of its texts."""
+    """The settings of a checkpoint whose `modules.json` has no pooling: the default pooling, and the longest text."""
     return SentenceConfig((default_pooling,), max_tokens=_max_tokens(directory))
 
 
