@@ -3,11 +3,13 @@
 `backends/torch` is the reference: any device, any float dtype. `backends/cpu` has compiled kernels for float32 and
 bfloat16 on a CPU, and records operations on symbolic tensors. The arguments choose the backend. Tests compare each
 backend with the reference. docs/adding-an-operation.md shows how to add an operation.
+
+The operations of mixers are in `mixer_interface`, the layouts of weights in `linear_weights`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Literal, NamedTuple, Protocol
@@ -20,33 +22,21 @@ from torch import Tensor
 from models.attention_metadata import AttentionMetadata
 from models.backends.cpu import library
 from models.backends.cpu import linear as cpu_linear
-from models.backends.cpu import mixers as cpu_mixers
 from models.backends.cpu import operations as cpu_operations
 from models.backends.cpu import sampling as cpu_sampling
-from models.backends.cpu.experts import PackedExperts as PackedExperts
-from models.backends.cpu.group_weight import GroupWeight, fits
 from models.backends.cpu.library import StaleKernels as StaleKernels
 from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.cpu.trace import SymbolicTensor
 from models.backends.torch import disentangled_attention as torch_disentangled
 from models.backends.torch import logits_top_k as torch_logits
-from models.backends.torch import mixer_chunks as torch_chunks
-from models.backends.torch import mixers as torch_mixers
 from models.backends.torch import operations as torch_operations
 from models.backends.torch import sampling as torch_sampling
-from models.backends.torch.quantization import quantize_int4
 from models.backends.torch.sampling import Drawn, Filters
-from models.config import Activation, MixtureOfExpertsConfig, RouterConfig
+from models.config import RouterConfig
 from models.int8_slots import CacheSide
-from models.layers.activations import activate
 from models.logits import LogitsTopK
-from models.tensor_memory import PRIVATE, TensorMemory
-from weights.quantized_matrix import QuantizedMatrix
 
 Quantization = Literal["int8", "int4", "int4-64", "int4-128"]
-
-_INT4_GROUPS: Mapping[str | None, int] = {"int4": 32, "int4-64": 64, "int4-128": 128}
-"""Inputs that share a scale, by quantisation."""
 
 kernels_are_built = cpu_operations.available()
 """Whether this installation has compiled kernels; without them a CPU computes with torch."""
@@ -59,51 +49,6 @@ _kernels = kernels_are_built
 
 class QuantizationUnavailable(ValueError):
     """A setting asks for int8 or int4, but no kernel computes with them on this device."""
-
-
-class Convolution(NamedTuple):
-    """Numbers of a short causal convolution with own weights for each channel.
-
-    weights: [taps, channels], float32, those of the most distant token first. bias: [channels], float32, or None.
-    """
-
-    weights: Tensor
-    bias: Tensor | None
-
-
-class DeltaNumbers(NamedTuple):
-    """Numbers of a gated delta rule. decay_bias, decay_factors: [heads], float32. key_heads: heads of the keys."""
-
-    decay_bias: Tensor
-    decay_factors: Tensor
-    key_heads: int
-
-
-class SpaceNumbers(NamedTuple):
-    """Numbers of a selective state space.
-
-    time_step_bias, decay_factors, skip: [heads], float32.
-    groups: heads of keys and queries.
-    time_scale: factor of the time steps before their bias.
-    chunk_time_steps: limits of the time steps in `state_space_chunks`.
-    """
-
-    time_step_bias: Tensor
-    decay_factors: Tensor
-    skip: Tensor
-    groups: int
-    time_scale: float
-    chunk_time_steps: tuple[float, float]
-
-
-class GatedNormShape(NamedTuple):
-    """See `gated_norm`."""
-
-    groups: int
-    eps: float
-    is_shared: bool
-    gate_first: bool
-    gate_scale: float
 
 
 class RotaryAngles(Protocol):
@@ -133,83 +78,6 @@ class XieluShape(NamedTuple):
     alpha_n: float
     beta: float
     eps: float
-
-
-class LinearWeight(Protocol):
-    """Weight and bias of a linear in one layout: dense, packed for a kernel, or quantised."""
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of weight, bias and scales."""
-
-    def multiply(
-        self,
-        x: Tensor,
-        activation: Activation | None = None,
-        multiplier: Tensor | None = None,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """`activation(x W^T + b) * multiplier`; activation and multiplier are optional.
-
-        x: [rows, in], model dtype.
-        multiplier: [rows, out], dtype of the result.
-        out: [rows or more, out], contiguous: memory for the result; None for new memory.
-        Returns [rows, out].
-        """
-
-    def rows(self, index: Tensor) -> Tensor:
-        """Rows of the weight, for an embedding that is tied to it. index: [n], int64 -> [n, in]. Raises IndexError."""
-
-    def slice(self, first: int, end: int) -> LinearWeight | None:
-        """Output features first..end-1 in the same memory; None where the layout cannot be cut there."""
-
-
-EXPERT_PANEL = cpu_linear.PANEL
-"""Output features of each expert in the weights of `pack_experts` are padded to a multiple of this."""
-
-
-class LinearPacker(Protocol):
-    """Function that packs a weight [out, in] and its bias, [out] or None, into a kernel's layout.
-
-    A quantised matrix must be one that `has_kernel` accepts.
-    out_dtype: dtype of the products.
-    """
-
-    @property
-    def out_dtype(self) -> torch.dtype: ...
-
-    def __call__(self, weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight: ...
-
-
-class DenseWeight:
-    """A weight as torch stores it. weight: [out, in]. bias: [out] or None. Implements `LinearWeight`."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight, self._bias = weight, bias
-
-    @property
-    def nbytes(self) -> int:
-        return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
-
-    def multiply(
-        self,
-        x: Tensor,
-        activation: Activation | None = None,
-        multiplier: Tensor | None = None,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        y = linear(x, self._weight, self._bias)
-        if activation is not None:
-            y = activate(y, activation)
-        if multiplier is not None:
-            y = y * multiplier
-        return y if out is None else out[: len(y)].copy_(y)
-
-    def rows(self, index: Tensor) -> Tensor:
-        return sum_of_rows([(index, self._weight)])
-
-    def slice(self, first: int, end: int) -> DenseWeight:
-        return DenseWeight(self._weight[first:end], None if self._bias is None else self._bias[first:end])
 
 
 # ------------------------------------------------------------------------------------------------ choice of the backend
@@ -248,66 +116,8 @@ def using(name: Literal["torch", "cpu"], programs: bool = True) -> Iterator[None
         _kernels, programs_are_enabled = before
 
 
-def attention_dtype(dtype: torch.dtype, quantization: Quantization | None) -> torch.dtype:
-    """Dtype of queries, keys and values, and of the attention output, in a model of the given dtype.
-
-    Quantised models attend in bfloat16: rounding the inputs to int8 already loses more than bfloat16 does.
-    """
-    return torch.bfloat16 if quantization is not None and dtype == torch.float32 else dtype
-
-
-def packer(
-    dtype: torch.dtype,
-    device: torch.device,
-    quantization: Quantization | None = None,
-    out_dtype: torch.dtype | None = None,
-    memory: TensorMemory = PRIVATE,
-) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight] | None:
-    """The function that packs a weight and its bias for the backend's kernels; None where weights stay dense.
-
-    out_dtype: dtype of the products; None for `dtype`. Float products give `dtype` or float32.
-    memory: keeps the packed tensors.
-    Raises QuantizationUnavailable where the backend has no kernel for quantised weights.
-    """
-    check_quantization(dtype, device, quantization)
-    if not _has_kernels(dtype, device):
-        return None
-
-    def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
-        if quantization in _INT4_GROUPS and not isinstance(weight, QuantizedMatrix):
-            weight = quantize_int4(weight, _INT4_GROUPS[quantization])
-        if isinstance(weight, QuantizedMatrix) and not cpu_linear.is_int8(weight):
-            return GroupWeight(weight, bias, dtype, out_dtype, memory)
-        if isinstance(weight, QuantizedMatrix) or quantization == "int8":
-            return cpu_linear.Int8Weight(weight, bias, out_dtype, memory, dtype)
-        return cpu_linear.FloatWeight(weight, bias, out_dtype=out_dtype, memory=memory)
-
-    return pack
-
-
-def has_kernel(matrix: QuantizedMatrix, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a kernel multiplies with a quantised matrix as it is.
-
-    matrix: may be on the meta device. dtype: dtype of hidden states.
-    """
-    return _has_kernels(dtype, device) and (cpu_linear.is_int8(matrix) or fits(matrix))
-
-
-def pack_experts(
-    packer: LinearPacker,
-    inner: tuple[Tensor, Tensor | None],
-    outer: tuple[Tensor, Tensor | None],
-    config: MixtureOfExpertsConfig,
-) -> PackedExperts:
-    """Pack the experts of a layer: weight and bias of all first and of all last products, see `PackedExperts`."""
-    weights = packer(*inner), packer(*outer)
-    assert all(isinstance(weight, cpu_linear.CpuWeight) for weight in weights), (
-        "only the CPU kernels have packed weights"
-    )
-    return PackedExperts(*weights, config)  # type: ignore[arg-type]
-
-
-def _has_kernels(dtype: torch.dtype, device: torch.device) -> bool:
+def has_kernels(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the compiled kernels compute with hidden states of a dtype on a device."""
     return _kernels and device.type == "cpu" and dtype in library.DTYPE_CODES
 
 
@@ -331,7 +141,7 @@ def check_int8_cache(dtype: torch.dtype, device: torch.device) -> None:
 
 def _check_kernels_of(setting: str, dtype: torch.dtype, device: torch.device) -> None:
     """Raises QuantizationUnavailable where the compiled kernels do not run. setting: the setting that needs them."""
-    if _has_kernels(dtype, device):
+    if has_kernels(dtype, device):
         return
     if device.type != "cpu":
         reason = f"the model runs on {device.type}"
@@ -579,101 +389,3 @@ def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64])
     if backend(logits) is torch_operations:
         return torch_sampling.draw(logits, rows, uniforms)
     return cpu_sampling.draw(logits, rows, uniforms)
-
-
-# ---------------------------------------------------------------------------------------------------------- mixers
-#
-# Steps: one token of each row. `slots`, [rows], int64, are the rows' different slots in the memory of the states, which
-# are float32 and are read and updated. Chunks: consecutive tokens of one text, whose state is updated.
-
-
-def _mixers(x: Tensor) -> ModuleType:
-    return cpu_mixers if backend(x) is cpu_operations else torch_mixers
-
-
-def convolution_step(
-    parts: Sequence[Tensor], scales: Sequence[float], convolution: Convolution, windows: Tensor, slots: Tensor
-) -> Tensor:
-    """Convolve one token of each row with the tokens before it, then apply SiLU, in float32.
-
-    parts: [rows, features] each, model dtype, with all channels in order. scales: factor of each part.
-    windows: [slots, taps - 1, channels], the earlier inputs.
-    Returns [rows, channels], float32.
-    """
-    return _mixers(parts[0]).convolution_step(parts, scales, convolution, windows, slots)  # type: ignore[no-any-return]
-
-
-def gated_convolution_step(
-    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: Convolution, windows: Tensor, slots: Tensor
-) -> Tensor:
-    """Convolve `x * gate` of each row with the tokens before it, times `multiplier`.
-
-    x, gate, multiplier: [rows, channels], model dtype, equally many numbers from row to row.
-    windows: as for `convolution_step`.
-    Returns [rows, channels], model dtype.
-    """
-    return _mixers(x).gated_convolution_step(x, gate, multiplier, convolution, windows, slots)  # type: ignore[no-any-return]
-
-
-def gated_delta_step(
-    inputs: Tensor, beta: Tensor, decay: Tensor, numbers: DeltaNumbers, memory: Tensor, slots: Tensor
-) -> Tensor:
-    """Gated delta rule for one token of each row.
-
-    inputs: [rows, features], float32, contiguous: queries, keys, values.
-    beta, decay: [rows, heads], model dtype, before sigmoid and softplus.
-    memory: [slots, heads, key_dim, value_dim].
-    Returns [rows, heads * value_dim], model dtype. Source: Yang et al. 2024, arXiv:2412.06464, equation 10.
-    """
-    return _mixers(beta).gated_delta_step(inputs, beta, decay, numbers, memory, slots)  # type: ignore[no-any-return]
-
-
-def state_space_step(inputs: Tensor, time_step: Tensor, numbers: SpaceNumbers, memory: Tensor, slots: Tensor) -> Tensor:
-    """Selective state space for one token of each row.
-
-    inputs: [rows, features], float32, contiguous: values, keys, queries.
-    time_step: [rows, heads], model dtype, before softplus.
-    memory: [slots, heads, head_dim, state_size].
-    Returns [rows, heads * head_dim], model dtype. Source: Dao and Gu 2024, arXiv:2405.21060, section 2.1.
-    """
-    return _mixers(time_step).state_space_step(inputs, time_step, numbers, memory, slots)  # type: ignore[no-any-return]
-
-
-def gated_norm(x: Tensor, gate: Tensor, weight: Tensor | None, shape: GatedNormShape) -> Tensor:
-    """RMS norm of each group of features, with the factor `silu(gate_scale * gate)`, in float32 until the result.
-
-    x, gate: [rows, groups * width], model dtype. weight: [groups * width], or [width] if `is_shared`; None: no norm.
-    gate_first: the factor is applied before the norm.
-    Returns a new tensor like x.
-    """
-    return _mixers(x).gated_norm(x, gate, weight, shape)  # type: ignore[no-any-return]
-
-
-def convolution_chunk(
-    parts: Sequence[Tensor], scales: Sequence[float], convolution: Convolution, window: Tensor
-) -> Tensor:
-    """`convolution_step` for consecutive tokens of one text. window: [taps - 1, channels]."""
-    return torch_chunks.convolution_chunk(parts, scales, convolution, window)
-
-
-def gated_convolution_chunk(
-    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: Convolution, window: Tensor
-) -> Tensor:
-    """`gated_convolution_step` for consecutive tokens of one text. window: [taps - 1, channels]."""
-    return torch_chunks.gated_convolution_chunk(x, gate, multiplier, convolution, window)
-
-
-def gated_delta_chunks(inputs: Tensor, beta: Tensor, decay: Tensor, numbers: DeltaNumbers, memory: Tensor) -> Tensor:
-    """`gated_delta_step` for consecutive tokens of one text, in chunks. memory: [heads, key_dim, value_dim].
-
-    Source: Yang et al. 2024, arXiv:2412.06464, section 3.3.
-    """
-    return torch_chunks.gated_delta_chunks(inputs, beta, decay, numbers, memory)
-
-
-def state_space_chunks(inputs: Tensor, time_step: Tensor, numbers: SpaceNumbers, memory: Tensor) -> Tensor:
-    """`state_space_step` for consecutive tokens of one text, in chunks. memory: [heads, head_dim, state_size].
-
-    Source: Dao and Gu 2024, arXiv:2405.21060, section 6.
-    """
-    return torch_chunks.state_space_chunks(inputs, time_step, numbers, memory)

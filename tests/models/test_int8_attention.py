@@ -11,6 +11,7 @@ import torch
 from models.backends import interface as ops
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_ops
+from models.backends.linear_weights import DenseWeight, attention_dtype
 from models.layers.attention import Attention
 from models.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, SEQ2SEQ
@@ -38,7 +39,7 @@ def int8_reference(monkeypatch):
             ops,
             "packer",
             lambda dtype, device, quantization, out_dtype, memory=None: (
-                partial(ReferenceInt8Weight, out_dtype=out_dtype) if quantization else ops.DenseWeight
+                partial(ReferenceInt8Weight, out_dtype=out_dtype) if quantization else DenseWeight
             ),
         )
         yield
@@ -108,8 +109,8 @@ def test_dtypes_around_attention(tmp_path, name, way, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_attention_keeps_half_precision(dtype):
-    assert ops.attention_dtype(dtype, "int8") == ops.attention_dtype(dtype, None) == dtype
-    assert ops.attention_dtype(torch.float32, None) == torch.float32
+    assert attention_dtype(dtype, "int8") == attention_dtype(dtype, None) == dtype
+    assert attention_dtype(torch.float32, None) == torch.float32
 
 
 @pytest.mark.parametrize("reads", [torch.float32, torch.bfloat16])

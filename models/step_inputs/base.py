@@ -1,0 +1,199 @@
+"""What all step inputs share: which keys queries see, and which rows of the last layer are computed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from models.attention_metadata import AttentionMetadata, KeyBias
+from models.backends import interface as ops
+from models.backends.cpu.attention_view import CpuAttentionView
+from models.config import RopeConfig
+from models.layers.attention import Attention
+from models.layers.mixer import Mixer, Projections
+from models.layers.positions import PositionEncodings, Rotation
+
+StepKind = Literal["ragged", "paged"]
+
+
+KeysValues = tuple[Tensor, Tensor]
+"""Keys and values of tokens: [tokens, kv_heads, head_dim] each."""
+
+
+class AttentionPattern(NamedTuple):
+    """Which keys each query attends to.
+
+    causal: queries see no later keys.
+    window: number of most recent keys a query sees, or None for all.
+    cross: keys come from the encoder output.
+    output_rows_only: queries are restricted to the rows whose outputs the caller needs.
+    chunk: positions of a chunk, whose keys the queries in it see, or None for no chunks.
+    """
+
+    causal: bool = False
+    window: int | None = None
+    cross: bool = False
+    output_rows_only: bool = False
+    chunk: int | None = None
+
+
+class StepInputs(ABC):
+    """Everything a stack's attention needs for one forward pass.
+
+    Only some rows of the last layer may be needed (the last token of each sequence, or a pooled token). The last layer
+    then computes keys and values for all rows, and all later operations for the needed rows only. In a step with
+    adapters all layers compute all rows, because an adapter finds its rows by their index in the whole step. Rows that
+    are not needed are then dropped after the last layer.
+
+    encodings: position encodings of the tokens.
+    output_rows: [n], int64, rows whose outputs the caller needs, or None for all.
+    adapters: name of each sequence's adapter; empty for none.
+    layer_inputs: [tokens, layers, width], model dtype, a vector of each token for each layer; None for none.
+
+    kind: which program runs such steps, or None where they run eagerly.
+    has_int8_cache: whether keys and values are cached in int8.
+    static_inputs: program inputs that do not change between steps; `dynamic_inputs` returns the others.
+    """
+
+    kind: StepKind | None = None
+    has_int8_cache = False
+    static_inputs: tuple[Mapping[Hashable, int], ...] = ()
+
+    def __init__(
+        self,
+        encodings: PositionEncodings,
+        output_rows: Tensor | None,
+        num_layers: int,
+        adapters: Sequence[str] = (),
+    ) -> None:
+        self.rotations, self._score_bias, self.output_rows = encodings.rotations, encodings.score_bias, output_rows
+        self._query_scales = encodings.query_scales
+        self.layer_inputs: Tensor | None = None
+        self._selecting_layer = num_layers if adapters else num_layers - 1
+        if adapters:
+            self.kind = None
+        self._metadata: dict[AttentionPattern, AttentionMetadata] = {}
+
+    def select_rows(self, layer: int, x: Tensor) -> Tensor:
+        """The rows of `x` that a layer computes after its attention: the output rows in the last layer, else all rows.
+
+        layer: index of the layer, or the number of layers for the output of the stack.
+        x: [tokens, ...].
+        """
+        if self.output_rows is None or layer != self._selecting_layer:
+            return x
+        return ops.take_rows(x, self.output_rows)
+
+    def dynamic_inputs(self, patterns: Iterable[AttentionPattern]) -> dict[Hashable, int]:
+        """Program inputs of this step: addresses and numbers, by the names that `SymbolicStepInputs` uses.
+
+        patterns: the attention patterns of the program.
+        """
+        inputs: dict[Hashable, int] = {}
+        for rope, rotation in self.rotations.items():
+            positions = rotation.positions
+            inputs["cos", rope], inputs["sin", rope] = rotation.cos_table.data_ptr(), rotation.sin_table.data_ptr()
+            inputs["positions", rope] = 0 if positions is None else positions.data_ptr()
+        bias = self._bias
+        if bias is not None and bias.dim() == 3:
+            inputs |= {("bias", layer): one.data_ptr() for layer, one in enumerate(bias)}
+        elif bias is not None:
+            inputs["bias"] = bias.data_ptr()
+        inputs |= {("query scale", config): factors.data_ptr() for config, factors in self._query_scales.items()}
+        for pattern in patterns:
+            for name, value in self._metadata_of(pattern).view(CpuAttentionView).fields.items():
+                inputs[pattern, name] = value
+        if self.output_rows is not None:
+            inputs["rows"], inputs["num_rows"] = self.output_rows.data_ptr(), self.output_rows.shape[0]
+            for rope, rotation in self._output_rotations.items():
+                assert rotation.positions is not None
+                inputs["output positions", rope] = rotation.positions.data_ptr()
+        return inputs
+
+    @cached_property
+    def _output_rotations(self) -> Mapping[RopeConfig, Rotation]:
+        """The rotations of the output rows."""
+        assert self.output_rows is not None
+        return {rope: rotation.select(self.output_rows) for rope, rotation in self.rotations.items()}
+
+    @cached_property
+    def _bias(self) -> Tensor | None:
+        """The score bias in float32, contiguous."""
+        if self._score_bias is None:
+            return None
+        bias = self._score_bias.values if isinstance(self._score_bias, KeyBias) else self._score_bias
+        return bias.float().contiguous()
+
+    def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
+        """Attend within each sequence. hidden: [tokens, hidden]. Returns [n, hidden], see `select_rows`."""
+        config = attention.config
+        pattern = self._pattern(layer, causal=config.causal, window=config.window, chunk=config.chunk)
+        own: KeysValues | None = None
+        if config.key_value_layer is not None or (pattern.output_rows_only and attention.separable):
+            rotations = self._output_rotations if pattern.output_rows_only else self.rotations
+            query = attention.queries(self.select_rows(layer, hidden), rotations)
+            if config.key_value_layer is None:
+                own = attention.keys_values(hidden, self.rotations)
+        else:
+            query, key, value = attention.queries_keys_values(hidden, self.rotations)
+            query, own = self.select_rows(layer, query), (key, value)
+        if config.query_scale is not None:
+            query = ops.scale_by_row(query, self.select_rows(layer, self._query_scales[config.query_scale]))
+        metadata = self._metadata_of(pattern)
+        if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
+            metadata = metadata.with_bias(self._score_bias[layer])
+        attended = self._attend(layer, attention, query, own, metadata)
+        return attention.project_output(attended, None if attention.gate is None else self.select_rows(layer, hidden))
+
+    def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
+        """Attend to the encoder output. hidden: [n, hidden], see `select_rows`. Returns [n, hidden]."""
+        metadata = self._metadata_of(self._pattern(layer, cross=True))
+        query = attention.queries(hidden, {})
+        return attention.project_output(self._attend_source(layer, attention, query, metadata))
+
+    def mix(self, layer: int, mixer: Mixer, hidden: Tensor) -> Tensor:
+        """Run a mixer within each sequence. hidden: [tokens, hidden]. Returns [n, hidden], see `select_rows`."""
+        projections = mixer.project(hidden)
+        mixed = self.select_rows(layer, self._mix(layer, mixer, projections))
+        return mixer.finish(mixed, tuple(self.select_rows(layer, each) for each in projections))
+
+    def _pattern(
+        self,
+        layer: int,
+        causal: bool = False,
+        window: int | None = None,
+        cross: bool = False,
+        chunk: int | None = None,
+    ) -> AttentionPattern:
+        output_rows_only = self.output_rows is not None and layer == self._selecting_layer
+        return AttentionPattern(causal, window, cross, output_rows_only, chunk)
+
+    def _metadata_of(self, pattern: AttentionPattern) -> AttentionMetadata:
+        if pattern not in self._metadata:
+            self._metadata[pattern] = self._make_metadata(pattern)
+        return self._metadata[pattern]
+
+    @abstractmethod
+    def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata: ...
+
+    @abstractmethod
+    def _attend(
+        self, layer: int, attention: Attention, query: Tensor, own: KeysValues | None, metadata: AttentionMetadata
+    ) -> Tensor:
+        """Attend to the keys and values of this step and of earlier ones.
+
+        own: keys and values of this step, or None for a layer that attends to those of another layer.
+        """
+
+    @abstractmethod
+    def _attend_source(
+        self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata
+    ) -> Tensor: ...
+
+    @abstractmethod
+    def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
+        """Run each sequence between the projections of a mixer. Returns [tokens, width], model dtype."""
