@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.backends import linear_weights
-from models.backends.linear_weights import LinearPacker, LinearWeight, attention_dtype
+from models.backends.linear_weights import LinearPacker, LinearWeight
 from models.layers.attention import Attention
 from models.layers.linear import Linear, set_parameter
 from models.layers.mixer import Mixer
@@ -51,7 +51,7 @@ def pack_weights(
     Matrices that the checkpoint stores quantised, and that `has_kernel` accepts, are packed as they are.
     Returns the memory of all weights in bytes. Raises QuantizationUnavailable.
     """
-    model.attention_dtype = attention_dtype(model.dtype, quantization)
+    model.attention_dtype = linear_weights.attention_dtype(model.dtype, quantization)
     packers = []
     for out_dtype, rounding in (
         (model.dtype, quantization),

@@ -15,7 +15,7 @@ from models.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ
 from tests.models.test_cpu_attention import CPU, ROWS, SETTINGS, Case, chunked, kernels
 from tests.models.test_cpu_linear import RUNNABLE_ISAS
-from tests.parity.checkpoints import save
+from tests.parity.checkpoints import write_model
 from tests.parity.paged import Rows, one_by_one, one_shot
 from tests.parity.paged import chunked as chunked_rows
 
@@ -169,7 +169,7 @@ def _attention(kv_heads: int, dim: int) -> AttentionConfig:
 
 def texts_of(directory, name):
     architecture, config = (DECODERS | SEQ2SEQ)[name]
-    save(directory, config, architecture)
+    write_model(directory, config, architecture)
     return [text[::-1] for text in TEXTS] if name in SEQ2SEQ else None
 
 

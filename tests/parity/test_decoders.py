@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import pytest
 import torch
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
@@ -85,9 +87,15 @@ def pair(request, tmp_path_factory, device):
     return oracle, load(directory, device), directory
 
 
-@torch.inference_mode()
 def expected(oracle, texts):
     """Last hidden states and logits of each text, computed one text at a time."""
+    return _outputs(oracle, tuple(map(tuple, texts)))
+
+
+# Several tests of a case need the same outputs.
+@lru_cache(maxsize=8)
+@torch.inference_mode()
+def _outputs(oracle, texts):
     results = []
     for text in texts:
         ids = torch.tensor([text], device=oracle.device)
