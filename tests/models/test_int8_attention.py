@@ -11,7 +11,6 @@ import torch
 from models.backends import interface as ops
 from models.backends import linear_weights
 from models.backends.cpu import linear as cpu_linear
-from models.backends.cpu import operations as cpu_ops
 from models.backends.linear_weights import DenseWeight, attention_dtype
 from models.layers.attention import Attention
 from models.loader import load_model
@@ -24,10 +23,7 @@ NAMES = ["gpt2", "llama", "qwen3", "olmo2", "stablelm", "bloom", "falcon", "gemm
 """Test models. They cover all query and key norms, both score biases by distance, the one by key, and capped scores."""
 TEXTS = [[5 + 7 * place % 53 for place in range(length)] for length in (24, 13, 24, 7)]
 
-
-@pytest.fixture(autouse=True)
-def kernels():
-    assert cpu_ops.available(), "build the kernels: pip install -e ."
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import torch
 
 from models.backends import interface as ops
 from models.backends.cpu import linear as cpu_linear
-from models.backends.cpu import operations as cpu_ops
 from models.backends.cpu.lowering import lower
 from models.backends.cpu.trace import ROWS, NotTraceable, ProgramInput, Trace
 from models.loader import load_model
@@ -35,10 +34,7 @@ NOT_TRACED = {
 LOGITS_NOT_TRACED = {"gemma2"}
 """Test models with capped logits, which a program cannot compute."""
 
-
-@pytest.fixture(autouse=True)
-def kernels():
-    assert cpu_ops.available(), "build the kernels: pip install -e ."
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 def loaded(saved, name, case):
