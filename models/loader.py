@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from models.backends import interface as ops
-from models.backends.linear_weights import has_kernel
 from models.checkpoint_heads import CheckpointFiles, CheckpointHeads, read_files, read_heads
 from models.config import (
     ClassificationHead,
@@ -248,7 +247,7 @@ def _keeps_quantized(
         takes
         and attribute == "weight"
         and (_DEQUANTIZED.isdisjoint(path.split(".")) or _is_expert_apart(transformer, path))
-        and has_kernel(matrix, dtype, device)
+        and ops.has_kernel(matrix, dtype, device)
     )
 
 

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from models.backends import interface as ops
-from models.backends import linear_weights
-from models.backends.linear_weights import LinearPacker, LinearWeight
 from models.layers.attention import Attention
 from models.layers.linear import Linear, set_parameter
 from models.layers.mixer import Mixer
@@ -23,11 +21,11 @@ class CountingPacker:
     """A `LinearPacker` that counts memory. packed_bytes: memory of all weights that it has packed."""
 
     def __init__(
-        self, pack: Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight], out_dtype: torch.dtype
+        self, pack: Callable[[Tensor | QuantizedMatrix, Tensor | None], ops.LinearWeight], out_dtype: torch.dtype
     ) -> None:
         self._pack, self.out_dtype, self.packed_bytes = pack, out_dtype, 0
 
-    def __call__(self, weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
+    def __call__(self, weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> ops.LinearWeight:
         packed = self._pack(weight, bias)
         self.packed_bytes += packed.nbytes
         return packed
@@ -44,14 +42,14 @@ def pack_weights(
     quantization: `int8` rounds all linears but routers and the small projections of mixers, the output head and the
         token table that is tied to it; the others round the linears to 4 bits in groups, and the head and the table to
         int8. Other embeddings, norms and biases keep their dtype, and so do hidden states. Attention then works in
-        `attention_dtype`, except sparse and disentangled attention.
+        `ops.attention_dtype`, except sparse and disentangled attention.
     device: device that runs the model; None for the device of its parameters. They differ if the parameters are on the
         meta device, because `memory` has their contents.
     memory: keeps the packed weights, and then the parameters that stay as they are.
-    Matrices that the checkpoint stores quantised, and that `has_kernel` accepts, are packed as they are.
+    Matrices that the checkpoint stores quantised, and that `ops.has_kernel` accepts, are packed as they are.
     Returns the memory of all weights in bytes. Raises QuantizationUnavailable.
     """
-    model.attention_dtype = linear_weights.attention_dtype(model.dtype, quantization)
+    model.attention_dtype = ops.attention_dtype(model.dtype, quantization)
     packers = []
     for out_dtype, rounding in (
         (model.dtype, quantization),
@@ -61,7 +59,7 @@ def pack_weights(
         (model.dtype, None),
         (torch.float32, None),
     ):
-        pack = linear_weights.packer(model.dtype, device or model.device, rounding, out_dtype, memory)
+        pack = ops.packer(model.dtype, device or model.device, rounding, out_dtype, memory)
         if pack is not None:
             packers.append(CountingPacker(pack, out_dtype))
     if packers:
@@ -79,10 +77,10 @@ def pack_weights(
 
 def _pack(
     module: nn.Module,
-    packer: LinearPacker,
-    projection_packer: LinearPacker,
-    gate_packer: LinearPacker,
-    router_packer: LinearPacker,
+    packer: ops.LinearPacker,
+    projection_packer: ops.LinearPacker,
+    gate_packer: ops.LinearPacker,
+    router_packer: ops.LinearPacker,
 ) -> None:
     """Pack all linears below a module.
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.backends.cpu.trace import NotTraceable, SymbolicTensor
-from models.backends.linear_weights import EXPERT_PANEL, LinearPacker, PackedExperts, pack_experts
 from models.config import FeedForwardConfig, FeedForwardSumConfig, MixtureOfExpertsConfig, XieluFeedForwardConfig
 from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, parameter
@@ -76,7 +75,7 @@ class MixtureOfExperts(nn.Module):
         self.config = config
         self.router = Router(config, hidden_size)
         self.experts = nn.ModuleList(FeedForward(config.expert, hidden_size) for _ in range(config.num_experts))
-        self.packed: PackedExperts | None = None
+        self.packed: ops.PackedExperts | None = None
         self.packs_together = not config.expert.is_clipped
         self.shared: FeedForward | None = None
         self.shared_gate: Linear | None = None
@@ -102,7 +101,7 @@ class MixtureOfExperts(nn.Module):
             return total
         return total + (shared if shared_gate is None else torch.sigmoid(shared_gate) * shared)
 
-    def pack(self, packer: LinearPacker, gate_packer: LinearPacker, router_packer: LinearPacker) -> None:
+    def pack(self, packer: ops.LinearPacker, gate_packer: ops.LinearPacker, router_packer: ops.LinearPacker) -> None:
         """Replace the weights by packed ones.
 
         gate_packer: packs the gate of the shared expert. router_packer: packs the router, with float32 products.
@@ -119,7 +118,7 @@ class MixtureOfExperts(nn.Module):
             experts = [cast(FeedForward, one) for one in self.experts]
             inner = _in_panels([[one.up] if one.gate is None else [one.gate, one.up] for one in experts])
             outer = _in_panels([[one.down] for one in experts])
-            self.packed = pack_experts(packer, inner, outer, self.config)
+            self.packed = ops.pack_experts(packer, inner, outer, self.config)
             del self.experts
 
     def _mix(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
@@ -164,11 +163,11 @@ def _dense(linear: Linear) -> Tensor:
 
 
 def _in_panels(experts: Sequence[Sequence[Linear]]) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of all experts in the order of `pack_experts`: panel by panel, of each linear in turn."""
+    """Weight and bias of all experts in the order of `ops.pack_experts`: panel by panel, of each linear in turn."""
     spans = [
-        (linear, slice(first, first + EXPERT_PANEL))
+        (linear, slice(first, first + ops.EXPERT_PANEL))
         for linears in experts
-        for first in range(0, linears[0].weight.shape[0], EXPERT_PANEL)
+        for first in range(0, linears[0].weight.shape[0], ops.EXPERT_PANEL)
         for linear in linears
     ]
     weight = concatenate_rows([_padded(_dense(linear)[span]) for linear, span in spans])
@@ -180,7 +179,7 @@ def _in_panels(experts: Sequence[Sequence[Linear]]) -> tuple[Tensor, Tensor | No
 
 def _padded(part: Tensor) -> Tensor:
     """At most one panel of output features, padded with zeros to a whole one."""
-    missing = EXPERT_PANEL - part.shape[0]
+    missing = ops.EXPERT_PANEL - part.shape[0]
     return part if missing == 0 else concatenate_rows([part, part.new_zeros((missing, *part.shape[1:]))])
 
 

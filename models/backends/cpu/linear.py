@@ -34,7 +34,7 @@ PANEL = 32
 class CpuWeight(ABC):
     """Base class of the weight layouts: runs products with their epilogue, and slices output channels.
 
-    Implements `LinearWeight`.
+    Implements `LinearWeight` of the interface.
 
     shape: [out, in]. dtype: dtype of the original weight. bias: [out] or None.
     padded: number of values that one output channel takes in memory, padding included.
