@@ -102,7 +102,7 @@ from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.lora.adapters import AdapterSet
 from models.stack import Stack
 from models.state_memory import StateMemory
-from models.step_inputs.paged import PagedStepInputs
+from models.step_inputs.base import PagedStepInputs
 from models.step_inputs.ragged import RaggedStepInputs, SourceStates
 
 
