@@ -37,11 +37,6 @@ class GlinerFiles:
     head: LabelledSpansConfig
 
 
-def is_gliner(directory: Path) -> bool:
-    """Whether a directory is a GLiNER checkpoint."""
-    return not is_gguf(directory) and json_object(directory, FILE) is not None
-
-
 def read_gliner(directory: Path) -> GlinerFiles | None:
     """The configuration of a GLiNER checkpoint; None for another checkpoint. Raises ConfigError."""
     settings = None if is_gguf(directory) else json_object(directory, FILE)

@@ -1,6 +1,6 @@
 """Mark the tests of rare model families: parity, invariance, beam search and programs of these families.
 
-`make test` leaves tests with the mark `rare_family` out, and `make test-families` runs only them. CI runs both.
+`make test` leaves tests with the mark `rare_family` out, `make test-families` runs only them, and CI runs all.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from models.layers.activations import by_rows
 from models.layers.layer_input import LayerWithInput
 from models.layers.linear import Linear, parameter
 from models.layers.norms import make_norm
-from models.step_inputs import StepInputs
+from models.step_inputs.base import StepInputs
 
 _MIN_MEAN_SQUARE = 1e-5
 

@@ -22,7 +22,6 @@ from server.operations.entities import NamedEntity
 from server.operations.runtime import Runtime, ServedModel
 
 MAX_LABELS = 256
-MAX_LABEL_CHARACTERS = 256
 DEFAULT_THRESHOLD = 0.5
 DEFAULT_OVERLAP_WORDS = 64
 _WORD = re.compile(r"\w+(?:[-_]\w+)*|\S")

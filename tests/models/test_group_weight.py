@@ -15,10 +15,10 @@ from models.backends.cpu.group_weight import GroupWeight, fits
 from models.backends.torch.quantization import quantize_int4
 from models.tensor_memory import PRIVATE
 from tests.models.group_reference import reference
-from tests.models.test_cpu_linear import close, dtype, isa, kernels
+from tests.models.test_cpu_linear import close
 from weights.quantized_matrix import QuantizedMatrix
 
-__all__ = ["dtype", "isa", "kernels"]
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 def flat(columns, width, bits=4, group=32, minimum=None, is_half=True, signed=True):

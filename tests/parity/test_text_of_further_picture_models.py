@@ -10,7 +10,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from models.families import FAMILIES, family_of
-from tests.parity.checkpoints import load, random_ids, save
+from tests.parity.checkpoints import load, random_ids, save, write_model
 from tests.parity.further_decoder_cases import FURTHER_CASES
 from tests.parity.paged import Rows, chunked, greedy
 from weights.load import WeightsError
@@ -84,7 +84,7 @@ def test_text_part_of_gemma3n(name, tmp_path, device):
 
 def test_a_tensor_of_no_part_is_refused(tmp_path, device):
     architecture, config = CASES["llama4"]
-    save(tmp_path, config(), architecture)
+    write_model(tmp_path, config(), architecture)
     stored = load_file(tmp_path / "model.safetensors")
     save_file(stored | {"stranger.weight": torch.ones(3)}, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(WeightsError, match=r"unexpected \(stranger\.weight\)"):

@@ -27,7 +27,7 @@ int64_t amd_family() {
     return 0;
 }
 
-// A table of kernels and the processors that run it.
+// A table of kernels and the processors that run it. Null kernels: see isa.h.
 struct Isa {
     const char* name;
     const Kernels* kernels;
@@ -64,15 +64,29 @@ const Isa isas[] = {
 #endif
 };
 
-const Kernels& best() {
-    const Kernels* found = nullptr;
+// The kernels of an instruction set. Those that its table lacks are from the table before it.
+Kernels kernels_of(const Isa& chosen) {
+    Kernels found{};
     for (const Isa& one : isas) {
-        if (one.runs()) found = one.kernels;
+        const Kernels& own = *one.kernels;
+#define X(name, ...) found.name = own.name == nullptr ? found.name : own.name;
+        TRIPTYCH_OPERATIONS(X)
+#undef X
+        found.pack_panels = own.pack_panels == nullptr ? found.pack_panels : own.pack_panels;
+        if (&one == &chosen) break;
+    }
+    return found;
+}
+
+const Isa& best() {
+    const Isa* found = nullptr;
+    for (const Isa& one : isas) {
+        if (one.runs()) found = &one;
     }
     return *found;
 }
 
-Kernels kernels = best();
+Kernels kernels = kernels_of(best());
 
 #include "operations.h"
 #include "program.h"
@@ -130,7 +144,7 @@ EXPORT void triptych_copy_blocks(char* const* caches, const int64_t* slot_bytes,
 EXPORT int32_t triptych_choose_isa(const char* name) {
     for (const Isa& one : isas) {
         if (std::strcmp(one.name, name) == 0 && one.runs()) {
-            kernels = *one.kernels;
+            kernels = kernels_of(one);
             return 1;
         }
     }
