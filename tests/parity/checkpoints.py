@@ -15,7 +15,13 @@ transformers.utils.logging.disable_progress_bar()
 
 
 def save(directory: Path, config, architecture: str, seed: int = 0, std: float = 0.2, change=None):
-    """Save a random model, and return the model that transformers loads from the saved files.
+    """As `write`. Returns the model that transformers loads from the files."""
+    write(directory, config, architecture, seed, std, change)
+    return getattr(transformers, architecture).from_pretrained(directory, attn_implementation="eager").eval()
+
+
+def write(directory: Path, config, architecture: str, seed: int = 0, std: float = 0.2, change=None) -> None:
+    """Write a random checkpoint.
 
     The weights have a large spread, so that logits differ clearly. Biases and norms are random too, so that a missing
     or swapped tensor changes the result.
@@ -42,7 +48,6 @@ def save(directory: Path, config, architecture: str, seed: int = 0, std: float =
         if change is not None:
             change(model)
     model.save_pretrained(directory)
-    return cls.from_pretrained(directory, attn_implementation="eager").eval()
 
 
 def edit_config(directory: Path, **changes) -> None:
