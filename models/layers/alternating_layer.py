@@ -56,7 +56,7 @@ def _with_magnitude_of(x: Tensor, other: Tensor) -> Tensor:
 
 
 class AlternatingLayer(LayerWithInput):
-    """A layer that predicts all streams, computes the active one, and corrects all by the difference.
+    """A layer that predicts all streams, computes the active one, and corrects all by the error of its prediction.
 
     router: [streams, hidden], weight of the router, which weighs predictions and corrections.
     prediction: [streams * streams, streams]. correction: [streams, streams]. None of the three is ever quantised.
