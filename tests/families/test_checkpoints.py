@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from models.families import FAMILIES
 from models.families.shared.refused import REFUSED
 from tests import warm_processes
 from tests.audio.wavs import wav
-from tests.e2e.conftest import RunningServer, serving
+from tests.e2e.conftest import COMMAND, REPOSITORY, RunningServer, serving
 from tests.families import checkpoints
 from tests.parity.speech import recording
+from tests.waiting import HANG_SECONDS
 
 pytestmark = pytest.mark.rare_family
 SMALL = ("--device", "cpu", "--dtype", "float32", "--threads", "1")
@@ -95,6 +97,13 @@ def test_check_describes_the_checkpoint(name: str, directory_of: Callable[[str],
         assert table["family"] == f"{FAMILIES[name].name} ({checkpoints.architecture_of(directory)})"
 
 
+def test_check_in_a_new_interpreter(directory_of: Callable[[str], Path]) -> None:
+    """The other runs of `check` are forks of one process that has imported everything."""
+    command = [*COMMAND, "check", str(directory_of("qwen3_5_text"))]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=HANG_SECONDS)
+    assert (done.returncode, done.stderr) == (0, "") and "qwen3_5 (Qwen3_5ForCausalLM)" in done.stdout
+
+
 @pytest.fixture(scope="module")
 def server(directory_of: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """One server with the checkpoints of all model types."""
@@ -126,8 +135,15 @@ def _problem(server: RunningServer, name: str, task: str) -> str | None:
 
 @pytest.mark.parametrize("model_type", sorted(REFUSED))
 def test_a_refused_family_gives_its_reason_in_one_line(model_type: str, tmp_path: Path) -> None:
-    """The reason comes before any problem of the tokenizer, which such families often have of their own kind."""
+    """The reason precedes problems of the tokenizer, which such families often have of a kind of their own."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "architectures": ["AnyModel"]}))
     done = warm_processes.run("check", str(tmp_path))
     line = f"triptych: model 'model': 'model_type': {model_type!r} is not supported: {REFUSED[model_type]}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
+
+
+def test_serve_refuses_a_family_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "xlnet", "architectures": ["AnyModel"]}))
+    done = warm_processes.run("serve", f"it={tmp_path}", "--port", "0", "--log-level", "error")
+    line = f"triptych: model 'it': 'model_type': 'xlnet' is not supported: {REFUSED['xlnet']}\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
