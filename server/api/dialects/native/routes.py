@@ -73,7 +73,8 @@ def _ranked_labels(
 
 
 def _weights(vector: SparseVector) -> Iterator[dict[str, Any]]:
-    return ({"index": index, "value": weight} for index, weight in zip(vector.indices, vector.weights, strict=True))
+    pairs = zip(vector.indices, vector.weights.tolist(), strict=True)
+    return ({"index": index, "value": weight} for index, weight in pairs)
 
 
 def _chunk(chunk: ChunkVector) -> dict[str, Any]:
