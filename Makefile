@@ -17,7 +17,7 @@ PEERS := .venv-bench
 CLIENTS := .venv-clients
 RAY := $(VENV)/.ray
 WHEEL := $(VENV)/.wheel
-RARE := tests/parity tests/invariance tests/engine tests/models
+RARE := tests/families tests/parity tests/invariance tests/engine tests/models
 
 .DEFAULT_GOAL := help
 .PHONY: help serve objects test test-all test-families test-ray test-wheel test-page test-clients test-heavy-clients clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-cuda chaos soak fuzz clean
@@ -67,7 +67,7 @@ serve: $(RUNTIME)  ## Install if needed, then serve the demo models (PORT=8000, 
 test: $(DEV)  ## Run the tests, except those of rare model families, of the page and of the client packages
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not rare_family and not ray" --ignore=tests/page --ignore=tests/clients --ignore=tests/wheel $(ARGS)
 
-test-families: $(DEV)  ## Run the tests of rare model families: parity, invariance, programs
+test-families: $(DEV)  ## Run the tests of rare model families, and `triptych check` on a checkpoint of every model type
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m rare_family $(RARE) $(ARGS)
 
 test-page: $(DEV)  ## Run the tests of the playground page (needs Chromium)

@@ -1,5 +1,7 @@
 """Mark the tests of rare model families: parity, invariance, beam search and programs of these families.
 
+The tests of `tests/families` mark themselves.
+
 `make test` leaves tests with the mark `rare_family` out, `make test-families` runs only them, and CI runs all.
 """
 

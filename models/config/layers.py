@@ -229,7 +229,7 @@ class ConvolutionLayerConfig(LayerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerInputConfig(LayerConfig):
-    """A layer that adds its own vector for each token, and scales its result (Gemma Team 2025, Gemma 3n and Gemma 4).
+    """A layer that adds a vector of each token for this layer, and scales the sum (Gemma 3n and Gemma 4, 2025).
 
     Its result is `y = scale * (x + norm(project(act(gate(x)) * input)))`, where x is the result of the other sublayers
     and `input` is the layer's part of `PerLayerEmbeddingConfig`.
@@ -253,14 +253,14 @@ class LayerInputConfig(LayerConfig):
 class AlternatingLayerConfig(LayerInputConfig):
     """A layer of a stack with several streams of hidden states (Baykal et al. 2023, arXiv:2301.13310; Gemma 3n).
 
-    The layer predicts all streams, computes the active one, and corrects all by the difference. A low-rank projection
-    of attention's input is added to that input. This sum and the result of attention are added and divided by the root
-    of two. The vector per token is added to all streams but the first.
+    The layer predicts all streams, computes the active one, and corrects all by the error of its prediction. The input
+    of attention plus a low-rank projection of it is added to the result of attention, and the sum is divided by the
+    square root of two. The vector of the token is added to all streams but the first.
 
     streams: number of streams. active: number of the stream that the layer computes.
     rank: rank of the projection. router_norm: norm of the router's input and of the projection.
-    scales_correction: whether the active stream is multiplied by a learned vector before the vector of the token is
-        applied to it.
+    scales_correction: whether the corrected active stream is scaled, by a learned factor for each of its features,
+        before the vector of the token is computed from it.
     """
 
     streams: int

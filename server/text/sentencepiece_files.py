@@ -18,6 +18,7 @@ from server.text.protobuf import protobuf_fields
 from server.text.templates import require_tokens, set_bert_template, set_configured_template, set_template
 from server.text.tokenizer import TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
+from server.text.vocabulary_files import refuse_other_kinds
 
 _BPE, _CONTROL, _USER_DEFINED = 2, 3, 4
 _SPACE = "▁"
@@ -94,12 +95,8 @@ def build_sentencepiece(content: bytes, file: str, files: TokenizerFiles) -> Lib
     file: name of the model file; it decides, with the kind of the tokenizer, which pieces and templates are added.
     Raises TokenizerError for a combination that is not supported and for a model without the family's special tokens.
     """
-    build = _BUILDERS.get((file, files.kind))
-    if build is None:
-        known = ", ".join(kind for name, kind in _BUILDERS if name == file)
-        kind = files.kind or "an unknown kind of tokenizer"
-        raise TokenizerError(f"{file} without tokenizer.json is supported for {known}, but not for {kind}")
-    return build(SentencePieceModel.read(content, file), files)
+    refuse_other_kinds(file, [kind for name, kind in _BUILDERS if name == file], files)
+    return _BUILDERS[file, files.kind](SentencePieceModel.read(content, file), files)
 
 
 def _llama(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:

@@ -74,11 +74,7 @@ def test_text_part_of_gemma3n(name, tmp_path, device):
     """Its vision part needs another library. The text part is saved alone, under its names in a whole checkpoint."""
     config = _text(name)
     oracle = save(tmp_path, config, "Gemma3nForCausalLM").to(device)
-    stored = load_file(tmp_path / "model.safetensors")
-    renamed = {one.replace("model.", "model.language_model.", 1): tensor for one, tensor in stored.items()}
-    others = {f"model.{part}.weight": torch.ones(3) for part in ("vision_tower.stem", "embed_audio.norm")}
-    save_file(renamed | others, tmp_path / "model.safetensors", {"format": "pt"})
-    _as_picture_model(tmp_path, config)
+    as_gemma3n(tmp_path, config)
     _compare(oracle, load(tmp_path, device).transformer, device)
 
 
@@ -101,7 +97,12 @@ def _multimodal(kind):
     return next(name for name in FAMILIES[kind].architectures if name.endswith("ForConditionalGeneration"))
 
 
-def _as_picture_model(directory, config):
+def as_gemma3n(directory, config):
+    """Rename a saved text part to that of a Gemma 3n with pictures, whose vision part is a model of another library."""
+    stored = load_file(directory / "model.safetensors")
+    renamed = {one.replace("model.", "model.language_model.", 1): tensor for one, tensor in stored.items()}
+    others = {f"model.{part}.weight": torch.ones(3) for part in ("vision_tower.stem", "embed_audio.norm")}
+    save_file(renamed | others, directory / "model.safetensors", {"format": "pt"})
     settings = {
         "model_type": "gemma3n",
         "architectures": ["Gemma3nForConditionalGeneration"],

@@ -56,8 +56,8 @@ def gated_delta_decoder(
 
 
 def _kinds(fields: Fields, layers: int) -> list[str]:
-    every = fields.integer("full_attention_interval", 4)
-    default = ["linear_attention" if (index + 1) % every else "full_attention" for index in range(layers)]
+    interval = fields.integer("full_attention_interval", 4)
+    default = ["linear_attention" if (index + 1) % interval else "full_attention" for index in range(layers)]
     return layer_types(fields, ("linear_attention", "full_attention"), default, layers)
 
 

@@ -163,11 +163,11 @@ def _attentions(
 def _rope(text: Mapping[str, Any], head_dim: int, is_full: bool) -> RopeConfig:
     """Rotary positions of one layer type."""
     kind, theta = ("full_attention", 1000000.0) if is_full else ("sliding_attention", 10000.0)
-    given = text.get("rope_parameters")
+    stated = text.get("rope_parameters")
     settings = {
         **text,
         "rope_scaling": None,
-        "rope_parameters": {"full_attention": _FULL_ROPE} if given is None else given,
+        "rope_parameters": {"full_attention": _FULL_ROPE} if stated is None else stated,
     }
     return rope_config(Fields(with_rope_of(settings, kind, theta)), head_dim)
 
