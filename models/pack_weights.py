@@ -39,13 +39,13 @@ def pack_weights(
 ) -> int:
     """Pack all linears of a model in place. Projections with the same input are merged into one product.
 
-    quantization: `int8` rounds all linears but routers and the small projections of mixers, the output head and the
-        token table that is tied to it; the others round the linears to 4 bits in groups, and the head and the table to
-        int8. Other embeddings, norms and biases keep their dtype, and so do hidden states. Attention then works in
-        `ops.attention_dtype`, except sparse and disentangled attention.
+    quantization: `int8` rounds linears, the output head, and the token table that is tied to it. The other values round
+        linears to 4 bits in groups, and head and table to int8. Routers, small projections of mixers, other
+        embeddings, norms, biases and hidden states keep their dtype. Attention then works in `ops.attention_dtype`,
+        except sparse and disentangled attention.
     device: device that runs the model; None for the device of its parameters. They differ if the parameters are on the
         meta device, because `memory` has their contents.
-    memory: keeps the packed weights, and then the parameters that stay as they are.
+    memory: keeps the packed weights, and then the parameters that are not packed.
     Matrices that the checkpoint stores quantised, and that `ops.has_kernel` accepts, are packed as they are.
     Returns the memory of all weights in bytes. Raises QuantizationUnavailable.
     """

@@ -61,7 +61,7 @@ class MixtureOfExperts(nn.Module):
 
     router, shared_gate: never quantised. They are small, and rounding would change which experts a token uses.
     experts: one feed-forward per expert, deleted once they are packed together.
-    packed: all experts in a kernel's layout; None while they are apart.
+    packed: all experts in a kernel's layout; None while they are not packed together.
     packs_together: whether `pack` packs all experts together. The kernels cannot clip gates: such experts are packed,
         and computed, one by one.
     forward: [tokens, hidden] -> [tokens, hidden], model dtype.
@@ -122,7 +122,7 @@ class MixtureOfExperts(nn.Module):
             del self.experts
 
     def _mix(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
-        """`PackedExperts.mix` with experts that are apart, and compute one after another."""
+        """`PackedExperts.mix` with experts that are not packed together, and compute one after another."""
         if isinstance(x, SymbolicTensor):
             raise NotTraceable("experts that are apart")
         by_expert = experts.flatten().argsort(stable=True)

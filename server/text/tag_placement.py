@@ -20,7 +20,7 @@ from server.word_bounds import UNSPACED
 MIN_MASS = 0.25
 """Smallest share of a single word's attention for which an element is placed around that word."""
 _MIN_ATTENTION = 0.05
-"""Least attention of a unit on words of the source. With less, nearly all is on special tokens and tells nothing."""
+"""Smallest attention of a unit on words of the source. Otherwise nearly all of it is on special tokens."""
 _UNIT = re.compile(r"\w+|[^\w\s]")
 
 Span = tuple[int, int]

@@ -1,4 +1,5 @@
-"""Reference of products with weights in groups: float64 arithmetic on dequantised weights and rounded activations."""
+"""Reference of products with group-wise quantised weights: float64 arithmetic on dequantised weights and rounded
+activations."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def reference(matrix: QuantizedMatrix, bias: Tensor | None) -> Callable[[Tensor]
 
 
 class ReferenceInt4Weight:
-    """Reference of the weights of `--quantize int4`. Implements `LinearWeight` but for slices and rows."""
+    """Reference of the weights of `--quantize int4`. Implements `LinearWeight` except slices and rows."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._product = reference(quantize_int4(weight), bias)
