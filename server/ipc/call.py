@@ -52,6 +52,8 @@ class SequenceClient(Protocol):
 
     def next_id(self) -> int: ...
 
+    def is_sent(self, request_id: int) -> bool: ...
+
     def withdraw(self, call: Call) -> None: ...
 
     def abort(self, request_id: int) -> None: ...
@@ -210,8 +212,9 @@ class Call:
         self._abort(self._ids[index])
 
     def abandon(self, index: int) -> None:
-        """End one sequence whose result is not needed any more. Nothing happens if it has ended."""
-        self._abort(self._ids[index])
+        """End one sequence whose result is not needed any more. One that was not sent yet runs to its end."""
+        if self._client.is_sent(self._ids[index]):
+            self._abort(self._ids[index])
 
     def leave(self) -> None:
         """The client has disconnected: abort all sequences and make the reader raise ClientGone."""

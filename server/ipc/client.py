@@ -168,6 +168,10 @@ class EngineClient:
         """Forget the parts of a call that were not sent."""
         self._unsent.pop(call, None)
 
+    def is_sent(self, request_id: int) -> bool:
+        """Whether a sequence was sent and has not ended."""
+        return request_id in self._sequences
+
     def abort(self, request_id: int) -> None:
         """Tell the worker to drop a sequence. Events that arrive afterwards are ignored."""
         sequence = self._sequences.pop(request_id, None)

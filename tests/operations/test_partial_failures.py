@@ -91,3 +91,23 @@ async def test_rows_that_share_log_probabilities_fail_together(bench: Bench, htt
     assert not posted.done()
     bench.output(failed=[Failed(request_id, "engine_error", "broken") for request_id in ids[:2]])
     assert (await posted).status_code == 500
+
+
+async def test_a_failure_in_a_request_that_is_sent_in_parts(bench: Bench, http: httpx.AsyncClient) -> None:
+    """Sentences of the failed text that were not sent yet are sent and ignored. The other text is translated."""
+    bench.become_ready()
+    body = {"model": "translator", "inputs": ["A.\n" * 600, "Bc."]}
+    posted = asyncio.create_task(http.post("/translate", json=body))
+    parts = rows = 0
+    while not posted.done():
+        await asyncio.sleep(0)
+        messages = [one for one in bench.sent if isinstance(one, Generate)]
+        bench.sent.clear()
+        for message in messages:
+            ids = [row.request_id for row in message.rows]
+            failed = [] if parts else [Failed(ids.pop(0), "engine_error", "broken")]
+            bench.output(failed=failed, finished=[finished(request_id, 100) for request_id in ids])
+            parts, rows = parts + 1, rows + len(message.rows)
+    first, second = (await posted).json()["translations"]
+    assert parts > 1 and rows == 601
+    assert (first["finish_reason"], second["finish_reason"], second["text"]) == ("error", "stop", "a")
