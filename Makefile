@@ -8,17 +8,19 @@ MINUTES ?= 10
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
+TORCH := $(VENV)/.torch
 RUNTIME := $(VENV)/.runtime
-DEV := $(VENV)/.dev
+PACKAGES := $(VENV)/.packages
+DEV := $(PACKAGES) $(RUNTIME)
 FUZZ := $(VENV)/.fuzz
 PEERS := .venv-bench
 CLIENTS := .venv-clients
 RAY := $(VENV)/.ray
 WHEEL := $(VENV)/.wheel
-RARE := tests/parity tests/invariance tests/engine tests/models
+RARE := tests/families tests/parity tests/invariance tests/engine tests/models
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-families test-ray test-wheel test-page test-clients test-heavy-clients clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-cuda chaos soak fuzz clean
+.PHONY: help serve objects test test-all test-families test-ray test-wheel test-page test-clients test-heavy-clients clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-cuda chaos soak fuzz clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,28 +31,35 @@ $(BIN)/python:
 	@echo "1/3 creating the environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# torch first and pinned: any looser requirement would choose its own, much larger build. pip hides the output of builds, so
-# setup.py writes its progress to the standard error of this recipe.
-$(RUNTIME): $(BIN)/python pyproject.toml setup.py constraints.txt $(wildcard models/backends/cpu/kernels/*)
+# torch first and pinned: any looser requirement would choose its own, much larger build.
+$(TORCH): $(BIN)/python constraints.txt
 	@echo "2/3 installing torch (a download of some 200 MB)"
 	@$(PIP) install -c constraints.txt "$$(grep '^torch==' constraints.txt)"
+	@touch $@
+
+# pip hides the output of builds, so the compilation writes its progress to the standard error of this recipe.
+$(RUNTIME): $(TORCH) pyproject.toml setup.py models/backends/cpu/compile_kernels.py $(wildcard models/backends/cpu/kernels/*)
 	@echo "3/3 installing the other packages, and compiling the kernels (a minute or two)"
 	@KERNELS_PROGRESS=/proc/$$$$/fd/2 $(PIP) install -c constraints.txt -e '.[audio,detect]'
 	@touch $@
 
-# Their names only: installing the package with its extra would compile the kernels once more.
-define DEV_REQUIREMENTS
+# Their names only: installing the package with its extras would compile the kernels, which the checks do not need.
+define REQUIREMENTS
 import tomllib
 with open("pyproject.toml", "rb") as file:
-    extras = tomllib.load(file)["project"]["optional-dependencies"]
-print(*extras["dev"], *extras["clients"], sep="\n")
+    project = tomllib.load(file)["project"]
+extras = project["optional-dependencies"]
+print(*project["dependencies"], *(one for name in ("audio", "detect", "dev", "clients") for one in extras[name]), sep="\n")
 endef
-export DEV_REQUIREMENTS
+export REQUIREMENTS
 
-$(DEV): $(RUNTIME)
+$(PACKAGES): $(TORCH) pyproject.toml
 	@echo "installing what tests and checks need"
-	@$(BIN)/python -c "$$DEV_REQUIREMENTS" | $(PIP) -q install -c constraints.txt -r /dev/stdin
+	@$(BIN)/python -c "$$REQUIREMENTS" | $(PIP) -q install -c constraints.txt -r /dev/stdin
 	@touch $@
+
+objects:  ## Compile the kernels without installing anything; the installation then finds them
+	@KERNELS_PROGRESS=/proc/$$$$/fd/2 $(PYTHON) models/backends/cpu/compile_kernels.py
 
 serve: $(RUNTIME)  ## Install if needed, then serve the demo models (PORT=8000, ARGS="name=/path ...")
 	@$(BIN)/triptych serve --host $(HOST) --port $(PORT) $(ARGS)
@@ -58,7 +67,7 @@ serve: $(RUNTIME)  ## Install if needed, then serve the demo models (PORT=8000, 
 test: $(DEV)  ## Run the tests, except those of rare model families, of the page and of the client packages
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not rare_family and not ray" --ignore=tests/page --ignore=tests/clients --ignore=tests/wheel $(ARGS)
 
-test-families: $(DEV)  ## Run the tests of rare model families: parity, invariance, programs
+test-families: $(DEV)  ## Run the tests of rare model families, and `triptych check` on a checkpoint of every model type
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m rare_family $(RARE) $(ARGS)
 
 test-page: $(DEV)  ## Run the tests of the playground page (needs Chromium)
@@ -66,6 +75,9 @@ test-page: $(DEV)  ## Run the tests of the playground page (needs Chromium)
 
 test-clients: $(DEV)  ## Run the tests with the client packages
 	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/clients --ignore=tests/clients/heavy $(ARGS)
+
+test-all: $(DEV)  ## Run the tests of `test`, `test-families`, `test-page` and `test-clients` in one session
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not ray" --ignore=tests/clients/heavy --ignore=tests/wheel $(ARGS)
 
 $(RAY): $(DEV)
 	@echo "installing Ray Serve"
@@ -120,20 +132,20 @@ fuzz: $(FUZZ)  ## Fuzz the parsers and every route for MINUTES=10; failing input
 soak: $(DEV)  ## Send 100,000 mixed requests and watch the memory; a stopped run goes on
 	@$(BIN)/python -m tests.chaos.soak $(ARGS)
 
-check: $(DEV)  ## Lint, types, import contracts
+check: $(PACKAGES)  ## Lint, types, import contracts
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync check-types check-imports check-style
 
-check-types: $(DEV)
+check-types: $(PACKAGES)
 	@$(BIN)/mypy
 
-check-imports: $(DEV)
+check-imports: $(PACKAGES)
 	@$(BIN)/lint-imports --no-cache
 
-check-style: $(DEV)
+check-style: $(PACKAGES)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-format: $(DEV)  ## Format the code
+format: $(PACKAGES)  ## Format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 

@@ -1,4 +1,4 @@
-"""Measure what an int8 KV cache loses on the demo models: `python -m benchmarks.cache_quality`.
+"""Measure the loss of quality by an int8 KV cache on the demo models: `python -m benchmarks.cache_quality`.
 
 Prints JSON: for each precision of the weights and each dtype of the cache, the perplexity of held-out stories and the
 share of held-out sentences that are translated exactly.

@@ -51,7 +51,7 @@ class Clock:
             return logits
 
         def select(*call: Any) -> Any:
-            # The selection of tokens may compute logits; that time counts for the output head only.
+            # The selection of tokens may compute logits; this time is added to that of the output head only.
             before = self.seconds["output head"]
             tokens = self._timed("selection", *call)
             self.seconds["selection"] -= self.seconds["output head"] - before
@@ -63,7 +63,7 @@ class Clock:
             yield
 
     def head_floor(self, item_bytes: float, bandwidth: float, operations: float) -> float:
-        """Least time, in seconds, that the machine needs for the products of the output heads."""
+        """Shortest time, in seconds, that the machine needs for the products of the output heads."""
         return sum(max(size * item_bytes / bandwidth, 2 * rows * size / operations) for size, rows in self._heads)
 
     def _patch(self, stack: ExitStack, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:

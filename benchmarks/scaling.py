@@ -37,7 +37,7 @@ class Load:
     """Requests of one kind.
 
     model: the model. in_flight: number of concurrent requests. requests: number of requests of a round.
-    body: route and JSON body of a request by its number. unit, units: what a request counts as, and how many of it.
+    body: route and JSON body of a request by its number. unit, units: unit of the throughput, and units per request.
     """
 
     name: str

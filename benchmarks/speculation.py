@@ -1,4 +1,4 @@
-"""Measure what n-gram drafts bring: `python -m benchmarks.speculation --checkpoint DIR`.
+"""Measure the speedup by n-gram drafts: `python -m benchmarks.speculation --checkpoint DIR`.
 
 The model computes every step, and then the text is forced to follow a given answer: random weights decode real texts.
 Some answers repeat their prompt (a summary, an edited tale, edited code), the others do not. Each text is decoded with
@@ -46,7 +46,7 @@ def texts(kind: str, tokenizer: Tokenizer, vocab_size: int, seed: int) -> tuple[
     chooser = random.Random(seed)
     tales = [story(chooser) for _ in range(4)]
     if kind == "summary":
-        # Every third sentence of the tales.
+        # The summary is every third sentence of the tales.
         sentences = [sentence for tale in tales for sentence in tale.split(". ")]
         prompt, answer = " ".join(tales), ". ".join(sentences[seed % 3 :: 3])
     elif kind == "edit":

@@ -36,7 +36,7 @@ class Client:
 CLIENTS = (
     Client(
         "openai",
-        ("test_openai", "test_openai_responses", "test_openai_tools"),
+        ("test_openai", "test_openai_errors", "test_openai_audio", "test_openai_responses", "test_openai_tools"),
         "completions, chat, structured output, tools, responses, embeddings, models; streaming; every error class",
         "examples/openai_chat.py",
     ),

@@ -21,7 +21,8 @@ from models.batch import EncoderBatch
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
 from models.layers.positions import PositionEncodings
-from models.step_inputs import AttentionPattern, RaggedStepInputs
+from models.step_inputs.base import AttentionPattern
+from models.step_inputs.ragged import RaggedStepInputs
 
 
 class AlignmentStepInputs(RaggedStepInputs):

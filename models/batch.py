@@ -108,8 +108,8 @@ class DecoderBatch:
     output_lens: for each row, how many of its last tokens have their hidden states computed; None for all tokens.
     state_sources, state_slots: for a model with mixers, the slots of the state memory that each row reads before its
         first token and writes after its last one; `ZERO_STATE` as source for a row that begins its text. Rows run in
-        their order: a row may read what an earlier one writes, and no row writes what another row reads, unless it is
-        that row itself or follows it. Empty for other models.
+            their order, so a row may read a state that an earlier row has written. No row overwrites a state that a
+                later row still needs. Empty for other models.
     chunked_rows: for a model with mixers, whether each row consists of prompt tokens, which run in chunks; its first
         token is then at a multiple of `CHUNK_TOKENS`. Other rows consist of generated tokens, which run stepwise.
     """

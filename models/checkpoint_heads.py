@@ -1,4 +1,4 @@
-"""Which heads a checkpoint has beside that of its architecture, by its files. Imports no torch."""
+"""Which heads a checkpoint has besides that of its architecture, by its files. Imports no torch."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class CheckpointHeads:
     sentence: the vector of a text.
     late_interaction: a vector for each token.
     weights_width: width of the hidden states from which a weight of each token is computed.
-    spans: entities whose labels stand in the request.
+    spans: entities whose labels are in the request.
     vocabulary: weights of vocabulary entries, by settings of the checkpoint.
     answer: tokens whose logits are the score of a language model.
     answers: the score of a language model is computed from the logits of tokens.
     tasks: tasks of the checkpoint; None for those of its architecture.
-    more_tasks: tasks beside those of its architecture.
+    more_tasks: tasks besides those of its architecture.
     """
 
     sentence: SentenceConfig
@@ -68,7 +68,7 @@ class CheckpointHeads:
 
 @dataclass(frozen=True)
 class CheckpointFiles:
-    """A checkpoint's files, read as far as the choice of its family and architecture.
+    """The files of a checkpoint that determine its family and architecture.
 
     hf: `config.json`; of a GLiNER checkpoint, the configuration of its encoder.
     architecture: class of the body and the head that are built. name: class that the files name.

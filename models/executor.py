@@ -19,7 +19,8 @@ from models.backends.cpu.sampling import logits_top_k
 from models.backends.cpu.trace import NotTraceable, ProgramInput, SymbolicTensor, Trace
 from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.stack import Stack
-from models.step_inputs import AttentionPattern, StepInputs, StepKind, SymbolicStepInputs
+from models.step_inputs.base import AttentionPattern, StepInputs, StepKind
+from models.step_inputs.symbolic import SymbolicStepInputs
 
 MAX_LOGITS_ROWS = 64
 """Number of rows for whose logits memory is kept between steps. Allocating it at each step would take as long as the

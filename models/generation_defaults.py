@@ -21,7 +21,7 @@ class GenerationDefaults:
     end_token_ids: each of them ends a text.
     decoder_start_token_ids: first tokens of the decoder of an encoder-decoder.
     begin_suppress_token_ids: never chosen as the first new token.
-    max_new_tokens, min_new_tokens: numbers of new tokens; start tokens do not count.
+    max_new_tokens, min_new_tokens: numbers of new tokens, start tokens excluded.
     The other fields have the names and meanings of transformers' `GenerationConfig`.
     """
 

@@ -81,7 +81,7 @@ def gguf_rules(model: ModelConfig, hf: Mapping[str, Any]) -> Sequence[Rule]:
 
 
 def _minus_one(tensors: Sequence[Any]) -> Sequence[Any]:
-    """Gemma's norms multiply by one plus their weights; GGUF files have the sum."""
+    """Subtract one: Gemma's norms multiply by one plus their weights, and GGUF files have the sum."""
     return [tensor - 1 for tensor in tensors]
 
 
@@ -143,5 +143,5 @@ def _unstack(experts: int) -> LayoutChange:
 
 
 def _as_row(tensors: Sequence[Any]) -> Sequence[Any]:
-    """GGUF drops the first dimension of a matrix with one row."""
+    """Reshape to a matrix: GGUF drops the first dimension of a matrix with one row."""
     return [tensor.unflatten(0, (1, -1)) if len(tensor.shape) == 1 else tensor for tensor in tensors]

@@ -26,7 +26,7 @@ _UNSUPPORTED: Mapping[str, str] = {
     "post_fusion_schema": "attention between words and labels after the encoder",
     "span_encoder_config": "a second encoder for the words",
 }
-"""Settings that change the computation, with what they ask for."""
+"""Settings that are not supported, with the feature that each one turns on."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,6 @@ class GlinerFiles:
 
     encoder: Mapping[str, Any]
     head: LabelledSpansConfig
-
-
-def is_gliner(directory: Path) -> bool:
-    """Whether a directory is a GLiNER checkpoint."""
-    return not is_gguf(directory) and json_object(directory, FILE) is not None
 
 
 def read_gliner(directory: Path) -> GlinerFiles | None:

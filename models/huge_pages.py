@@ -1,7 +1,8 @@
 """Memory in pages of 2 MiB for weights, which products read from end to end.
 
 With pages of 4 KiB, a processor spends more time on looking up addresses than on reading, above all in a virtual
-machine. Everything here is advice to the kernel of the operating system: where it has no such pages, small ones serve.
+machine. Everything here is advice to the kernel of the operating system: where it has no such pages, small ones are
+used.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 Three layouts are read:
 
 - ColBERT as its authors publish it: architecture `HF_ColBERT`, settings in `artifact.metadata`, the matrix
-  `linear.weight` beside the encoder (Khattab and Zaharia 2020, https://github.com/stanford-futuredata/ColBERT).
+  `linear.weight` among the weights of the encoder (Khattab and Zaharia 2020,
+  https://github.com/stanford-futuredata/ColBERT).
 - sentence-transformers `MultiVectorEncoder`, and PyLate `ColBERT`, whose markers are in
   `config_sentence_transformers.json` (https://sbert.net, https://github.com/lightonai/pylate).
-- BGE-M3: `colbert_linear.pt` beside the files of a sentence embedding model (Chen et al. 2024, arXiv:2402.03216).
+- BGE-M3: `colbert_linear.pt` and the files of a sentence embedding model (Chen et al. 2024, arXiv:2402.03216).
 """
 
 from __future__ import annotations

@@ -36,11 +36,11 @@ class WeightPacker:
 
     dtype: dtype of the model.
     device: device that runs the model. Its parameters may be on the meta device, because `memory` has their contents.
-    quantization: `int8` rounds all linears but routers and the small projections of mixers, the output head and the
-        token table that is tied to it; the others round the linears to 4 bits in groups, and the head and the table to
-        int8. Other embeddings, norms and biases keep their dtype, and so do hidden states. Attention then works in
-        `ops.attention_dtype`, except sparse and disentangled attention.
-    memory: keeps the packed weights, and then the parameters that stay as they are.
+    quantization: `int8` rounds linears, the output head, and the token table that is tied to it. The other values round
+        linears to 4 bits in groups, and head and table to int8. Routers, small projections of mixers, other
+        embeddings, norms, biases and hidden states keep their dtype. Attention then works in `ops.attention_dtype`,
+        except sparse and disentangled attention.
+    memory: keeps the packed weights, and then the parameters that are not packed.
     Matrices that the checkpoint stores quantised, and that `ops.has_kernel` accepts, are packed as they are.
     Raises QuantizationUnavailable.
     """

@@ -1,4 +1,4 @@
-"""What a sentence-transformers checkpoint makes of a text: reads `modules.json` and the files it names.
+"""The output of a sentence-transformers checkpoint for a text: reads `modules.json` and the files it names.
 
 One vector, the weights of vocabulary entries (SPLADE), or the answer of a language model (a reranker). Token vectors
 are in `late_interaction_files`. Reimers and Gurevych 2019, arXiv:1908.10084; files as https://sbert.net writes them,
@@ -143,7 +143,7 @@ def is_cross_encoder(directory: Path) -> bool:
 
 
 def without_pooling(directory: Path, default_pooling: Pooling) -> SentenceConfig:
-    """The settings of a checkpoint whose `modules.json` pools no vector: the limit of its texts."""
+    """The settings of a checkpoint whose `modules.json` has no pooling: the default pooling, and the longest text."""
     return SentenceConfig((default_pooling,), max_tokens=_max_tokens(directory))
 
 

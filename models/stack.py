@@ -37,7 +37,7 @@ from models.layers.positions import (
     query_scale,
 )
 from models.layers.question_types import QuestionTypesEmbedding
-from models.step_inputs import StepInputs
+from models.step_inputs.base import StepInputs
 
 
 class Stack(nn.Module):

@@ -102,7 +102,8 @@ from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.lora.adapters import AdapterSet
 from models.stack import Stack
 from models.state_memory import StateMemory
-from models.step_inputs import PagedStepInputs, RaggedStepInputs, SourceStates
+from models.step_inputs.base import PagedStepInputs
+from models.step_inputs.ragged import RaggedStepInputs, SourceStates
 
 
 class Transformer(nn.Module):

@@ -29,7 +29,7 @@ from server.operations.key_limits import KeyLimits
 log = logging.getLogger("triptych.keys")
 
 POLL_SECONDS = 1.0
-"""Time between two looks at the key file. A change counts when two looks in a row see the same file."""
+"""Time between two checks of the key file. A change takes effect when two checks in a row find the same file."""
 MAX_COST = 1e300
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FIELDS = ("key", "sha256", "max_requests", "max_tokens", "max_cost")
@@ -45,7 +45,7 @@ class ApiKey:
 
 
 class ApiKeys:
-    """The keys that the server accepts. False if it has none, so that requests need no key."""
+    """The keys that the server accepts. Its truth value is False if it has none; requests then need no key."""
 
     def __init__(self, keys: Sequence[ApiKey] = ()) -> None:
         self._keys = {key.limits.name: key for key in keys}
@@ -66,7 +66,7 @@ class ApiKeys:
         return found
 
     def changes(self, old: ApiKeys) -> list[str]:
-        """What differs from older keys, by name: `added team-a`, `removed team-b`, `changed team-c`."""
+        """Differences to older keys, by name: `added team-a`, `removed team-b`, `changed team-c`."""
         names = sorted(self._keys.keys() | old._keys.keys())
         words = {(False, True): "added", (True, False): "removed", (True, True): "changed"}
         return [
@@ -104,7 +104,7 @@ def _api_key(name: str, key: str) -> ApiKey:
 
 
 def _different(keys: Iterable[ApiKey]) -> list[ApiKey]:
-    """The keys without repetitions; the first one stays."""
+    """The keys without repetitions. Of equal keys, the first one is kept."""
     found: dict[bytes, ApiKey] = {}
     for key in keys:
         found.setdefault(key.digest, key)
@@ -145,7 +145,10 @@ def _from_toml(text: str) -> list[ApiKey]:
 
 
 def _from_table(where: str, name: str, fields: Mapping[str, Any]) -> ApiKey:
-    """where: the table, for messages. Unknown names are not shown, because they may be keys."""
+    """The key in a table of the key file. Unknown names are not shown, because they may be keys.
+
+    where: the table, for messages.
+    """
     unknown = len(fields.keys() - set(_FIELDS))
     if unknown:
         raise ValueError(f"{where}: {unknown} of its fields are unknown; the fields are {', '.join(_FIELDS)}")
@@ -202,7 +205,7 @@ class KeyFileWatcher:
         self._seen: tuple[int, ...] | None = None
 
     def poll(self) -> ApiKeys | None:
-        """Look at the file once. Returns the new keys after a change, else None."""
+        """Check the file once. Returns the new keys after a change, else None."""
         previous, self._seen = self._seen, self._identity()
         if self._seen == self._read or self._seen != previous:
             return None
@@ -220,7 +223,7 @@ class KeyFileWatcher:
         return keys
 
     async def run(self, use: Callable[[ApiKeys], None], poll_seconds: float = POLL_SECONDS) -> None:
-        """Look at the file until cancelled. use: called with the new keys after each change."""
+        """Check the file until cancelled. use: called with the new keys after each change."""
         while True:
             await asyncio.sleep(poll_seconds)
             keys = await asyncio.to_thread(self.poll)  # in a thread, because a network file system may block

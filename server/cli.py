@@ -265,7 +265,7 @@ def _server_starter(
         from server.in_process import serve_in_process
         from server.log_format import start_logging
 
-        start_logging("critical", "text")  # a failure is the error of the command already
+        start_logging("critical", "text")  # the command itself reports a failure
         return serve_in_process(model, flags, _worker(worker))
 
     return start

@@ -125,14 +125,14 @@ class Server:
     async def _load_texts(self) -> None:
         for name, directory in self.directories.items():
             pair = self.languages.get(name, "")
-            text = await asyncio.to_thread(checkpoint_text.load, name, directory, pair)
+            text = await asyncio.to_thread(_load_text, name, directory, pair)
             self.texts[name] = replace(text, answer_prompt=self.answer_prompts.get(name))
         for adapter in self.adapters:
             self.texts[adapter.name] = self.texts[adapter.model]
         for name, speculation in self.speculations.items():
             directory = self.directories.get(speculation.draft_model) or Path(speculation.draft_directory)
             if speculation.draft_model or speculation.draft_directory:
-                draft = await asyncio.to_thread(checkpoint_text.load, f"{name} draft", directory)
+                draft = await asyncio.to_thread(_load_text, f"{name} draft", directory)
                 checkpoint_text.check_same_tokens(name, self.texts[name], draft)
 
     def _greet(self, url: str, metrics_url: str) -> None:
@@ -237,7 +237,7 @@ class AdapterSource:
 
 
 def find_adapters(settings: Settings, models: Mapping[str, Path]) -> list[AdapterSource]:
-    """The adapters to serve. An adapter that the model's checkpoint holds itself is stated by its name there.
+    """The adapters to serve. An adapter inside of the model's checkpoint is given by its name in the checkpoint.
 
     models: directory of each model.
 
@@ -394,6 +394,31 @@ def _stated_languages(entries: Sequence[str], names: Sequence[str]) -> dict[str,
     return found
 
 
+def _load_text(name: str, directory: Path, languages: str = "") -> CheckpointText:
+    """The text parts of a checkpoint. The arguments are those of `checkpoint_text.load`.
+
+    Raises CheckpointError. Its message is about the model if that is not supported, else about the text parts.
+    """
+    try:
+        return checkpoint_text.load(name, directory, languages)
+    except CheckpointError as error:
+        raise CheckpointError(_model_problem(name, directory) or str(error)) from None
+
+
+def _model_problem(name: str, directory: Path) -> str | None:
+    """Why the model of a checkpoint is not supported, in one line; None for a supported one. Reads no weights."""
+    from models.checkpoint_heads import read_files
+    from models.config import ConfigError
+
+    try:
+        read_files(directory).config()
+    except ConfigError as error:
+        return f"model {name!r}: {' '.join(str(error).split())}"
+    except ResolveError:
+        pass  # an unreadable file, which the text parts have reported
+    return None
+
+
 async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tuple[ServedModel, Device]:
     """Load a checkpoint in a worker and return its description and device.
 
@@ -407,7 +432,7 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
     directory = _resolve(source)
     pair = settings.languages[-1].rpartition("=")[2] if settings.languages else ""
     prompts = find_answer_prompts(settings, [name])
-    text = replace(checkpoint_text.load(name, directory, pair), answer_prompt=prompts.get(name))
+    text = replace(_load_text(name, directory, pair), answer_prompt=prompts.get(name))
     client = EngineClient(Telemetry(Metrics(), _LoadReport()), 1, 1)
     pool = _pool({name: directory}, settings.model_copy(update={"workers": 1}), client, worker, {}, answering=prompts)
     try:

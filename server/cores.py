@@ -1,4 +1,4 @@
-"""Processor cores: how many this process may use, how several workers divide them, and who gives way to whom."""
+"""Processor cores: how many this process may use, how workers divide them, and which tasks have lower priority."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def divide_cores(
 
     workers: number of workers. A single worker is not pinned.
     threads: threads of each worker, as the operator chose them; 0 for usable cores divided by workers, at least 1.
-    cgroup, processors: where Linux describes quota and processors.
+    cgroup, processors: directories in which Linux describes quota and processors.
 
     The hardware threads of a core stay together, and so do the cores of a package, as far as the numbers allow. The
     workers are not pinned if there are fewer processors than workers, or if a share has fewer processors than

@@ -50,7 +50,7 @@ def serve_in_process(model: str, flags: Mapping[str, str], worker: Sequence[str]
         def run() -> None:
             try:
                 loop.run_until_complete(server.serve(endpoints, stop, ready.set_result))
-            except BaseException as error:  # a fault belongs to the thread that waits
+            except BaseException as error:  # the waiting thread raises it
                 if not ready.done():
                     ready.set_exception(error)
             finally:

@@ -19,7 +19,7 @@ _INHERITED_VARIABLES = ("PATH", "PYTHONPATH", "PYTHONHOME", "SYSTEMROOT", "TZ", 
 
 
 class LineProcess:
-    """Starts with the first line, and is replaced after it was killed. Not for several threads at once.
+    """Starts with the first line, and is replaced after it was killed. Not safe to use from several threads.
 
     file: Python script. It prints an empty line when it is ready. arguments: its arguments.
     gives_way: it has a lower priority than this process, from its start.
@@ -56,7 +56,7 @@ class LineProcess:
         return self._exchange(request, seconds, size_of)
 
     def kill(self) -> None:
-        """End the process, also from another thread while `exchange` waits for a reply."""
+        """End the process. May be called from another thread while `exchange` waits for a reply."""
         process = self._process
         if process is not None:
             process.kill()

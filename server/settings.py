@@ -50,7 +50,7 @@ def split_entry(entry: str) -> tuple[str, str]:
     """The name and the source of `[NAME=]SOURCE`.
 
     A missing name is the last part of the source: `name` for `org/name`, `/some/where/name` and `name.gguf`. A path may
-    contain `=` itself: it has no name if there is a slash before, or if it is a directory as it stands.
+    contain `=` itself: it has no name if there is a slash before, or if the whole text is a directory.
     Raises ValueError for a source whose last part cannot be a name.
     """
     name, found, source = entry.partition("=")
@@ -159,7 +159,7 @@ class Settings(BaseSettings):
     speculative_tokens: Count | None = Field(
         default=None,
         description="Maximum number of tokens drafted per step and sequence; by default 15 with ngram, which drafts "
-        "only as many as pay, and 4 with a draft model.",
+        "only as many as save time, and 4 with a draft model.",
     )
 
     host: str = Field(
@@ -219,12 +219,12 @@ class Settings(BaseSettings):
         default=60.0, description="Time limit for receiving a request body with an audio file."
     )
     max_requests: Count = Field(
-        default=512, description="Maximum number of HTTP requests in progress; one more is refused at once."
+        default=512, description="Maximum number of HTTP requests in progress; one more is refused immediately."
     )
     max_connections: Count | None = Field(
         default=None,
-        description="Maximum number of open connections; one more is refused at once. By default 4096, or fewer if the "
-        "operating system allows fewer open files.",
+        description="Maximum number of open connections; one more is refused immediately. By default 4096, or fewer if "
+        "the operating system allows fewer open files.",
     )
     max_request_memory: Size | None = Field(
         default=None,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import ssl
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 # Read when torch is imported. Several test processes share the cores, and a thread that spins while it waits takes the
 # time of the others: on two cores, tests/models/test_programs.py took 2.4 times as long.
@@ -32,10 +36,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.rare_family)
 
 
+def pytest_collection_finish() -> None:
+    """Exclude the imported libraries and the collected tests from garbage collection, which would visit them often."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def seed() -> None:
     """Seed torch before each test, so that its random numbers do not depend on the tests that ran before it."""
     torch.manual_seed(20261122)
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any, str], Path]:
+    """Function that returns the directory of a random checkpoint: `saved(config, architecture)`.
+
+    All test processes share the directories, so tests must not change them. transformers needs more time to write a
+    checkpoint than most tests need to read it.
+    """
+    from tests.parity.checkpoints import write_once
+
+    root = tmp_path_factory.getbasetemp()
+    root = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "saved"
+    root.mkdir(exist_ok=True)
+    return lambda config, architecture: write_once(root, config, architecture)
 
 
 @pytest.fixture(autouse=True)

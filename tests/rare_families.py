@@ -1,6 +1,8 @@
 """Mark the tests of rare model families: parity, invariance, beam search and programs of these families.
 
-`make test` leaves tests with the mark `rare_family` out, and `make test-families` runs only them. CI runs both.
+The tests of `tests/families` mark themselves.
+
+`make test` leaves tests with the mark `rare_family` out, `make test-families` runs only them, and CI runs all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Number of usable cores, how several workers divide them, and processes that give way."""
+"""Number of usable cores, how several workers divide them, and processes with lower priority."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import setup
+from models.backends.cpu import compile_kernels
 from models.backends.cpu.missing import REPORT, why_kernels_are_missing
 from tests.e2e.conftest import REPOSITORY
 
-KERNELS = REPOSITORY / setup.PACKAGE / "kernels"
+PACKAGE = Path("models/backends/cpu")
 
 
 def installed_compilers() -> list[str]:
@@ -29,12 +29,12 @@ def installed_compilers() -> list[str]:
 
 @pytest.mark.parametrize("command", installed_compilers())
 def test_the_kernels_compile_with_each_installed_compiler(command: str) -> None:
-    compiler = setup.identify([command])
+    compiler = compile_kernels.identify([command])
     assert compiler is not None
-    if compiler.version[0] < setup.MIN_VERSIONS[compiler.kind]:
+    if compiler.version[0] < compile_kernels.MIN_VERSIONS[compiler.kind]:
         pytest.skip(f"{compiler} is older than the supported versions")
-    flags = [*setup.FLAGS, *setup.FLAGS_OF[compiler.kind], "-fsyntax-only"]
-    for source in sorted(KERNELS.glob("*.cpp")):
+    flags = [*compile_kernels.FLAGS, *compile_kernels.FLAGS_OF[compiler.kind], "-fsyntax-only"]
+    for source in compile_kernels.SOURCES:
         done = subprocess.run([command, *flags, source], capture_output=True, text=True)
         assert done.returncode == 0, f"{compiler}: {done.stderr[:2000]}"
 
@@ -55,8 +55,8 @@ CLANG_14 = {"__GNUC__": 4, "__GNUC_MINOR__": 2, "__clang_major__": 14, "__clang_
 
 
 def test_no_compiler_is_an_error_that_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(setup.BuildError, match=r"no C\+\+ compiler was found.*apt install g\+\+"):
-        setup.find_compiler({"PATH": str(tmp_path)})
+    with pytest.raises(compile_kernels.BuildError, match=r"no C\+\+ compiler was found.*apt install g\+\+"):
+        compile_kernels.find_compiler({"PATH": str(tmp_path)})
 
 
 @pytest.mark.parametrize(
@@ -65,22 +65,22 @@ def test_no_compiler_is_an_error_that_says_what_to_install(tmp_path: Path) -> No
 )
 def test_an_old_compiler_is_an_error_with_both_versions(tmp_path: Path, name: str, macros, message: str) -> None:
     fake_compiler(tmp_path, name, macros)
-    with pytest.raises(setup.BuildError, match=re.escape(message)):
-        setup.find_compiler({"PATH": str(tmp_path)})
+    with pytest.raises(compile_kernels.BuildError, match=re.escape(message)):
+        compile_kernels.find_compiler({"PATH": str(tmp_path)})
 
 
 def test_a_compiler_that_does_not_exist_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(setup.BuildError, match="CXX=icpx"):
-        setup.find_compiler({"PATH": str(tmp_path), "CXX": "icpx"})
+    with pytest.raises(compile_kernels.BuildError, match="CXX=icpx"):
+        compile_kernels.find_compiler({"PATH": str(tmp_path), "CXX": "icpx"})
 
 
 def test_the_first_compiler_that_is_new_enough_is_used(tmp_path: Path) -> None:
     fake_compiler(tmp_path, "g++", GCC_9)
     fake_compiler(tmp_path, "g++-11", GCC_11)
-    assert str(setup.find_compiler({"PATH": str(tmp_path)})) == "g++ 11.3"
+    assert str(compile_kernels.find_compiler({"PATH": str(tmp_path)})) == "g++ 11.3"
     fake_compiler(tmp_path, "clang++", CLANG_14)
-    assert str(setup.find_compiler({"PATH": str(tmp_path)})) == "clang 14.0"
-    chosen = setup.find_compiler({"PATH": str(tmp_path), "CXX": "g++-11 -pthread"})
+    assert str(compile_kernels.find_compiler({"PATH": str(tmp_path)})) == "clang 14.0"
+    chosen = compile_kernels.find_compiler({"PATH": str(tmp_path), "CXX": "g++-11 -pthread"})
     assert chosen.command == ["g++-11", "-pthread"]
 
 
@@ -102,7 +102,7 @@ def built_wheel(folder: Path, compiler: Path | str) -> zipfile.ZipFile:
 def test_a_wheel_without_kernels_carries_the_reason(tmp_path: Path) -> None:
     with built_wheel(tmp_path, fake_compiler(tmp_path, "g++", GCC_9)) as wheel:
         assert not [name for name in wheel.namelist() if name.endswith(".so")]
-        report = wheel.read(f"{setup.PACKAGE}/{REPORT}").decode()
+        report = wheel.read(f"{PACKAGE}/{REPORT}").decode()
     assert report.startswith("g++ 9.4 is too old, 11 or later is needed.")
     assert report.count("\n") == 1
 
@@ -112,7 +112,7 @@ def test_a_failed_compilation_reports_the_first_error_and_removes_the_old_librar
     compiler.write_text(
         compiler.read_text() + 'case "$*" in *-dM*) ;; *) echo "x.h:1: fatal error: no x" >&2; exit 1; esac\n'
     )
-    package = tmp_path / "lib" / setup.PACKAGE
+    package = tmp_path / "lib" / PACKAGE
     package.mkdir(parents=True)
     (package / "_kernels.so").write_bytes(b"an older build")
     command = [sys.executable, "setup.py", "-q", "build_ext", "-b", tmp_path / "lib", "-t", tmp_path / "objects"]
@@ -120,6 +120,30 @@ def test_a_failed_compilation_reports_the_first_error_and_removes_the_old_librar
     assert [path.name for path in package.iterdir()] == [REPORT]
     reason = why_kernels_are_missing(package)
     assert reason.startswith("g++ 11.3 could not compile the kernels (x.h:1: fatal error: no x). Install g++ 11")
+
+
+def test_a_source_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object file is compiled again only after a change of the source, a header or the options."""
+    kernels, objects, log = tmp_path / "kernels", tmp_path / "objects", tmp_path / "log"
+    kernels.mkdir()
+    source, header = kernels / "one.cpp", kernels / "one.h"
+    source.write_text('#include "one.h"\nint one() { return ONE; }\n')
+    header.write_text("#define ONE 1\n")
+    monkeypatch.setattr(compile_kernels, "SOURCES", [source])
+    monkeypatch.setattr(compile_kernels, "HEADERS", [header])
+    monkeypatch.setenv("KERNELS_PROGRESS", str(log))
+
+    def compiled() -> str:
+        log.unlink(missing_ok=True)
+        _, (result,) = compile_kernels.compile_sources(objects)
+        assert [path for path in objects.iterdir() if path.suffix != ".lock"] == [result] and result.stat().st_size
+        return log.read_text().split()[0]
+
+    assert [compiled(), compiled()] == ["compiled", "found"]
+    header.write_text("#define ONE 2\n")
+    assert [compiled(), compiled()] == ["compiled", "found"]
+    monkeypatch.setenv("CXXFLAGS", "-g")
+    assert [compiled(), compiled()] == ["compiled", "found"]
 
 
 def test_without_library_and_report_the_message_says_how_to_install(tmp_path: Path) -> None:

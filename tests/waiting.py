@@ -12,7 +12,7 @@ import httpx
 import psutil
 
 HANG_SECONDS = 120.0
-"""Ends a test that hangs. Far longer than any step takes, also on a machine that stalls at times."""
+"""Ends a test that hangs. Far longer than any step takes, even on a machine that stalls at times."""
 
 
 def eventually(condition: Callable[[], bool]) -> None:

@@ -29,7 +29,7 @@ _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 class LoadReport:
     """Size of the loaded weights.
 
-    parameters: number of parameters; tied ones count once.
+    parameters: number of parameters; tied ones are counted once.
     bytes: memory of the loaded tensors.
     matrices: number of quantised matrices that are kept as they are stored.
     dequantized: number of quantised matrices that are dequantised.

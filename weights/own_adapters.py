@@ -20,7 +20,7 @@ def adapter_names(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def adapter_directory(checkpoint: Path, name: str) -> Path | None:
-    """The path that stands for an adapter of a checkpoint: its name in the directory. None without such an adapter."""
+    """The path that denotes an adapter of a checkpoint: its name in the directory. None without such an adapter."""
     try:
         config = read_json_file(checkpoint, "config.json")
     except NotJson:

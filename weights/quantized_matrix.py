@@ -194,7 +194,10 @@ class QuantizedMatrix:
 
 
 def concatenate_rows(tensors: Sequence[Tensor]) -> Tensor:
-    """Concatenate along the first dimension. For the meta device `torch.cat` would import a compiler, in a second."""
+    """Concatenate along the first dimension.
+
+    On the meta device, `torch.cat` would import a compiler, which takes a second.
+    """
     first = tensors[0]
     if first.is_meta:
         return first.new_empty((sum(map(len, tensors)), *first.shape[1:]))

@@ -1,6 +1,6 @@
 """CTranslate2 with static batches, sorted by length.
 
-A static batch runs until its longest answer is complete. Only requested tokens count.
+A static batch runs until its longest answer is complete. Only requested tokens are counted.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ base.TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
 sys.argv[:2] = [root + "/convert_hf_to_gguf.py"]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""Runs the converter. It knows published tokenizers by a hash; those of our random checkpoints split text as GPT-2."""
+"""Runs the converter. It recognises published tokenizers by hash; those of our random checkpoints split like GPT-2."""
 
 
 class Entry:

@@ -1,4 +1,4 @@
-"""Configuration of entities whose labels stand in the request: spans of words compared with labels (GLiNER).
+"""Configuration of entities whose labels are in the request: spans of words compared with labels (GLiNER).
 
 Zaratiana et al. 2023, arXiv:2311.08526; word by word: Stepanov and Shtopko 2024, arXiv:2406.12925.
 """
@@ -12,7 +12,7 @@ from models.config.errors import require
 
 @dataclass(frozen=True)
 class LabelledSpansConfig:
-    """How words and labels, which one text contains, are compared.
+    """Scoring of the words of a text against labels, which are at the beginning of the same text.
 
     A text begins with its labels, each behind `label_token`, then comes `separator`, then come the words.
     width: width of the vectors of words and labels.
@@ -20,8 +20,8 @@ class LabelledSpansConfig:
     label_token: the token before each label; its vector is that of the label.
     label_token_id: its id.
     separator: the token, or text, between the labels and the words.
-    max_words: most words of one text.
-    max_span_words: most words of an entity.
+    max_words: maximum number of words of one text.
+    max_span_words: maximum number of words of an entity.
     recurrent_layers: number of bidirectional LSTM layers over the words.
     by_word: each word is scored as start, inside and end of an entity; otherwise each span of words is scored.
     """

@@ -85,7 +85,7 @@ class ClassificationHead:
 
     def __post_init__(self) -> None:
         require(self.num_labels > 0, f"num_labels must be positive, got {self.num_labels}")
-        require((self.pool == "end") == (self.end_token_id is not None), "pool 'end' and end_token_id need each other")
+        require((self.pool == "end") == (self.end_token_id is not None), "pool 'end' needs end_token_id and vice versa")
 
 
 @dataclass(frozen=True)

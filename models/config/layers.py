@@ -68,7 +68,7 @@ class RouterConfig:
     normalized: the shares of a token are divided by their sum plus `epsilon`.
     score: `softmax`: probability of the expert among all experts. `sigmoid`: sigmoid of the expert's logit.
         `sparse_mixer`: the experts of a token are chosen one after the other, and the share of each is its probability
-        among the experts left whose logits are within `tolerance` of the largest one (Liu et al. 2024,
+        among the remaining experts whose logits are within `tolerance` of the largest one (Liu et al. 2024,
         arXiv:2409.12136).
     bias: whether the logits have a bias.
     correction: a bias of each expert is added to the scores for the choice only, in float32 (DeepSeek-AI 2024,
@@ -176,12 +176,13 @@ class LayerConfig:
     """Self-attention or a mixer, optional cross-attention and feed-forward, each with its norm slots.
 
     attention: None for a layer without self-attention.
-    attention_norms: norms of the self-attention, or of the mixer that takes its place or stands beside it.
+    attention_norms: norms of the self-attention, or of the mixer that replaces it or runs in parallel to it.
     feed_forward: None for a layer without feed-forward.
     parallel: attention and feed-forward both read the input of the layer, and both results are added to it (Wang and
         Komatsuzaki 2021, GPT-J). A feed-forward without an input norm then reads the normed input of the attention.
-    mixer: a part that reads earlier tokens through a state of constant size. Beside self-attention, both read the
-        same normed input, and their results are added (Falcon-H1). None for no such part.
+    mixer: a part that reads earlier tokens through a state of constant size. In a layer
+        with self-attention, both read the same normed input, and their results are added (Falcon-H1). None for no such
+        part.
     """
 
     attention: AttentionConfig | None
@@ -206,7 +207,7 @@ class LayerConfig:
             require(not self.cross_attention.causal, "cross-attention is not causal")
             require(whole and self.mixer is None, "a layer with cross-attention needs self-attention and feed-forward")
         if self.mixer is not None and self.attention is not None:
-            require(self.attention.causal, "attention beside a mixer must be causal")
+            require(self.attention.causal, "attention in parallel with a mixer must be causal")
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ class ConvolutionLayerConfig(LayerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerInputConfig(LayerConfig):
-    """A layer that ends with a vector per token of its own and a factor (Gemma Team 2025, Gemma 3n and Gemma 4).
+    """A layer that adds a vector of each token for this layer, and scales the sum (Gemma 3n and Gemma 4, 2025).
 
     Its result is `y = scale * (x + norm(project(act(gate(x)) * input)))`, where x is the result of the other sublayers
     and `input` is the layer's part of `PerLayerEmbeddingConfig`.
@@ -253,13 +254,14 @@ class LayerInputConfig(LayerConfig):
 class AlternatingLayerConfig(LayerInputConfig):
     """A layer of a stack with several streams of hidden states (Baykal et al. 2023, arXiv:2301.13310; Gemma 3n).
 
-    The layer predicts all streams, computes the active one, and corrects all by the difference. A low-rank projection
-    of attention's input is added to that input; the sum and attention's result are averaged, but for a factor of the
-    root of two. The vector per token is added to all streams but the first.
+    The layer predicts all streams, computes the active one, and corrects all by the error of its prediction. The input
+    of attention plus a low-rank projection of it is added to the result of attention, and the sum is divided by the
+    square root of two. The vector of the token is added to all streams but the first.
 
     streams: number of streams. active: number of the stream that the layer computes.
     rank: rank of the projection. router_norm: norm of the router's input and of the projection.
-    scales_correction: whether the active stream has a factor per number before it meets the vector of the token.
+    scales_correction: whether the corrected active stream is scaled, by a learned factor for each of its features,
+        before the vector of the token is computed from it.
     """
 
     streams: int

@@ -103,7 +103,7 @@ class StackConfig:
         require(widths == expected, "per-layer embeddings and the layers that read them require each other")
         counts = {layer.streams if isinstance(layer, AlternatingLayerConfig) else 1 for layer in self.layers}
         count = 1 if self.streams is None else self.streams.count
-        require(counts == {count}, f"all layers of a stack with {count} streams must have as many")
+        require(counts == {count}, f"all layers must have the {count} streams of the stack")
 
     @cached_property
     def cache_layers(self) -> tuple[int, ...]:

@@ -59,7 +59,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def _as_vector(tensors: Sequence[Any]) -> Sequence[Any]:
-    """Files have some of the numbers as scalars."""
+    """Reshape to a vector: files have some of the numbers as scalars."""
     return [tensors[0].flatten()]
 
 

@@ -5,64 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import (
-    AttentionConfig,
-    EmbeddingConfig,
-    FeedForwardConfig,
-    LanguageModelHead,
-    LayerConfig,
-    LearnedPositions,
-    ModelConfig,
-    NormConfig,
-    NormSlots,
-    StackConfig,
-)
+from models.config import FeedForwardConfig, LearnedPositions, ModelConfig
 from models.families.shared.decoder_family import decoder_family
-from models.families.shared.fairseq_layers import fairseq_layer_rules
-from models.families.shared.fields import Fields, head_width
+from models.families.shared.fairseq_layers import fairseq_decoder, fairseq_layer_rules
+from models.families.shared.fields import Fields
+from models.families.shared.language_model import language_model, token_rules
 from weights.rules import Rename, Rule, Slice
-
-_NORM = NormConfig("layer", 1e-5)
-"""The published code ignores `layer_norm_eps`."""
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf)
     hidden, heads = fields.integer("hidden_size", 1024), fields.integer("num_attention_heads", 16)
-    head_dim, norms = head_width(hidden, heads), NormSlots(input=_NORM)
-    layer = LayerConfig(
-        AttentionConfig(heads, heads, head_dim, head_dim**-0.5, causal=True),
-        norms,
-        FeedForwardConfig(fields.integer("intermediate_size", 4096), fields.activation("hidden_act", "gelu")),
-        norms,
-    )
-    vocab, positions = fields.integer("vocab_size", 42384), fields.integer("max_position_embeddings", 1024)
-    return ModelConfig(
-        hidden_size=hidden,
-        vocab_size=vocab,
-        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True)),
-        decoder=StackConfig(
-            EmbeddingConfig(
-                vocab,
-                scale=hidden**0.5 if fields.flag("scale_embedding", True) else 1.0,
-                positions=LearnedPositions(positions),
-            ),
-            (layer,) * fields.integer("num_hidden_layers", 24),
-            final_norm=_NORM,
-        ),
-        max_positions=positions,
-    )
+    feed_forward = FeedForwardConfig(fields.integer("intermediate_size", 4096), fields.activation("hidden_act", "gelu"))
+    layers, vocab = fields.integer("num_hidden_layers", 24), fields.integer("vocab_size", 42384)
+    positions = fields.integer("max_position_embeddings", 1024)
+    decoder = fairseq_decoder(fields, hidden, heads, feed_forward, layers, vocab, LearnedPositions(positions))
+    return language_model(fields, hidden, decoder, positions, default_tied=True)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    assert isinstance(model.head, LanguageModelHead)
-    decoder, tokens = r"(?:biogpt\.)?", "decoder.embedding.tokens.weight"
+    decoder = r"(?:biogpt\.)?"
     return (
-        Rename(decoder + r"embed_tokens\.weight", tokens),
+        *token_rules(model, decoder + "embed_tokens", "output_projection"),
         Slice(decoder + r"embed_positions\.weight", "decoder.embedding.positions.weight", start=2),
         *fairseq_layer_rules(decoder),
         Rename(decoder + r"layer_norm\.(weight|bias)", r"decoder.final_norm.\1"),
-        Rename(r"output_projection\.weight", tokens if model.head.tied else "head.weight"),
     )
 
 

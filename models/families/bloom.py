@@ -10,7 +10,6 @@ from models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
-    LanguageModelHead,
     LayerConfig,
     ModelConfig,
     NormConfig,
@@ -20,7 +19,9 @@ from models.config import (
 from models.families.shared.alibi import bloom_slopes
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
-from weights.rules import Rename, Rule, Split
+from models.families.shared.language_model import language_model, token_rules
+from models.families.shared.megatron_layers import megatron_layer_rules
+from weights.rules import Rename, Rule
 
 _OTHER_NAMES = {"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
 
@@ -37,44 +38,23 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         FeedForwardConfig(4 * hidden, "gelu_tanh"),
         NormSlots(input=norm),
     )
-    vocab = fields.integer("vocab_size", 250880)
-    return ModelConfig(
-        hidden_size=hidden,
-        vocab_size=vocab,
-        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True)),
-        decoder=StackConfig(
-            EmbeddingConfig(vocab, norm=norm),
-            (layer,) * fields.integer("n_layer", 2),
-            final_norm=norm,
-            score_bias=AlibiConfig(bloom_slopes(heads)),
-        ),
-        max_positions=fields.optional_integer("seq_length"),
+    decoder = StackConfig(
+        EmbeddingConfig(fields.integer("vocab_size", 250880), norm=norm),
+        (layer,) * fields.integer("n_layer", 2),
+        final_norm=norm,
+        score_bias=AlibiConfig(bloom_slopes(heads)),
     )
+    return language_model(fields, hidden, decoder, fields.optional_integer("seq_length"), default_tied=True)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    assert model.decoder is not None and isinstance(model.head, LanguageModelHead)
-    heads, tokens = model.decoder.first_attention.num_heads, "decoder.embedding.tokens.weight"
-    body, ours = r"(?:transformer\.)?", r"decoder.layers.\1."
-    layer = body + r"h\.(\d+)\."
+    assert model.decoder is not None
+    body = r"(?:transformer\.)?"
     return (
-        Rename(body + r"word_embeddings\.weight", tokens),
+        *token_rules(model, body + "word_embeddings"),
         Rename(body + r"word_embeddings_layernorm\.(weight|bias)", r"decoder.embedding.norm.\1"),
-        Rename(layer + r"input_layernorm\.(weight|bias)", ours + r"attention_norms.input.\2"),
-        *(
-            Split(
-                layer + rf"self_attention\.query_key_value\.{part}",
-                [f"{ours}attention.{name}.{part}" for name in ("query", "key", "value")],
-                groups=heads,
-            )
-            for part in ("weight", "bias")
-        ),
-        Rename(layer + r"self_attention\.dense\.(weight|bias)", ours + r"attention.output.\2"),
-        Rename(layer + r"post_attention_layernorm\.(weight|bias)", ours + r"feed_forward_norms.input.\2"),
-        Rename(layer + r"mlp\.dense_h_to_4h\.(weight|bias)", ours + r"feed_forward.up.\2"),
-        Rename(layer + r"mlp\.dense_4h_to_h\.(weight|bias)", ours + r"feed_forward.down.\2"),
+        *megatron_layer_rules(body + r"h\.(\d+)\.", "self_attention", model.decoder.first_attention),
         Rename(body + r"ln_f\.(weight|bias)", r"decoder.final_norm.\1"),
-        Rename(r"lm_head\.weight", tokens if model.head.tied else "head.weight"),
     )
 
 

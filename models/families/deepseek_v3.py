@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import ModelConfig, RouterConfig
+from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.latent_attention import latent_layers, latent_rules, later_layers
+from models.families.shared.mixture_of_experts import corrected_router
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import rms_norm, rotary_decoder, rotary_rules
@@ -38,16 +39,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields.refuse_unless("topk_method", "noaux_tc")
     fields.refuse_unless("scoring_func", "sigmoid")
     fields.refuse_unless("moe_layer_freq", 1)
-    router = RouterConfig(
-        normalized=fields.flag("norm_topk_prob", True),
-        score="sigmoid",
-        correction=True,
-        groups=fields.integer("n_group", 8),
-        groups_per_token=fields.integer("topk_group", 4),
-        group_members=2,
-        epsilon=1e-20,
-        scale=fields.number("routed_scaling_factor", 2.5),
-    )
+    router = corrected_router(fields, default_groups=8, default_groups_per_token=4, default_scale=2.5)
     layers = latent_layers(
         fields,
         rope,

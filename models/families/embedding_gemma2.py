@@ -44,8 +44,8 @@ _DEFAULTS = {
 
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    given = text_settings(hf) if architecture == _MULTIMODAL else hf
-    text = {**_DEFAULTS, **{name: value for name, value in given.items() if value is not None}}
+    settings = text_settings(hf) if architecture == _MULTIMODAL else hf
+    text = {**_DEFAULTS, **{name: value for name, value in settings.items() if value is not None}}
     Fields({"rope_scaling": text.get("rope_scaling")}).refuse_unless("rope_scaling")
     text["hidden_act"] = text["hidden_activation"]
     fields = Fields({**text, "rope_parameters": None, "rope_scaling": None})

@@ -36,13 +36,13 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         shared=gated_feed_forward(fields, width * shared, bias) if shared else None,
     )
     dense = gated_feed_forward(fields, fields.integer("intermediate_size", 12288), bias)
-    every = fields.integer("moe_layer_interval", 1)
+    interval = fields.integer("moe_layer_interval", 1)
     first = fields.integer("moe_layer_start_index", 1, least=0)
     last = fields.integer("moe_layer_end_index", -1, least=-1)
     last = fields.integer("num_hidden_layers") - 1 if last == -1 else last
 
     def feed_forward_of(index: int) -> FeedForwardConfig | MixtureOfExpertsConfig:
-        return experts if (index + 1) % every == 0 and first <= index <= last else dense
+        return experts if (index + 1) % interval == 0 and first <= index <= last else dense
 
     return ernie4_5_decoder(fields, feed_forward_of, logit_bias=bias)
 
@@ -59,7 +59,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def _as_vector(tensors: Sequence[Any]) -> Sequence[Any]:
-    """The file has a matrix with one row."""
+    """Reshape to a vector: the file has a matrix with one row."""
     return [tensors[0].flatten()]
 
 

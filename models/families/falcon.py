@@ -13,7 +13,6 @@ from models.config import (
     EmbeddingConfig,
     FeedForwardConfig,
     KeyAlibiConfig,
-    LanguageModelHead,
     LayerConfig,
     ModelConfig,
     NormConfig,
@@ -23,9 +22,11 @@ from models.config import (
 from models.families.shared.alibi import bloom_slopes
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.language_model import language_model, token_rules
+from models.families.shared.megatron_layers import megatron_layer_rules
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
-from weights.rules import Rename, Rule, Split
+from weights.rules import Rename, Rule
 
 _CODE = PublishedCode("tiiuae", "falcon", "Falcon")
 
@@ -55,44 +56,26 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         parallel=parallel,
     )
     lines = None if rope is not None else KeyAlibiConfig(bloom_slopes(heads), head_dim**-0.5)
-    vocab, positions = fields.integer("vocab_size", 65024), fields.integer("max_position_embeddings", 2048)
-    return ModelConfig(
-        hidden_size=hidden,
-        vocab_size=vocab,
-        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True)),
-        decoder=StackConfig(
-            EmbeddingConfig(vocab),
-            (layer,) * fields.integer("num_hidden_layers", 32),
-            final_norm=norm,
-            score_bias=lines,
-        ),
-        max_positions=positions if rope is None else scaled_max_positions(rope, positions),
+    decoder = StackConfig(
+        EmbeddingConfig(fields.integer("vocab_size", 65024)),
+        (layer,) * fields.integer("num_hidden_layers", 32),
+        final_norm=norm,
+        score_bias=lines,
     )
+    positions = fields.integer("max_position_embeddings", 2048)
+    max_positions = positions if rope is None else scaled_max_positions(rope, positions)
+    return language_model(fields, hidden, decoder, max_positions, default_tied=True)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    assert model.decoder is not None and isinstance(model.head, LanguageModelHead)
-    attention, tokens = model.decoder.first_attention, "decoder.embedding.tokens.weight"
-    shared, head_dim = attention.num_heads // attention.num_kv_heads, attention.head_dim
+    assert model.decoder is not None
     layer, ours = r"transformer\.h\.(\d+)\.", r"decoder.layers.\1."
     return (
-        Rename(r"transformer\.word_embeddings\.weight", tokens),
-        Rename(layer + r"(?:input_layernorm|ln_attn)\.(weight|bias)", ours + r"attention_norms.input.\2"),
-        *(
-            Split(
-                layer + rf"self_attention\.query_key_value\.{part}",
-                [f"{ours}attention.{name}.{part}" for name in ("query", "key", "value")],
-                sizes=(shared * head_dim, head_dim, head_dim),
-                groups=attention.num_kv_heads,
-            )
-            for part in ("weight", "bias")
-        ),
-        Rename(layer + r"self_attention\.dense\.(weight|bias)", ours + r"attention.output.\2"),
-        Rename(layer + r"(?:post_attention_layernorm|ln_mlp)\.(weight|bias)", ours + r"feed_forward_norms.input.\2"),
-        Rename(layer + r"mlp\.dense_h_to_4h\.(weight|bias)", ours + r"feed_forward.up.\2"),
-        Rename(layer + r"mlp\.dense_4h_to_h\.(weight|bias)", ours + r"feed_forward.down.\2"),
+        *token_rules(model, r"transformer\.word_embeddings"),
+        *megatron_layer_rules(layer, "self_attention", model.decoder.first_attention),
+        Rename(layer + r"ln_attn\.(weight|bias)", ours + r"attention_norms.input.\2"),
+        Rename(layer + r"ln_mlp\.(weight|bias)", ours + r"feed_forward_norms.input.\2"),
         Rename(r"transformer\.ln_f\.(weight|bias)", r"decoder.final_norm.\1"),
-        Rename(r"lm_head\.weight", tokens if model.head.tied else "head.weight"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Falcon-H1 (Zuo et al. 2025, arXiv:2507.22448): attention and a state space beside each other in every layer."""
+"""Falcon-H1 (Zuo et al. 2025, arXiv:2507.22448): attention and a state space in parallel in every layer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from weights.rules import Drop, Rename, Rule
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults={"vocab_size": 128000, "num_hidden_layers": 32})
-    # The convolution has the activation of the feed-forwards; its kernels know this one only.
+    # The convolution has the activation of the feed-forwards; its kernels support SiLU only.
     fields.refuse_unless("hidden_act", "silu", "swish")
     norm, mlp = rms_norm(fields, 1e-5), _multipliers(fields, "mlp_multipliers", 2)
     attention = _attention(fields)

@@ -94,9 +94,13 @@ def _attentions(
     fields: Fields, text: Mapping[str, Any], norm: NormConfig, windows: Sequence[int | None]
 ) -> list[AttentionConfig]:
     head_dim, bias = fields.integer("head_dim", 256), fields.flag("attention_bias", False)
-    wide = rope_config(Fields(with_rope_of(text, "full_attention", text.get("rope_theta") or 1000000.0)), head_dim)
-    near_theta = text.get("rope_local_base_freq") or 10000.0
-    near = rope_config(Fields(with_rope_of(text, "sliding_attention", near_theta)), head_dim)
+    ropes = {
+        kind: rope_config(Fields(with_rope_of(text, kind, text.get(theta) or default)), head_dim)
+        for kind, theta, default in (
+            ("full_attention", "rope_theta", 1000000.0),
+            ("sliding_attention", "rope_local_base_freq", 10000.0),
+        )
+    }
     sources = key_value_layers(windows, fields.integer("num_kv_shared_layers", 15, least=0))
     return [
         AttentionConfig(
@@ -109,7 +113,7 @@ def _attentions(
             key_bias=bias,
             value_bias=bias,
             output_bias=bias,
-            rope=wide if window is None else near,
+            rope=ropes["full_attention" if window is None else "sliding_attention"],
             query_key_norm=QueryKeyNorm(norm),
             window=window,
             value_norm=NormConfig("rms_unscaled", norm.eps, bias=False),
@@ -128,24 +132,25 @@ def _windows(fields: Fields) -> list[int | None]:
 
 def _sizes(fields: Fields) -> list[int]:
     """Intermediate size of each layer, from one number or a list."""
-    layers, given = fields.integer("num_hidden_layers"), fields.raw("intermediate_size", 16384)
-    if not isinstance(given, list):
+    layers = fields.integer("num_hidden_layers")
+    if not isinstance(fields.raw("intermediate_size"), list):
         return [fields.integer("intermediate_size", 16384)] * layers
-    if len(given) != layers or not all(isinstance(one, int) and not isinstance(one, bool) for one in given):
+    sizes = fields.integers("intermediate_size") or []
+    if len(sizes) != layers:
         raise ConfigError(f"'intermediate_size' must have a number for each of {layers} layers")
-    return given
+    return sizes
 
 
 def _sparsities(fields: Fields) -> list[float]:
     """Sparsity of the gate of each layer."""
-    layers, given = fields.integer("num_hidden_layers"), fields.raw("activation_sparsity_pattern")
-    if given is None:
+    layers, pattern = fields.integer("num_hidden_layers"), fields.raw("activation_sparsity_pattern")
+    if pattern is None:
         sparse = 10 if layers > 10 else 0
         return [0.95] * sparse + [0.0] * (layers - sparse)
-    given = given if isinstance(given, list) else [given]
-    if len(given) != layers or not all(isinstance(one, int | float) and 0 <= one < 1 for one in given):
+    shares = pattern if isinstance(pattern, list) else [pattern]
+    if len(shares) != layers or not all(isinstance(one, int | float) and 0 <= one < 1 for one in shares):
         raise ConfigError(f"'activation_sparsity_pattern' must have a number from 0 to 1 for each of {layers} layers")
-    return [float(one) for one in given]
+    return [float(one) for one in shares]
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -9,7 +9,6 @@ from models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
-    LanguageModelHead,
     LayerConfig,
     LearnedPositions,
     ModelConfig,
@@ -20,6 +19,7 @@ from models.config import (
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from models.families.shared.gpt_layers import layer_rules
+from models.families.shared.language_model import language_model, token_rules
 from weights.rules import Rename, Rule
 
 
@@ -45,29 +45,18 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             NormSlots(input=norm),
         )
 
-    vocab = fields.integer("vocab_size", 50257)
-    return ModelConfig(
-        hidden_size=hidden,
-        vocab_size=vocab,
-        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True)),
-        decoder=StackConfig(
-            EmbeddingConfig(vocab, positions=LearnedPositions(positions)),
-            tuple(layer(index) for index in range(fields.integer("n_layer", 12))),
-            final_norm=norm,
-        ),
-        max_positions=positions,
-    )
+    embedding = EmbeddingConfig(fields.integer("vocab_size", 50257), positions=LearnedPositions(positions))
+    layers = tuple(layer(index) for index in range(fields.integer("n_layer", 12)))
+    decoder = StackConfig(embedding, layers, final_norm=norm)
+    return language_model(fields, hidden, decoder, positions, default_tied=True)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    tokens = "decoder.embedding.tokens.weight"
-    tied = isinstance(model.head, LanguageModelHead) and model.head.tied
     return (
-        Rename(r"(?:transformer\.)?wte\.weight", tokens),
+        *token_rules(model, r"(?:transformer\.)?wte"),
         Rename(r"(?:transformer\.)?wpe\.weight", "decoder.embedding.positions.weight"),
         *layer_rules("input"),
         Rename(r"(?:transformer\.)?ln_f\.(weight|bias)", r"decoder.final_norm.\1"),
-        Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
     )
 
 

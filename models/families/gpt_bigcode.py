@@ -9,7 +9,6 @@ from models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
-    LanguageModelHead,
     LayerConfig,
     LearnedPositions,
     ModelConfig,
@@ -19,7 +18,9 @@ from models.config import (
 )
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
-from weights.rules import Rename, Rule, Split
+from models.families.shared.language_model import language_model, token_rules
+from models.families.shared.megatron_layers import fused_projection_rules
+from weights.rules import Rename, Rule
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -44,47 +45,25 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         ),
         NormSlots(input=norm),
     )
-    vocab, positions = fields.integer("vocab_size", 50257), fields.integer("n_positions", 1024)
-    return ModelConfig(
-        hidden_size=hidden,
-        vocab_size=vocab,
-        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True)),
-        decoder=StackConfig(
-            EmbeddingConfig(vocab, positions=LearnedPositions(positions)),
-            (layer,) * fields.integer("n_layer", 12),
-            final_norm=norm,
-        ),
-        max_positions=positions,
-    )
+    positions = fields.integer("n_positions", 1024)
+    embedding = EmbeddingConfig(fields.integer("vocab_size", 50257), positions=LearnedPositions(positions))
+    decoder = StackConfig(embedding, (layer,) * fields.integer("n_layer", 12), final_norm=norm)
+    return language_model(fields, hidden, decoder, positions, default_tied=True)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    assert model.decoder is not None and isinstance(model.head, LanguageModelHead)
-    attention, tokens = model.decoder.first_attention, "decoder.embedding.tokens.weight"
-    head_dim, heads, kv_heads = attention.head_dim, attention.num_heads, attention.num_kv_heads
-    # With a head of its own for each query head, the file has the queries, keys and values of one head after another.
-    groups = heads if kv_heads == heads else 1
-    sizes = [head_dim * count // groups for count in (heads, kv_heads, kv_heads)]
+    assert model.decoder is not None
     layer, ours = r"transformer\.h\.(\d+)\.", r"decoder.layers.\1."
     return (
-        Rename(r"transformer\.wte\.weight", tokens),
+        *token_rules(model, r"transformer\.wte"),
         Rename(r"transformer\.wpe\.weight", "decoder.embedding.positions.weight"),
         Rename(layer + r"ln_1\.(weight|bias)", ours + r"attention_norms.input.\2"),
-        *(
-            Split(
-                layer + rf"attn\.c_attn\.{part}",
-                [f"{ours}attention.{name}.{part}" for name in ("query", "key", "value")],
-                sizes=sizes,
-                groups=groups,
-            )
-            for part in ("weight", "bias")
-        ),
+        *fused_projection_rules(layer + r"attn\.c_attn", ours + "attention", model.decoder.first_attention),
         Rename(layer + r"attn\.c_proj\.(weight|bias)", ours + r"attention.output.\2"),
         Rename(layer + r"ln_2\.(weight|bias)", ours + r"feed_forward_norms.input.\2"),
         Rename(layer + r"mlp\.c_fc\.(weight|bias)", ours + r"feed_forward.up.\2"),
         Rename(layer + r"mlp\.c_proj\.(weight|bias)", ours + r"feed_forward.down.\2"),
         Rename(r"transformer\.ln_f\.(weight|bias)", r"decoder.final_norm.\1"),
-        Rename(r"lm_head\.weight", tokens if model.head.tied else "head.weight"),
     )
 
 

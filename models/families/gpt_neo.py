@@ -10,7 +10,6 @@ from models.config import (
     ConfigError,
     EmbeddingConfig,
     FeedForwardConfig,
-    LanguageModelHead,
     LayerConfig,
     LearnedPositions,
     ModelConfig,
@@ -20,6 +19,7 @@ from models.config import (
 )
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.language_model import language_model, token_rules
 from weights.rules import Drop, Rename, Rule
 
 
@@ -46,19 +46,11 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         )
         return LayerConfig(attention, NormSlots(input=norm), feed_forward, NormSlots(input=norm))
 
-    vocab, positions = fields.integer("vocab_size", 50257), fields.integer("max_position_embeddings", 2048)
+    positions = fields.integer("max_position_embeddings", 2048)
+    embedding = EmbeddingConfig(fields.integer("vocab_size", 50257), positions=LearnedPositions(positions))
     kinds = _kinds(hf.get("attention_types"), fields.integer("num_layers", 24))
-    return ModelConfig(
-        hidden_size=hidden,
-        vocab_size=vocab,
-        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True)),
-        decoder=StackConfig(
-            EmbeddingConfig(vocab, positions=LearnedPositions(positions)),
-            tuple(layer(kind == "local") for kind in kinds),
-            final_norm=norm,
-        ),
-        max_positions=positions,
-    )
+    decoder = StackConfig(embedding, tuple(layer(kind == "local") for kind in kinds), final_norm=norm)
+    return language_model(fields, hidden, decoder, positions, default_tied=True)
 
 
 def _kinds(types: Any, layers: int) -> list[str]:
@@ -77,11 +69,9 @@ def _kinds(types: Any, layers: int) -> list[str]:
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    tokens = "decoder.embedding.tokens.weight"
-    tied = isinstance(model.head, LanguageModelHead) and model.head.tied
     layer, ours = r"transformer\.h\.(\d+)\.", r"decoder.layers.\1."
     return (
-        Rename(r"transformer\.wte\.weight", tokens),
+        *token_rules(model, r"transformer\.wte"),
         Rename(r"transformer\.wpe\.weight", "decoder.embedding.positions.weight"),
         Rename(layer + r"ln_1\.(weight|bias)", ours + r"attention_norms.input.\2"),
         Rename(layer + r"attn\.attention\.q_proj\.weight", ours + "attention.query.weight"),
@@ -93,7 +83,6 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
         Rename(layer + r"mlp\.c_fc\.(weight|bias)", ours + r"feed_forward.up.\2"),
         Rename(layer + r"mlp\.c_proj\.(weight|bias)", ours + r"feed_forward.down.\2"),
         Rename(r"transformer\.ln_f\.(weight|bias)", r"decoder.final_norm.\1"),
-        Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
     )
 
 

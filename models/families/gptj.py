@@ -13,7 +13,6 @@ from models.config import (
     ConfigError,
     EmbeddingConfig,
     FeedForwardConfig,
-    LanguageModelHead,
     LayerConfig,
     ModelConfig,
     NormConfig,
@@ -23,6 +22,7 @@ from models.config import (
 )
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.language_model import language_model, token_rules
 from weights.rules import Drop, Rename, Rule
 
 
@@ -53,22 +53,16 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         feed_forward_norms=NormSlots(),
         parallel=True,
     )
-    vocab = fields.integer("vocab_size", 50400)
-    return ModelConfig(
-        hidden_size=hidden,
-        vocab_size=vocab,
-        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", False), bias=True),
-        decoder=StackConfig(EmbeddingConfig(vocab), (layer,) * fields.integer("n_layer", 28), final_norm=norm),
-        max_positions=fields.integer("n_positions", 2048),
-    )
+    embedding = EmbeddingConfig(fields.integer("vocab_size", 50400))
+    decoder = StackConfig(embedding, (layer,) * fields.integer("n_layer", 28), final_norm=norm)
+    positions = fields.integer("n_positions", 2048)
+    return language_model(fields, hidden, decoder, positions, default_tied=False, logit_bias=True)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    tokens = "decoder.embedding.tokens.weight"
-    tied = isinstance(model.head, LanguageModelHead) and model.head.tied
     layer, ours = r"transformer\.h\.(\d+)\.", r"decoder.layers.\1."
     return (
-        Rename(r"transformer\.wte\.weight", tokens),
+        *token_rules(model, r"transformer\.wte"),
         Rename(layer + r"ln_1\.(weight|bias)", ours + r"attention_norms.input.\2"),
         Rename(layer + r"attn\.q_proj\.weight", ours + "attention.query.weight"),
         Rename(layer + r"attn\.k_proj\.weight", ours + "attention.key.weight"),
@@ -78,8 +72,6 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
         Rename(layer + r"mlp\.fc_in\.(weight|bias)", ours + r"feed_forward.up.\2"),
         Rename(layer + r"mlp\.fc_out\.(weight|bias)", ours + r"feed_forward.down.\2"),
         Rename(r"transformer\.ln_f\.(weight|bias)", r"decoder.final_norm.\1"),
-        Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
-        Rename(r"lm_head\.bias", "head.bias"),
     )
 
 

@@ -34,7 +34,7 @@ _KINDS = ("linear_attention", "full_attention")
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults={"vocab_size": 32000, "num_hidden_layers": 32})
     fields.refuse_unless("position_embedding_type", "rope", "nope")
-    # The convolution has the activation of the feed-forwards; its kernels know this one only.
+    # The convolution has the activation of the feed-forwards; its kernels support SiLU only.
     fields.refuse_unless("hidden_act", "silu", "swish")
     head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
     rope = rope_config(fields, head_dim)

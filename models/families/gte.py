@@ -47,7 +47,7 @@ _CONVERTED_THETA = 160000.0
 
 
 def _settings(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, with the scaling of rotary positions as a base and a linear factor, which are equal to it.
+    """The settings, with the scaling of rotary positions replaced by an equivalent base and linear factor.
 
     `ntk` multiplies the base by the factor, and divides all frequencies by the factor to the power of `2 / head_dim`.
     Source: https://kexue.fm/archives/9706, equation 6, by the published code.

@@ -28,7 +28,7 @@ from weights.rules import Drop, Rename, Rule, Split
 
 _PREFIX = r"(?:roberta\.)?"
 _WEIGHT = r"\.(?:parametrizations\.weight\.original|weight)"
-"""End of a weight's name. In the first checkpoints, torch stores the adapters beside the original weight."""
+"""End of a weight's name. In the first checkpoints, torch stores the adapters next to the original weight."""
 PUBLISHED_CODE = PublishedCode(
     "jinaai",
     "xlm_roberta",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from models.config import ConfigError, FeedForwardConfig, ModelConfig
+from models.config import FeedForwardConfig, ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.short_convolution_decoder import (
@@ -45,10 +45,8 @@ def _intermediate_size(fields: Fields) -> int:
 
 def _default_types(fields: Fields, layers: int) -> list[str]:
     """Types of the layers in older files: attention in the layers of `full_attn_idxs`, or in all of them without it."""
-    attending = fields.raw("full_attn_idxs")
-    attending = list(range(layers)) if attending is None else attending
-    if not isinstance(attending, list) or not all(isinstance(one, int) for one in attending):
-        raise ConfigError("'full_attn_idxs' must be a list of layer numbers")
+    stated = fields.integers("full_attn_idxs")
+    attending = range(layers) if stated is None else stated
     return ["full_attention" if index in attending else "conv" for index in range(layers)]
 
 

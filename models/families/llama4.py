@@ -98,13 +98,13 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 def _rotating_layers(fields: Fields, layers: int) -> list[bool]:
     """Whether each layer has rotary positions, from `no_rope_layers`, where 1 means that it has."""
-    given = fields.raw("no_rope_layers")
-    if not given:
-        every = fields.integer("no_rope_layer_interval", 4)
-        return [(index + 1) % every != 0 for index in range(layers)]
-    if not isinstance(given, list) or len(given) < layers or any(one not in (0, 1) for one in given):
+    stated = fields.integers("no_rope_layers")
+    if not stated:
+        interval = fields.integer("no_rope_layer_interval", 4)
+        return [(index + 1) % interval != 0 for index in range(layers)]
+    if len(stated) < layers or max(stated) > 1:
         raise ConfigError(f"'no_rope_layers' must have 0 or 1 for each of {layers} layers")
-    return [bool(one) for one in given[:layers]]
+    return [bool(one) for one in stated[:layers]]
 
 
 def _chunks(fields: Fields, rotating: Sequence[bool]) -> list[int | None]:
@@ -122,13 +122,11 @@ def _chunks(fields: Fields, rotating: Sequence[bool]) -> list[int | None]:
 
 def _mixture_layers(fields: Fields, layers: int) -> Sequence[int]:
     """Numbers of the layers with experts."""
-    given = fields.raw("moe_layers")
-    if given is None:
-        step = fields.integer("interleave_moe_layer_step", 1)
-        return range(step - 1, layers, step)
-    if not isinstance(given, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in given):
-        raise ConfigError("'moe_layers' must be a list of layer numbers")
-    return given
+    stated = fields.integers("moe_layers")
+    if stated is not None:
+        return stated
+    step = fields.integer("interleave_moe_layer_step", 1)
+    return range(step - 1, layers, step)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -40,8 +40,8 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     num_layers, heads = fields.integer("num_hidden_layers", 22), fields.integer("num_attention_heads", 12)
     head_dim, bias = head_width(hidden, heads), fields.flag("attention_bias", False)
     layer_norm = NormConfig("layer", fields.number("norm_eps", 1e-5), fields.flag("norm_bias", False))
-    wide = layer_rope(hf, head_dim, "full_attention", "global_rope_theta", 160_000.0)
-    near = layer_rope(hf, head_dim, "sliding_attention", "local_rope_theta", 10_000.0)
+    global_rope = layer_rope(hf, head_dim, "full_attention", "global_rope_theta", 160_000.0)
+    local_rope = layer_rope(hf, head_dim, "sliding_attention", "local_rope_theta", 10_000.0)
     feed_forward = FeedForwardConfig(
         fields.integer("intermediate_size", 1152),
         fields.activation("hidden_activation", "gelu"),
@@ -52,7 +52,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     def layer(index: int, window: int | None) -> LayerConfig:
         attention = AttentionConfig(
             *(heads, heads, head_dim, head_dim**-0.5, True, bias, bias, bias, bias),
-            rope=wide if window is None else near,
+            rope=global_rope if window is None else local_rope,
             window=window,
         )
         before = NormSlots(input=layer_norm)
@@ -69,7 +69,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             tuple(layer(index, window) for index, window in enumerate(windows)),
             final_norm=layer_norm,
         ),
-        max_positions=min(scaled_max_positions(wide, positions), scaled_max_positions(near, positions)),
+        max_positions=min(scaled_max_positions(global_rope, positions), scaled_max_positions(local_rope, positions)),
     )
 
 

@@ -11,7 +11,6 @@ from models.config import (
     ConfigError,
     EmbeddingConfig,
     FeedForwardConfig,
-    LanguageModelHead,
     LayerConfig,
     ModelConfig,
     NormConfig,
@@ -21,6 +20,7 @@ from models.config import (
 from models.families.shared.alibi import mpt_slopes
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.language_model import language_model, token_rules
 from models.families.shared.published_code import PublishedCode
 from weights.rules import Rename, Rule, Split
 
@@ -54,19 +54,13 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         feed_forward=FeedForwardConfig(4 * hidden, "gelu", bias=False),
         feed_forward_norms=NormSlots(input=norm),
     )
-    vocab = fields.integer("vocab_size", 50368)
-    return ModelConfig(
-        hidden_size=hidden,
-        vocab_size=vocab,
-        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True)),
-        decoder=StackConfig(
-            EmbeddingConfig(vocab),
-            (layer,) * fields.integer("n_layers", 24),
-            final_norm=norm,
-            score_bias=AlibiConfig(mpt_slopes(heads)),
-        ),
-        max_positions=fields.integer("max_seq_len", 2048),
+    decoder = StackConfig(
+        EmbeddingConfig(fields.integer("vocab_size", 50368)),
+        (layer,) * fields.integer("n_layers", 24),
+        final_norm=norm,
+        score_bias=AlibiConfig(mpt_slopes(heads)),
     )
+    return language_model(fields, hidden, decoder, fields.integer("max_seq_len", 2048), default_tied=True)
 
 
 def _attention_fields(hf: Mapping[str, Any]) -> Fields:
@@ -84,11 +78,9 @@ def _attention_fields(hf: Mapping[str, Any]) -> Fields:
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    tokens = "decoder.embedding.tokens.weight"
-    tied = isinstance(model.head, LanguageModelHead) and model.head.tied
     layer, ours = r"transformer\.blocks\.(\d+)\.", r"decoder.layers.\1."
     return (
-        Rename(r"transformer\.wte\.weight", tokens),
+        *token_rules(model, r"transformer\.wte"),
         Rename(layer + r"norm_1\.weight", ours + "attention_norms.input.weight"),
         Split(layer + r"attn\.Wqkv\.weight", [f"{ours}attention.{name}.weight" for name in ("query", "key", "value")]),
         Rename(layer + r"attn\.out_proj\.weight", ours + "attention.output.weight"),
@@ -96,7 +88,6 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
         Rename(layer + r"ffn\.up_proj\.weight", ours + "feed_forward.up.weight"),
         Rename(layer + r"ffn\.down_proj\.weight", ours + "feed_forward.down.weight"),
         Rename(r"transformer\.norm_f\.weight", "decoder.final_norm.weight"),
-        Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
     )
 
 

@@ -18,13 +18,12 @@ from models.config import (
     ModelConfig,
     NormConfig,
     NormSlots,
-    RouterConfig,
     StateSpaceConfig,
 )
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.layer_types import layer_types, mixer_layer
-from models.families.shared.mixture_of_experts import unstack
+from models.families.shared.mixture_of_experts import corrected_router, unstack
 from models.families.shared.rotary_decoder import head_dim_of, rotary_decoder
 from models.families.shared.state_space_layers import state_space_rules
 from weights.rules import Drop, Rename, Rule
@@ -36,13 +35,13 @@ _OLDER_NAMES = {
     "mamba_dt_min": "time_step_min",
     "mamba_conv_bias": "use_conv_bias",
 }
-"""Settings of older files, which precede the newer ones."""
+"""Names of settings in older files. They take precedence over the newer names."""
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     hf = {**hf, **{new: hf[old] for old, new in _OLDER_NAMES.items() if old in hf}}
     fields = Fields(hf, defaults={"vocab_size": 131072, "num_attention_heads": 32})
-    # The published code ignores these settings; another value would promise what it does not compute.
+    # The published code ignores these settings, so other values are refused.
     for name, value in (("attention_bias", False), ("tie_word_embeddings", False), ("sliding_window", None)):
         fields.refuse_unless(name, value)
     fields.refuse_unless("moe_latent_size")
@@ -61,7 +60,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _kinds(fields: Fields) -> list[str]:
-    """The type of each layer, of which there are as many as the list or the pattern names."""
+    """The type of each layer. The list or the pattern determines the number of layers."""
     named = fields.raw("layer_types", fields.raw("layers_block_type"))
     if named is None:
         pattern = fields.text("hybrid_override_pattern", "ME*-")
@@ -105,21 +104,11 @@ def _feed_forward(fields: Fields, width: str, default: int, bias: bool | None = 
 def _experts(fields: Fields) -> MixtureOfExpertsConfig:
     # transformers writes the number of experts under two names.
     experts = fields.integer("n_routed_experts", fields.integer("num_local_experts", 8))
-    groups = fields.integer("n_group", 1)
     return MixtureOfExpertsConfig(
         _feed_forward(fields, "moe_intermediate_size", 7688, bias=False),
         num_experts=experts,
         experts_per_token=fields.integer("num_experts_per_tok", 2),
-        router=RouterConfig(
-            normalized=fields.flag("norm_topk_prob", True),
-            score="sigmoid",
-            correction=True,
-            groups=groups,
-            groups_per_token=fields.integer("topk_group", 1),
-            group_members=1 if groups == 1 else 2,
-            epsilon=1e-20,
-            scale=fields.positive("routed_scaling_factor", 1.0),
-        ),
+        router=corrected_router(fields),
         shared=_feed_forward(fields, "moe_shared_expert_intermediate_size", 7688),
     )
 

@@ -9,7 +9,6 @@ from models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
-    LanguageModelHead,
     LayerConfig,
     LearnedPositions,
     ModelConfig,
@@ -20,6 +19,7 @@ from models.config import (
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, activation, head_width
 from models.families.shared.gpt_layers import layer_rules
+from models.families.shared.language_model import language_model, token_rules
 from weights.rules import Drop, Rename, Rule
 
 
@@ -38,26 +38,17 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         FeedForwardConfig(4 * hidden, function),
         norms,
     )
-    vocab, positions = fields.integer("vocab_size", 40478), fields.integer("n_positions", 512)
-    return ModelConfig(
-        hidden_size=hidden,
-        vocab_size=vocab,
-        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True)),
-        decoder=StackConfig(
-            EmbeddingConfig(vocab, positions=LearnedPositions(positions)), (layer,) * fields.integer("n_layer", 12)
-        ),
-        max_positions=positions,
-    )
+    positions = fields.integer("n_positions", 512)
+    embedding = EmbeddingConfig(fields.integer("vocab_size", 40478), positions=LearnedPositions(positions))
+    decoder = StackConfig(embedding, (layer,) * fields.integer("n_layer", 12))
+    return language_model(fields, hidden, decoder, positions, default_tied=True)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    tokens = "decoder.embedding.tokens.weight"
-    tied = isinstance(model.head, LanguageModelHead) and model.head.tied
     return (
-        Rename(r"(?:transformer\.)?tokens_embed\.weight", tokens),
+        *token_rules(model, r"(?:transformer\.)?tokens_embed"),
         Rename(r"(?:transformer\.)?positions_embed\.weight", "decoder.embedding.positions.weight"),
         *layer_rules("residual"),
-        Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
         Drop(r"(?:transformer\.)?position_ids"),
     )
 

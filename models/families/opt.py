@@ -12,7 +12,6 @@ from models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
-    LanguageModelHead,
     LayerConfig,
     LearnedPositions,
     ModelConfig,
@@ -23,6 +22,7 @@ from models.config import (
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fairseq_layers import fairseq_layer_rules
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.language_model import language_model, token_rules
 from weights.rules import Drop, Rename, Rule, Slice
 
 _NORM = NormConfig("layer", 1e-5)
@@ -43,39 +43,31 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         FeedForwardConfig(fields.integer("ffn_dim", 3072), fields.activation("activation_function", "relu"), bias=bias),
         norms,
     )
-    vocab, positions = fields.integer("vocab_size", 50272), fields.integer("max_position_embeddings", 2048)
+    positions = fields.integer("max_position_embeddings", 2048)
     # Checkpoints fine-tuned before transformers 4.20.1 have no final norm.
     final = before and not fields.flag("_remove_final_layer_norm", False)
-    return ModelConfig(
-        hidden_size=hidden,
-        vocab_size=vocab,
-        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True)),
-        decoder=StackConfig(
-            EmbeddingConfig(vocab, positions=LearnedPositions(positions), token_width=narrow),
-            (layer,) * fields.integer("num_hidden_layers", 12),
-            final_norm=_NORM if final else None,
-            output_width=narrow,
-        ),
-        max_positions=positions,
+    decoder = StackConfig(
+        EmbeddingConfig(fields.integer("vocab_size", 50272), positions=LearnedPositions(positions), token_width=narrow),
+        (layer,) * fields.integer("num_hidden_layers", 12),
+        final_norm=_NORM if final else None,
+        output_width=narrow,
     )
+    return language_model(fields, hidden, decoder, positions, default_tied=True)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    tokens = "decoder.embedding.tokens.weight"
-    tied = isinstance(model.head, LanguageModelHead) and model.head.tied
     assert model.decoder is not None
     slot: Literal["input", "residual"] = "input"
     if model.decoder.layers[0].attention_norms.input is None:
         slot = "residual"
     decoder = r"(?:model\.)?decoder\."
     return (
-        Rename(decoder + r"embed_tokens\.weight", tokens),
+        *token_rules(model, decoder + "embed_tokens"),
         Rename(decoder + r"project_in\.weight", "decoder.embedding.tokens.projection.weight"),
         Rename(decoder + r"project_out\.weight", "decoder.output_projection.weight"),
         Slice(decoder + r"embed_positions\.weight", "decoder.embedding.positions.weight", start=2),
         *fairseq_layer_rules(decoder, slot),
         Rename(decoder + r"final_layer_norm\.(weight|bias)", r"decoder.final_norm.\1"),
-        Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
         # A version number in the files of the first releases.
         Drop(decoder + r"version"),
     )

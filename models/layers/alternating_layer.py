@@ -16,13 +16,15 @@ from models.layers.activations import by_rows
 from models.layers.layer_input import LayerWithInput
 from models.layers.linear import Linear, parameter
 from models.layers.norms import make_norm
-from models.step_inputs import StepInputs
+from models.step_inputs.base import StepInputs
 
 _MIN_MEAN_SQUARE = 1e-5
 
 
 class Streams(nn.Module):
-    """Makes streams of hidden states from one, and one from streams. All streams of a token have one magnitude.
+    """Expands hidden states to several streams before the first layer, and merges them after the last one.
+
+    All streams of a token get the root mean square of the first one.
 
     expand, merge: one linear for each stream but the first.
     Source: Baykal et al. 2023, arXiv:2301.13310, section 3; published code of Gemma 3n.
@@ -49,12 +51,12 @@ class Streams(nn.Module):
 
 def _with_magnitude_of(x: Tensor, other: Tensor) -> Tensor:
     """x with the root mean square of another tensor. Both: [tokens, hidden]."""
-    wanted = (other**2).mean(-1, keepdim=True) ** 0.5
-    return x * wanted / (x**2).mean(-1, keepdim=True).clamp(min=_MIN_MEAN_SQUARE).sqrt()
+    magnitude = (other**2).mean(-1, keepdim=True) ** 0.5
+    return x * magnitude / (x**2).mean(-1, keepdim=True).clamp(min=_MIN_MEAN_SQUARE).sqrt()
 
 
 class AlternatingLayer(LayerWithInput):
-    """A layer that predicts all streams, computes the active one, and corrects all by the difference.
+    """A layer that predicts all streams, computes the active one, and corrects all by the error of its prediction.
 
     router: [streams, hidden], weight of the router, which weighs predictions and corrections.
     prediction: [streams * streams, streams]. correction: [streams, streams]. None of the three is ever quantised.
@@ -106,7 +108,10 @@ class AlternatingLayer(LayerWithInput):
         return total
 
     def _corrected(self, predictions: Tensor, computed: Tensor) -> Tensor:
-        """Predictions plus the error of the active one times a factor per stream. computed: [tokens, hidden]."""
+        """Correct each prediction by a factor per stream, times the error of the active stream's prediction.
+
+        computed: [tokens, hidden], the active stream after the layer.
+        """
         factors = ops.linear(self._weights(computed), self.correction, None) + 1.0
         error = computed - predictions[:, self.active]
         return predictions + error[:, None] * factors[:, :, None]

@@ -137,7 +137,7 @@ class Attention(nn.Module):
         return self._normalize_and_rotate(key, self.key_norm, rotations), self._normalize_values(value)
 
     def project_output(self, attended: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """Apply the output projection, behind its gate if there is one.
+        """Apply the gate, if there is one, and then the output projection.
 
         attended: [tokens, heads, head_dim].
         hidden: [tokens, hidden], model dtype, from which the gate is computed; not read without a gate.

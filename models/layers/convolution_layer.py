@@ -12,7 +12,8 @@ from models.layers.activations import ACTIVATIONS
 from models.layers.layer import Layer
 from models.layers.linear import ConvolutionWeights
 from models.layers.norms import make_norm
-from models.step_inputs import RaggedStepInputs, StepInputs
+from models.step_inputs.base import StepInputs
+from models.step_inputs.ragged import RaggedStepInputs
 
 
 class ConvolutionLayer(Layer):

@@ -40,7 +40,7 @@ class EmbeddingTable(nn.Module):
         return weight if isinstance(weight, QuantizedMatrix) else None
 
     def share(self, packed: ops.LinearWeight, dtype: torch.dtype) -> None:
-        """Free `weight`, and read rows from a packed weight instead. dtype: of the empty table that stays."""
+        """Free `weight`, and read rows from a packed weight instead. dtype: of the empty table left in its place."""
         like = self.weight if self.matrix is None else self.matrix.codes
         del self.weight
         self.weight = nn.Parameter(like.new_empty((0, like.shape[1]), dtype=dtype), requires_grad=False)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from models.backends import interface as ops
+from models.backends import mixer_interface as mixer_ops
 from models.config import GatedDeltaConfig
 from models.layers.causal_convolution import CausalConvolution
 from models.layers.gated_norm import GatedNorm
@@ -44,14 +45,14 @@ class GatedDelta(Mixer):
         self.decay_bias = parameter(config.num_value_heads)
         self.norm = GatedNorm(config.value_width, config.norm_eps, config.num_value_heads, "after", is_shared=True)
         self.output = Linear(config.value_width, hidden_size, bias=False)
-        self._numbers: ops.DeltaNumbers | None = None
+        self._numbers: mixer_ops.DeltaNumbers | None = None
 
     @property
-    def numbers(self) -> ops.DeltaNumbers:
-        """The numbers of the heads, which are made at the first use."""
+    def numbers(self) -> mixer_ops.DeltaNumbers:
+        """The parameters of the delta rule of each head, computed at the first use."""
         if self._numbers is None:
             factors = -self.log_decay.float().exp()
-            self._numbers = ops.DeltaNumbers(self.decay_bias.float(), factors, self._key_heads)
+            self._numbers = mixer_ops.DeltaNumbers(self.decay_bias.float(), factors, self._key_heads)
         return self._numbers
 
     def project(self, hidden: Tensor) -> Projections:
@@ -60,13 +61,13 @@ class GatedDelta(Mixer):
 
     def chunked(self, projections: Projections, state: Sequence[Tensor]) -> Tensor:
         *parts, _, beta, decay = projections
-        inputs = ops.convolution_chunk(parts, _SCALES, self.convolution.numbers, state[0])
-        return ops.gated_delta_chunks(inputs, beta, decay, self.numbers, state[1])
+        inputs = mixer_ops.convolution_chunk(parts, _SCALES, self.convolution.numbers, state[0])
+        return mixer_ops.gated_delta_chunks(inputs, beta, decay, self.numbers, state[1])
 
     def step(self, projections: Projections, states: Sequence[Tensor], slots: Tensor) -> Tensor:
         *parts, _, beta, decay = projections
-        inputs = ops.convolution_step(parts, _SCALES, self.convolution.numbers, states[0], slots)
-        return ops.gated_delta_step(inputs, beta, decay, self.numbers, states[1], slots)
+        inputs = mixer_ops.convolution_step(parts, _SCALES, self.convolution.numbers, states[0], slots)
+        return mixer_ops.gated_delta_step(inputs, beta, decay, self.numbers, states[1], slots)
 
     def finish(self, mixed: Tensor, projections: Projections) -> Tensor:
         output: Tensor = self.output(self.norm(mixed, projections[3]))

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from models.backends import interface as ops
+from models.backends import mixer_interface as mixer_ops
 from models.layers.linear import parameter
 
 
@@ -29,9 +29,9 @@ class GatedNorm(nn.Module):
         gate_scale: float = 1.0,
     ) -> None:
         super().__init__()
-        self.shape = ops.GatedNormShape(groups, eps or 1.0, is_shared, gate == "before", gate_scale)
+        self.shape = mixer_ops.GatedNormShape(groups, eps or 1.0, is_shared, gate == "before", gate_scale)
         self.weight = None if eps is None else parameter(width // groups if is_shared else width)
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
         """x, gate: [rows, width], model dtype. Returns [rows, width], model dtype."""
-        return ops.gated_norm(x, gate, self.weight, self.shape)
+        return mixer_ops.gated_norm(x, gate, self.weight, self.shape)

@@ -62,7 +62,7 @@ class MixtureOfExperts(nn.Module):
 
     router, shared_gate: never quantised. They are small, and rounding would change which experts a token uses.
     experts: one feed-forward per expert, deleted once they are packed together.
-    packed: all experts in a kernel's layout; None while they are apart.
+    packed: all experts in a kernel's layout; None while they are not packed together.
     products: names, below this module, of the linears whose weights `pack` joins to one: the first products of all
         experts, and the last.
     forward: [tokens, hidden] -> [tokens, hidden], model dtype.
@@ -123,7 +123,7 @@ class MixtureOfExperts(nn.Module):
             del self.experts
 
     def _mix(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
-        """`PackedExperts.mix` with experts that are apart, and compute one after another."""
+        """`PackedExperts.mix` with experts that are not packed together, and compute one after another."""
         if isinstance(x, SymbolicTensor):
             raise NotTraceable("experts that are apart")
         by_expert = experts.flatten().argsort(stable=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from models.backends import interface as ops
+from models.backends import mixer_interface as mixer_ops
 from models.config import ShortConvolutionConfig
 from models.layers.causal_convolution import CausalConvolution
 from models.layers.linear import Linear
@@ -32,11 +33,11 @@ class ShortConvolution(Mixer):
 
     def chunked(self, projections: Projections, state: Sequence[Tensor]) -> Tensor:
         gate, multiplier, x = projections
-        return ops.gated_convolution_chunk(x, gate, multiplier, self.convolution.numbers, state[0])
+        return mixer_ops.gated_convolution_chunk(x, gate, multiplier, self.convolution.numbers, state[0])
 
     def step(self, projections: Projections, states: Sequence[Tensor], slots: Tensor) -> Tensor:
         gate, multiplier, x = projections
-        return ops.gated_convolution_step(x, gate, multiplier, self.convolution.numbers, states[0], slots)
+        return mixer_ops.gated_convolution_step(x, gate, multiplier, self.convolution.numbers, states[0], slots)
 
     def finish(self, mixed: Tensor, projections: Projections) -> Tensor:
         output: Tensor = self.output(mixed)

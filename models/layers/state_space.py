@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from models.backends import interface as ops
+from models.backends import mixer_interface as mixer_ops
 from models.config import StateSpaceConfig, StateSpaceMultipliers
 from models.layers.causal_convolution import CausalConvolution
 from models.layers.gated_norm import GatedNorm
@@ -40,14 +41,14 @@ class StateSpace(Mixer):
         self.skip = parameter(config.num_heads)
         self.norm = GatedNorm(config.width, config.norm_eps, config.norm_groups, config.gate, gate_scale=factors.gate)
         self.output = Linear(config.width, hidden_size, config.output_bias)
-        self._numbers: ops.SpaceNumbers | None = None
+        self._numbers: mixer_ops.SpaceNumbers | None = None
 
     @property
-    def numbers(self) -> ops.SpaceNumbers:
-        """The numbers of the heads, which are made at the first use."""
+    def numbers(self) -> mixer_ops.SpaceNumbers:
+        """The parameters of the state space of each head, computed at the first use."""
         if self._numbers is None:
             factors = -self.log_decay.float().exp()
-            self._numbers = ops.SpaceNumbers(
+            self._numbers = mixer_ops.SpaceNumbers(
                 self.time_step_bias.float(),
                 factors,
                 self.skip.float(),
@@ -69,13 +70,13 @@ class StateSpace(Mixer):
 
     def chunked(self, projections: Projections, state: Sequence[Tensor]) -> Tensor:
         _, *parts, time_step = projections
-        inputs = ops.convolution_chunk(parts, self._scales, self.convolution.numbers, state[0])
-        return ops.state_space_chunks(inputs, time_step, self.numbers, state[1])
+        inputs = mixer_ops.convolution_chunk(parts, self._scales, self.convolution.numbers, state[0])
+        return mixer_ops.state_space_chunks(inputs, time_step, self.numbers, state[1])
 
     def step(self, projections: Projections, states: Sequence[Tensor], slots: Tensor) -> Tensor:
         _, *parts, time_step = projections
-        inputs = ops.convolution_step(parts, self._scales, self.convolution.numbers, states[0], slots)
-        return ops.state_space_step(inputs, time_step, self.numbers, states[1], slots)
+        inputs = mixer_ops.convolution_step(parts, self._scales, self.convolution.numbers, states[0], slots)
+        return mixer_ops.state_space_step(inputs, time_step, self.numbers, states[1], slots)
 
     def finish(self, mixed: Tensor, projections: Projections) -> Tensor:
         output: Tensor = self.output(self.norm(mixed, projections[0]))

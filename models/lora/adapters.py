@@ -100,7 +100,7 @@ class AdapterRows:
 
 
 class AdapterSet:
-    """All LoRA adapters loaded beside one model, and which of them each row of a batch uses.
+    """All LoRA adapters loaded for one model, and which of them each row of a batch uses.
 
     rows: adapter of each row of the current forward pass; None outside a pass, or if no row uses an adapter.
     """

@@ -119,7 +119,7 @@ def read_own_lora(
     linears: Mapping[str, tuple[int, int]],
     device: torch.device,
 ) -> dict[str, LowRankUpdate]:
-    """Read an adapter that a checkpoint holds beside its weights (see `weights.own_adapters`), by path, float32.
+    """Read an adapter that a checkpoint holds besides its weights (see `weights.own_adapters`), by path, float32.
 
     checkpoint: directory of the model. name: name of the adapter. hf: contents of `config.json`.
     rules, linears, device: as in `read_lora`.

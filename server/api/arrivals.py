@@ -1,13 +1,13 @@
 """Refuse or start each request, in the HTTP protocol: a refusal needs no task, no middleware and no route.
 
-An overloaded server may receive ten times the requests that it can answer. Such a refusal takes a small part of the
-time of one that passes through ASGI, so that it takes little from the requests in progress. If one of several models
-is full, the body says whether the request is for that model. Requests that need more than this (a key in a field of the
-body, a traced request, another error format, a page of another origin) and those under another ASGI server are refused
-by `RequestMiddleware` and by the operations.
+An overloaded server may receive ten times the requests that it can answer. A refusal in the protocol takes much less
+time than one that passes through ASGI, so it delays the requests in progress less. If one of several models is full,
+the body says whether the request is for that model. Requests that need more than this (a key in a field of the body, a
+traced request, another error format, a page of another origin) and those under another ASGI server are refused by
+`RequestMiddleware` and by the operations.
 
-Requests that arrive at once start in turns of the event loop, so that a thousand of them do not keep it from all other
-work. Those that have not started count as in progress.
+Requests that arrive at the same time are started over several turns of the event loop, so that a thousand of them do
+not delay all other work. Requests that have not started yet count as in progress.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ log = logging.getLogger("triptych.door")
 LOG_SECONDS = 1.0
 """Time that one line of the log covers. A line for each refusal would cost more than the refusal."""
 MAX_BODY_BYTES = 1 << 14
-"""A larger body is not read here, because that takes longer than a refusal may."""
+"""A larger body is not read here, because reading it would take longer than a refusal may take."""
 BURST_STARTS = 64
 """Requests that start in one turn of the event loop of an idle server, so that the first step has the whole burst."""
 STARTS_PER_TURN = 8
-"""Requests that start in one turn beside others. It takes 10 ms, and refusals arrive between two turns."""
+"""Requests that start in one turn while others are in progress. This takes 10 ms; refusals are sent between turns."""
 
 
 class _Body(msgspec.Struct):
@@ -94,7 +94,7 @@ class Arrivals:
         return None
 
     def _turn(self) -> None:
-        """Start the next requests. Those of the last turn have entered the door and the admission by now."""
+        """Start the next requests. `Door` and admission have counted those of the last turn by now."""
         for model in self._started:
             self._models[model] -= 1
         self._started.clear()

@@ -1,4 +1,4 @@
-"""Work beside the requests, for as long as the application runs: reading the key file again, sending traces."""
+"""Background work for as long as the application runs: key file, garbage collection, sending traces."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ from contextlib import AbstractAsyncContextManager
 
 from server.api.state import State
 from server.api_keys import ApiKeys, KeyFileWatcher
+from server.garbage import collect_when_cheap
 
 
 @contextlib.asynccontextmanager
 async def with_background(
     state: State, lifespan: Callable[[], AbstractAsyncContextManager[None]]
 ) -> AsyncIterator[None]:
-    """The lifespan of the application, with the work beside the requests around it."""
-    task = asyncio.create_task(_watch_keys(state), name="key file")
+    """The lifespan of the application, during which the background work runs."""
+    tasks = [
+        asyncio.create_task(_watch_keys(state), name="key file"),
+        asyncio.create_task(collect_when_cheap(), name="garbage collection"),
+    ]
     try:
         async with lifespan():
             yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if state.tracing is not None:
             await asyncio.to_thread(state.tracing.stop)
 

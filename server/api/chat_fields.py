@@ -1,4 +1,4 @@
-"""Field types of chat requests that several dialects share, and their conversion to what `ChatSpec` takes."""
+"""Field types of chat requests that several dialects share, and their conversion to the fields of `ChatSpec`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from server.operations.chat import ToolCall
 _OTHER_PARTS = frozenset(
     {"image_url", "input_image", "image", "input_audio", "audio", "video_url", "file", "input_file", "document"}
 )
-"""Types of parts that clients send and the server does not support, which errors name."""
+"""Types of parts that clients send and the server does not support. Errors name them."""
 _PART_HINTS = frozenset({"annotations", "logprobs", "cache_control", "prompt_cache_breakpoint"})
 """Further keys of a text part, which do not change the prompt."""
 _SET_BY_SERVER = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
-"""Variables of chat templates that have fields of their own."""
+"""Variables of chat templates for which requests have separate fields."""
 
 
 class ChatObject(BaseModel):
@@ -110,7 +110,7 @@ TOOL_CHOICE = WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, 
 
 
 def function_tool(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A function as chat templates and `ChatSpec` take it. Without parameters, it takes none."""
+    """A function as chat templates and `ChatSpec` take it. parameters: None for a function without parameters."""
     function: dict[str, Any] = {"name": name}
     if description is not None:
         function["description"] = description

@@ -66,7 +66,7 @@ def describe(route: Route[Any, Any, Any]) -> dict[str, Any]:
 
 
 def describe_shared(routes: Sequence[Route[Any, Any, Any]]) -> dict[str, Any]:
-    """As `describe`, for a path of several dialects: the bodies and answers of any of them."""
+    """Like `describe`, for a path of several dialects: the bodies and answers of any of them."""
     merged = describe(routes[0])
     merged["description"] = " ".join(
         [routes[0].description, *(f"A body with `{route.field}`: {route.description}" for route in routes[1:])]

@@ -19,9 +19,9 @@ OVER_CONNECTION_LIMIT = "triptych.over_connection_limit"
 class Door:
     """Limits how many requests are in progress, and the bytes of their bodies.
 
-    max_requests: most requests in progress.
-    max_body_bytes: most bytes of all their bodies, as the clients announce them.
-    assumed_bytes: size of a body that is sent without an announcement.
+    max_requests: maximum number of requests in progress.
+    max_body_bytes: limit on the bytes of all their bodies, by their `Content-Length`.
+    assumed_bytes: size that is assumed for a body without `Content-Length`.
     """
 
     def __init__(self, max_requests: int, max_body_bytes: int, assumed_bytes: int) -> None:

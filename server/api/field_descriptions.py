@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 NO_EFFECT = "accepted without effect"
-UNSUPPORTED = "not supported; must be null or its neutral value"
+UNSUPPORTED = "not supported; must be null or the value that changes nothing"
 
 DESCRIPTIONS: Mapping[str, str] = {
     # Prompts and inputs
@@ -31,7 +31,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "query": "text that the others are compared with",
     "RerankBody.texts": "texts to rank",
     "CohereEmbedBody.texts": "texts to embed",
-    "question": "what is asked",
+    "question": "the question",
     "QuestionAnswerBody.context": "text that contains the answer",
     "HubQuestion.context": "text that contains the answer",
     "DeeplTranslateBody.context": UNSUPPORTED,
@@ -61,8 +61,9 @@ DESCRIPTIONS: Mapping[str, str] = {
     "AnthropicToolUse.input": "arguments of the call",
     # Length and sampling
     "stream": "answer in parts while the text is generated; default false",
-    "max_new_tokens": "most tokens to generate; default: the checkpoint's, else 256; at most the rest of the context",
-    "max_tokens": "most tokens to generate; reduced to the rest of the context",
+    "max_new_tokens": "maximum number of new tokens; default: the checkpoint's, else 256; at most the rest of the "
+    "context",
+    "max_tokens": "maximum number of new tokens; reduced to the rest of the context",
     "max_completion_tokens": "the same as `max_tokens`",
     "min_new_tokens": "no end of text before this many new tokens",
     "do_sample": "draw tokens at random; default: true if a sampling field is set",
@@ -87,7 +88,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "length_penalty": "score = sum of log-probabilities / length ** length_penalty",
     "early_stopping": "when beam search ends: true, false or never, as in transformers",
     "num_beam_groups": "number of groups of diverse beam search",
-    "diversity_penalty": "lowers tokens that earlier beam groups chose at the same step",
+    "diversity_penalty": "lowers the scores of tokens that earlier beam groups chose at the same step",
     "stop": "texts before which the answer ends",
     "stop_sequences": "texts before which the answer ends",
     "stop_token_ids": "tokens that end the answer",
@@ -118,16 +119,16 @@ DESCRIPTIONS: Mapping[str, str] = {
     "TranscriptionForm.response_format": "json, text, srt, vtt, or verbose_json with times",
     "TranslationForm.response_format": "json, text, srt, vtt, or verbose_json with times",
     "timestamp_granularities": "`segment`, `word` or both; needs `response_format` verbose_json",
-    "temperature_increment_on_fallback": "decode rejected windows again at this much more temperature, up to 1",
+    "temperature_increment_on_fallback": "decode rejected windows again with the temperature raised by this, up to 1",
     "compression_ratio_threshold": "with fallback: reject windows that are more repetitive; default 2.4",
     "logprob_threshold": "with fallback: reject windows whose mean log-probability is lower; default -1",
     "no_speech_threshold": "leave out windows whose `no_speech_prob` is higher and whose mean log-probability is low",
     "condition_on_previous_text": "put the text so far before each window; default false",
     "chunking_strategy": "auto: the batched mode, windows cut at silences and decoded at the same time; default: one "
     "window after the other",
-    "TranscriptionForm.stream": UNSUPPORTED,
-    "TranslationForm.stream": UNSUPPORTED,
-    "stream_options": "what a stream reports",
+    "TranscriptionForm.stream": "answer in parts, with `response_format` json or text; default false",
+    "TranslationForm.stream": "answer in parts, with `response_format` json or text; default false",
+    "stream_options": "what the stream reports in addition to the answer",
     "include_usage": "report the number of tokens in one more chunk at the end",
     "include_obfuscation": NO_EFFECT,
     "OllamaChatBody.stream": "answer in parts while the text is generated; default true",
@@ -138,9 +139,9 @@ DESCRIPTIONS: Mapping[str, str] = {
     "GenerateBody.truncate": "keep this many prompt tokens: the last of a decoder, the first of an encoder-decoder",
     "TranslateBody.truncate": "keep this many tokens of each segment, from its beginning",
     "TgiParameters.truncate": "keep this many tokens of the prompt",
-    "HubSummarizeParameters.truncation": "do_not_truncate alone",
-    "HubTranslateParameters.truncation": "do_not_truncate alone",
-    "ResponsesBody.truncation": "disabled alone: long input is refused",
+    "HubSummarizeParameters.truncation": "only do_not_truncate is accepted",
+    "HubTranslateParameters.truncation": "only do_not_truncate is accepted",
+    "ResponsesBody.truncation": "only disabled is accepted: long input is refused",
     "CohereEmbedBody.truncate": "NONE refuses a long text; START and END remove tokens on that side",
     "max_tokens_per_doc": "keep this many tokens of each text",
     # Markup
@@ -156,7 +157,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "custom_instructions": UNSUPPORTED,
     # Encoders
     "top_n": "number of texts to report; default: all",
-    "return_documents": "report the texts beside their scores",
+    "return_documents": "report the texts with their scores",
     "input_type": "what the texts are for; chooses a prompt of the checkpoint that has this name",
     "output_dimension": "keep this many numbers of each vector",
     "normalize": "scale each vector to length 1; default true",
@@ -165,10 +166,10 @@ DESCRIPTIONS: Mapping[str, str] = {
     "pooling": "how token vectors become the vector of a text; default: the checkpoint's",
     "chunks": "parts of the text that get a vector each",
     "encoding_format": "float for numbers, base64 for little-endian float32",
-    "HubEmbedBody.encoding_format": "float alone",
+    "HubEmbedBody.encoding_format": "only float is accepted",
     "function_to_apply": "turns logits into scores: softmax, sigmoid or none; default: the checkpoint's",
     "raw_scores": "report logits instead of numbers from 0 to 1",
-    "return_text": "report the texts beside their scores",
+    "return_text": "report the texts with their scores",
     "targets": "consider only these words",
     "aggregation_strategy": "how tokens are joined to entities: none, simple, first, average or max",
     "stride": "tokens that neighbouring windows of a long text have in common",
@@ -179,7 +180,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "instruction": "what makes a text relevant; needs a language model that answers yes or no",
     "candidate_labels": "labels to choose from",
     "hypothesis_template": "sentence about the text, with {} in place of the label",
-    "multi_label": "judge each label by itself; default false",
+    "multi_label": "score each label independently of the others; default false",
     "ClassifyBody.top_k": "number of labels to report; default: all",
     "HubClassifyParameters.top_k": "number of labels to report",
     "FillMaskBody.top_k": "number of words to report; default 5",
@@ -203,7 +204,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "LibreTranslateBody.format": "html: the tags of the text stay in place",
     "output_config": "the form of the answer",
     "AnthropicOutputConfig.format": "a JSON Schema that the answer matches",
-    "type": "which kind of object this is",
+    "type": "kind of this object",
     # Tools and reasoning
     "tools": "functions that the model may call",
     "tool_choice": "whether the model may, must or must not call a function, and which",
@@ -248,7 +249,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "output": "what the function returned",
     "reasoning": "whether the model reasons before it answers",
     "InputReasoning.summary": UNSUPPORTED,
-    # What clients send besides
+    # Other fields that clients send
     "include": "further parts of the answer",
     "background": UNSUPPORTED,
     "k": "draw from this many of the likeliest tokens; 0 for all",
@@ -257,8 +258,8 @@ DESCRIPTIONS: Mapping[str, str] = {
     "metadata": NO_EFFECT,
     "user_id": NO_EFFECT,
     "service_tier": NO_EFFECT,
-    "speed": "standard alone",
-    "modalities": "text alone",
+    "speed": "only standard is accepted",
+    "modalities": "only text is accepted",
     "verbosity": UNSUPPORTED,
     "options": "sampling fields",
     "HubOptions.use_cache": NO_EFFECT,
@@ -297,7 +298,7 @@ def describe_fields(schemas: dict[str, Any], bodies: list[str]) -> None:
 
 
 def _parameters_text(name: str, field: str) -> str | None:
-    """Description of the members `parameters` and `options` of a whole request, unlike those of a function."""
+    """Description of the fields `parameters` and `options` of a request body; None for those of a function."""
     if field == "parameters" and name.endswith("Body"):
         return "further fields of the task"
     return NO_EFFECT if field == "options" and name.startswith("Hub") else None

@@ -22,7 +22,7 @@ MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 
 ModelName = Annotated[
-    str | None, Field(min_length=1, max_length=256, description="a loaded model; default: the first fit")
+    str | None, Field(min_length=1, max_length=256, description="a loaded model; default: the first that can answer")
 ]
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
@@ -55,7 +55,7 @@ _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems":
 
 
 def form_value(value: object) -> object:
-    """The number or boolean that the text of a form spells. Other values, as JSON has them, stay."""
+    """The number or boolean that the text of a form spells. Other values, from JSON, do not change."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         return int(value[:20])
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
@@ -105,7 +105,7 @@ def _same_kind(value: Any) -> Any:
 
 
 def one_or_many(value: object) -> object:
-    """A single value as a list."""
+    """A list as it is; a single value as a list of one item."""
     return [value] if isinstance(value, str) else value
 
 

@@ -1,4 +1,4 @@
-"""Responses with one JSON document: at once if it is small, else rendered in a thread and sent in pieces."""
+"""Responses with one JSON document. A small one is rendered and sent whole, a large one in a thread and in pieces."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """JSON text of large values in pieces, so that neither the whole text nor one long call of the JSON library is needed.
 
-The library holds Python's global lock while it writes, which stops the event loop also from another thread. A renderer
-therefore returns an iterator in place of a long list: its items are created and written a few at a time.
+The library holds Python's global lock while it writes, which stops the event loop even for calls in other threads. A
+renderer therefore returns an iterator in place of a long list: its items are created and written a few at a time.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ MAX_CONTAINERS = 1 << 13
 
 
 def check_size(raw: bytes) -> None:
-    """Raise InvalidRequest for too many values. Invalid JSON passes or fails; the parser refuses what passes."""
+    """Raise InvalidRequest for too many values. Invalid JSON may pass; the parser refuses it later."""
     # Most bodies are within the limits even if the characters inside strings are counted.
     commas, keys = raw.count(b","), raw.count(b":")
     containers = raw.count(b"[") + raw.count(b"{")

@@ -86,7 +86,7 @@ class Lifecycle:
     async def drain(self) -> None:
         """Refuse new requests and let running ones finish.
 
-        After the grace time, running requests fail with `not_ready`. A second call returns at once.
+        After the grace time, running requests fail with `not_ready`. A second call returns immediately.
         """
         state = self._state
         if state.draining:

@@ -15,7 +15,7 @@ LINGER_SECONDS = 2.0
 class LingeringTransport:
     """A transport whose `close` lingers. All other attributes are those of the transport inside.
 
-    TLS has no half-closed connections, so that a TLS transport is closed at once.
+    TLS has no half-closed connections, so a TLS transport is closed immediately.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:

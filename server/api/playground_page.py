@@ -34,7 +34,7 @@ FILES = frozenset({"/", *PAGE.files})
 
 
 async def index(request: Request) -> Response:
-    """The page for clients that accept HTML, else a JSON object. `needs_key`: whether requests need an API key."""
+    """The page for clients that accept HTML, else a JSON object, which says whether requests need an API key."""
     if accepts_html(request.headers.get("accept", "")):
         response = await PAGE.respond(_INDEX, request)
     else:

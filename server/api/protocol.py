@@ -40,14 +40,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     The deadline also applies to a new connection that sends nothing. Requests on a connection above the limit are
     marked, and the middleware refuses them; such a connection is closed after its answer.
 
-    max_connections: most open connections.
+    max_connections: maximum number of open connections.
     """
 
     max_connections: ClassVar[int] = sys.maxsize
 
     @staticmethod
     def receive(scope: Scope, body: bytearray | None, start: Callable[[], None]) -> Response | None:
-        """Receive a request (`server.api.arrivals`): call `start` now or soon, or return the answer in its place.
+        """Receive a request (`server.api.arrivals`): call `start` now or soon, or return the response to send instead.
 
         body: None unless it has arrived as a whole.
         """

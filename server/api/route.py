@@ -259,7 +259,8 @@ class GetRoute:
     """A `GET` route of a dialect that describes the server or its models.
 
     render: the JSON value of the answer, from the state and the parameters. Raises RequestError.
-    parameters: names and descriptions of parameters in the query, or in a form. Others are ignored if there are none.
+    parameters: names and descriptions of parameters in the query, or in a form. If it is
+        empty, the parameters of a request are ignored.
     takes_post: the route also answers `POST`.
     The other fields are those of `Route`.
     """

@@ -26,7 +26,7 @@ _TYPES: Mapping[str, str] = {
     "none_required": "null",
     "finite_number": "a finite number",
 }
-"""By type of the error: what the value has to be."""
+"""By type of the error: description of valid values."""
 _BOUNDS: Mapping[str, str] = {
     "int_parsing_size": "is a number with too many digits",
     "greater_than": "must be more than {gt}",
@@ -43,7 +43,7 @@ _BOUNDS: Mapping[str, str] = {
     "union_tag_invalid": "has an unknown `type`; it must be one of {expected_tags}",
     "union_tag_not_found": "needs the field `type`",
 }
-"""By type of the error: what is wrong with the value. The braces name values of pydantic's context."""
+"""By type of the error: description of the fault. The braces name values of pydantic's context."""
 
 
 def describe_errors(body: Mapping[str, Any], errors: Sequence[Any]) -> tuple[str, str | None]:
@@ -68,7 +68,7 @@ def describe_errors(body: Mapping[str, Any], errors: Sequence[Any]) -> tuple[str
 
 
 def _text(body: Mapping[str, Any], errors: Sequence[Any]) -> str:
-    """What is wrong with the value of the first error."""
+    """Description of the first error, such as `must be a string`."""
     first = errors[0]
     kind, context = first["type"], first.get("ctx", {})
     if kind == "value_error":
@@ -84,12 +84,12 @@ def _text(body: Mapping[str, Any], errors: Sequence[Any]) -> str:
 
 
 def _name(part: object) -> str | None:
-    """A part of a place that is the name of a field; None for another one."""
+    """The field that a part of an error's location names; None for an index or a name of pydantic's own."""
     return part if isinstance(part, str) and _FIELD_NAME.fullmatch(part) else None
 
 
 def _path(body: Any, place: Sequence[int | str]) -> str:
-    """A field of the body as `messages[0].role`. Parts of the place that are no keys of the body are left out."""
+    """The location of an error in the form `messages[0].role`. Parts that are no keys of the body are left out."""
     path = ""
     for part in place:
         if isinstance(body, dict) and _name(part) and part in body:

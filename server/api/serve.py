@@ -85,7 +85,7 @@ class Endpoints:
     api: for all routes.
     metrics: for `/metrics` and the probes, if they have a port of their own.
     tls: None for plain HTTP. metrics_tls: the same for the metrics port.
-    max_connections: most open connections to `api`.
+    max_connections: maximum number of open connections to `api`.
     """
 
     api: socket.socket

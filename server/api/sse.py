@@ -87,7 +87,7 @@ class DirectConnection(Protocol):
     """Connection of one request that accepts bytes of the response body without ASGI."""
 
     def write(self, body: bytes) -> bool:
-        """Send at once and return True, or send nothing and return False where the caller would have to wait."""
+        """Send immediately and return True, or send nothing and return False where the caller would have to wait."""
 
 
 DIRECT_CONNECTION = "triptych.direct_connection"
@@ -95,7 +95,7 @@ DIRECT_CONNECTION = "triptych.direct_connection"
 
 
 class EventWriter:
-    """Sends events of one stream at once where the connection allows it, and keeps them otherwise.
+    """Sends events of one stream immediately where the connection allows it, and keeps them otherwise.
 
     connection: None if the ASGI server offers no direct writes.
     last_sent: time of the last byte sent, in seconds of the monotonic clock.
@@ -107,7 +107,7 @@ class EventWriter:
         self._kept: list[bytes] = []
 
     def write(self, body: bytes) -> bool:
-        """Send `body` at once and return True, or keep it and return False.
+        """Send `body` immediately and return True, or keep it and return False.
 
         After False, the caller passes the result of `take` to the response before it writes again.
         """
@@ -130,7 +130,7 @@ class EventStream(EventSourceResponse):
     events: generator of the stream's bytes. It receives the writer for direct writes and yields the bytes that
         ASGI has to send. An exception ends the connection without a further event, so the generator reports
         failures to the client.
-    leave: called at once when the client disconnects, and at the end.
+    leave: called immediately when the client disconnects, and at the end.
     format: media type and pings.
     ping_seconds: time without any event before a comment is sent.
     """

@@ -68,7 +68,7 @@ class Telemetry:
         metrics.running.set(stats.running)
         metrics.waiting.set(stats.waiting)
         metrics.queue_tokens.set(stats.queue_tokens)
-        known = metrics.pools.sizes  # they never fall, also while a worker is being replaced
+        known = metrics.pools.sizes  # sizes never decrease, even while a worker is being replaced
         metrics.pools.sizes = {pool: max(blocks, known.get(pool, 0)) for pool, blocks in stats.kv_blocks_total.items()}
         for pool, blocks in stats.kv_blocks_used.items():
             metrics.kv_blocks_used.labels(pool).set(blocks)

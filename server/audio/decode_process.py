@@ -49,7 +49,7 @@ class Mono:
         """The samples that a decoded frame adds: float32."""
         source = frame.format.name, frame.layout.name, frame.sample_rate
         if source != self._source:
-            # The streams of a file that was joined from several ones differ.
+            # If a file was joined from several files, its parts may have different formats.
             yield from self.finish()
             self._source = source
             self._to_float = av.AudioResampler(format="fltp")
@@ -141,7 +141,7 @@ def _limit_memory(more_bytes: int) -> None:
 
 
 def _set_alarm(cpu_seconds: float) -> None:
-    """End the process after this processor time; 0 for no limit. The time of a busy machine does not count."""
+    """End the process after this processor time; 0 for no limit. Time in which other processes run is not included."""
     if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
 
@@ -156,7 +156,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         request = json.loads(line)
         longest = int(request["max_seconds"] * request["rate"] * _SAMPLE_BYTES)
-        # A growing array is copied, so that it needs its size twice for a moment.
+        # A growing array is copied, so that it needs twice its size for a moment.
         _limit_memory(working_bytes + request["bytes"] + 9 * longest // 4)
         samples = bytearray()
         reply: dict[str, Any] = {}

@@ -15,9 +15,9 @@ from server.audio.wav import AudioError, check_amplitude
 from server.line_process import LineProcess
 
 CPU_SECONDS = 30.0
-"""Most processor time for one file. Half an hour of MP3 takes about 3 s."""
+"""Limit of the processor time for one file. Half an hour of MP3 takes about 3 s."""
 WORKING_BYTES = 256 << 20
-"""Memory of the process for one file, beside the file and its samples."""
+"""Memory of the process for one file, besides the file and its samples."""
 WALL_SECONDS = 120.0
 """Limit for one file on a machine that is too busy to give the process its processor time."""
 CODECS = (

@@ -21,7 +21,7 @@ def max_seconds_of(data: bytes, limit: float) -> float | None:
 
 
 def reading_bytes(data: bytes) -> int:
-    """Memory that reading a recording may need beside its samples at 16 kHz. A decoder has a process of its own."""
+    """Memory that reading a recording may need besides its samples at 16 kHz. A decoder has a process of its own."""
     if not is_pcm(data):
         return 2 * len(data)
     return 3 * len(data) + _RESAMPLED_BYTES * max_size(data)[0]
@@ -31,7 +31,7 @@ def read_audio(data: bytes, max_seconds: float, decoder: Decoder) -> Samples:
     """Mono samples at 16 kHz, from -1 to 1.
 
     max_seconds: longest recording that is accepted.
-    decoder: reads everything but WAV files with PCM or float.
+    decoder: reads all files except WAV files with PCM or float.
     Raises AudioError for a file of another format, and one that is damaged, empty or too long.
     """
     if is_pcm(data):

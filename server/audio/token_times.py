@@ -1,7 +1,7 @@
 """Times of the tokens of a window, from the cross-attention of a speech model, by dynamic time warping.
 
-The path through the matrix of tokens and source positions that follows the largest weights, and goes back in neither,
-shows when each token was spoken. Equal to `_extract_token_timestamps` of `transformers` 5.
+In the matrix of tokens and source positions, the path that follows the largest weights, without ever going back to an
+earlier token or position, shows when each token was spoken. Equal to `_extract_token_timestamps` of `transformers` 5.
 Source: Radford et al. 2022, arXiv:2212.04356, and the code published with it (`timing.py`); Sakoe and Chiba 1978.
 """
 
@@ -31,7 +31,7 @@ def first_positions(costs: NDArray[np.float64]) -> NDArray[np.int64]:
     """The first column that the cheapest path visits in each row.
 
     costs: [rows, columns], float64, both at least 1. The path leads from the first cell to the last, one step right,
-    down or both at a time. Of equal steps, the one to the right counts, then the one down.
+    down or both at a time. Among equally good steps, the one to the right is preferred, then the one down.
     """
     steps = _steps(costs)
     row, column = costs.shape
@@ -47,8 +47,8 @@ def first_positions(costs: NDArray[np.float64]) -> NDArray[np.int64]:
 def _steps(costs: NDArray[np.float64]) -> NDArray[np.int8]:
     """The last step of the cheapest path to each cell: [rows + 1, columns + 1].
 
-    Sums are float32, as in the published code. Cells of one antidiagonal do not depend on each other, so each is
-    computed at once: entry i of `sums` is the cell of row i.
+    Sums are float32, as in the published code. Cells of one antidiagonal do not depend on each other, so they
+    are computed together: entry i of `sums` is the cell of row i.
     """
     rows, columns = costs.shape
     steps = np.full((rows + 1, columns + 1), _LEFT, dtype=np.int8)

@@ -77,7 +77,7 @@ def _encoding(chunk: bytes) -> int | None:
 
 
 def is_pcm(data: bytes) -> bool:
-    """Whether a file is WAV that is not compressed. Damaged files count, for the error of `read_wav` that says why."""
+    """Whether a file is uncompressed WAV. True for damaged files too, so that `read_wav` reports the damage."""
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         return False
     encoding = _encoding(_first_format(data))

@@ -86,7 +86,7 @@ class Conversation:
     async def answer(self, connection: Connection, text: str, options: dict[str, Any]) -> None:
         """Send a message and write the answer as it arrives.
 
-        A failure before any text leaves the conversation as it was. An answer that is stopped stays as far as written.
+        A failure before any text does not change the conversation. The written part of a stopped answer is kept.
         """
         self.messages.append({"role": "user", "content": text})
         written: list[str] = []

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     files.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to a file; *.jsonl gets JSON lines")
     files.add_argument("--json", action="store_true", help="write JSON lines with the server's whole answers")
     files.add_argument(
-        "--resume", action="store_true", help="continue an output file: only send what has no answer yet"
+        "--resume", action="store_true", help="continue an output file: send only inputs without an answer"
     )
     files.add_argument("--overwrite", action="store_true", help="replace an output file")
     files.add_argument("-q", "--quiet", action="store_true", help="no progress bar and no summary")

@@ -22,7 +22,7 @@ from server.client.errors import CommandError, RequestFailed, Unreachable
 DEFAULT_URL = "http://127.0.0.1:8000"
 RETRIED_STATUSES = frozenset({429, 502, 503})
 MAX_PAUSE_SECONDS = 30.0
-"""Longest pause before a retry, also where the server asks for a longer one."""
+"""Longest pause before a retry, even if the server asks for a longer one."""
 CONNECT_SECONDS = 10.0
 SERVER_TIMEOUT_SECONDS = 60.0
 """Time limit that the server sets by default."""

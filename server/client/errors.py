@@ -13,7 +13,7 @@ from server.errors import TriptychError
 
 
 class CommandError(TriptychError):
-    """A command cannot do what it was asked to do."""
+    """A command cannot run with its arguments or input."""
 
     exit_code: ClassVar[int] = 2
 

@@ -87,7 +87,7 @@ class Option:
 
 
 GENERATION = (
-    Option("max_new_tokens", "length", int, "most tokens to generate"),
+    Option("max_new_tokens", "length", int, "maximum number of new tokens"),
     Option("min_new_tokens", "length", int, "fewest tokens to generate"),
     Option("truncate", "length", int, "keep at most this many tokens of the prompt"),
     Option("stop", "length", str, "text that ends the answer; repeatable", repeated=True),

@@ -188,7 +188,7 @@ def remaining(records: Sequence[Record], output: Path) -> list[Record]:
 
 
 def _replace(path: Path, data: bytes, earlier: bytes) -> None:
-    """Replace the content of a file at once, so that an interruption leaves the old or the new content."""
+    """Replace the content of a file atomically: an interruption leaves the old or the new content."""
     if data == earlier:
         return
     temporary = path.with_name(path.name + ".tmp")

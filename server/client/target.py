@@ -28,7 +28,7 @@ LOAD_SETTINGS = {
     "kv_cache_dtype": "int8: keys and values in half the memory of bfloat16",
     "threads": "number of torch threads",
 }
-"""Settings of the server that are flags beside --load."""
+"""Settings of the server that can be given as flags together with --load."""
 
 
 def add_target_flags(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""The four tasks that take texts: where each request goes, what its answer is, and how the answer reads as text."""
+"""The four tasks that take texts: the route of each request, its answers, and the answers as text."""
 
 from __future__ import annotations
 

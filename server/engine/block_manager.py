@@ -4,7 +4,7 @@ Blocks have reference counts: beams share the blocks of their common tokens, and
 one of its owners writes into it (PagedAttention, Kwon et al. 2023, arXiv:2309.06180, section 4.4).
 `free_blocks + used_blocks == num_blocks` holds after every call.
 
-A block that was published under a key can be found by the key, also after its release. Free blocks keep their content
+A block that was published under a key can be found by the key, even after its release. Free blocks keep their content
 until they are allocated again: first blocks without a key, then the blocks released longest ago.
 """
 

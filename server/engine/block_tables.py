@@ -155,7 +155,7 @@ class BlockTables:
         return count
 
     def accept(self, row: CachedSequence, count: int) -> int:
-        """Keep the first `count` draft tokens of a computed row. Returns the number that stays computed."""
+        """Keep the first `count` draft tokens of a computed row. Returns the number that need not be computed again."""
         return count
 
     def shorten(self, row: CachedSequence) -> None:

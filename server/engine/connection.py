@@ -52,7 +52,7 @@ class Connection:
         return self._messages()
 
     def receive_some(self) -> list[ToWorker]:
-        """As `receive`, but wait until there is a message."""
+        """Like `receive`, but wait until there is a message."""
         messages: list[ToWorker] = []
         while not messages:
             messages = self.receive(None)

@@ -18,10 +18,10 @@ from server.engine.step_costs import StepCosts
 DRAFT_TOKENS, NGRAM_DRAFT_TOKENS = 4, 15
 """Longest drafts where the settings name no limit: of a draft model, which computes each token, and of n-grams."""
 MAX_DRAFTING_ROWS = 32
-"""With more rows a step computes so much that one more token costs about as much as it brings. N-grams are then not
-looked up, because that takes microseconds per row."""
+"""With more decoding rows in a step, a draft token costs about as much time as it saves. N-grams are then not
+looked up, because a lookup takes microseconds per row."""
 MAX_STEP_TOKENS = 64
-"""Tokens of a step with drafts: for as many rows the logits are computed within the step's program."""
+"""Maximum number of tokens of a step with drafts. Up to this number of rows, its program computes the logits too."""
 MIN_GAIN = 1.02
 """Smallest gain in tokens per second for which a step has drafts."""
 
@@ -60,9 +60,10 @@ def max_draft_tokens(group: SequenceGroup, num_tokens: int) -> int:
 class NgramDrafter:
     """Drafts the tokens that followed the previous occurrence of the n-gram at the end of the text.
 
-    Each step drafts as many tokens as pay: the tokens that are expected to be accepted, by the measured acceptance of
-    the text and of the model, against the measured cost of a wider step. Predictions are compared with the text even
-    while none is drafted, which costs microseconds, so that drafts begin as soon as the text begins to repeat.
+    Each draft has the length that gives the most tokens per second. The number of accepted tokens is predicted from the
+    measured acceptance of the text and of the model, and the duration of a longer step from measured steps. Predictions
+    are compared with the text even while nothing is drafted. This costs microseconds, and drafts begin as soon as the
+    text begins to repeat.
 
     num_tokens: longest draft of a sequence.
     costs: durations of steps.

@@ -29,7 +29,7 @@ from server.ipc.messages import (
 )
 
 MIN_SHARED_TOKENS = 16
-"""Always allowed beside a decoder, so that a request makes progress even when decode steps are very short."""
+"""Tokens that are always allowed while a decoder runs, so that requests make progress even when its steps are short."""
 COST_WEIGHT = 0.25
 """Weight of the newest step in the running mean of the cost per token."""
 HEAD_TASKS = frozenset({"late_interaction", "max_sim", "labelled_spans", "answer_logits"})
@@ -69,7 +69,7 @@ class EncoderEngine:
         return len(self.queue) > 0
 
     def add(self, message: Encode, events: EngineEvents) -> list[EncodeRequest]:
-        """Queue the items. Returns the queued request; an invalid one fails at once."""
+        """Queue the items. Returns the queued request; an invalid one fails immediately."""
         request = EncodeRequest(message, message.model if message.model != self.name else "")
         code, reason = self._refusal(message)
         if reason:

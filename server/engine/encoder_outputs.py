@@ -210,7 +210,7 @@ class _OutputGroup:
         for rows in torch.split(hidden[batch.offsets[index] : batch.offsets[index + 1]], MAX_LOGITS_ROWS):
             logits = self.model.logits(rows, [adapter] * len(rows) if adapter else [])
             if settings.pooling == "max":
-                # Logarithms keep the order, so they are computed of the largest logits alone.
+                # The logarithm is monotonic, so it is computed for the largest logits only.
                 most = logits.amax(0)
                 total = most if total is None else torch.maximum(total, most)
             else:

@@ -37,9 +37,10 @@ from server.ipc.messages import (
 log = logging.getLogger("triptych.engine")
 
 PREFILL_SHARE = 0.5
-"""Length of an encoder step, in decode steps, while prompts stretch the decode steps: gaps stay below 2.25 of them."""
+"""Duration of an encoder step as a fraction of a decode step, while prefill work lengthens the decode steps. The gaps
+between tokens then stay below 2.25 decode steps."""
 MAX_STALE_DEADLINES = 64
-"""Deadlines of ended requests that are kept beside one for each open request, before the heap is cleaned."""
+"""Deadlines of ended requests that the heap may hold, besides one per open request, before it is cleaned."""
 
 
 MAX_GRAMMAR_WAIT_SECONDS = 0.002
@@ -176,7 +177,7 @@ class Engine:
         return timing
 
     def _encode(self, name: str, encoding: EncoderEngine) -> StepTiming | None:
-        """One encoder step, about as long as a step of the decoders that it delays, or shorter beside their prompts."""
+        """One encoder step, about as long as a step of the decoders that it delays, or shorter during their prefill."""
         self._encoded_last.add(name)
         self._has_encoded = True
         models = [model for model in self.models.values() if self._is_generating(model)]

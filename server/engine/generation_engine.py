@@ -73,7 +73,7 @@ class GenerationEngine:
         self.token_bytes = tokens
 
     def add(self, message: Generate, events: EngineEvents, now: float) -> list[SequenceGroup]:
-        """Queue the rows of a message. Returns the queued groups; rows that can never run fail at once."""
+        """Queue the rows of a message. Returns the queued groups; rows that can never run fail immediately."""
         invalid = self._invalid_reason(message)
         if invalid is not None:
             events.failed += [Failed(row.request_id, "engine_error", invalid) for row in message.rows]
@@ -294,7 +294,7 @@ class GenerationEngine:
             if not bool(own.top_k.is_finite.all()):
                 self.finish(group, "engine_error", events, NOT_FINITE)
                 continue
-            # Other groups with the same beginning must not wait for the first token of this one.
+            # Other groups with the same prefix must not wait for the first token of this group.
             self.scheduler.blocks.publish(group)
             waits.hold(group, own)
         rest = [group for group in ready if group not in late]

@@ -4,8 +4,8 @@ A mask depends only on tokens that are known when a step is scheduled. The masks
 parallel with its forward pass, by threads that do not hold Python's lock. `GrammarWaits` holds a group whose masks are
 late.
 
-The automaton is llguidance's: Earley's parser over a lexer of derivatives of regular expressions, run along the trie
-of the vocabulary.
+The automaton is that of the library llguidance: an Earley parser over a lexer that uses derivatives of regular
+expressions, run along the trie of the vocabulary.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class GrammarMasks:
         self._tokens = [*tokens[:vocab_size], *[b""] * (vocab_size - len(tokens))]
         # An extra id after the last logit stands for the end of the text; its bit in a mask says whether it may end.
         self._end = vocab_size
-        # Further ids stand for single bytes, for the rest of a token after a marker.
+        # 256 more ids stand for single bytes. They spell the text that follows a marker within the same token.
         self._first_byte = vocab_size + 1
         spelled = [*self._tokens, b"", *(bytes([byte]) for byte in range(256))]
         self._words = vocab_size // 32 + 1

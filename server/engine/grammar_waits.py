@@ -16,7 +16,8 @@ from server.engine.mask_threads import MaskTask
 from server.engine.sequence import SequenceGroup, SequenceStatus
 
 PATIENCE = 0.25
-"""Part of the forward pass for which a step waits after it for masks of fast grammars, if it has other groups too."""
+"""Longest wait for masks of fast grammars after the forward pass, as a fraction of its duration, in a step that also
+has groups without a grammar."""
 PATIENCE_ALONE = 2.0
 """The same for a step in which every group has a grammar."""
 MAX_SECONDS = 20.0
@@ -110,7 +111,7 @@ class GrammarWaits:
         return task is not None and task.is_done
 
     def _started(self, group: SequenceGroup) -> list[float]:
-        """Times at which the work began that a held group waits for."""
+        """Start times of the work that a held group waits for."""
         task = self._task(group)
         if task is not None:
             return [] if task.started is None else [task.started]

@@ -70,7 +70,7 @@ def let_threads_sleep() -> None:
 
 
 def map_large_blocks() -> None:
-    """Let glibc map every block of 1 MiB and more by itself. Call before loading.
+    """Let glibc map every block of 1 MiB and more separately. Call before loading.
 
     Otherwise blocks freed by loading leave holes in the heap, and the steps fill one hole after the other.
     """

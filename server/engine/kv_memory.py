@@ -59,7 +59,7 @@ def pool_need(
 def state_need(mixers: Iterable[MixerConfig], beams: int, max_rows: int, has_drafts: bool) -> PoolNeed:
     """Need of the pool of state slots.
 
-    A slot is its block. The largest batch has a state, a snapshot and with drafts another state for each row.
+    A slot counts as one block. The largest batch has a state, a snapshot and with drafts another state for each row.
     """
     one, largest = state_slots(beams), (3 if has_drafts else 2) * max_rows
     return PoolNeed(StateMemory.slot_bytes(mixers), one, max(one, largest))
@@ -91,7 +91,7 @@ def divide_by_need(total: int, needs: Sequence[int], maxima: Sequence[int]) -> l
 
 
 def _fill(total: int, weights: Sequence[int], limits: Sequence[int]) -> list[int]:
-    """Divide `total` in proportion to the weights. What exceeds a limit goes to the others."""
+    """Divide `total` in proportion to the weights. The part above a limit is divided among the others."""
     given = [0] * len(weights)
     left, left_weight = total, sum(weights)
     for index in sorted(range(len(weights)), key=lambda one: limits[one] / max(weights[one], 1)):

@@ -342,7 +342,7 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
 
 
 def _head_infos(model: LoadedModel) -> dict[str, Any]:
-    """The fields of `ModelInfo` about heads beside that of the architecture."""
+    """The fields of `ModelInfo` about heads other than that of the architecture."""
     settings = model.head_settings
     found: dict[str, Any] = {}
     if settings.late_interaction is not None:

@@ -1,7 +1,7 @@
 """Heartbeats of a worker that loads models, from the thread that loads.
 
 A timer signal interrupts the main thread between two Python instructions, and its handler sends `Loading`. A beat
-therefore proves that the thread makes progress; a helper thread would also beat beside a thread that waits forever.
+therefore proves that the thread makes progress. A helper thread would send beats even if the loading thread hung.
 Operations in native code delay a beat until they return.
 """
 
@@ -35,5 +35,5 @@ class LoadingBeats:
             signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
     def _send(self, number: int, frame: object) -> None:
-        with contextlib.suppress(ConnectionClosed):  # the main thread finds out by itself
+        with contextlib.suppress(ConnectionClosed):  # the main thread detects the closed connection itself
             self._connection.send_between(self._beat)

@@ -155,7 +155,7 @@ def _penalise_repetition(logits: Tensor, active: IndexedRows) -> None:
 def _penalise_counts(logits: Tensor, active: IndexedRows) -> None:
     """Subtract `c * frequency_penalty + presence_penalty` from a token that was generated c > 0 times.
 
-    Tokens of the prompt do not count. Source: OpenAI API guide, "Frequency and presence penalties".
+    Tokens of the prompt are not counted. Source: OpenAI API guide, "Frequency and presence penalties".
     """
     penalised = [
         (index, row)

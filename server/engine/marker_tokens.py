@@ -29,7 +29,7 @@ class MarkerTokens:
     def candidates(self, scanner: MarkerScanner, texts: Sequence[str]) -> set[int]:
         """All tokens that may complete a marker before their last byte; some of them do not.
 
-        scanner: position in a section. texts: the texts of its markers that count anywhere, as Latin-1.
+        scanner: position in a section. texts: the texts of its markers that are recognised anywhere, as Latin-1.
         """
         found: set[int] = set()
         held = scanner.held.encode("latin-1")

@@ -19,7 +19,7 @@ from server.engine.grammar_state import GrammarState
 log = logging.getLogger("triptych.engine")
 
 SLOW_SECONDS = 0.01
-"""Processor time of a task from which its grammar is slow."""
+"""A grammar counts as slow if one of its tasks took at least this processor time."""
 SLOW_DECAY = 0.9
 """A grammar that was slow once becomes fast again after some tasks: its recorded time falls by this factor."""
 NUM_SLOW_THREADS = 2

@@ -19,17 +19,17 @@ _CLASS_OF = tuple(bisect_right(_CLASS_STARTS, length) for length in range(MAX_MA
 _PRIOR_RATES = (0.3, 0.45, 0.6, 0.8, 0.9)
 """Assumed share of right predictions by class, before any is measured."""
 _PRIOR_WEIGHT, _MODEL_WEIGHT = 8.0, 3.0
-"""Number of predictions that the assumed rates count as for a model, and the rates of the model for a text."""
+"""Weight of prior rates, as a number of predictions: assumed rates for a model, the model's rates for a text."""
 MIN_PROBABILITY = 0.1
 """Tokens that are less probable are never worth computing, so that they are not considered."""
 _MODEL_DECAY, _TEXT_DECAY = 0.998, 0.9
-"""Share that the earlier predictions keep with each new one. A text may begin or cease to repeat at any token."""
+"""Factor of the weight of earlier predictions at each new one. A text may begin or cease to repeat at any token."""
 
 
 class AcceptanceRates:
     """Share of right predictions by class of the match length.
 
-    decay: share that earlier predictions keep with each new one.
+    decay: factor of the weight of earlier predictions at each new one.
     """
 
     def __init__(self, decay: float) -> None:
@@ -44,7 +44,7 @@ class AcceptanceRates:
         self._all[group] = self._decay * self._all[group] + 1
 
     def rates(self, assumed: Sequence[float], weight: float) -> list[float]:
-        """Rate of each class. assumed: rates that count as `weight` predictions."""
+        """Rate of each class. assumed: rates with the weight of `weight` predictions."""
         return [
             (right + weight * rate) / (count + weight)
             for right, count, rate in zip(self._right, self._all, assumed, strict=True)
@@ -107,7 +107,8 @@ class NgramText:
         return found
 
     def _enter(self) -> None:
-        """Enter all n-grams that end before the end of the text. Those at the end would find themselves."""
+        """Enter all n-grams that end before the end of the text. An n-gram at the end would be found as its own
+        earlier occurrence."""
         text, end = self._text, len(self._text)
         for length, ends in zip(NGRAM_TOKENS, self._ends, strict=True):
             first = max(self._indexed, length)

@@ -7,7 +7,7 @@ Works on counts and seconds only; it sees no requests and reads no clock. See do
 from __future__ import annotations
 
 MIN_PREFILL_TOKENS = 16
-"""Always allowed, so that a long prompt makes progress even when decode steps are very short."""
+"""Tokens that are always allowed, so that a long prompt makes progress even when decode steps are very short."""
 MAX_STEP_STRETCH = 0.75
 """A step may take up to 75% longer than a decode-only step. Keeps the p99 gap under 3 times the median."""
 NEW_STEP_WEIGHT = 0.25

@@ -112,8 +112,8 @@ class Scheduler:
     """Decides which waiting and running groups of one model each step computes.
 
     blocks: KV blocks of the groups.
-    max_batch_tokens: maximum cost of a step with prefill. Sources count by `source_cost`. A step that delays running
-        streams has the smaller limit of `prefill_budget`, which learns from the measured time of each step.
+    max_batch_tokens: maximum cost of a step with prefill. Sources have the cost `source_cost`. A step that delays
+        running streams has the smaller limit of `prefill_budget`, which learns from the measured time of each step.
     max_batch_rows: maximum number of rows of all running groups.
     """
 
@@ -150,7 +150,7 @@ class Scheduler:
     def remove(self, group: SequenceGroup, corrupt: bool = False) -> None:
         """Remove a group and free its blocks.
 
-        corrupt: its keys and values may be wrong, also those that it found in the prefix cache.
+        corrupt: its keys and values may be wrong, including those that it found in the prefix cache.
         """
         if group.status is SequenceStatus.RUNNING:
             self.running.remove(group)

@@ -164,7 +164,7 @@ class SequenceGroup:
 
     @property
     def is_ready_to_decode(self) -> bool:
-        """Whether only the last token of every sequence is not computed yet, or no longer."""
+        """Whether the last token of every sequence is the only one whose keys and values are not in the cache."""
         return all(len(row.tokens) - row.num_computed_tokens == 1 + row.repeated_tokens for row in self.sequences)
 
     @property

@@ -23,7 +23,7 @@ class RowPart(NamedTuple):
 
 @dataclass(slots=True)
 class SequenceState:
-    """Slots of one sequence. Each is held by a reference of the sequence's own.
+    """Slots of one sequence. The sequence holds a reference of its own to each of them.
 
     source: slot with the state after the computed tokens, None before the first token. It is `slot`, or a slot that
         other sequences or the prefix cache share and that nobody writes.
@@ -42,7 +42,8 @@ class SequenceState:
     parts: list[RowPart] = field(default_factory=list)
 
     def divide(self, start: int, num_tokens: int, num_draft_tokens: int, num_prompt_tokens: int) -> None:
-        """Set `parts` for a step: a row is divided after its snapshots, its prompt, and its last token before a draft.
+        """Set `parts` for a step: a row is divided where a snapshot is taken, after its prompt, and before
+        its draft.
 
         start: number of computed tokens. num_tokens: tokens of the row without its draft.
         """

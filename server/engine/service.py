@@ -53,7 +53,7 @@ def run_worker(
     """Run a worker until `Shutdown`. Returns the exit status: 0, or 2 if a model cannot be loaded.
 
     early: messages that arrived together with `configure`.
-    stop_beats: stops the heartbeats of loading. The loop sends its own.
+    stop_beats: stops the heartbeats that are sent while models load. The main loop sends its own.
     Raises ConnectionClosed if the HTTP process closes the connection.
     """
     epoch = configure.epoch
@@ -106,7 +106,7 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     reuse_large_blocks()
     for _, info in built if options.worker_index == 0 else []:
         for note in info.notes:
-            # The log of a worker begins at warnings.
+            # A worker logs warnings and errors only.
             log.warning("model %r, %s: %s", info.name, info.checkpoint_format, note)
     adapters = [info for model, (_, base) in zip(loaded, built, strict=True) for info in adapter_infos(model, base)]
     return engine, [info for _, info in built] + adapters

@@ -1,10 +1,10 @@
 """Assigns KV blocks and slots of the state memory to the sequences of a model with mixers. Imports no torch.
 
-A slot is a block of its own pool: it has owners, and a snapshot is a published slot that the prefix cache finds by the
-key of the KV block that ends with it. Snapshots take free slots, least recently used first.
+A slot is a block of a pool of its own, with a reference count. A snapshot is a published slot. The prefix cache finds
+it by the key of the KV block that ends at the same token. Snapshots take free slots, least recently used first.
 
 A group can reuse a cached prompt beginning up to a snapshot. Snapshots are taken at the last boundary of a prompt, and
-where a prompt leaves the text of an earlier one. Boundaries are multiples of the chunk length and of the block size.
+where a prompt diverges from an earlier one. Boundaries are multiples of the chunk length and of the block size.
 Only blocks of prompt tokens before the last boundary are published: their tokens ran in full chunks, so that a hit
 changes no bit. See docs/decisions/0071-per-sequence-state.md.
 """
@@ -108,7 +108,7 @@ class StateBlockTables(BlockTables):
         start, boundary = self._in_blocks(found), self._cacheable(group)
         snapshot = self._snapshot(first.block_keys, start)
         source = None if snapshot is None else self.state_pool.share([snapshot])[0]
-        # Where the group leaves the text of an earlier one, a third one may follow.
+        # A third prompt may share the text up to the position at which this one diverges from an earlier one.
         branch = self._whole(min(self._in_blocks(super().find(group)), boundary))
         super().take(group, found)
         first.state = SequenceState(source, self.state_pool.allocate(1)[0])
@@ -156,7 +156,7 @@ class StateBlockTables(BlockTables):
         return super().make_writable(group)
 
     def whole_chunks(self, group: SequenceGroup, row: CachedSequence, count: int, has_prefill: bool) -> int:
-        """Number of the next `count` tokens of a sequence that a step may compute: prompts are divided between chunks.
+        """Number of the next `count` tokens of a sequence that a step may compute. Chunks of a prompt are not divided.
 
         has_prefill: whether the step has other prefill. A step without it computes at least one chunk, so that prompts
             make progress under any token budget.
@@ -171,7 +171,7 @@ class StateBlockTables(BlockTables):
         return 0 if has_prefill else min(start + self.chunk_tokens, prompt) - start
 
     def prepare(self, group: SequenceGroup, row: CachedSequence, num_tokens: int) -> None:
-        """Allocate the snapshots of a row in a step, as far as slots are free, and divide the row.
+        """Allocate slots for the snapshots of a row in a step, as far as slots are free, and set the parts of the row.
 
         num_tokens: tokens of the row in the step, without its draft.
         """

@@ -9,15 +9,15 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 PRIOR_SLOPE = 0.04
-"""Assumed cost of one more token, as a share of the smallest step, where no step shows that it is more."""
+"""Assumed cost of one more token, as a fraction of the smallest step's duration, until a higher cost is measured."""
 FASTER_WEIGHT, SLOWER_WEIGHT = 0.5, 0.125
 """Weight of a new step in the running mean. A step is often delayed by something else, and never accelerated."""
 TRIALS = 3
-"""A size counts as cheap as assumed until it was measured this often: its first steps may be slow."""
+"""The assumed cost of a size is used until the size was measured this many times: its first steps may be slow."""
 MAX_AGE_STEPS = 2048
-"""After so many steps without a step of its size, a measurement is dropped, and the size may be tried again."""
+"""A measurement is dropped after this many steps without one of its size, so that the size may be tried again."""
 BASELINE_SHARE = 0.75
-"""A step with at least this share of the tokens is near enough to measure the step without drafts."""
+"""A step with at least this share of the tokens counts as a measurement of the step without drafts."""
 
 
 @dataclass(slots=True)

@@ -42,7 +42,7 @@ DEADLINE_SLACK_SECONDS = 1.0
 
 Event = PromptScored | Tokens | Finished | Encoded | Failed
 EventSink = Callable[[list[tuple[int, Event]]], bool]
-"""Receives new events of a call as (sequence index, event). Returns whether it can take more at once."""
+"""Receives new events of a call as (sequence index, event). Returns whether it can take more now."""
 
 
 class SequenceClient(Protocol):
@@ -272,7 +272,7 @@ class Call:
         return events
 
     async def _wait(self) -> bool:
-        """Wait for events or the end. Returns False when the sink cannot take more at once."""
+        """Wait for events or the end. Returns False when the sink cannot take more now."""
         self._wake = asyncio.get_running_loop().create_future()
         try:
             return await self._wake

@@ -118,7 +118,7 @@ class EngineClient:
         share = self.queue.request_share
         parts = split(message, sizes, share, self.next_id, num_pieces(len(workers), message, sizes))
         submission = Submission(call, parts)
-        # A request within its share enters the queue as a whole, also if several workers share it.
+        # A request within its share enters the queue as a whole, even if several workers share it.
         entering = sizes if fits(sizes, share) else parts[0].sizes
         self.queue.enter(len(entering), sum(entering))
         for _ in range(len(parts) if entering is sizes else 1):
@@ -149,7 +149,7 @@ class EngineClient:
                 part = submission.parts[0]
                 self.queue.enter(len(part.sizes), sum(part.sizes))
                 self._send(submission)
-                # The others come first when the queue has room again.
+                # The other submissions come first when the queue has room again.
                 del self._unsent[call]
                 self._unsent[call] = submission
             if not submission.parts:

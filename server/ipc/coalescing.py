@@ -53,7 +53,7 @@ class MessageCoalescer:
         self._quiet_turns = 0
 
     def _poll(self) -> None:
-        """Send the held messages if the burst is complete, else look again soon."""
+        """Send the held messages if the burst is complete, else check again soon."""
         self._quiet_turns += 1
         loop, is_quiet = asyncio.get_running_loop(), self._quiet_turns > QUIET_TURNS
         if time.monotonic() >= self._send_at or (is_quiet and not self.preparing):

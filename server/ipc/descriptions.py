@@ -205,7 +205,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     problem_type: kind of classification: `single_label_classification`, `multi_label_classification`, `regression`.
     normalize: vectors are scaled to length 1 by default.
     pooling: pooling methods of the vector of a text; several vectors are concatenated.
-    include_prompt: the tokens of a prompt count in the vector of a text.
+    include_prompt: the vector of a text includes the tokens of its prompt.
     embedding_size: size of the vector of a text; 0 means hidden_size.
     load_seconds: time to load the model.
     num_mels: values per audio frame of the encoder input; 0 for text.

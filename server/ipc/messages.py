@@ -146,7 +146,7 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
     token_type_ids: token types, or None for all zero.
     mask_index: index of the mask token, for `fill_mask`.
     samples: audio in place of a text, for `log_mel`: float32, little-endian, mono, 16 kHz, padded by reflection.
-    prompt_tokens: number of leading tokens that do not count in the vector of the text, or get no vector of their own.
+    prompt_tokens: number of leading tokens that the vector of the text leaves out, or that get no vector.
     spans: (first token, end) of each span, for `embed_spans`; of each word, for `labelled_spans`.
     label_indices: index of the token before each label, for `labelled_spans`.
     attended_tokens: number of first tokens that all tokens attend to; 0 for all.

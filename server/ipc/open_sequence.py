@@ -1,4 +1,4 @@
-"""A sequence that was admitted and has not ended: what is still expected of it, and how to send it again."""
+"""A sequence that was admitted and has not ended: its missing results, and the messages that send it again."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ class OpenSequence:
     places: index of the row, or of each item, in the whole request.
     sizes: tokens of the row, or of each item.
     unanswered: items whose results have not arrived, by their index in `message`; of a row one, until it ends.
-    waiting_sequences, waiting_tokens: what still counts in the queue: of a row until it starts, of an item until it is
-        answered.
+    waiting_sequences, waiting_tokens: share of the queue: of a row until it starts, of an item until it is answered.
     worker: the worker that it was sent to; None while it waits for one.
     was_moved: it was sent again after a worker was lost.
     started: an output has arrived.

@@ -24,7 +24,8 @@ class PromptProbe(msgspec.Struct, frozen=True, array_like=True):
     """A token whose probability after a part of the decoder's prompt is reported, see `Finished.probe_logprob`.
 
     position: index of the last token of that part of the prompt.
-    token_id: the token that could follow it. A speech model tells by it how likely a window has no speech.
+    token_id: the token that could follow it. For a speech model it gives the probability that a
+        window has no speech.
     """
 
     position: int
@@ -61,7 +62,7 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     num_return_sequences: at most num_beams; both are 1 without beam search.
     early_stopping: True, False or "never", as in transformers.
     num_beam_groups: divides num_beams. diversity_penalty: penalty for each beam of an earlier group that took a token.
-    top_logprobs: alternatives to report beside the log-probability of each token, if `logprobs` is set.
+    top_logprobs: alternatives to report besides the log-probability of each token, if `logprobs` is set.
     stream: with beams, report tokens as soon as all beams that can still win agree on them.
     sections: sections of the answer, the first one first, where a grammar describes any of them; else empty.
     attention: return the cross-attention weights of an encoder-decoder.

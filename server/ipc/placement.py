@@ -19,8 +19,8 @@ MAX_PREFIX_BLOCKS = 64
 """Prompts are hashed after 1, 2, 4, ... blocks, up to this number."""
 MAX_PREFIXES = 16_384
 MAX_EXTRA_LOAD = 16
-"""A worker that holds n blocks of a prompt gets it if its load exceeds the least one by n at most, and by no more than
-this: four waiting sequences. A short system prompt that all requests share therefore does not gather them."""
+"""A worker that holds n blocks of a prompt gets the request if its load exceeds the lowest load by at most n, and by at
+most this number (four waiting sequences). Requests that share a short system prompt are therefore still spread."""
 SPREAD_TOKENS = 512
 """The texts of an `Encode` go to several workers if each of them gets at least this many tokens."""
 

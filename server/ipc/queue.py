@@ -10,10 +10,10 @@ from server.errors import Overloaded
 from server.ipc.release_rate import ReleaseRate
 
 REQUEST_SHARE = 4
-"""One request may fill at most this fraction of the queue: a quarter."""
+"""One request may fill at most one part in this many of the queue (1/4)."""
 
 _MEMORY_SHARE = 32
-"""The queue may fill this fraction of the memory: a thirty-second."""
+"""The queue may fill one part in this many of the memory (1/32)."""
 _SEQUENCE_BYTES = 16 << 10
 _TOKEN_BYTES = 128
 """Memory of a waiting sequence and of one of its tokens: measured in the worker, estimated for the HTTP process."""
@@ -42,7 +42,7 @@ class Queue:
 
     @property
     def request_share(self) -> tuple[int, int]:
-        """Most sequences and tokens of one request that may wait at once."""
+        """Maximum numbers of sequences and tokens of one request that may wait at the same time."""
         return max(self.max_requests // REQUEST_SHARE, 1), max(self.max_tokens // REQUEST_SHARE, 1)
 
     def has_room(self, requests: int, tokens: int) -> bool:

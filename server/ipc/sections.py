@@ -20,7 +20,8 @@ class Marker(msgspec.Struct, frozen=True, array_like=True):
     section: index of the section that follows.
     text: the text; empty for a special token.
     token_id: id of the special token, or None for a text.
-    at_start: the marker counts only as the first text of its section. White space before and inside it is ignored.
+    at_start: the marker is recognised only as the first text of its section. White space before and inside it is
+        ignored.
     """
 
     section: int
@@ -32,7 +33,7 @@ class Marker(msgspec.Struct, frozen=True, array_like=True):
 class AnswerSection(msgspec.Struct, frozen=True, array_like=True):
     """One section of an answer. An answer begins in the first section of its list.
 
-    markers: what ends the section.
+    markers: markers that end the section.
     grammar: grammar of the text in llguidance's format, which decides when the text may end; empty for any text.
     may_end: whether the answer may end in this section. Only for a section without a grammar.
     """
@@ -66,7 +67,7 @@ class MarkerScanner:
         return [(marker, marker.text[len(self._start) :]) for marker in self._at_start]
 
     def of_token(self, token_id: int) -> Marker | None:
-        """The marker that a special token is at this place, if any."""
+        """The marker of this special token, or None if the token is no marker at this place."""
         fitting = (marker for marker in self._markers if marker.token_id == token_id)
         return next((marker for marker in fitting if self._is_empty or not marker.at_start), None)
 

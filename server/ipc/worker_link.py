@@ -8,7 +8,7 @@ from server.ipc.coalescing import MessageCoalescer
 from server.ipc.messages import Stats
 
 WAITING_LOAD, RUNNING_LOAD = 4, 1
-"""A waiting sequence delays a new one more than a running one does, whose prompt is computed already."""
+"""A waiting sequence delays a new one more than a running sequence, whose prompt is computed already."""
 
 
 class WorkerLink:

@@ -1,6 +1,6 @@
 """The list of workers of a server: one `Supervisor` for each, started, restarted and stopped together.
 
-The first worker starts alone, because only it can tell the number of devices. Several workers on a CPU divide its cores
+The first worker starts alone, because it reports the number of devices. Several workers on a CPU divide its cores
 and share the memory of the weights. The pool fails when a supervisor gives up, or ends by a fault of its own.
 """
 
@@ -181,7 +181,7 @@ class WorkerPool:
         self._client.fail_all("engine_error", "the engine stopped and could not be started again")
 
     async def _restart(self) -> None:
-        """Start a new worker beside each old one; then let the old one finish its requests, and stop it.
+        """For each old worker, start a new one; then let the old one finish its requests, and stop it.
 
         A new worker that does not become ready ends the restart. The old ones continue.
         """

@@ -1,8 +1,9 @@
 """Admission of requests by their cost, before any of their work is done.
 
-What an admitted request may cost is reserved until its call closes. The limits bound the memory of this process: one
-request, and all requests in progress together, may need `memory_bytes` by the sizes of `server.operations.cost`. A
-request that could never fit is refused as too large. One without room now is refused at once, and told when to retry.
+The cost of an admitted request is reserved until its call closes. The limits bound the memory of this process: one
+request, and all requests in progress together, may need `memory_bytes`, as estimated by `server.operations.cost`. A
+request that could never fit is refused as too large. A request that does not fit now is refused immediately, with the
+time after which to retry.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ DEFAULT_MEMORY_BYTES = 384 << 20
 """With the process itself, one long text in the tokenizer and one recording, this stays below 1 GB."""
 _MIN_MEMORY_BYTES = 64 << 20
 _MEMORY_SHARE = 16
-"""Requests may need this fraction of the memory of the machine: a sixteenth."""
+"""Requests may need one part in this many of the memory of the machine (1/16)."""
 _MODEL_SHARE = 0.75
 """Requests for one of several models may take this part of the memory and of the requests."""
 
@@ -38,7 +39,7 @@ class AdmittedModel(Protocol):
 
 @dataclass
 class _Reserved:
-    """What is reserved of one model, one key, or the whole server."""
+    """Amounts that are reserved for one model, one key, or the whole server."""
 
     requests: int = 0
     tokens: int = 0
@@ -52,7 +53,7 @@ class _Reserved:
 
 @dataclass
 class _Reservation:
-    """What one call has reserved."""
+    """The reservation of one call."""
 
     model: str
     key: str | None
@@ -64,8 +65,8 @@ class _Reservation:
 class Admission:
     """Reserves the cost of requests.
 
-    memory_bytes: most memory that one request, and all requests in progress, may need.
-    max_requests: most requests in progress.
+    memory_bytes: limit on the memory that one request, and all requests in progress, may need.
+    max_requests: maximum number of requests in progress.
     models: number of loaded models. Several models share both limits so that none takes all.
     """
 
@@ -79,7 +80,7 @@ class Admission:
     _rate: ReleaseRate = field(default_factory=ReleaseRate)
 
     def admit(self, call: Call, model: AdmittedModel, cost: Cost, param: str = "inputs") -> None:
-        """Reserve the cost of a call until it closes. Of several costs of one call, the largest counts.
+        """Reserve the cost of a call until it closes. If one call has several costs, the largest one is reserved.
 
         param: the field that causes most of the cost, which errors name.
 

@@ -150,7 +150,7 @@ class AnswerParser:
             self._new.content += self._trimmed(text, is_first, holds_space=self._leads_to_calls)
 
     def _trimmed(self, text: str, drops_line_breaks: bool, holds_space: bool) -> str:
-        """Put the white space that was held back before a text, and return what may be reported now.
+        """Put the white space that was held back before a text, and return the part that can be reported now.
 
         drops_line_breaks: leave out the line breaks at its beginning.
         holds_space: hold back the white space at its end.

@@ -75,7 +75,7 @@ class AnswerPlanner:
     calls: the calls that it may contain, or None.
     is_required: the answer consists of calls, after any reasoning.
     at_start: the answer begins a message; false if it continues one.
-    text_source: grammar of the content, as JSON, or None for any text.
+    text_source: grammar of the content, in llguidance's JSON form, or None for any text.
     reasoning: how the answer begins with reasoning, or None.
     special: ids of the special tokens in the texts of calls and reasoning.
     """

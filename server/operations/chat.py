@@ -196,7 +196,7 @@ async def _functions(runtime: Runtime, call: Call, spec: ChatSpec) -> list[Funct
 
 
 async def _template_tools(runtime: Runtime, call: Call, model: ServedModel, spec: ChatSpec) -> TemplateTools | None:
-    """What the template does with tools, if the request has any. Raises InvalidRequest if it ignores them."""
+    """The tool support of the template, if the request has tools. Raises InvalidRequest if it ignores them."""
     shows_tools = bool(spec.tools) and spec.tool_choice.mode != "none"
     if not shows_tools and not any(one.get("tool_calls") or one.get("role") == "tool" for one in spec.messages):
         return None

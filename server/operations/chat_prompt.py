@@ -24,7 +24,7 @@ async def render_prompt(
 ) -> str:
     """The prompt as the template writes it.
 
-    tools: what the template does with tools, if the request has any.
+    tools: tool support of the template, if the request has tools.
     Raises InvalidRequest if the template fails or rejects the messages, and the errors of `Pool.run`.
     """
     fixed = next((name for name in _FIXED_VARIABLES if name in spec.template_variables), None)

@@ -1,4 +1,4 @@
-"""What a chat request asks for."""
+"""The specification of a chat request."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from server.text.tokenizer import Tokenizer
 
 MAX_ADDED_TOKENS = 8
-"""Most tokens that a tokenizer or a language choice adds around one text, or around a pair of texts."""
+"""Maximum number of tokens that a tokenizer or a language choice adds around a text or a pair of texts."""
 
 CHARACTER_BYTES = 4
 TOKEN_BYTES = 96
@@ -27,9 +27,9 @@ class Cost:
     Every specification computes one in `cost(model)`, from its fields and the sizes of the model alone. Nothing is
     tokenized, copied or split into windows before.
 
-    input_characters: characters that are tokenized; a text that is tokenized several times counts each time.
+    input_characters: characters that are tokenized; a text that is tokenized several times is counted each time.
     input_tokens: tokens that the model reads, over all sequences.
-    sequences: sequences that the engine schedules; beams count each.
+    sequences: sequences that the engine schedules; each beam is one.
     new_tokens: tokens that the model generates, over all sequences.
     answer_numbers: floating-point numbers in the result (vector components, scores, attention).
     scored_tokens: log-probabilities of tokens in the result, each with its token.
@@ -66,7 +66,7 @@ class Cost:
 
 
 def most_tokens(tokenizer: Tokenizer, *texts: str) -> int:
-    """Most tokens that a text, or a pair of texts, can become with the tokens around it."""
+    """Maximum number of tokens of a text, or of a pair of texts, with the tokens that are added around it."""
     return sum(map(tokenizer.token_bound, texts)) + MAX_ADDED_TOKENS
 
 

@@ -17,7 +17,7 @@ from server.operations.runtime import Runtime, ServedModel
 from server.text.truncation import TruncationSide
 
 MAX_NUMBERS = 1 << 24
-"""Most numbers in one `embed_all` result: 64 MiB from the worker, and about three times that as JSON."""
+"""Maximum number of numbers in one `embed_all` result: 64 MiB from the worker, and about three times that as JSON."""
 
 
 class EmbedInputs(Protocol):

@@ -16,7 +16,7 @@ from server.ipc.call import Call
 from server.ipc.messages import Encode
 from server.operations.cost import Cost
 from server.operations.embed import MAX_NUMBERS, input_cost, input_items
-from server.operations.encode import encoded_items
+from server.operations.encode import Numbers, encoded_items
 from server.operations.runtime import Runtime, ServedModel
 from server.text.truncation import TruncationSide
 
@@ -39,10 +39,14 @@ class EmbedSparseSpec:
 
 @dataclass(frozen=True)
 class SparseVector:
-    """Weights above zero. indices: their vocabulary entries, ascending."""
+    """Weights above zero.
+
+    indices: their vocabulary entries, ascending.
+    weights: [entries], float32.
+    """
 
     indices: list[int]
-    weights: list[float]
+    weights: Numbers
 
 
 async def embed_sparse(runtime: Runtime, call: Call, spec: EmbedSparseSpec) -> list[SparseVector]:
@@ -68,4 +72,4 @@ async def embed_sparse(runtime: Runtime, call: Call, spec: EmbedSparseSpec) -> l
         call.next_id(), model.name, "embed_sparse", found.items, deadline=call.deadline, skipped_ids=skipped
     )
     encoded = await encoded_items(call, message)
-    return [SparseVector(one.token_ids, np.frombuffer(one.values, dtype="<f4").tolist()) for one in encoded]
+    return [SparseVector(one.token_ids, np.frombuffer(one.values, dtype="<f4")) for one in encoded]

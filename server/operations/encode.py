@@ -96,7 +96,7 @@ async def pair_items(
 
 
 def _input_items(found: Sequence[tuple[EncodeItem, bool]]) -> InputItems:
-    """found: each item, and whether its text was too long."""
+    """The items with the places of truncated texts. found: each item, and whether its text was too long."""
     return InputItems([item for item, _ in found], [place for place, (_, long) in enumerate(found) if long])
 
 

@@ -1,6 +1,6 @@
 """Words for a mask in a text, with a masked language model.
 
-Source: Devlin et al. 2019, arXiv:1810.04805. A score is the word's probability over the whole vocabulary, also if the
+Source: Devlin et al. 2019, arXiv:1810.04805. A score is the word's probability over the whole vocabulary, even if the
 request names targets.
 """
 

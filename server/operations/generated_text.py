@@ -47,7 +47,8 @@ class TextOptions:
 class SpelledToken:
     """A token as text.
 
-    data: the bytes that it adds to a text, none for a special token; those of `token` where the tokenizer cannot tell.
+    data: the bytes that it adds to a text, none for a special token; the UTF-8 bytes of `token` if the bytes
+        depend on other tokens.
     """
 
     token_id: int
@@ -110,7 +111,7 @@ class GeneratedText:
     index: place of the answer in the request's result.
     continues: token ids that the answer continues (a decoder's prompt, a forced prefix), if any.
     echo: text that is put before the generated text.
-    is_empty: drop all tokens. The engine generates at least one, also for a request for none.
+    is_empty: drop all tokens. The engine generates at least one, even if the request asks for none.
     """
 
     def __init__(
@@ -189,7 +190,7 @@ class GeneratedText:
         return delta
 
     def finish(self, hypothesis: Hypothesis) -> TextDelta:
-        """Complete the answer. hypothesis: all tokens of the answer, also those that `push` has received."""
+        """Complete the answer. hypothesis: all tokens of the answer, including those that `push` has received."""
         seen = len(self.token_ids)
         logprobs = Logprobs(hypothesis.logprobs)[seen:] if hypothesis.logprobs else None
         delta = self.push(hypothesis.token_ids[seen:], logprobs)

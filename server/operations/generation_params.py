@@ -116,7 +116,7 @@ def resolve(
 
 
 def max_tokens_of(options: GenerationOptions, info: ModelInfo) -> int:
-    """Most new tokens of one answer, before the context and the prompt limit them."""
+    """Maximum number of new tokens of one answer, before the context and the prompt limit them."""
     default = info.context_tokens if options.fill_context else DEFAULT_NEW_TOKENS
     return _first(options.max_new_tokens, info.generation.max_new_tokens, default=default)
 

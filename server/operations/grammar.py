@@ -99,7 +99,7 @@ async def send_token_bytes(runtime: Runtime, call: Call, model: ServedModel, pro
 
 
 def source_of(text_format: TextFormat, compiler: GrammarCompiler) -> str:
-    """The grammar of the text itself, as JSON. Raises InvalidRequest for a format that cannot be followed."""
+    """The grammar of a text, in llguidance's JSON form. Raises InvalidRequest for a format that cannot be followed."""
     try:
         if isinstance(text_format, JsonFormat):
             schema = json.dumps(text_format.schema)
@@ -124,7 +124,7 @@ def assemble(rules: str, sources: Mapping[str, str]) -> str:
     """A complete grammar.
 
     rules: in llguidance's Lark syntax; the answer is `start`, and `@name` is another grammar.
-    sources: the other grammars by name, as JSON.
+    sources: the other grammars by name, in llguidance's JSON form.
     `no_forcing` allows every token sequence that spells the text, not only the tokenizer's own segmentation.
     """
     start = {"name": "start", "lark_grammar": f'%llguidance {{"no_forcing": true}}\n{rules}'}

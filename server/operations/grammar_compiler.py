@@ -53,11 +53,11 @@ class GrammarCompiler:
         self._lock = threading.Lock()
 
     def json_sources(self, schemas: Sequence[str], options: Mapping[str, Any]) -> list[str]:
-        """The grammars of JSON that matches each schema, as JSON. schemas: as JSON texts. Raises GrammarRefused."""
+        """The grammar of each schema, in llguidance's JSON form. schemas: JSON texts. Raises GrammarRefused."""
         return self._sources([{"schema": schema, "options": options} for schema in schemas])
 
     def pattern_source(self, pattern: str) -> str:
-        """The grammar of texts that a regular expression matches, as JSON. Raises GrammarRefused."""
+        """The grammar of a regular expression, in llguidance's JSON form. Raises GrammarRefused."""
         return self._sources([{"pattern": pattern}])[0]
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 Usage: `python -P grammar_process.py CPU_SECONDS MEMORY_BYTES`. Each line of stdin is a JSON request, a list of formats;
 each line of stdout is its reply, one entry for each format:
 
-- `{"source": ...}`: the grammar of the text, as JSON;
+- `{"source": ...}`: the grammar of the text, in llguidance's JSON form;
 - `{"refused": ...}`: the reason why the format cannot be used.
 
 A format is `{"schema": JSON text, "options": ...}` or `{"pattern": regular expression}`. A request that takes more than
@@ -35,7 +35,7 @@ def compile(text_format: dict[str, Any]) -> dict[str, str]:
 
 
 def _source(text_format: dict[str, Any]) -> str:
-    """The grammar of the text itself, as JSON. Raises ValueError for a format that the library cannot read."""
+    """The grammar of a text, in llguidance's JSON form. Raises ValueError for a format that llguidance cannot read."""
     if "schema" in text_format:
         grammar = llguidance.LLMatcher.grammar_from_json_schema(text_format["schema"], overrides=text_format["options"])
     else:
@@ -85,7 +85,7 @@ def _limit_memory(memory_bytes: int) -> None:
 
 
 def _set_alarm(cpu_seconds: float) -> None:
-    """End the process after this processor time; 0 for no limit. The time of a busy machine does not count."""
+    """End the process after this processor time; 0 for no limit. Time in which other processes run is not included."""
     if sys.platform == "win32":
         return
     import signal

@@ -1,4 +1,4 @@
-"""Entities whose labels the request names (GLiNER): the labels stand in the text that the model reads.
+"""Entities whose labels the request names (GLiNER): the labels are part of the text that the model reads.
 
 A text is split at words. A long one is read in windows of words that overlap. Source: Zaratiana et al. 2023,
 arXiv:2311.08526; words as in the published code (https://github.com/urchade/GLiNER).
@@ -22,15 +22,14 @@ from server.operations.entities import NamedEntity
 from server.operations.runtime import Runtime, ServedModel
 
 MAX_LABELS = 256
-MAX_LABEL_CHARACTERS = 256
 DEFAULT_THRESHOLD = 0.5
 DEFAULT_OVERLAP_WORDS = 64
 _WORD = re.compile(r"\w+(?:[-_]\w+)*|\S")
 _ENTITY_NUMBERS = 4
 _MOST_SHARED = 8
-"""Windows full of tokens that a word is in, at most."""
+"""Largest number of windows at the token limit that contain the same word."""
 _SAMPLE = "a"
-"""A text that shows which tokens are put around a text."""
+"""Sample text. Its encoding shows which special tokens the tokenizer adds."""
 
 
 @dataclass(frozen=True)
@@ -226,10 +225,10 @@ def _overlap(max_words: int, stated: int | None) -> int:
 
 
 def _most_windows(about: LabelledSpansInfo, room: int, tokens: int, step_words: int) -> int:
-    """Upper bound of the number of windows over a text of so many tokens.
+    """Upper bound of the number of windows over a text of this many tokens.
 
-    A window that is full of words is followed by one with `step_words` other words. Of one that is full of tokens, or
-    else of the next, a quarter are in no window before.
+    A window that reaches the limit of words is followed by a window with `step_words` new words. Of two consecutive
+    windows that reach the limit of tokens, at least one has a quarter of its tokens in no earlier window.
     """
     if tokens <= min(room, about.max_words):
         return 1

@@ -31,7 +31,7 @@ Side = Literal["query", "document"]
 class LateInteractionSpec:
     """Ask for the vectors of tokens.
 
-    side: what the texts are.
+    side: whether the texts are queries or documents.
     normalize: scale each vector to unit length.
     dimensions: keep only this many components of each vector.
     """
@@ -83,7 +83,7 @@ async def embed_late_interaction(runtime: Runtime, call: Call, spec: LateInterac
 
 
 async def late_interaction_scores(runtime: Runtime, call: Call, model: ServedModel, asked: RerankTexts) -> RerankScores:
-    """The scores of all texts. From 0 to 1 they are half of one plus the mean of the best cosines."""
+    """The scores of all texts. Those from 0 to 1 are `(1 + mean of the best cosines) / 2`."""
     about = model.info.late_interaction
     assert about is not None, "a model that supports the operation describes it"
     query = await side_items(runtime, call, model, "query", [asked.query], asked.truncation, "query")
@@ -135,7 +135,7 @@ def side_tokens(model: ServedModel, side: Side) -> SideTokens:
 
 
 def most_side_tokens(model: ServedModel, side: Side, texts: Sequence[str]) -> int:
-    """Most tokens that texts of a side can become."""
+    """Maximum number of tokens of texts that are all queries, or all documents."""
     tokens = side_tokens(model, side)
     limit = min(tokens.max_tokens or model.max_input_tokens, model.max_input_tokens)
     around = model.tokenizer.token_bound(tokens.prompt) + MAX_ADDED_TOKENS

@@ -1,7 +1,7 @@
 """Threads for text work, one pool per kind of work, so that a burst of one kind does not delay the others.
 
 A pool limits the work that waits for its threads. Waiting ends at the deadline of the request and when its client
-disconnects. A full pool refuses at once.
+disconnects. A full pool refuses immediately.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 class Pool:
     """Runs work in threads, in the order of its arrival.
 
-    name: what the work does, for the name of the threads and for errors.
+    name: kind of work, for the names of threads and for errors.
     threads: number of threads.
     max_waiting: number of requests that may wait for a thread. One more is refused.
     """
@@ -81,7 +81,7 @@ class Pool:
                 self._leave(started)
             else:
                 future.cancel()
-                # A piece that is running cannot be stopped, and counts until it has ended.
+                # A piece that is running cannot be stopped, and is counted until it has ended.
                 future.add_done_callback(lambda _: self._leave(started))
 
     async def iterate(self, items: Iterator[Result]) -> AsyncGenerator[Result, None]:

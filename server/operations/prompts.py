@@ -17,7 +17,7 @@ from server.text.tokenizer import Encoding
 from server.text.truncation import TruncationSide, truncate
 
 MAX_ATTENTION_NUMBERS = 1 << 22
-"""Maximum of numbers in the attention matrices of one request. The worker sends them as 16 MiB of float32."""
+"""Maximum number of numbers in the attention matrices of one request. The worker sends them as 16 MiB of float32."""
 
 
 def translation_prompt(options: GenerationOptions, model: ServedModel) -> TranslationPrompt:
@@ -132,7 +132,7 @@ def tokens_left_in_pool(info: ModelInfo, prompt: Sequence[int], num_beams: int) 
 def check_attention_size(message: Generate, reason: str = "") -> None:
     """Raise InvalidRequest if the attention matrices of all answers together may be too large to send.
 
-    reason: what needs them, if it is not the option `return_attention`.
+    reason: purpose of the matrices, if they are not for the option `return_attention`.
     """
     each = [len(message.prompts[row.prompt]) * row.max_new_tokens for row in message.rows]
     numbers = sum(each) * message.params.num_return_sequences

@@ -72,7 +72,7 @@ class _Pair:
     """Question and context.
 
     run: (start, end) of the context's tokens.
-    cut, items: the windows over the context, and what the model reads of them.
+    cut, items: the windows over the context, and the engine items for them.
     """
 
     encoding: Encoding
@@ -139,7 +139,7 @@ def _cut(encoding: Encoding, model: ServedModel) -> _Pair | None:
 
 
 def _context_run(encoding: Encoding) -> tuple[int, int] | None:
-    """(start, end) of the pair's second text, also if the tokenizer puts no separator before it (GPT-2)."""
+    """(start, end) of the pair's second text, even if the tokenizer puts no separator before it (GPT-2)."""
     if encoding.sides:
         places = [index for index, side in enumerate(encoding.sides) if side == 1]
         return (places[0], places[-1] + 1) if places and 0 in encoding.sides else None

@@ -24,10 +24,10 @@ from server.text.tokenizer import Encoding
 RENDERED_TOGETHER = 64
 """Prompts that are rendered before other requests get their turn with the templates."""
 _FILLERS = ("0", "1 2 3 4")
-"""Texts that have no token in common. What a template writes around both of them is its own."""
+"""Texts without a common token. Text that a rendered template has around both of them comes from the template."""
 
 _PARTS_SIGNS = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
-"""Signs, in a template, that contents are lists of parts. sentence-transformers goes by the same ones."""
+"""Text in a template that shows that contents are lists of parts. sentence-transformers checks for the same text."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ async def answer_scores(runtime: Runtime, call: Call, model: ServedModel, asked:
     def item(encoding: Encoding) -> tuple[EncodeItem, bool]:
         ids, is_long = encoding.ids, len(encoding.ids) > room
         if is_long and asked.truncation is not None:
-            # The end of a template that is rendered as one text stays, as in sentence-transformers.
+            # A prompt that is rendered as one text keeps its end, as in sentence-transformers.
             end = ids[len(ids) - tokens.query_tokens :] if prompt is None else []
             ids = [*ids[: room - len(end)], *end]
         return EncodeItem(check_tokens([*tokens.before, *ids, *tokens.after], model, "texts")), is_long
@@ -163,7 +163,7 @@ async def _template_tokens(
 ) -> tuple[_Tokens, list[str]]:
     """Tokens of the end of the chat template, and the prompt of each text.
 
-    The end of the template counts as `query_tokens`, because it stays where a prompt loses tokens.
+    The end of the template counts as `query_tokens`, because it is kept when a prompt loses tokens.
     """
     instruction = asked.instruction or model.text.prompts.default
     base, filled, other = await _rendered(

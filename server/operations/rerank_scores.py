@@ -10,7 +10,7 @@ from server.text.truncation import TruncationSide
 
 
 class RerankTexts(Protocol):
-    """The part of a specification that the ways to rank read. Fields as in `RerankSpec`."""
+    """The part of a specification that all ranking methods read. Fields as in `RerankSpec`."""
 
     @property
     def query(self) -> str: ...

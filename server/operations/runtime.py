@@ -36,7 +36,7 @@ from server.text.tokenizer import Encoding, Tokenizer
 from server.text.tool_formats import TemplateTools
 
 MAX_TEXT_TOKENS = 1 << 19
-"""Most tokens that a single text may become. The memory of tokenizing it is up to 700 bytes per token."""
+"""Maximum number of tokens of a single text. The memory of tokenizing it is up to 700 bytes per token."""
 PIECE_TOKENS = 1 << 16
 """Texts of at most this many tokens together are tokenized at once; a longer text alone."""
 PLACEHOLDER_NAMES = frozenset({"dummy", "tgi"})
@@ -100,13 +100,13 @@ class ServedModel:
 
     @property
     def mask_token(self) -> str | None:
-        """The text that stands for a gap, or None for a tokenizer without one."""
+        """The text of the mask token, or None for a tokenizer without one."""
         mask = self.tokenizer.special.mask
         return None if mask is None else self.tokenizer.id_to_token(mask)
 
     @property
     def tasks(self) -> list[Task]:
-        """The tasks of the checkpoint, without those that its files do not say enough about."""
+        """The tasks of the checkpoint, without those for which its files lack information."""
         unknown = {"translate"} if not self.text.languages.known else set()
         if self.late_interaction_problem is not None:
             unknown.add("late_interaction")
@@ -165,7 +165,7 @@ class Runtime:
     texts: tokenizer, languages and templates of each checkpoint, by model name.
     max_text_characters: a longer text is refused before it is tokenized.
     chat_renderer: renders chat templates.
-    template_tools: what each chat template does with tools, by its source; filled by `template_tools.template_tools`.
+    template_tools: tool support of each chat template, by its source; filled by `template_tools.template_tools`.
     pair_templates: how each model's tokenizer joins pairs, by model name; filled by `pairs.pair_template`.
     grammar_compiler: compiles the formats of answers.
     language_detector: detects the languages of texts.
@@ -234,7 +234,7 @@ class Runtime:
         return name in PLACEHOLDER_NAMES and name not in (model.name for model in self.ready())
 
     def ready(self) -> list[ServedModel]:
-        """As `loaded`. Raises NotReady while the models are loading."""
+        """The same as `loaded`. Raises NotReady while the models are loading."""
         models = self.loaded()
         if not models:
             raise NotReady("the models are loading; try again soon", retry_after=2)

@@ -119,10 +119,10 @@ class SegmentedText:
 
 
 def max_segments(text: str, limit: int, is_markup: bool) -> int:
-    """Most segments of a text, for a model that reads `limit` tokens.
+    """Maximum number of segments of a text, for a model that reads `limit` tokens.
 
-    A sentence ends at a line break or a mark, markup also at a tag. A segment that does not fit is longer than half of
-    the limit, in characters. It is cut near its middle, so that at most every sixteenth part of the limit is a segment.
+    A sentence ends at a line break or a punctuation mark, and in markup at a tag. A segment that does not fit has more
+    characters than half of the limit. It is cut near its middle, so each cut leaves at least a sixteenth of the limit.
     """
     ends = sum(map(text.count, SENTENCE_ENDS)) + (
         text.count(">") - text.count("><") + text.count("&") if is_markup else 0

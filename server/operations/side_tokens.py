@@ -53,11 +53,11 @@ class SideTokens:
     def of(
         self, encoding: Encoding, limit: int, truncation: TruncationSide | None, max_text_tokens: int | None
     ) -> MadeTokens:
-        """The tokens of an encoded text, which begins with the prompt.
+        """Truncate, mark and pad an encoded text, which begins with the prompt.
 
         limit: longest text that the model reads, in tokens.
         truncation: side on which a long text loses tokens, or None for no truncation.
-        max_text_tokens: most tokens of the text, without those around it; None for all that fit.
+        max_text_tokens: maximum number of tokens of the text, without special tokens; None for all that fit.
         """
         room = min(self.max_tokens or limit, limit) - (self.marker is not None)
         length = len(encoding.ids)

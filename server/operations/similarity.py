@@ -35,7 +35,7 @@ class SimilaritySpec:
 async def similarity(runtime: Runtime, call: Call, spec: SimilaritySpec) -> list[float]:
     """The cosine between the source and each sentence, from -1 to 1, in the order of the sentences.
 
-    Of the truncated inputs, 0 is the source, and the sentences follow.
+    In `Call.truncated_inputs`, place 0 is the source, and the sentences follow.
     """
     model = runtime.candidates(spec.model, "similarity")[0]
     prompt = model.text.prompt(spec.prompt_name)

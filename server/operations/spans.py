@@ -19,7 +19,7 @@ from server.text.tokenizer import Encoding
 
 MAX_ANSWER_TOKENS = 15
 _KEPT_SPANS = 16
-"""Spans that are kept for each one that is asked for, before the worst are dropped."""
+"""Spans that are kept per requested answer before the worst ones are dropped."""
 
 
 class AnswerSpan(Struct, frozen=True, gc=False):

@@ -20,7 +20,7 @@ class FallbackRules:
     """Temperatures to try in order, and the thresholds that reject a window. None: no threshold.
 
     compression_ratio: most repetitive text that is accepted, see `compression_ratio`.
-    logprob: least mean log-probability of the tokens.
+    logprob: lowest mean log-probability of the tokens that is accepted.
     no_speech: with a mean log-probability below `logprob`, a window with a higher probability of no speech is silent.
     """
 

@@ -123,7 +123,7 @@ class WindowDecoder:
     async def _generate(
         self, windows: Sequence[Window], attempt: int, temperature: float, sink: TokenSink | None
     ) -> list[Finished]:
-        """Run one attempt of windows, and return their ends in the same order."""
+        """Run one attempt of windows, and return their `Finished` events in the same order."""
         context, limit = self.model.info.context_tokens, self.model.info.generation.max_new_tokens
         rows = [
             GenerateRow(
@@ -146,7 +146,7 @@ class WindowDecoder:
     async def _run(
         self, params: GenerationParams, rows: list[GenerateRow], frames: list[bytes], sink: TokenSink | None = None
     ) -> list[Finished]:
-        """Generate rows, and return their ends in the same order."""
+        """Generate rows, and return their `Finished` events in the same order."""
         self.call.submit(Generate(self.model.name, params, [], rows, self.call.deadline, frames))
         ended: dict[int, Finished] = {}
         while events := await self.call.events():

@@ -1,4 +1,4 @@
-"""What a chat template does with tools: found by rendering a sample conversation, once per template."""
+"""Tool support of a chat template, found by rendering a sample conversation, once per template."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 async def template_tools(runtime: Runtime, call: Call, model: ServedModel) -> TemplateTools:
-    """What the template of a model does with tools. The sample is rendered with the first request that needs it.
+    """Tool support of the template of a model. The sample is rendered with the first request that needs it.
 
     Raises InvalidRequest for a slow template, and the errors of `Pool.run`.
     """

@@ -44,7 +44,7 @@ class ToolChoice:
 
 @dataclass(frozen=True)
 class Function:
-    """A function that the answer may call. source: grammar of its arguments, as JSON."""
+    """A function that the answer may call. source: grammar of its arguments, in llguidance's JSON form."""
 
     name: str
     source: str

@@ -180,7 +180,7 @@ class _Transcription:
 
 
 class _Certain:
-    """Passes on the text tokens of a window that is still decoded, as far as they will be kept.
+    """Passes on those text tokens of a window in progress that are certain to be kept.
 
     num_sent: number of text tokens passed on.
     """

@@ -1,4 +1,4 @@
-"""What a client asks of the transcription of a recording, its cost, and its result."""
+"""The specification of a transcription, its cost, and its result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class TranscribeSpec:
     prompt: text that came before the recording.
     temperature: 0 for the likeliest text.
     temperature_increment: with fallback, step from `temperature` to 1; None for one temperature.
-    compression_ratio_threshold, logprob_threshold, no_speech_threshold: see `FallbackRules`; None for the checkpoint's.
+    compression_ratio_threshold, logprob_threshold, no_speech_threshold: see `FallbackRules`.
+        None for the checkpoint's values.
     condition_on_previous_text: the text so far precedes each window; None for the checkpoint's choice.
     batched: cut the recording at silences, and decode the windows at the same time.
     with_times: compute the times of each part. Recordings longer than one window always need them.
@@ -78,12 +79,12 @@ class TranscribeSpec:
         if self.batched and self.condition_on_previous_text:
             raise InvalidRequest(
                 "`condition_on_previous_text` cannot be combined with `chunking_strategy`: its windows are decoded at "
-                "once",
+                "the same time",
                 "condition_on_previous_text",
             )
 
     def rules(self, settings: SpeechSettings) -> FallbackRules:
-        """The rules of the request, with the checkpoint's for those that it leaves out."""
+        """The rules of the request; those that it does not set come from the checkpoint."""
         falls_back = self.temperature_increment is not None
         no_speech = _first(self.no_speech_threshold, settings.no_speech_threshold)
         judges_logprobs = falls_back or no_speech is not None
@@ -97,10 +98,10 @@ class TranscribeSpec:
         )
 
     def cost(self, model: ServedModel, seconds: float | None = None) -> Cost:
-        """Upper bounds of the work; see `Cost`. Windows that are not in progress take no memory but that of their text.
+        """Upper bounds of the work; see `Cost`. Of a window that is not in progress, only the text takes memory.
 
-        seconds: length of the recording; None before it is read. The samples of a compressed file then do not count,
-            because one file is decoded at a time.
+        seconds: length of the recording; None before it is read. The samples of a compressed file are then
+            left out, because one file is decoded at a time.
         A window starts at least one encoder token after the last one, or in the batched mode half a window after it.
         """
         info = model.info

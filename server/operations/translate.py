@@ -37,7 +37,7 @@ class TranslateSpec:
 
     num_alternatives: further translations per text, from beam search.
     split_sentences: translate sentence by sentence. None: yes, unless `text_format` is set.
-    split_at_newlines: a line break ends a sentence. For markup, the field of `markup` counts instead.
+    split_at_newlines: a line break ends a sentence. For markup, the field of `markup` is used instead.
     model: name of the model, or None for the first one that offers the pair of languages.
     markup: the texts are HTML or XML, whose tags stay in place; None for plain text.
     """

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 RUNNING, WAITING = "running_sequences", "waiting_sequences"
 """Names of the figures that each replica reports."""
 WAITING_SHARE = 0.1
-"""Waiting sequences, as a share of the running ones, that are not a reason for another replica: bursts end alone."""
+"""Waiting sequences, as a share of the running ones, that cause no further replica, because bursts are short."""
 
 
 class AutoscalingConfig(Protocol):
@@ -38,7 +38,7 @@ class Context(Protocol):
 
 
 def scale_on_waiting(context: Context) -> tuple[int, dict[str, Any]]:
-    """The number of replicas, and no state.
+    """The number of replicas, and an empty policy state.
 
     While sequences wait, the replicas run as many as they can, so the number grows in proportion to running and
     waiting sequences together. It shrinks to `target_ongoing_requests` per replica when none wait.

@@ -167,6 +167,6 @@ def _without_second_request_id(request: Request, send: Send) -> Send:
 
 
 async def _answer_lifespan(receive: Receive, send: Send) -> None:
-    """Answer the start and the stop of the ASGI lifespan, which need nothing."""
+    """Answer the start and the stop of the ASGI lifespan. They need no other work."""
     for _ in range(2):
         await send({"type": (await receive())["type"] + ".complete"})

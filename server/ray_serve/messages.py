@@ -24,10 +24,10 @@ def portable_scope(scope: Scope) -> Scope:
 
 
 async def answer(app: ASGIApp, scope: Scope, body: bytes) -> AsyncGenerator[list[Message], None]:
-    """Run an ASGI application for one request and yield its messages as they come, all that are there at once.
+    """Run an ASGI application for one request and yield its messages in batches as they come.
 
     Closing or cancelling the generator is the disconnect of the client: the application receives `http.disconnect`,
-    what it sends afterwards is dropped, and it ends in its own time.
+    messages that it sends afterwards are dropped, and it may end later.
     """
     messages: list[Message] = []
     news = asyncio.Event()

@@ -26,7 +26,8 @@ from server.settings import Settings
 
 WAIT_SECONDS = 30.0
 """Longest time that a request waits for the next worker. Ray sends most requests to the replica with the fewest in
-progress, so one that refused all of them at once while its worker restarts would receive most of the traffic."""
+progress, so one that refused all of them immediately while its worker restarts would receive most of the
+traffic."""
 UNREADY_SECONDS = 30.0
 """Time without a ready worker after which a replica is unhealthy, besides twice the time that loading took."""
 
@@ -76,7 +77,7 @@ class Replica:
         return serve.get_replica_context().replica_id.unique_id, self._server.state.runtime.metrics.render()
 
     def check_health(self) -> None:
-        """Called by Ray Serve. Raises NotReady if the server has given up on its worker, or has no worker for long."""
+        """Called by Ray Serve. Raises NotReady if the server has given up on its worker, or long had none."""
         now = time.monotonic()
         if self._server.lifecycle.failed:
             raise NotReady("the worker could not be brought back")

@@ -14,7 +14,7 @@ class AddedTokenSplitter:
     """Splits a text at added tokens. Where two begin at the same place, the longer one is found.
 
     contents: text of the tokens.
-    settings: by content, the tokens that state how to treat the white space beside them (`lstrip`, `rstrip`).
+    settings: by content, the tokens that state how to treat the white space next to them (`lstrip`, `rstrip`).
     """
 
     def __init__(self, contents: Iterable[str], settings: Mapping[str, AddedToken]) -> None:

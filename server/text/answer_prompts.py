@@ -25,11 +25,11 @@ class AnswerPrompt:
     """A prompt, and the answers that are compared.
 
     parts: texts with `{query}`, `{document}` and `{instruction}`. Each is tokenized alone, without special tokens
-        around it. `{document}` stands at the end of one part, which loses tokens where the prompt is too long.
-    positive, negative: answers; the first token of each counts. Without a negative answer, the logit of the positive
-        one is the score.
-    instruction: text that takes the place of `{instruction}`; its own `{instruction}` is what the request, or else
-        `default_instruction`, says. Nothing takes the place if both are empty.
+        around it. `{document}` is at the end of one part, which loses tokens if the prompt is too long.
+    positive, negative: answers; only the first token of each is used. Without a negative answer, the logit of the
+        positive one is the score.
+    instruction: text for `{instruction}` in the parts. It contains `{instruction}` itself, for the instruction of the
+        request or else `default_instruction`. If there is neither, `{instruction}` in the parts becomes empty.
     """
 
     parts: tuple[str, ...]

@@ -170,7 +170,7 @@ class ChatRenderer:
     """Renders templates in a separate process, one text at a time. Safe to use from several threads.
 
     The process starts with the first text and is replaced after it was killed for exceeding a limit. Work with
-    templates runs in a thread of its own (`submit`), so that a slow template delays other chats but no tokenizer.
+    templates runs in a thread of its own (`submit`), so that a slow template delays other chats, and no tokenization.
 
     seconds: time limit for one text.
     memory_bytes: address space limit of the process.
@@ -222,7 +222,7 @@ class ChatRenderer:
         return reply["text"]
 
     def close(self) -> None:
-        """Stop the process, also during a template, and the thread."""
+        """Stop the process, even while it renders a template, and the thread."""
         self._is_closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._process.kill()

@@ -95,7 +95,7 @@ def _has_letters(text: str) -> bool:
 
 
 def _ranked(shares: dict[str, float]) -> list[DetectedLanguage]:
-    """Languages by falling share. lingua tells Bokmål and Nynorsk apart, models mostly do not: see `parse_language`."""
+    """Languages by falling share. lingua distinguishes Bokmål and Nynorsk, most models do not: see `parse_language`."""
     found: dict[str, float] = {}
     for code, share in shares.items():
         parsed = parse_language(code)

@@ -24,7 +24,7 @@ def _detector(languages: tuple[str, ...], precise: bool) -> LanguageDetector:
 def detect(request: dict[str, Any]) -> list[dict[str, float]]:
     """The share of each language in each text.
 
-    request: `languages` (at least two ISO 639-1 codes that lingua knows), `precise` and `texts`.
+    request: `languages` (at least two ISO 639-1 codes that lingua supports), `precise` and `texts`.
     """
     detector = _detector(tuple(request["languages"]), request["precise"])
     return [

@@ -72,7 +72,7 @@ class IncrementalDetokenizer:
         return self._stop.push(self._without_prompt(self._stream.finish())) + self._stop.finish()
 
     def flush(self) -> str:
-        """The text that was held back. For a special token that is reported apart from the text and ends it here."""
+        """The text that was held back. Called at a special token that is reported separately and ends the text."""
         held = self._stream.fork().finish()
         text, self._prompt_rest = self._without_prompt(held), held
         return self._stop.push(text) + self._stop.finish()
@@ -103,7 +103,7 @@ def _context(prompt_ids: Sequence[int], tokenizer: Tokenizer) -> Sequence[int]:
 
 
 class StopStrings:
-    """Passes text through up to the first complete stop string. Of two that end at the same place, the longer counts.
+    """Passes text through up to the first complete stop string. If two end at the same place, the longer one is taken.
 
     Each string is matched character by character with the algorithm of Knuth, Morris and Pratt (1977). The work per
     character does not grow with the text, and the length of a possible beginning of a stop string is always known.

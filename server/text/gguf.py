@@ -1,7 +1,7 @@
 """Build the tokenizer of a GGUF file from its metadata (`tokenizer.ggml.*`).
 
-The names of pre-tokenizers are those of `convert_hf_to_gguf.py` of https://github.com/ggml-org/llama.cpp, which knows
-them by the ids that they give to a test text. Each stands for the `pre_tokenizer` in the model's `tokenizer.json`.
+The names of pre-tokenizers are those of `convert_hf_to_gguf.py` of https://github.com/ggml-org/llama.cpp, which
+identifies them by the token ids of a test text. Each stands for the `pre_tokenizer` in the model's `tokenizer.json`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _PRE_TOKENIZERS: Mapping[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     "tekken": _split(_TEKKEN),
 }
 _COMPOSED = frozenset(("qwen2", "deepseek-r1-qwen", "megrez", "mpt", "olmo", "stablelm2", "command-r"))
-"""Pre-tokenizers before which the text is brought to the Unicode form NFC."""
+"""Pre-tokenizers of models that normalize texts to the Unicode form NFC first."""
 _WHOLE_WORDS = frozenset(("llama3", "llama-v3", "llama-bpe", "tekken", "falcon3"))
 """Pre-tokenizers whose words are one token where the vocabulary has them, before any merge."""
 _UNSTATED: Mapping[str, str] = {
@@ -155,7 +155,7 @@ def _unigram(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: Tok
 def _word_piece(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: TokenizerFiles) -> LibraryTokenizer:
     """A WordPiece model. The file marks the first piece of a word, where the original marks the others.
 
-    lower case: stated by newer files only. Otherwise a vocabulary without capital letters is of lower-cased texts.
+    Newer files state whether texts are lower-cased. For others it is assumed if the vocabulary has no capital letter.
     """
     originals = [
         token if kind == CONTROL else token[1:] if token.startswith("▁") else f"##{token}"
@@ -184,7 +184,7 @@ def _unknown(tokens: Sequence[str], types: Sequence[int]) -> str | None:
 
 
 def _vocabulary(tokens: Sequence[str], types: Sequence[int]) -> dict[str, int]:
-    """Ids by token, without the tokens that fill gaps. Of equal tokens, the first counts."""
+    """Ids by token, without the tokens that fill gaps. Among equal tokens, the first one is used."""
     kept = [
         (token, index)
         for index, (token, kind) in enumerate(zip(tokens, types, strict=True))

@@ -31,7 +31,7 @@ class Language:
         return self.script or _SCRIPT_OF_REGION.get((self.language, self.region or ""))
 
     def fits(self, offered: Language) -> int:
-        """Score of an offered language for a request for this one: 0 for no match, higher for better ones.
+        """Score of an offered language for a request for this language: 0 for no match, higher for better ones.
 
         Languages with different scripts do not match. Languages with different regions do.
         """
@@ -64,7 +64,7 @@ def english_name(language: Language) -> str | None:
 
 
 def named_languages() -> list[str]:
-    """ISO 639-1 codes of the languages that `english_name` knows."""
+    """ISO 639-1 codes of the languages for which `english_name` has a name."""
     return list(_names())
 
 

@@ -13,6 +13,7 @@ from server.text.fast import FastTokenizer
 from server.text.gguf import build_tokenizer
 from server.text.m2m_100 import M2M100Tokenizer
 from server.text.marian import MarianTokenizer
+from server.text.plbart import PLBartTokenizer
 from server.text.sentencepiece_files import build_sentencepiece
 from server.text.tokenizer import Tokenizer, TokenizerError
 from server.text.tokenizer_files import TokenizerFiles, read_tokenizer_files
@@ -41,6 +42,8 @@ def load_tokenizer(directory: Path) -> Tokenizer:
                     return ByT5Tokenizer(files)
                 case "blenderbot-small":
                     return BlenderbotSmallTokenizer(directory, files)
+                case "plbart":
+                    return PLBartTokenizer(directory, files)
         return FastTokenizer(_build(directory, files), files)
     except ResolveError as error:
         raise TokenizerError(str(error)) from None

@@ -1,4 +1,4 @@
-"""Divide HTML or XML into markup that stays as it is and runs of text with inline tags.
+"""Divide HTML or XML into markup that does not change and runs of text with inline tags.
 
 A run is the text between two block tags. Its inline tags are properly nested: a tag without a partner, or one that
 crosses another, ends the run instead. Joined, the raw characters of all parts are exactly the document.
@@ -63,7 +63,7 @@ class MarkupOptions:
     splitting_tags: further elements that end a sentence.
     non_splitting_tags: elements that do not end a sentence.
     ignore_tags: elements whose text is not translated.
-    detect_outline: XML elements end a sentence unless text stands beside them. If false, only `splitting_tags` end one.
+    detect_outline: XML elements without text next to them end a sentence. If false, only `splitting_tags` end one.
     split_at_newlines: a line break ends a sentence.
     """
 
@@ -117,7 +117,7 @@ class Run:
 
 
 def parse(document: str, options: MarkupOptions) -> list[str | Run]:
-    """The document as markup, which stays as it is, and runs. Raises MarkupError for bad XML or too many tags."""
+    """The document as markup, which does not change, and runs. Raises MarkupError for bad XML or too many tags."""
     found = tokens(document, options.kind)
     if sum(token.kind in ("start", "void") for token in found) > MAX_TAGS:
         raise MarkupError(f"the markup has more than {MAX_TAGS} tags")
@@ -183,7 +183,7 @@ def _html_blocks(found: Iterable[MarkupToken], options: MarkupOptions) -> list[b
 
 
 def _xml_blocks(found: Sequence[MarkupToken], options: MarkupOptions) -> list[bool]:
-    """Whether each token ends a sentence. An element is inline if its parent is, or if text stands beside it."""
+    """Whether each token ends a sentence. An element is inline if its parent is, or if it has text next to it."""
     mixed = {0: False}  # by element, whether it has text of its own; 0 is the document
     parents: list[int] = []
     path = [0]
@@ -261,7 +261,7 @@ def _broken_tags_as_blocks(pieces: list[Piece]) -> list[Piece]:
     """Make a block of every inline tag without a partner, and of every pair of inline tags around a block."""
     path: list[int] = []
     opened: Counter[str] = Counter()
-    broken = 0  # the first elements of the path that contain a block
+    broken = 0  # number of outermost elements of `path` that contain a block
 
     def leave() -> int:
         index = path.pop()

@@ -201,7 +201,7 @@ def _without_atoms(run: Run) -> str:
 def _joined(spans: Sequence[_SentenceSpan], run: Run, fits: Callable[[str], bool]) -> list[_SentenceSpan]:
     """Join sentences that lie in one element of the markup, if the model can read them together."""
     starts, ends = [one.start for one in spans], [one.end for one in spans]
-    joins = [0] * (len(spans) + 1)  # changes of the number of elements that join a sentence to the next one
+    joins = [0] * (len(spans) + 1)  # difference array of the number of elements that join a sentence to the next one
     waiting = list(run.roots)
     while waiting:
         element = waiting.pop()

@@ -54,7 +54,7 @@ def tokens(document: str, kind: MarkupKind) -> list[MarkupToken]:
 
 
 def _html(document: str) -> Iterator[MarkupToken]:
-    """The tokenizer reads line breaks as `\\n` and drops `</>`; both are kept here."""
+    """Tokens of an HTML document. The tokenizer reads line breaks as `\\n` and drops `</>`; both are kept here."""
     from turbohtml import TokenType, tokenize
 
     places = _places(document)
@@ -119,7 +119,7 @@ def _text_pieces(read: str, at: int, data: str) -> Iterator[tuple[TokenKind, int
 
 
 def _xml(document: str) -> Iterator[MarkupToken]:
-    """Each event of expat is the beginning of a token, which ends where the next one begins."""
+    """Tokens of an XML document. Each event of expat starts a token, which ends where the next token starts."""
     declaration = _XML_DECLARATION.match(document)
     prolog = declaration[0] if declaration else ""
     if prolog:

@@ -19,7 +19,7 @@ class OfferedLanguage:
 
 
 def offered_languages(checkpoints: Iterable[TranslationLanguages]) -> list[OfferedLanguage]:
-    """All source languages with their targets, by code. A checkpoint for any language counts for each with a name."""
+    """All source languages with their targets, by code. Checkpoints for any source language have all known ones."""
     found: dict[str, set[str]] = {}
     for languages in checkpoints:
         for source, target in languages.language_pairs(named_languages()):

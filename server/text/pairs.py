@@ -96,7 +96,7 @@ def _ends_once(tokenizer: Tokenizer, sample: str) -> bool:
 
 
 def lengths_in(room: int, first: int, second: int) -> tuple[int, int]:
-    """Tokens that two texts of these lengths keep, if `room` tokens may stay. The longer text loses tokens first."""
+    """Tokens that two texts of these lengths keep in `room` tokens. The longer text loses tokens first."""
     room = max(room, 0)
     if first + second <= room:
         return first, second

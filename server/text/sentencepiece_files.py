@@ -18,6 +18,7 @@ from server.text.protobuf import protobuf_fields
 from server.text.templates import require_tokens, set_bert_template, set_configured_template, set_template
 from server.text.tokenizer import TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
+from server.text.vocabulary_files import refuse_other_kinds
 
 _BPE, _CONTROL, _USER_DEFINED = 2, 3, 4
 _SPACE = "▁"
@@ -94,12 +95,8 @@ def build_sentencepiece(content: bytes, file: str, files: TokenizerFiles) -> Lib
     file: name of the model file; it decides, with the kind of the tokenizer, which pieces and templates are added.
     Raises TokenizerError for a combination that is not supported and for a model without the family's special tokens.
     """
-    build = _BUILDERS.get((file, files.kind))
-    if build is None:
-        known = ", ".join(kind for name, kind in _BUILDERS if name == file)
-        kind = files.kind or "an unknown kind of tokenizer"
-        raise TokenizerError(f"{file} without tokenizer.json is supported for {known}, but not for {kind}")
-    return build(SentencePieceModel.read(content, file), files)
+    refuse_other_kinds(file, [kind for name, kind in _BUILDERS if name == file], files)
+    return _BUILDERS[file, files.kind](SentencePieceModel.read(content, file), files)
 
 
 def _llama(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
@@ -153,7 +150,7 @@ def _xlm_roberta(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTok
 
 
 def _camembert(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """As XLM-R, but the special tokens of the model keep ids of their own (Martin et al. 2019, arXiv:1911.03894)."""
+    """Like XLM-R, but the special tokens of the model keep ids of their own (Martin et al. 2019, arXiv:1911.03894)."""
     first = [*_scored(("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>")), ("<unk>NOTUSED", -100.0)]
     return _roberta_unigram([*first, *model.pieces[1:]], model, files)
 
@@ -199,7 +196,7 @@ def _deberta_v2(model: SentencePieceModel, files: TokenizerFiles) -> LibraryToke
 
 
 def _albert(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """As BigBird (Lan et al. 2020, arXiv:1909.11942), with normalisation of quotes, accents and upper case.
+    """Like BigBird (Lan et al. 2020, arXiv:1909.11942), with normalisation of quotes, accents and upper case.
 
     A comma after a digit is always a piece of its own, even if the model has a piece with both.
     """

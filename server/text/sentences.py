@@ -24,7 +24,7 @@ _BOUNDARY = re.compile(
     re.VERBOSE,
 )
 SENTENCE_ENDS = "\n.!?…؟۔।॥。！？｡"
-"""Characters of which every sentence but the last one contains at least one."""
+"""Every sentence except the last one contains at least one of these characters."""
 _LAST_WORD = re.compile(r"(?:^|[^\w.])([\w.]*)$")
 _OPENING = "\"'“‘«‹([{„¿¡ —–-"
 _MAX_WORD_CHARACTERS = 24

@@ -51,7 +51,7 @@ class SpeechTokens:
 
     @property
     def no_speech(self) -> int:
-        """Token whose probability after the start token tells how likely a window has no speech."""
+        """Token whose probability after the start token is the probability that a window has no speech."""
         return self.no_timestamps - 1
 
     @property

@@ -1,4 +1,4 @@
-"""Settings of a speech checkpoint beside its tokens: heads for word times, and defaults of long recordings."""
+"""Settings of a speech checkpoint other than its tokens: heads for word times, and defaults of long recordings."""
 
 from __future__ import annotations
 

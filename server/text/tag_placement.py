@@ -18,10 +18,10 @@ import numpy.typing as npt
 MIN_MASS = 0.25
 """Smallest share of a single word's attention for which an element is placed around that word."""
 _MIN_ATTENTION = 0.05
-"""Least attention of a unit on words of the source. With less, nearly all is on special tokens and tells nothing."""
+"""Smallest attention of a unit on words of the source. Otherwise nearly all of it is on special tokens."""
 _UNIT = re.compile(r"\w+|[^\w\s]")
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
-"""Scripts without spaces between words: a token counts as a word there."""
+"""Scripts without spaces between words: each token is treated as a word there."""
 
 Span = tuple[int, int]
 

@@ -18,7 +18,7 @@ LONGEST_CHARACTER = "\ufdfa"
 LONGEST_BYTES = 33
 
 _GROWTH = {"NFC": (3, 12), "NFD": (4, 12), "NFKC": (8, 18), "NFKD": (8, 18), "Lowercase": (2, 4)}
-"""Most characters, and most bytes, that one character becomes in a form; without `LONGEST_CHARACTER`."""
+"""Maximum number of characters, and of bytes, that one character becomes in a form; without `LONGEST_CHARACTER`."""
 _FORM_OF = {
     "NFC": "NFC",
     "NFD": "NFD",
@@ -34,7 +34,7 @@ _NEUTRAL = frozenset({"Sequence", "Strip", "StripAccents", "Nmt", "ByteLevel", "
 
 @dataclass(frozen=True)
 class TokenBound:
-    """Most tokens per character.
+    """Maximum number of tokens per character.
 
     ascii: of an ASCII character.
     other: of another character.
@@ -46,7 +46,7 @@ class TokenBound:
     longest: int = LONGEST_BYTES
 
     def __call__(self, text: str) -> int:
-        """Most tokens that a text can become, without the tokens that are added around it."""
+        """Maximum number of tokens of a text, without the tokens that are added around it."""
         if text.isascii():
             return len(text) * self.ascii
         ascii_count = len(text.encode("ascii", "ignore"))

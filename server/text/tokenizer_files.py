@@ -20,6 +20,8 @@ ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 _MAX_LENGTH_LIMIT = 10_000_000
 """Larger values of `model_max_length` mean that there is no limit."""
+_MAX_NAME = 60
+"""Characters of a class name that a message may show."""
 _KINDS = {
     "bert": "bert",
     "distilbert": "bert",
@@ -58,7 +60,28 @@ _KINDS = {
     "deberta": "deberta",
     "debertav2": "deberta",
     "deberta-v2": "deberta",
+    "squeezebert": "bert",
+    "megatron-bert": "bert",
+    "ernie": "bert",
+    "data2vec-text": "roberta",
+    "roberta-prelayernorm": "roberta",
+    "xlm-roberta-xl": "xlm-roberta",
+    "gpt_neo": "gpt2",
+    "gptj": "gpt2",
+    "codegen": "gpt2",
+    "phi": "gpt2",
+    "opt": "gpt2",
+    "starcoder2": "gpt2",
+    "whisper": "gpt2",
+    "plbart": "plbart",
 }
+"""Kinds by the class of a tokenizer, and by the `model_type` of a checkpoint whose files name no class."""
+_WORD_SPLITTERS = {
+    "roformer": "jieba",
+    "biogpt": "the Moses tokenizer",
+    "bertjapanese": "MeCab, Sudachi or Juman++",
+}
+"""Tokenizers that first split a text into words with another program, which their files do not contain."""
 _ROBERTA_ROLES = {
     "bos": "<s>",
     "eos": "</s>",
@@ -80,6 +103,7 @@ _DEFAULT_ROLES: Mapping[str, Mapping[str, Any]] = {
     "big_bird": {**_ROBERTA_ROLES, "sep": "[SEP]", "cls": "[CLS]", "mask": {"content": "[MASK]", "lstrip": True}},
     "deberta": {**_ALBERT_ROLES, "unk": "[UNK]", "pad": "[PAD]"},
     "mbart": _ROBERTA_ROLES,
+    "plbart": _ROBERTA_ROLES | {"mask": {"content": "<mask>", "lstrip": True}},
     "mbart50": _ROBERTA_ROLES,
     "nllb": _ROBERTA_ROLES,
     "m2m100": {"bos": "<s>", "eos": "</s>", "sep": "</s>", "unk": "<unk>", "pad": "<pad>"},
@@ -98,6 +122,7 @@ class TokenizerFiles:
     """The settings of a checkpoint's tokenizer.
 
     kind: the family whose conventions apply (`bert`, `gpt2`, `roberta`, `t5`, `deberta`, `mbart`...), or empty.
+    class_name: class of the tokenizer that the files name, else their `model_type`; empty where they name neither.
     roles: special tokens by role (`bos`, `eos`...). Includes defaults of the kind, which a vocabulary may lack.
     stated_roles: the roles that the files name themselves.
     added: added tokens by id.
@@ -109,6 +134,7 @@ class TokenizerFiles:
     """
 
     kind: str
+    class_name: str
     roles: Mapping[str, AddedToken]
     stated_roles: frozenset[str]
     added: Mapping[int, AddedToken]
@@ -133,9 +159,19 @@ def read_json(directory: Path, name: str) -> dict[str, Any]:
 
 
 def read_tokenizer_files(directory: Path) -> TokenizerFiles:
-    """Read the JSON files of a checkpoint directory. Raises TokenizerError for a damaged file."""
+    """Read the JSON files of a checkpoint directory.
+
+    Raises TokenizerError for a damaged file, and for a tokenizer that needs another program.
+    """
     config = read_json(directory, "tokenizer_config.json")
-    kind = _kind(config, directory)
+    class_name = _class_name(config, directory)
+    short_name = class_name.removesuffix("Fast").removesuffix("Tokenizer").lower()
+    if short_name in _WORD_SPLITTERS:
+        raise TokenizerError(
+            f"its tokenizer ({class_name}) splits texts into words with {_WORD_SPLITTERS[short_name]}, which is not "
+            "supported"
+        )
+    kind = _KINDS.get(short_name, "")
     try:
         added = {int(index): _added(token) for index, token in (config.get("added_tokens_decoder") or {}).items()}
         named: dict[str, Any] = {**config}
@@ -160,6 +196,7 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
         limit = config.get("model_max_length")
         return TokenizerFiles(
             kind=kind,
+            class_name=class_name[:_MAX_NAME],
             roles=roles,
             stated_roles=frozenset(role for role in ROLES if named.get(f"{role}_token") is not None),
             added=dict(sorted(added.items())),
@@ -175,12 +212,10 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
         raise TokenizerError("tokenizer_config.json is damaged: its special tokens cannot be read") from None
 
 
-def _kind(config: Mapping[str, Any], directory: Path) -> str:
+def _class_name(config: Mapping[str, Any], directory: Path) -> str:
+    """Class of the tokenizer, else `model_type` of the checkpoint, else an empty string."""
     model = {} if config.get("tokenizer_class") else read_json(directory, "config.json")
-    stated = config.get("tokenizer_class") or model.get("tokenizer_class")
-    if not stated:
-        return _KINDS.get(str(model.get("model_type")), "")
-    return _KINDS.get(str(stated).removesuffix("Fast").removesuffix("Tokenizer").lower(), "")
+    return str(config.get("tokenizer_class") or model.get("tokenizer_class") or model.get("model_type") or "")
 
 
 def _added(token: Any) -> AddedToken:

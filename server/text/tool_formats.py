@@ -139,7 +139,7 @@ REASONING_MARKERS = (
 
 @dataclass(frozen=True)
 class TemplateTools:
-    """What a chat template does with tools.
+    """Tool support of a chat template.
 
     format: how the checkpoint writes calls; None if the template ignores tools.
     writes_calls: the template writes the calls of assistant messages.
@@ -171,7 +171,7 @@ def recognise(rendered: str, name: str, arguments: Mapping[str, Any]) -> ToolFor
 
 
 def by_marker(template: str) -> ToolFormat | None:
-    """The first format whose special texts all occur in a template's source. For templates that write no calls."""
+    """The first format whose special texts all occur in a template's source. For templates that render no calls."""
 
     def texts(row: ToolFormat) -> list[str]:
         return [row.marker, *([] if row.before_arguments.startswith('"') else [row.before_arguments.strip()])]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from itertools import chain
+from typing import Literal, TypeVar
 
 from server.text.tokenizer import Encoding
 
 TruncationSide = Literal["left", "right"]
+T = TypeVar("T")
 
 
 def truncate(encoding: Encoding, max_tokens: int, side: TruncationSide) -> Encoding:
@@ -17,37 +20,52 @@ def truncate(encoding: Encoding, max_tokens: int, side: TruncationSide) -> Encod
     excess = len(encoding.ids) - max_tokens
     if excess <= 0:
         return encoding
-    kept = {start: list(range(start, end)) for start, end in text_runs(encoding)}
-    while excess > 0 and any(kept.values()):
-        longest = max(kept.values(), key=len)
-        others = max((len(run) for run in kept.values() if run is not longest), default=0)
-        count = min(excess, max(1, len(longest) - others), len(longest))
-        del longest[slice(0, count) if side == "left" else slice(len(longest) - count, None)]
-        excess -= count
-    text = {index for run in kept.values() for index in run}
-    return select(encoding, [i for i in range(len(encoding.ids)) if encoding.special[i] or i in text][:max_tokens])
+    runs = text_runs(encoding)
+    left = [end - start for start, end in runs]
+    while excess > 0 and any(left):
+        most = max(left)
+        longest = [index for index, count in enumerate(left) if count == most][:excess]
+        shorter = max((count for count in left if count < most), default=0)
+        each = min(most - shorter, excess // len(longest))
+        for index in longest:
+            left[index] -= each
+        excess -= each * len(longest)
+    kept, at = [], 0
+    for (start, end), count in zip(runs, left, strict=True):
+        kept += [(at, start), (end - count, end) if side == "left" else (start, start + count)]
+        at = end
+    return _pieces(encoding, [*kept, (at, len(encoding.ids))], max_tokens)
 
 
-def select(encoding: Encoding, indices: list[int]) -> Encoding:
-    """The tokens of an encoding at these indices, with everything that is stored per token."""
+def _pieces(encoding: Encoding, spans: list[tuple[int, int]], max_tokens: int) -> Encoding:
+    """The first `max_tokens` tokens in some (start, end) of an encoding, with everything that is stored per token."""
+
+    def cut(values: Sequence[T]) -> list[T]:
+        return list(chain.from_iterable(values[start:end] for start, end in spans))[:max_tokens]
+
     return Encoding(
-        ids=[encoding.ids[index] for index in indices],
-        type_ids=[encoding.type_ids[index] for index in indices],
-        special=[encoding.special[index] for index in indices],
-        offsets=[encoding.offsets[index] for index in indices] if encoding.offsets else [],
-        words=[encoding.words[index] for index in indices] if encoding.words else [],
-        sides=[encoding.sides[index] for index in indices] if encoding.sides else [],
+        ids=cut(encoding.ids),
+        type_ids=cut(encoding.type_ids),
+        special=cut(encoding.special),
+        offsets=cut(encoding.offsets),
+        words=cut(encoding.words),
+        sides=cut(encoding.sides),
     )
 
 
 def text_runs(encoding: Encoding) -> list[tuple[int, int]]:
     """(start, end) of each run of text tokens between special tokens."""
     runs = []
-    start: int | None = None
-    for index, special in enumerate([*encoding.special, True]):
-        if special and start is not None:
-            runs.append((start, index))
-            start = None
-        elif not special and start is None:
-            start = index
+    special, end = [*encoding.special, True], 0
+    while (start := _index(special, False, end)) is not None:
+        end = special.index(True, start)
+        runs.append((start, end))
     return runs
+
+
+def _index(values: list[bool], value: bool, start: int) -> int | None:
+    """Index of the first entry from `start` on that equals `value`; None without one."""
+    try:
+        return values.index(value, start)
+    except ValueError:
+        return None

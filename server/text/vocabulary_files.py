@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
@@ -16,9 +17,13 @@ from server.text.tokenizer import TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
 from weights.resolve import file_in
 
+_WORD_PIECE_KINDS = ("bert", "mpnet")
+_BYTE_LEVEL_KINDS = ("gpt2", "roberta", "deberta", "blenderbot")
+
 
 def build_word_piece(path: Path, files: TokenizerFiles) -> LibraryTokenizer:
     """The tokenizer of `vocab.txt`, with BERT's template or MPNet's."""
+    refuse_other_kinds("vocab.txt", _WORD_PIECE_KINDS, files)
     vocabulary, config = models.WordPiece.read_file(str(path)), files.config
     lower_case, strip_accents = bool(config.get("do_lower_case", True)), config.get("strip_accents")
     backend = word_piece(vocabulary, files, "vocab.txt", lower_case=lower_case, strip_accents=strip_accents)
@@ -60,6 +65,7 @@ def word_piece(
 
 def build_byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) -> LibraryTokenizer:
     """The tokenizer of `vocab.json` and `merges.txt`, with the template of RoBERTa, DeBERTa, Blenderbot or GPT-2."""
+    refuse_other_kinds("merges.txt", _BYTE_LEVEL_KINDS, files)
     vocab_path = file_in(directory, "vocab.json")
     if vocab_path is None:
         raise TokenizerError("merges.txt is there, but vocab.json is missing")
@@ -88,3 +94,12 @@ def build_byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) 
         case _:
             set_configured_template(backend, files)
     return backend
+
+
+def refuse_other_kinds(file: str, kinds: Sequence[str], files: TokenizerFiles) -> None:
+    """Raise TokenizerError unless the tokenizer is of one of these kinds. Others split texts with other rules."""
+    if files.kind not in kinds:
+        raise TokenizerError(
+            f"{file} without tokenizer.json is supported for {', '.join(kinds)}, but not for "
+            f"{files.class_name or 'a checkpoint that names no tokenizer_class'}"
+        )

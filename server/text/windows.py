@@ -1,4 +1,4 @@
-"""Split a long text into overlapping windows that a model can read. Tokens around the text are in every window."""
+"""Split a long text into overlapping windows that a model can read. Special tokens are in every window."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def _characters(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[Word]:
     first = characters = 0
     for end in range(1, len(token_ids) + 1):
         text = tokenizer.decode(token_ids[first:end], skip_special_tokens=False)
-        # A replacement character that is also in the whole text stands for bytes that no later token completes.
+        # A replacement character that is also in the whole text comes from bytes that no later token completes.
         broken = characters + text.index(_REPLACEMENT) if _REPLACEMENT in text else None
         if broken is None or broken >= len(whole) or whole[broken] == _REPLACEMENT:
             found.append(Word(text, first, end))

@@ -137,7 +137,7 @@ def test_a_broken_or_missing_file_leaves_the_keys_with_one_line(file: Path, capl
 
 
 def test_a_replaced_link_is_a_change(tmp_path: Path) -> None:
-    """Kubernetes replaces the files of a secret so."""
+    """Kubernetes replaces the files of a secret by replacing a link."""
     (tmp_path / "one").write_text("old\n")
     (tmp_path / "two").write_text("new\n")
     os.utime(tmp_path / "two", ns=(1, 1))
@@ -157,7 +157,7 @@ def test_a_replaced_link_is_a_change(tmp_path: Path) -> None:
 async def test_a_running_application_takes_new_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Limits reach the engine work, names the log; the old key is refused after the change."""
+    """New limits apply to the engine work, new names appear in the log, and the old key is refused after the change."""
     caplog.set_level(logging.INFO, "triptych")
     file = tmp_path / "keys.toml"
     file.write_text('[keys.old]\nkey = "SECRET-1"\nmax_requests = 2\n')

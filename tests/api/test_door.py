@@ -85,7 +85,7 @@ async def test_the_place_of_a_request_is_free_after_its_answer(bench: Bench, htt
 
 
 async def test_the_protocol_refuses_without_the_application(bench: Bench) -> None:
-    """Two requests of one connection, one with a body that arrives after its refusal, get the middleware's answer."""
+    """The protocol refuses like the middleware, even a request whose body arrives after the refusal."""
     bench.become_ready()
     bench.state.door.max_requests = 0
     async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://test") as http:

@@ -1,4 +1,4 @@
-"""`--metrics-port`: what the second port answers, when it needs a key, and what the first port then lacks."""
+"""`--metrics-port`: the routes of the second port, its API key, and the routes that the first port then lacks."""
 
 from __future__ import annotations
 

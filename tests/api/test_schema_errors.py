@@ -1,4 +1,4 @@
-"""What users read about values that a schema refuses: our words, never pydantic's."""
+"""Messages about values that a schema refuses: written by us, never by pydantic."""
 
 from __future__ import annotations
 

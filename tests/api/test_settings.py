@@ -166,7 +166,7 @@ def test_the_name_of_a_model_is_the_end_of_its_path(tmp_path: Path, monkeypatch:
     for entry in (".", "./", "../llama", str(directory), str(directory) + "/"):
         assert load({"models": [entry]}).models == [f"llama={entry}"]
     monkeypatch.chdir(tmp_path)
-    assert load({"models": ["lr=0.1/llama"]}).models == ["llama=lr=0.1/llama"]  # a directory as it stands
+    assert load({"models": ["lr=0.1/llama"]}).models == ["llama=lr=0.1/llama"]  # the whole text is a directory
     assert load({"models": ["lr=0.2/llama"]}).models == ["lr=0.2/llama"]  # the model `lr` at `0.2/llama`
     assert load({"models": ["llm=lr=0.1/llama"]}).models == ["llm=lr=0.1/llama"]
     with pytest.raises(

@@ -22,7 +22,7 @@ SPEECH = recording(1.2, seed=2, rate=16_000)
 RATES = {"webm": 48_000, "ogg-opus": 48_000}
 """Opus is always 48 kHz."""
 DELAYED = ("aac", "wav-mp3")
-"""Files without a place for the delay of their encoder."""
+"""Formats that cannot store the delay of their encoder."""
 MARGIN = 1600
 
 
@@ -170,7 +170,7 @@ def test_memory_is_limited() -> None:
     one = Decoder(working_bytes=-(8 << 20))
     data = encode("flac", SPEECH)
     try:
-        # The library does not tell every allocation that failed from a damaged file.
+        # The library reports some failed allocations as a damaged file.
         with pytest.raises(AudioError, match=r"FLAC file (needs too much memory|is damaged)"):
             one.decode(data, container_of(data), 10)
     finally:

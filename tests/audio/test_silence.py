@@ -1,4 +1,4 @@
-"""Recordings are cut where they are quietest; the windows cover the recording and are neither long nor short."""
+"""Recordings are cut where they are quietest; the windows cover the recording and have a bounded length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times of tokens equal transformers: the path of dynamic time warping, also through NaN."""
+"""Times of tokens equal transformers: the path of dynamic time warping, even with NaN."""
 
 from __future__ import annotations
 

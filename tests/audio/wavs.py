@@ -1,4 +1,4 @@
-"""Write WAV files in all formats, also damaged ones."""
+"""Write WAV files in all formats, including damaged ones."""
 
 from __future__ import annotations
 

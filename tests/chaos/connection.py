@@ -20,7 +20,7 @@ class Closed(Exception):
 
 @dataclass
 class Answer:
-    """status, headers (lower-case names), body; seconds: from the first byte sent to the last byte received."""
+    """An HTTP answer. headers: with lower-case names. seconds: from the first byte sent to the last byte received."""
 
     status: int
     headers: dict[str, str]
@@ -59,7 +59,7 @@ class Connection:
         self._reader, self._writer = await asyncio.open_connection(parts.hostname, parts.port, limit=1 << 26)
 
     def close(self) -> None:
-        """Close at once; an unread answer makes this a reset, as from a client that is killed."""
+        """Close immediately; an unread answer makes this a reset, as from a client that is killed."""
         if self._writer is not None:
             self._writer.transport.abort()
         self._reader = self._writer = None

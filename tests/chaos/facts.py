@@ -11,7 +11,7 @@ from tests.waiting import HANG_SECONDS
 
 
 def memory_bytes(process: psutil.Process) -> int:
-    """Anonymous resident memory: what the process itself allocated, without mapped files."""
+    """Anonymous resident memory, which the process itself allocated; mapped files are not counted."""
     with open(f"/proc/{process.pid}/status", encoding="ascii") as file:
         found = re.search(r"RssAnon:\s+(\d+) kB", file.read())
     assert found is not None

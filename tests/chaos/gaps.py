@@ -1,4 +1,4 @@
-"""Promise 8 inside the worker: token gaps of streams beside a long prompt and a large embedding.
+"""Promise 8 inside the worker: token gaps of streams during a long prompt and a large embedding.
 
 Counts the processor time of an engine with one thread, so that other work on the machine changes little.
 """
@@ -41,7 +41,7 @@ class Gaps:
 
 
 def measure(repetitions: int, streams: int = 16, texts: int = 512) -> Gaps:
-    """Medians over repetitions: streams alone, then beside a maximal prompt and an embedding of many texts."""
+    """Medians over repetitions: streams alone, then with a maximal prompt and an embedding of many texts."""
     with _processor_time():
         options = EngineOptions(kv_cache_bytes=64 << 20, threads=1)
         models = [ModelSpec(name, str(DEMO / name), "float32") for name in (STORY, ENCODER)]

@@ -1,10 +1,10 @@
 """A load generator that needs little processor time, as a process of its own: `python -m tests.chaos.load`.
 
 It sends prepared requests on raw sockets, and reads of an answer only its status, its length and `Retry-After`. An
-answer counts as refused (429 or 503), served (200) or failed (anything else, a reset, or no answer).
+answer is counted as refused (429 or 503), served (200) or failed (anything else, a reset, or no answer).
 
 Clients of a real server run on other machines. Here they share its cores: the generator takes priority if it may, and
-how late it sends is measured apart from how late the server answers.
+how late it sends is measured separately from how late the server answers.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _RECEIVE_BYTES = 1 << 16
 
 @dataclass
 class Outcome:
-    """What a load has seen.
+    """The results of a load.
 
     seconds: from the first request to the last answer.
     served: requests answered with 200.
-    refusal_seconds: time of each refusal, from the sending of its request (or the begin of its connection).
+    refusal_seconds: time of each refusal, from the sending of its request (or the start of its connection).
     late_seconds: of each request, how much later than planned the generator sent it.
     without_retry: refusals without `Retry-After`.
     failures: number of failed requests, by reason.
@@ -142,7 +142,7 @@ class Load:
         assert sent == len(request), "a request does not fit into the buffer of its connection"
 
     def _poll(self, seconds: float) -> None:
-        """Handle what has arrived, or wait for it."""
+        """Handle data that has arrived, or wait for some."""
         for number, _ in self._epoll.poll(seconds):
             client = self._clients[number]
             if client.connecting:

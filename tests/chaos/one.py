@@ -11,7 +11,7 @@ from tests.chaos.record import Record
 
 
 def main(number: str, scale: str, bug: str | None = None) -> None:
-    """bug: installed in this process, and in each server that the check starts."""
+    """Run one check. bug: installed in this process, and in each server that the check starts."""
     (promise,) = (one for one in PROMISES if one.number == int(number))
     server.planted = bug
     if bug is not None:
@@ -22,7 +22,7 @@ def main(number: str, scale: str, bug: str | None = None) -> None:
         record = Record("run")
         record.must(False, f"the server did not start: {str(error)[-300:]}")
     except Exception as error:
-        # A check may meet a planted bug in any form. A failure to run at all is a failure too.
+        # A planted bug may cause any exception. A check that cannot run at all has failed too.
         record = Record("run", runs=1)
         record.must(False, f"{type(error).__name__}: {str(error)[:300]}")
     print(json.dumps(record.to_json()), flush=True)

@@ -23,7 +23,7 @@ MODELS = ("story", "translator-en-fr", "sentence-encoder", "sentiment")
 
 @dataclass(frozen=True)
 class JsonRoute:
-    """fields: schemas of the body's fields by name. example: a body from the document, with a served model."""
+    """A route with a JSON body. fields: schemas of its fields by name. example: a body with a served model."""
 
     method: str
     path: str
@@ -71,7 +71,7 @@ def _branches(whole: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[st
 
 
 def _accepted(url: str, route: JsonRoute) -> JsonRoute:
-    """The route with the first model that accepts its example; with the example as it is if none does."""
+    """The route with the first model that accepts its example; with its own model if none does."""
     for model in MODELS:
         path = route.path.replace("{model}", model).replace("{model_id}", model)
         example = route.example | ({"model": model} if "model" in route.example else {})

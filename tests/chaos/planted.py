@@ -1,7 +1,7 @@
 """Run the product with a bug planted in it: `python -m tests.chaos.planted BUG -- serve ...`.
 
-The bug replaces functions of the product in the HTTP process, in its worker, or in both; the product knows nothing of
-it. A check that passes with its bug planted does not check anything. `-- pytest ...` runs tests with the bug, and
+The bug replaces functions of the product in the HTTP process, in its worker, or in both; the product has no code
+for it. A check that passes with its bug planted does not check anything. `-- pytest ...` runs tests with the bug, and
 `--monitored FILE serve ...` adds the monitor of the event loop (`tests.chaos.dearest.monitor`).
 """
 

@@ -18,7 +18,8 @@ class Promise:
     bug: name of the planted bug (`tests.chaos.bugs`) with which `check` must fail. more_bugs: further ones.
     full: counts of `make chaos`.
     small: counts of the runs with planted bugs, which must only fail.
-    is_timed: whether it measures times or rates, so that nothing else may run beside it.
+    is_timed: whether it measures rates, ratios or times near their limit, so that nothing else may run
+        at the same time.
     """
 
     number: int

@@ -55,6 +55,7 @@ PROMISES: tuple[Promise, ...] = (
         "worker-outlives-its-server",
         {"kills": 5},
         {"kills": 1},
+        is_timed=False,
     ),
     Promise(
         4,
@@ -68,6 +69,7 @@ PROMISES: tuple[Promise, ...] = (
         "clients-that-leave-are-not-seen",
         {"closes": 1000},
         {"closes": 40},
+        is_timed=False,
     ),
     Promise(
         5,
@@ -105,7 +107,7 @@ PROMISES: tuple[Promise, ...] = (
         overload.overload,
         "overload-is-queued",
         {},
-        {"seconds": 2, "connections": 800},
+        {"seconds": 2, "connections": 800, "rounds": 1},
     ),
     Promise(
         8,
@@ -248,6 +250,7 @@ PROMISES: tuple[Promise, ...] = (
         "drain-cuts-streams",
         {"count": 6, "restarts": 3},
         {"count": 1},
+        is_timed=False,
     ),
     Promise(
         20,
@@ -260,7 +263,7 @@ PROMISES: tuple[Promise, ...] = (
         checkpoints.damaged,
         "the-manifest-is-not-read",
         {"flips": 1},
-        {"flips": 1, "damages": 0},
+        {"models": 1, "flips": 1, "damages": 0},
         is_timed=False,
     ),
     Promise(
@@ -307,7 +310,7 @@ PROMISES: tuple[Promise, ...] = (
         growth.growth,
         "every-request-leaves-a-kilobyte",
         {"requests": 20_000, "every": 1000},
-        {"requests": 4000, "every": 500, "warm_up": 1500},
+        {"requests": 2000, "every": 250, "warm_up": 750},
         is_timed=False,
     ),
     Promise(
@@ -335,6 +338,7 @@ PROMISES: tuple[Promise, ...] = (
         "loading-has-no-limit",
         {"stops": 1},
         {"stops": 1, "crashes": 0, "limit": 40},
+        is_timed=False,
     ),
     Promise(
         27,

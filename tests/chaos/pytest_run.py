@@ -16,7 +16,7 @@ PYTEST = ("-q", "-p", "no:cacheprovider", "--tb=line")
 
 
 def run_tests(record: Record, *tests: str) -> Record:
-    """Count the tests as runs, and the failed ones as failures."""
+    """Run tests. Each test counts as a run, each failed test as a failure."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
         arguments = [*PYTEST, f"--junitxml={report}", *tests]

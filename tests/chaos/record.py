@@ -1,4 +1,4 @@
-"""What one check measured: number of runs, the worst case of each measure with its limit, and failures."""
+"""The measurements of one check: number of runs, the worst case of each measure with its limit, and failures."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Measure:
 class Record:
     """The result of one check.
 
-    unit: what one run is. runs: how often the promise was tried.
-    details: what single cases measured, by their names, for the report.
+    unit: name of one run, for the report. runs: how often the promise was tried.
+    details: measurements of single cases by name, for the report.
     """
 
     unit: str
@@ -61,7 +61,7 @@ class Record:
         return condition
 
     def include(self, other: Record, prefix: str = "") -> Record:
-        """Add what a part of the check measured. prefix: before the names of its measures. Returns this record."""
+        """Add measurements of a part of the check. prefix: put before their names. Returns this record."""
         self.runs += other.runs
         for one in other.measures.values():
             self.measures[prefix + one.what] = replace(one, what=prefix + one.what)
@@ -75,7 +75,7 @@ class Record:
         return self.runs > 0 and not self.num_failures and all(one.passed for one in self.measures.values())
 
     def to_json(self) -> dict[str, Any]:
-        """For the file of results."""
+        """The record as JSON data, for the file of results."""
         measures = [asdict(one) | {"passed": one.passed} for one in self.measures.values()]
         return {
             "unit": self.unit,

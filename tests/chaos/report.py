@@ -53,7 +53,7 @@ EARLIER = (
     ("worker stopped while loading", "never noticed", 26, "replaced after"),
     ("growth over mixed requests", "94 to 209 bytes a request", 24, "growth of the HTTP process"),
 )
-"""Figures of an earlier version: (case, what it measured, promise, name of the measure or begin of the detail)."""
+"""Figures of an earlier version: (case, its figure, promise, name of the measure or beginning of the detail)."""
 
 
 def _now(record: Mapping[str, Any], name: str) -> str:

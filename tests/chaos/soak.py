@@ -1,8 +1,8 @@
 """Promise 24: mixed requests for hours, 5% of them aborted, without growth of memory, descriptors or tasks.
 
 Run `python -m tests.chaos.soak` (`make soak`). Every round is written to a state file; a later run with the same file
-goes on with the count. Growth is the slope of a straight line through the memory after each round of one server
-process, without its warm-up: first requests fill caches that have a limit.
+continues the count. Growth is the slope of a straight line through the memory after each round of one server process,
+without its warm-up: first requests fill caches that have a limit.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tests.waiting import eventually
 ABORTED_SHARE = 0.05
 MAX_BYTES_PER_REQUEST = 100.0
 WARM_UP_REQUESTS = 8000
-"""Requests of each server process that do not count, because the heap has not reached its size."""
+"""Requests of each server process that are not evaluated, because the heap has not reached its size."""
 CACHED_WORDS = 12_000
 """More words than the word cache of a BPE tokenizer holds (10,000, measured at 280 bytes each)."""
 FILLING_ROUNDS = 8
-"""With two threads, one text in 256 reaches only one of them."""
+"""Rounds of the same texts. With two threads, one text in 128 then reaches only one of them."""
 CLIENTS = 16
 
 

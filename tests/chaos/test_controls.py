@@ -95,7 +95,7 @@ def test_links(tmp_path: Path, with_bug: bool) -> None:
 
 
 class _failing_as_assertion:
-    """`pytest.raises` that sees no error fails with an exception that is no AssertionError."""
+    """Turns other exceptions into AssertionError: `pytest.raises` raises another one when it fails."""
 
     def __enter__(self) -> None:
         return None

@@ -1,4 +1,4 @@
-"""The dearest bodies in their quick form: the fake worker, a few recipes, and a planted bug that the monitor must see.
+"""A quick search for the most expensive bodies, with the fake worker and a planted bug that the monitor must see.
 
 Times are compared with those of the planted bug in the same run. `make chaos` checks them against the promised figures.
 """

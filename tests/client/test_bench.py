@@ -39,7 +39,7 @@ class FakeClock:
         return self.seconds
 
     async def sleep_until(self, when: float) -> None:
-        await asyncio.sleep(0)  # tasks that exist begin before the time moves on
+        await asyncio.sleep(0)  # existing tasks start before the clock moves
         self.seconds = max(self.seconds, when + self.late)
 
 

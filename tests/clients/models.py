@@ -15,7 +15,7 @@ import transformers
 
 from tests.e2e.conftest import REPOSITORY
 from tests.e2e.encoder_checkpoints import write_encoder
-from tests.parity.checkpoints import save
+from tests.parity.checkpoints import write_model
 from tests.parity.speech import write as write_whisper
 from tests.parity.speech import write_tokenizer
 from tests.text.checkpoints import write_byte_level
@@ -80,7 +80,7 @@ def _write_summarizer(directory: Path) -> Path:
     config = transformers.BartConfig(
         vocab_size=size, d_model=32, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=48, **sides
     )
-    save(directory, config, "BartForConditionalGeneration", std=0.2)
+    write_model(directory, config, "BartForConditionalGeneration", std=0.2)
     return directory
 
 

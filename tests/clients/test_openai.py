@@ -1,12 +1,8 @@
-"""The `openai` package against a running server: completions, chat, embeddings, models, and every error class."""
+"""The `openai` package against a running server: completions, chat, structured output, embeddings, and models."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from functools import cache
-from pathlib import Path
 from typing import Annotated, Literal
 
 import httpx
@@ -17,33 +13,11 @@ import transformers
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel, ConfigDict, Field
 
-from tests.audio.compressed import encode
-from tests.clients.conftest import NO_KEY, ClientServer
+from tests.clients.conftest import ClientServer
 from tests.clients.models import DEMO
-from tests.e2e.conftest import RunningServer, serving
-from tests.parity.speech import recording
-from tests.waiting import eventually
+from tests.clients.openai_story import STORY, client, tokenizer, told
 
-STORY = "Once upon a time"
-
-
-@pytest.fixture(scope="session")
-def client(server: ClientServer) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as made:
-        yield made
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> transformers.PreTrainedTokenizerBase:
-    return transformers.AutoTokenizer.from_pretrained(DEMO / "story")
-
-
-@cache
-def told(count: int) -> str:
-    """The `count` tokens that transformers generates after `STORY` with the storyteller model."""
-    from weights.demo.train.stories import continue_story
-
-    return continue_story(STORY, count).removeprefix(STORY) if count else ""
+__all__ = ["client", "tokenizer"]
 
 
 class TestCompletions:
@@ -93,7 +67,7 @@ class TestCompletions:
             assert max(top, key=top.get) == token and top[token] == logprob
 
     def test_echo_with_logprobs_scores_the_prompt(self, client: OpenAI, tokenizer) -> None:
-        """As lm-eval asks: token ids, echo, one or no new token. The oracle is transformers."""
+        """A request like those of lm-eval: token ids, echo, one or no new token. The oracle is transformers."""
         import torch
 
         ids = tokenizer(STORY)["input_ids"]
@@ -380,196 +354,3 @@ async def test_the_async_client(server: ClientServer) -> None:
         stream = await client.chat.completions.create(model="story", messages=messages, max_tokens=12, stream=True)
         text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
         assert text == told(12)
-
-
-class TestErrors:
-    MESSAGES = ({"role": "user", "content": STORY},)
-
-    def test_bad_request_names_the_field(self, client: OpenAI) -> None:
-        with pytest.raises(openai.BadRequestError) as caught:
-            client.chat.completions.create(model="story", messages=self.MESSAGES, temperature=-1)
-        error = caught.value
-        assert error.param == "temperature" and error.code == "invalid_request"
-        assert error.type == "invalid_request_error" and "`temperature`" in error.message
-
-    @pytest.mark.parametrize(
-        ("field", "value"),
-        [
-            ("reasoning_effort", "high"),
-            ("web_search_options", {}),
-            ("modalities", ["audio"]),
-            ("audio", {"voice": "alloy", "format": "wav"}),
-            ("prediction", {"type": "content", "content": "x"}),
-            ("functions", [{"name": "f"}]),
-            ("service_tier", "flex"),
-            ("max_tokens", 0),
-            ("stream_options", {"include_usage": True}),
-            ("tool_choice", "required"),
-            ("top_logprobs", 2),
-            ("n", 17),
-            ("no_such_field", 1),
-        ],
-    )
-    def test_unsupported_fields_of_chat(self, client: OpenAI, field: str, value: object) -> None:
-        with pytest.raises(openai.BadRequestError) as caught:
-            client.chat.completions.create(model="story", messages=self.MESSAGES, extra_body={field: value})
-        assert caught.value.param == field and f"`{field}`" in caught.value.message
-
-    @pytest.mark.parametrize(
-        ("field", "value"), [("suffix", "the end"), ("logprobs", 21), ("best_of", 17), ("chat_template_kwargs", {})]
-    )
-    def test_unsupported_fields_of_completions(self, client: OpenAI, field: str, value: object) -> None:
-        with pytest.raises(openai.BadRequestError) as caught:
-            client.completions.create(model="story", prompt=STORY, extra_body={field: value})
-        assert caught.value.param == field and f"`{field}`" in caught.value.message
-
-    @pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
-    def test_parts_that_are_not_text(self, client: OpenAI, kind: str) -> None:
-        messages = [*self.MESSAGES, {"role": "user", "content": [{"type": kind, kind: {}}]}]
-        with pytest.raises(openai.BadRequestError, match=rf"`messages\[1\].content` contains a part of type {kind}"):
-            client.chat.completions.create(model="story", messages=messages)
-
-    def test_a_model_without_a_chat_template(self, client: OpenAI) -> None:
-        with pytest.raises(openai.BadRequestError, match="has no chat template"):
-            client.chat.completions.create(model="translator-en-fr", messages=self.MESSAGES)
-
-    def test_a_prompt_beyond_the_context(self, client: OpenAI) -> None:
-        with pytest.raises(openai.BadRequestError) as caught:
-            client.chat.completions.create(model="story", messages=[{"role": "user", "content": "fox " * 600}])
-        assert caught.value.code == "context_length_exceeded" and caught.value.param == "messages"
-
-    def test_not_found(self, client: OpenAI) -> None:
-        with pytest.raises(openai.NotFoundError) as caught:
-            client.chat.completions.create(model="gpt-4o-mini", messages=self.MESSAGES)
-        assert caught.value.code == "model_not_found" and caught.value.param == "model"
-
-    def test_authentication(self, server: ClientServer) -> None:
-        client = OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0)
-        if not server.needs_key:
-            assert client.models.list().data
-            return
-        with pytest.raises(openai.AuthenticationError) as caught:
-            client.chat.completions.create(model="story", messages=self.MESSAGES)
-        assert caught.value.code == "unauthorized"
-
-    def test_a_deadline_before_the_first_token(self, client: OpenAI) -> None:
-        with pytest.raises(openai.InternalServerError) as caught:
-            client.completions.create(
-                model="story", prompt=[STORY] * 64, max_tokens=400, extra_headers={"X-Timeout-Ms": "1"}
-            )
-        assert caught.value.status_code == 504 and caught.value.code == "timeout"
-
-
-@pytest.fixture
-def stalled(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server with room for one waiting sequence, whose worker does nothing."""
-    limits = ("--max-queue-requests", "1", "--stale-seconds", "500", "--hang-seconds", "600")
-    with serving(tmp_path / "log", f"story={DEMO / 'story'}", *limits) as server:
-        worker = server.worker()
-        worker.suspend()
-        yield server
-        if worker.is_running():
-            worker.resume()
-
-
-@pytest.fixture
-def stalled_client(stalled: RunningServer) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{stalled.url}/v1", api_key=NO_KEY, max_retries=0) as client:
-        yield client
-
-
-def test_a_full_queue_is_a_rate_limit(stalled: RunningServer, stalled_client: OpenAI) -> None:
-    with ThreadPoolExecutor() as threads:
-        requests = [
-            threads.submit(stalled_client.completions.create, model="story", prompt=STORY, max_tokens=4)
-            for _ in range(2)
-        ]
-        (refused,), (waiting,) = wait(requests, return_when=FIRST_COMPLETED)
-        stalled.worker().resume()
-        assert waiting.result().choices[0].text == told(4)
-    with pytest.raises(openai.RateLimitError) as caught:
-        refused.result()
-    assert caught.value.code == "overloaded" and caught.value.response.headers["retry-after"] == "1"
-
-
-def test_a_request_that_has_not_begun_survives_its_worker(stalled: RunningServer, stalled_client: OpenAI) -> None:
-    with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(stalled_client.completions.create, model="story", prompt=STORY, max_tokens=4)
-        eventually(lambda: "triptych_tokenize_seconds_count 1.0" in stalled.get("/metrics").text)
-        stalled.worker().kill()
-        assert waiting.result().choices[0].text == told(4)
-
-
-def test_a_worker_that_dies_is_a_server_error(tmp_path: Path) -> None:
-    endless = {"model": "story", "max_tokens": 500, "extra_body": {"ignore_eos": True}}
-    with (
-        serving(tmp_path / "log", f"story={DEMO / 'story'}") as server,
-        OpenAI(base_url=f"{server.url}/v1", api_key=NO_KEY, max_retries=0) as client,
-        ThreadPoolExecutor() as threads,
-    ):
-        begun = threads.submit(client.completions.create, prompt=[STORY] * 64, **endless)
-        eventually(lambda: server.metric("triptych_generated_tokens_total") > 0)
-        server.worker().kill()
-        with pytest.raises(openai.InternalServerError) as caught:
-            begun.result()
-    assert caught.value.status_code == 500 and caught.value.type == "server_error"
-
-
-def test_a_stream_that_fails_ends_with_an_error(tmp_path: Path) -> None:
-    """A cut answer never looks complete: the package raises, and there is no end event."""
-    endless = {"model": "story", "stream": True, "extra_body": {"ignore_eos": True}}
-    with (
-        serving(tmp_path / "log", f"story={DEMO / 'story'}") as server,
-        OpenAI(base_url=f"{server.url}/v1", api_key=NO_KEY, max_retries=0) as client,
-    ):
-        for begin in (
-            lambda: client.completions.create(prompt=[STORY] * 16, max_tokens=500, **endless),
-            lambda: client.chat.completions.create(messages=[{"role": "user", "content": STORY}], n=16, **endless),
-        ):
-            server.wait_ready()
-            with begin() as stream, pytest.raises(openai.APIError) as caught:
-                next(stream)
-                server.worker().kill()
-                for _ in stream:
-                    pass
-            assert not isinstance(caught.value, openai.APIStatusError | openai.APIConnectionError)
-            assert isinstance(caught.value.body, dict) and caught.value.body["type"] == "server_error"
-        server.wait_ready()
-        with client.responses.create(input=STORY, **endless) as stream:
-            next(stream)
-            server.worker().kill()
-            *_, last = stream
-        assert last.type == "error" and last.message and last.code in ("engine_error", "not_ready")
-
-
-class TestAudio:
-    """The text itself is compared with transformers in `tests/e2e/test_transcribe.py`."""
-
-    def test_words_segments_and_subtitles(self, client: OpenAI) -> None:
-        file = ("talk.flac", encode("flac", recording(1.8, seed=2)))
-        answer = client.audio.transcriptions.create(
-            model="whisper",
-            file=file,
-            language="en",
-            response_format="verbose_json",
-            timestamp_granularities=["word", "segment"],
-        )
-        assert answer.segments and answer.words and answer.duration == pytest.approx(1.8)
-        assert all(0 <= one.no_speech_prob <= 1 and one.avg_logprob < 0 for one in answer.segments)
-        assert all(word.start <= word.end <= 1.8 for word in answer.words)
-        plain = client.audio.transcriptions.create(model="whisper", file=file, language="en")
-        assert plain.text and plain.usage is not None and plain.usage.type == "duration"
-        pages = client.audio.transcriptions.create(model="whisper", file=file, language="en", response_format="vtt")
-        assert pages.startswith("WEBVTT")
-
-    def test_a_stream(self, client: OpenAI) -> None:
-        file = ("talk.webm", encode("webm", recording(1.8, seed=2, rate=48_000), 48_000))
-        fields = {"model": "whisper", "file": file, "language": "en", "chunking_strategy": "auto"}
-        *deltas, done = client.audio.transcriptions.create(**fields, stream=True)
-        assert {one.type for one in deltas} == {"transcript.text.delta"} and done.type == "transcript.text.done"
-        assert "".join(one.delta for one in deltas) == done.text
-        assert done.text == client.audio.transcriptions.create(**fields).text
-
-    def test_a_damaged_file(self, client: OpenAI) -> None:
-        with pytest.raises(openai.BadRequestError, match="MP3"):
-            client.audio.translations.create(model="whisper", file=("talk.mp3", b"ID3" + bytes(99)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args
 
 import openai
@@ -12,14 +11,10 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import BaseModel, ConfigDict, Field
 
 from tests.clients.conftest import ClientServer
-from tests.clients.test_openai import STORY, told
+from tests.clients.openai_story import STORY, client, told
 from tests.e2e.sse import stream
 
-
-@pytest.fixture(scope="session")
-def client(server: ClientServer) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as made:
-        yield made
+__all__ = ["client"]
 
 
 def test_a_text(client: OpenAI) -> None:

@@ -7,7 +7,6 @@ arguments, within the schema.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import openai
@@ -15,7 +14,9 @@ import pytest
 from openai import OpenAI, pydantic_function_tool
 from pydantic import BaseModel
 
-from tests.clients.conftest import ClientServer
+from tests.clients.openai_story import client
+
+__all__ = ["client"]
 
 MESSAGES: list[Any] = [{"role": "user", "content": "Once upon a time"}]
 SCHEMA = {
@@ -25,12 +26,6 @@ SCHEMA = {
     "additionalProperties": False,
 }
 TOOLS: list[Any] = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in ("look", "walk")]
-
-
-@pytest.fixture(scope="session")
-def client(server: ClientServer) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as made:
-        yield made
 
 
 def check_arguments(text: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import transformers
 
-from tests.parity.checkpoints import save
+from tests.parity.checkpoints import write_model
 from tests.text.checkpoints import write_bert, write_byte_level
 from tests.text.encoder_checkpoints import write
 
@@ -51,7 +51,7 @@ def write_encoder(directory: Path, family: str, head: str, std: float = 0.1, **s
         vocabulary = len((directory / "vocab.txt").read_text().splitlines())
         sizes = {**(_SMALL if family == "bert" else _DISTILLED), "max_position_embeddings": LONGEST}
     config = getattr(transformers, f"{_PREFIX[family]}Config")(vocab_size=vocabulary, **sizes, **settings)
-    save(directory, config, f"{_PREFIX[family]}For{head}", seed=len(head), std=std)
+    write_model(directory, config, f"{_PREFIX[family]}For{head}", seed=len(head), std=std)
     return directory
 
 

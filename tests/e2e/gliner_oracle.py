@@ -1,4 +1,4 @@
-"""Print what the published code of GLiNER finds with the checkpoints of `gliner_checkpoints`, as JSON.
+"""Print the entities that the published code of GLiNER finds with the checkpoints of `gliner_checkpoints`, as JSON.
 
 Runs in an environment of its own, because the requirements of gliner exclude ours:
 

@@ -26,7 +26,7 @@ ANSWER_TEMPLATE = (
 
 
 def write_colbert(directory: Path) -> Path:
-    """The layout of ColBERT's authors: `HF_ColBERT`, `linear.weight` beside BERT, `artifact.metadata`."""
+    """The layout of ColBERT's authors: `HF_ColBERT`, BERT with `linear.weight`, `artifact.metadata`."""
     _write_body(directory)
     tensors = {f"bert.{name}": value for name, value in load_file(directory / "model.safetensors").items()}
     torch.manual_seed(1)
@@ -74,7 +74,7 @@ def write_pylate(directory: Path) -> Path:
 
 
 def write_multi_vector(directory: Path) -> Path:
-    """As `MultiVectorEncoder` of sentence-transformers saves ModernBERT: prompts, and queries of at least 8 tokens."""
+    """ModernBERT as sentence-transformers saves a `MultiVectorEncoder`: prompts, queries of at least 8 tokens."""
     body = write_encoder(directory / "body", "modernbert", "MaskedLM", std=0.3)
     transformers.AutoModel.from_pretrained(body).save_pretrained(body)
     torch.manual_seed(3)
@@ -116,7 +116,7 @@ def write_bge_m3(directory: Path) -> Path:
 
 
 def write_splade(directory: Path) -> Path:
-    """As `SparseEncoder` of sentence-transformers saves a masked language model, with sums of two logarithms."""
+    """A masked language model as `SparseEncoder` of sentence-transformers saves it, with sums of two logarithms."""
     body = write_encoder(directory / "body", "bert", "MaskedLM", std=0.3)
     made = sentence_transformers.SparseEncoder(
         modules=[
@@ -164,7 +164,7 @@ def write_language_model(directory: Path) -> Path:
 
 
 def write_answering_cross_encoder(directory: Path) -> Path:
-    """As `CrossEncoder` of sentence-transformers saves a language model, with a chat template for pairs."""
+    """A language model as `CrossEncoder` of sentence-transformers saves it, with a chat template for pairs."""
     body = write_language_model(directory / "body")
     tokenizer = transformers.AutoTokenizer.from_pretrained(body)
     tokenizer.chat_template = ANSWER_TEMPLATE

@@ -1,4 +1,4 @@
-"""Requests choose adapters saved by peft by name, also in one batch. Results equal those of merged weights."""
+"""Requests choose adapters saved by peft by name, also within one batch. Results equal those of merged weights."""
 
 from __future__ import annotations
 

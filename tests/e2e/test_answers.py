@@ -16,7 +16,7 @@ from tests.e2e.conftest import RunningServer, serving
 from tests.e2e.encoder_checkpoints import LONGEST, tokenizer
 from tests.e2e.test_encoder_tasks import TEXTS, likeliest_spans
 from tests.e2e.test_oracle import post
-from tests.parity.checkpoints import save
+from tests.parity.checkpoints import write_model
 from tests.text.checkpoints import write_byte_level
 
 _BART = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
@@ -35,7 +35,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         vocabulary = json.loads((root / name / "vocab.json").read_text())
         ends = {f"{role}_token_id": vocabulary.get(token) for role, token in (("bos", "<s>"), ("eos", "</s>"))}
         config = getattr(transformers, f"{stem}Config")(vocab_size=len(vocabulary), **sizes, **ends)
-        save(root / name, config, f"{stem}ForQuestionAnswering", std=0.3)
+        write_model(root / name, config, f"{stem}ForQuestionAnswering", std=0.3)
     return {name: root / name for name in MODELS}
 
 

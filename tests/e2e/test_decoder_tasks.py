@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, processors
 
 from tests.e2e.conftest import RunningServer, serving
 from tests.e2e.test_oracle import post
-from tests.parity.checkpoints import save
+from tests.parity.checkpoints import write_model
 from tests.text.checkpoints import write_llama
 
 VOCAB = 600
@@ -61,7 +61,7 @@ def write_decoder(directory: Path, name: str) -> Path:
     backend.save(str(path))
     settings = json.loads((directory / "tokenizer_config.json").read_text())
     (directory / "tokenizer_config.json").write_text(json.dumps({**settings, "pad_token": "</s>"}))
-    save(directory, config, architecture, std=0.4 if name == "tag" else 0.1)
+    write_model(directory, config, architecture, std=0.4 if name == "tag" else 0.1)
     return directory
 
 

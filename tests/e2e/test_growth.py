@@ -1,4 +1,4 @@
-"""A server that has answered many requests holds what it held before: `tests/chaos/soak.py` with small counts."""
+"""A server that has answered many requests uses as much memory as before: `tests/chaos/soak.py` with small counts."""
 
 from __future__ import annotations
 

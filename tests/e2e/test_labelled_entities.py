@@ -55,7 +55,7 @@ def test_entities(server: RunningServer, kind: str, threshold: float) -> None:
 
 
 def test_a_long_text_is_read_in_windows(server: RunningServer) -> None:
-    """Entities beyond the longest text of the checkpoint are found, and those of its first window's middle stay."""
+    """Entities beyond the longest text of the checkpoint are found, and so are those inside of the first window."""
     text = ". ".join(TEXTS * 4)
     found = find(server, model=SPANS, labels=LABELS, inputs=text, stride=8)
     assert max(one["end"] for one in found) > len(text) // 2

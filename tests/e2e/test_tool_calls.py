@@ -15,7 +15,7 @@ from server.text.tool_formats import TOOL_FORMATS
 from tests.e2e.conftest import RunningServer, serving
 from tests.operations.chat_bench import write_checkpoint
 from tests.operations.tool_cases import SCHEMAS, TOOLS
-from tests.parity.checkpoints import save
+from tests.parity.checkpoints import write_model
 from tests.text.tool_templates import BY_FORMAT, SPECIAL_TOKENS
 
 NAMES = [row.name for row in TOOL_FORMATS]
@@ -39,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
             bos_token_id=0,
             eos_token_id=1,
         )
-        save(directory, config, "LlamaForCausalLM", std=0.3)
+        write_model(directory, config, "LlamaForCausalLM", std=0.3)
     with serving(root / "log", *(f"{name}={root / name}" for name in NAMES)) as running:
         yield running
 

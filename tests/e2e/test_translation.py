@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from server.text.load import load_tokenizer
 from tests.e2e.conftest import RunningServer, serving
 from tests.e2e.test_oracle import post
-from tests.parity.checkpoints import save
+from tests.parity.checkpoints import write_model
 from tests.text import checkpoints as text_checkpoints
 
 TEXTS = ["The old sailor sees the café.", "Nobody doesn't like e-mails", "日本語の本。"]
@@ -81,7 +81,7 @@ def write(directory: Path, kind: str) -> Path:
         "m2m": (transformers.M2M100Config(vocab_size=vocab, **_SIZES), "M2M100ForConditionalGeneration"),
         "t5": (transformers.T5Config(vocab_size=vocab, **_T5), "T5ForConditionalGeneration"),
     }[kind]
-    save(directory, config, architecture, seed=len(kind), std=0.5)
+    write_model(directory, config, architecture, seed=len(kind), std=0.5)
     return directory
 
 

@@ -11,7 +11,7 @@ import transformers
 
 from tests.e2e.conftest import RunningServer, serving
 from tests.e2e.encoder_checkpoints import FAMILIES, LONGEST, tokenizer, write_encoder
-from tests.parity.checkpoints import save
+from tests.parity.checkpoints import write_model
 from tests.text.checkpoints import CORPUS, write_byte_level
 
 ORDERS = {
@@ -40,7 +40,7 @@ def write_bart(directory: Path, labels: dict[int, str]) -> Path:
         id2label=labels,
         label2id={name: index for index, name in labels.items()},
     )
-    save(directory, config, "BartForSequenceClassification", std=0.2)
+    write_model(directory, config, "BartForSequenceClassification", std=0.2)
     return directory
 
 

@@ -132,7 +132,7 @@ def choice_grammar(choices: list[str], opens_with_space: bool = False) -> str:
 def compute_masks(
     masks: GrammarMasks, grammar_state: GrammarState, tokens: list[int], ends: list[int], stops: list[int]
 ) -> None:
-    """Compute the masks of one sequence in this thread's time."""
+    """Compute the masks of one sequence in this thread."""
     masks.prepare(grammar_state)
     while not grammar_state.is_compiled:
         masks.threads.wait_for_any(0.01)

@@ -27,7 +27,7 @@ from tests.parity.checkpoints import load
 
 @pytest.fixture(autouse=True)
 def every_prediction(monkeypatch):
-    """Draft tokens however improbable they are, and beside any number of rows. Modules import it for all tests."""
+    """Draft all predicted tokens, for any probability and number of rows. Modules import this for all their tests."""
     monkeypatch.setattr(ngrams, "MIN_PROBABILITY", 0.0)
     monkeypatch.setattr(drafts, "MIN_GAIN", 0.0)
     monkeypatch.setattr(drafts, "MAX_DRAFTING_ROWS", 1000)

@@ -1,4 +1,4 @@
-"""A sequence waits alone if its grammar is not compiled or its mask is late. No token changes."""
+"""Only the sequence whose grammar is not compiled, or whose mask is late, waits. All tokens stay the same."""
 
 from __future__ import annotations
 

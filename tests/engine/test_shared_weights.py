@@ -29,7 +29,7 @@ from tests.engine.tiny_checkpoints import ENCODERS, GENERATING
 from tests.engine.worker_process import Worker
 from tests.parity import speech
 from tests.parity.adapters import save_adapter
-from tests.parity.checkpoints import save
+from tests.parity.checkpoints import save, write_model
 
 CPU = torch.device("cpu")
 OPTIONS = EngineOptions(block_size=4, kv_cache_bytes=1 << 22, threads=1)
@@ -84,19 +84,17 @@ def results(loaded: LoadedCheckpoint):
 
 
 @pytest.mark.parametrize("name, precision", CASES, ids=map("-".join, CASES))
-def test_shared_weights_have_the_bits_of_private_ones(tmp_path, memory, name, precision):
+def test_shared_weights_have_the_bits_of_private_ones(saved, memory, name, precision):
     architecture, config = (GENERATING | ENCODERS)[name]
-    save(tmp_path, config, architecture)
-    spec = ModelSpec("m", str(tmp_path), *PRECISIONS[precision])
+    spec = ModelSpec("m", str(saved(config, architecture)), *PRECISIONS[precision])
     expected = results(load(spec, CPU, no_progress))
     assert results(mapped(memory, spec)) == expected
     assert results(mapped(memory, spec)) == expected
 
 
-def test_models_without_kernels(tmp_path, memory):
+def test_models_without_kernels(saved, memory):
     architecture, config = GENERATING["t5"]
-    save(tmp_path, config, architecture)
-    spec = ModelSpec("m", str(tmp_path), "float32")
+    spec = ModelSpec("m", str(saved(config, architecture)), "float32")
     with ops.using("torch"):
         assert results(mapped(memory, spec)) == results(load(spec, CPU, no_progress))
 
@@ -109,7 +107,7 @@ def configure(tmp_path, memory) -> Configure:
     adapters = {name: str(tmp_path / name) for name in ("warm", "cold")}
     for seed, name in enumerate(adapters):
         save_adapter(oracle, tmp_path / name, seed)
-    save(tmp_path / "draft", config, architecture, seed=9)
+    write_model(tmp_path / "draft", config, architecture, seed=9)
     speech.write(tmp_path / "speech", "whisper")
     draft = Speculation(draft_directory=str(tmp_path / "draft"))
     specs = [

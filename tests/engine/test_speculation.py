@@ -226,7 +226,7 @@ def test_a_draft_with_non_finite_values_changes_nothing(pairs, monkeypatch):
     generation = one.models["gpt2"].generation
     generation.drafter = PoisonedDrafter(3)
     requests = [generate(pair, i, PROMPTS[2], max_new_tokens=20, suppress_token_ids=[66]) for i in range(3)]
-    # Programs recorded before contain the embedding as it was. The new ones begin after the embedding.
+    # Programs that were recorded earlier contain the original embedding. New programs begin after the embedding.
     monkeypatch.setattr(transformer._executors[transformer.decoder], "_programs", {})
     results = run(one, requests)
     assert not results.failed and [results.texts(i) for i in range(3)] == [plain.texts(i) for i in range(3)]

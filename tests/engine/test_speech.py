@@ -237,7 +237,7 @@ BEFORE = [START_OF_PREVIOUS, 40, 41, 42]
 @pytest.mark.parametrize("max_batch_tokens", [512, 3])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_the_probability_of_no_speech(pair, max_batch_tokens, beams):
-    """Of the raw distribution after the start token, whatever precedes and follows it."""
+    """It is taken from the raw distribution after the start token, for any tokens before and after it."""
     clips = random_frames(pair, 4)
     prefixes = [PREFIX, [*BEFORE, *PREFIX], [*BEFORE[:2], *PREFIX], PREFIX]
     requests = [
@@ -261,7 +261,7 @@ def test_the_probability_of_no_speech(pair, max_batch_tokens, beams):
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_log_probabilities_after_masks(pair, beams):
-    """Equal to the mean that transformers compares with `logprob_threshold`, alone and beside rows without masks."""
+    """Equal to the mean that transformers compares with `logprob_threshold`, alone and with rows without masks."""
     clips = random_frames(pair, 3)
     banned = list(range(20, 200))
     settings = {"num_beams": beams, "logprobs": True, "suppress_token_ids": banned}

@@ -1,4 +1,4 @@
-"""Drafts pay: simulated decoding with known step durations is faster on texts that repeat, and never much slower."""
+"""Drafts save time: simulated decoding is faster on texts that repeat, and never much slower on others."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROUTES = "routes"
 CORPUS = Path(__file__).with_name("corpus")
 PACKAGES = ["server.api", "server.text", "server.audio", "server.client.connection", "server.api_keys", "weights.read"]
-"""Where new paths through the code count as progress."""
+"""Packages in which new paths through the code count as progress."""
 MAX_INPUT_BYTES = 1 << 14
 INPUT_SECONDS = 25
 """An input that takes longer is a failure."""

@@ -1,7 +1,7 @@
 """Functions that take any bytes and must not fail: the parsers of everything that comes from outside.
 
-A target returns for bad input that is refused with the documented error, and raises for any other outcome. For good
-input it checks what must hold. `tests/fuzz/corpus/TARGET/` has the inputs of each target.
+A target returns for bad input that is refused with the documented error, and raises for any other outcome. For valid
+input it checks the properties of the result. `tests/fuzz/corpus/TARGET/` has the inputs of each target.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def dialects(data: bytes) -> None:
 
 
 def html(data: bytes) -> None:
-    """A document in HTML. Its parts are the document, unchanged."""
+    """A document in HTML. Its parts, joined, are the unchanged document."""
     _markup(data, MarkupOptions("html"))
 
 
 def xml(data: bytes) -> None:
-    """A document in XML. Its parts are the document, unchanged."""
+    """A document in XML. Its parts, joined, are the unchanged document."""
     _markup(data, MarkupOptions("xml"))
 
 
@@ -162,7 +162,7 @@ def sentencepiece(data: bytes) -> None:
 
 
 def tokenizer_config(data: bytes) -> None:
-    """A `tokenizer_config.json` beside good files."""
+    """A `tokenizer_config.json` with valid other files."""
     _tokenizer("tokenizer_config.json", data, {"tokenizer.json": (DEMO / "story" / "tokenizer.json").read_bytes()})
 
 

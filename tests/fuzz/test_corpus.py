@@ -22,7 +22,7 @@ def test_every_corpus_has_a_target() -> None:
 
 @pytest.mark.parametrize("name", ["wav", "html", "dialects", "safetensors"])
 def test_a_parser_that_fails_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The targets let no exception pass but the documented ones: here each parser raises another one."""
+    """Targets accept documented exceptions only. Here each parser raises another one."""
     from tests.fuzz import targets
 
     def fail(*arguments: object) -> None:

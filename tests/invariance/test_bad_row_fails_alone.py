@@ -41,7 +41,7 @@ def poison(monkeypatch):
             return hidden
 
         monkeypatch.setattr(type(stack.embedding), "forward", poisoned)
-        # Programs recorded before contain the embedding as it was. The new ones begin after the embedding.
+        # Programs that were recorded earlier contain the original embedding. New programs begin after the embedding.
         for executor in transformer._executors.values():
             monkeypatch.setattr(executor, "_programs", {})
 

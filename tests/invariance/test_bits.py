@@ -11,7 +11,6 @@ from models.backends.cpu import operations as cpu_ops
 from models.config.state import CHUNK_TOKENS
 from models.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ
-from tests.parity.checkpoints import save
 from tests.parity.paged import Rows
 
 CPU = torch.device("cpu")
@@ -27,12 +26,11 @@ TEXTS = [[5, 6, 7, 8, 9], [11, 3], [20, 21, 22, 23, 24, 25, 26], [30], [40, 41, 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
 @torch.inference_mode()
-def test_decoding_alone_and_together(tmp_path, name, case):
+def test_decoding_alone_and_together(saved, name, case):
     assert cpu_ops.available(), "build the kernels: pip install -e ."
     dtype, quantization = CASES[case]
     architecture, config = (DECODERS | SEQ2SEQ)[name]
-    save(tmp_path, config, architecture)
-    model = load_model(tmp_path, dtype, CPU, quantization=quantization).transformer
+    model = load_model(saved(config, architecture), dtype, CPU, quantization=quantization).transformer
     sources = [text[::-1] for text in TEXTS] if name in SEQ2SEQ else None
 
     def decode(texts, sources):
@@ -51,13 +49,12 @@ def test_decoding_alone_and_together(tmp_path, name, case):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", DECODERS)
 @torch.inference_mode()
-def test_a_prompt_in_chunks(tmp_path, name, case):
+def test_a_prompt_in_chunks(saved, name, case):
     """The logits after a prompt have the same bits for any size of prefill chunks, alone and in a batch."""
     assert cpu_ops.available(), "build the kernels: pip install -e ."
     dtype, quantization = CASES[case]
     architecture, config = DECODERS[name]
-    save(tmp_path, config, architecture)
-    model = load_model(tmp_path, dtype, CPU, quantization=quantization).transformer
+    model = load_model(saved(config, architecture), dtype, CPU, quantization=quantization).transformer
     # Prompts of models with a state are cut at multiples of its chunks only.
     grid = CHUNK_TOKENS if model.mixers() else 1
     prompt = [5 + 7 * place % 41 for place in range(24 if grid == 1 else 120)]

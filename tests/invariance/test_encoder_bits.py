@@ -9,7 +9,6 @@ import transformers
 from models.backends.cpu import operations as cpu_ops
 from models.loader import load_model
 from tests.engine.tiny_checkpoints import SEQ2SEQ
-from tests.parity.checkpoints import save
 from tests.parity.paged import encoder_batch
 from tests.parity.test_encoders import BODIES
 from tests.parity.test_sparse_encoders import CASES as SPARSE
@@ -33,16 +32,14 @@ def alone_and_together(directory, case):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("body", [*BODIES, *SPARSE])
 @torch.inference_mode()
-def test_encoders(tmp_path, body, case):
+def test_encoders(saved, body, case):
     family, options = (BODIES | SPARSE)[body]
-    save(tmp_path, getattr(transformers, f"{family}Config")(**options), f"{family}Model")
-    alone_and_together(tmp_path, case)
+    alone_and_together(saved(getattr(transformers, f"{family}Config")(**options), f"{family}Model"), case)
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", SEQ2SEQ)
 @torch.inference_mode()
-def test_sources(tmp_path, name, case):
+def test_sources(saved, name, case):
     architecture, config = SEQ2SEQ[name]
-    save(tmp_path, config, architecture)
-    alone_and_together(tmp_path, case)
+    alone_and_together(saved(config, architecture), case)

@@ -59,12 +59,11 @@ def compare(model, sources=None, adapters=()):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
 @torch.inference_mode()
-def test_every_family(tmp_path, name, case):
+def test_every_family(saved, name, case):
     assert cpu_ops.available(), "build the kernels: pip install -e ."
     dtype, quantization = CASES[case]
     architecture, config = (DECODERS | SEQ2SEQ)[name]
-    save(tmp_path, config, architecture)
-    model = load_model(tmp_path, dtype, CPU, quantization=quantization).transformer
+    model = load_model(saved(config, architecture), dtype, CPU, quantization=quantization).transformer
     compare(model, [[9, 8, 7], [6], [5, 4, 3, 2], [8, 9]] if name in SEQ2SEQ else None)
 
 
@@ -81,13 +80,13 @@ def test_adapters(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "bloom", "t5"])
 @torch.inference_mode()
-def test_the_torch_backend(tmp_path, name):
+def test_the_torch_backend(saved, name):
     """The comparison is approximate: the last bits of torch's matrix products depend on the number of rows."""
     architecture, config = (DECODERS | SEQ2SEQ)[name]
-    save(tmp_path, config, architecture)
+    directory = saved(config, architecture)
     sources = [[9, 8, 7], [6], [5, 4, 3, 2], [8, 9]] if name in SEQ2SEQ else None
     with ops.using("torch"):
-        model = load_model(tmp_path, torch.float32, CPU).transformer
+        model = load_model(directory, torch.float32, CPU).transformer
         everything = found(model, sources, [(counts, None) for counts, _ in STEPS])
         for part, whole in zip(found(model, sources, STEPS), everything, strict=True):
             torch.testing.assert_close(part, whole[len(whole) - len(part) :], rtol=1e-5, atol=1e-5)
@@ -107,19 +106,18 @@ def compare_texts(model, adapters=()):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("body", [*BODIES, *SPARSE])
 @torch.inference_mode()
-def test_encoders(tmp_path, body, case):
+def test_encoders(saved, body, case):
     dtype, quantization = CASES[case]
     family, options = (BODIES | SPARSE)[body]
-    save(tmp_path, getattr(transformers, f"{family}Config")(**options), f"{family}Model")
-    compare_texts(load_model(tmp_path, dtype, CPU, quantization=quantization).transformer)
+    directory = saved(getattr(transformers, f"{family}Config")(**options), f"{family}Model")
+    compare_texts(load_model(directory, dtype, CPU, quantization=quantization).transformer)
 
 
 @torch.inference_mode()
-def test_a_convolution_in_the_last_layer(tmp_path):
+def test_a_convolution_in_the_last_layer(saved):
     family, options = BODIES["deberta-v2-wide"]
     config = getattr(transformers, f"{family}Config")(**{**options, "num_hidden_layers": 1})
-    save(tmp_path, config, f"{family}Model")
-    model = load_model(tmp_path, torch.float32, CPU).transformer
+    model = load_model(saved(config, f"{family}Model"), torch.float32, CPU).transformer
     assert isinstance(model.encoder.layers[-1], ConvolutionLayer)
     compare_texts(model)
 
@@ -136,19 +134,18 @@ def test_adapters_of_texts(tmp_path, body):
 
 @pytest.mark.parametrize("name", ["gpt2", "mistral", "bloom", "falcon", "gemma3", "llama-dynamic", "t5"])
 @torch.inference_mode()
-def test_texts_in_generating_families(tmp_path, name):
+def test_texts_in_generating_families(saved, name):
     architecture, config = (DECODERS | SEQ2SEQ)[name]
-    save(tmp_path, config, architecture)
-    compare_texts(load_model(tmp_path, torch.float32, CPU).transformer)
+    compare_texts(load_model(saved(config, architecture), torch.float32, CPU).transformer)
 
 
 @pytest.mark.parametrize("body", ["bert-small", "modernbert-small", "mpnet-wide", "deberta-small"])
 @torch.inference_mode()
-def test_the_torch_backend_with_texts(tmp_path, body):
+def test_the_torch_backend_with_texts(saved, body):
     family, options = BODIES[body]
-    save(tmp_path, getattr(transformers, f"{family}Config")(**options), f"{family}Model")
+    directory = saved(getattr(transformers, f"{family}Config")(**options), f"{family}Model")
     batch = encoder_batch(TEXTS, CPU)
     with ops.using("torch"):
-        model = load_model(tmp_path, torch.float32, CPU).transformer
+        model = load_model(directory, torch.float32, CPU).transformer
         one = replace(batch, output_positions=tuple(length // 2 for length in LENGTHS))
         torch.testing.assert_close(model.encode(one), model.encode(batch)[one.output_rows], rtol=1e-5, atol=1e-5)

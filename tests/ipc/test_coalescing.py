@@ -1,4 +1,4 @@
-"""A burst of requests goes to an idle worker in one write; a busy worker gets every message at once."""
+"""A burst of requests goes to an idle worker in one write; a busy worker gets every message immediately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed log-probabilities: what goes in comes out, in messages and in slices."""
+"""Packed log-probabilities: unpacking gives the packed values, in messages and in slices."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ async def test_requests_go_to_the_least_loaded_worker() -> None:
         workers.submit()
     assert [len(workers.rows(epoch)) for epoch in (1, 2)] == [3, 3]
     workers.output(1, tokens=[Tokens(1, [7]), Tokens(3, [7]), Tokens(5, [7])])
-    # Three running sequences count less than one that waits.
+    # Three running sequences are less load than one that waits.
     for _ in range(2):
         workers.submit()
     assert [len(workers.rows(epoch)) for epoch in (1, 2)] == [5, 3]

@@ -1,4 +1,4 @@
-"""`MarkerScanner` finds the first marker, however the text is cut, and holds back only what may become one."""
+"""`MarkerScanner` finds the first marker, however the text is cut, and holds back only text that may become one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Reference of products with weights in groups: float64 arithmetic on dequantised weights and rounded activations."""
+"""Reference of products with group-wise quantised weights: float64 arithmetic on dequantised weights and rounded
+activations."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def reference(matrix: QuantizedMatrix, bias: Tensor | None, whole_rows: bool = F
 
 
 class ReferenceGroupWeight:
-    """Reference of the packed weight of a quantised matrix. Implements `LinearWeight` but for slices and rows."""
+    """Reference of the packed weight of a quantised matrix. Implements `LinearWeight` except slices and rows."""
 
     def __init__(self, matrix: QuantizedMatrix, bias: Tensor | None) -> None:
         self._product = reference(matrix, bias, whole_rows=is_int8(matrix))

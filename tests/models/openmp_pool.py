@@ -1,6 +1,6 @@
 """Print the OpenMP runtimes of a process in which torch and the kernels have computed, and its number of threads.
 
-A script of its own, because a process keeps the threads and libraries of everything that ran in it before.
+A separate script, because a process keeps the threads and libraries of everything that ran in it before.
 """
 
 from __future__ import annotations

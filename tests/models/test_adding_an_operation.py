@@ -22,7 +22,7 @@ def test_each_place_has_what_the_page_says():
 def test_there_are_no_other_places():
     """The page lists every source file of the backends that mentions the operation `rms_norm`.
 
-    `add_rms_norm` and `rms_norm_from_one` are other operations and do not count.
+    `add_rms_norm` and `rms_norm_from_one` are other operations and are not counted.
     """
     sources = [path for path in (ROOT / "models/backends").rglob("*") if path.suffix in (".py", ".h", ".cpp")]
     naming = {path for path in sources if re.search(r"(?<!add_)\brms_norm\b", path.read_text())}

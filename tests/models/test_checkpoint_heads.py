@@ -1,4 +1,4 @@
-"""Heads beside that of the architecture: their settings are read or refused by name."""
+"""Heads besides that of the architecture: their settings are read or refused by name."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_attention_that_cannot_leave_tokens_out(tmp_path: Path, kind: str, lengt
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])
 @pytest.mark.parametrize("kernels", [True, False])
 def test_tokens_attend_to_the_first_tokens_alone(tmp_path: Path, kind: str, kernels: bool) -> None:
-    """As transformers with an attention mask, for all rows or one of each text; texts of a batch keep their bits."""
+    """Equals transformers with an attention mask, for all rows or one of each text. Batches change no bit."""
     _encoder(tmp_path, kind)
     model = load_model(tmp_path, torch.float32, CPU).transformer
     oracle = transformers.AutoModel.from_pretrained(tmp_path, attn_implementation="eager").eval()

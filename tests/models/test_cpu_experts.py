@@ -8,8 +8,6 @@ import pytest
 import torch
 
 from models.backends import interface as ops
-from models.backends.cpu import library
-from models.backends.cpu import operations as cpu_ops
 from models.backends.torch import operations as torch_ops
 from models.config import FeedForwardConfig, MixtureOfExpertsConfig, RouterConfig
 from models.layers.linear import Linear, set_parameter
@@ -17,7 +15,6 @@ from models.layers.moe import MixtureOfExperts
 from models.pack_weights import CountingPacker
 from tests.models.group_reference import ReferenceGroupWeight, ReferenceInt4Weight
 from tests.models.int8_reference import ReferenceInt8Weight
-from tests.models.test_cpu_linear import RUNNABLE_ISAS
 from tests.models.test_group_weight import FORMATS, flat
 
 CPU = torch.device("cpu")
@@ -45,22 +42,7 @@ HIDDEN = 45
 REFERENCES = {"int8": ReferenceInt8Weight, "int4": ReferenceInt4Weight}
 
 
-@pytest.fixture(autouse=True)
-def kernels():
-    assert cpu_ops.available(), "build the kernels: pip install -e ."
-
-
-@pytest.fixture(params=RUNNABLE_ISAS)
-def isa(request):
-    assert library.choose_isa(request.param)
-    with ops.using("cpu"):
-        yield request.param
-    assert library.choose_isa(RUNNABLE_ISAS[-1])
-
-
-@pytest.fixture(params=BOUNDS, ids=str)
-def dtype(request):
-    return request.param
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 def random_moe(config, dtype, hidden=HIDDEN) -> MixtureOfExperts:
@@ -87,7 +69,7 @@ def test_float_experts_equal_the_reference(isa, dtype, config):
     moe, x = packed(random_moe(config, dtype)), torch.randn(230, HIDDEN).to(dtype)
     expected = random_moe(config, dtype).double()
     for rows in (1, 7, 230):
-        # The same choices: rounded logits may choose another expert than exact ones.
+        # Both get the same choices, because rounded logits may choose another expert than exact ones.
         expected.router.choose = lambda _, rows=rows: moe.router.choose(x[:rows])
         found = moe(x[:rows])
         assert found.dtype == dtype

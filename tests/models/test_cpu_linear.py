@@ -11,10 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from models.backends import interface as ops
-from models.backends.cpu import library
 from models.backends.cpu import linear as cpu_linear
-from models.backends.cpu import operations as cpu_ops
 from models.backends.cpu.group_weight import GroupWeight
 from models.backends.cpu.lowering import lower
 from models.backends.cpu.trace import Trace
@@ -26,27 +23,9 @@ from tests.models.int8_reference import ReferenceInt8Weight
 
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 KINDS = ("packed", "dense", "int8", "int4")
-ISAS = ("baseline", "v3", "v4", "v4_vnni", "v4_bf16")
-RUNNABLE_ISAS = [name for name in ISAS if cpu_ops.available() and library.choose_isa(name)]
 SHAPES = [(8, 5), (1, 1), (33, 17), (24, 64), (63, 33), (576, 96), (1536, 70)]
 
-
-@pytest.fixture(autouse=True)
-def kernels():
-    assert cpu_ops.available(), "build the kernels: pip install -e ."
-
-
-@pytest.fixture(params=RUNNABLE_ISAS)
-def isa(request):
-    assert library.choose_isa(request.param)
-    with ops.using("cpu"):
-        yield request.param
-    assert library.choose_isa(RUNNABLE_ISAS[-1])
-
-
-@pytest.fixture(params=BOUNDS, ids=str)
-def dtype(request):
-    return request.param
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 def make(kind, weight, bias):

@@ -13,7 +13,6 @@ from models.loader import load_model
 from models.logits import LogitsRequest
 from models.transformer import Transformer
 from tests.engine.tiny_checkpoints import DECODERS
-from tests.parity.checkpoints import save
 from tests.parity.paged import Rows
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +41,7 @@ class DecodePath:
             owner = code.co_qualname.split(".")[0] if "." in code.co_qualname else ""
             if isinstance(frame.f_globals.get(owner), type):
                 self.classes.add(owner)
-        # Generated methods of data classes and inherited methods count for the class of the instance.
+        # Generated methods of data classes and inherited methods are recorded for the class of the instance.
         instance = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         kind = instance if isinstance(instance, type) else type(instance)
         is_own = kind.__module__.startswith("models.")
@@ -59,10 +58,9 @@ class DecodePath:
 
 @pytest.mark.skipif(not cpu_operations.available(), reason="programs need the compiled kernels")
 @torch.inference_mode()
-def test_a_decode_step_runs_few_files_and_classes(tmp_path):
+def test_a_decode_step_runs_few_files_and_classes(saved):
     architecture, config = DECODERS["llama"]
-    save(tmp_path, config, architecture)
-    model = load_model(tmp_path, torch.float32, torch.device("cpu")).transformer
+    model = load_model(saved(config, architecture), torch.float32, torch.device("cpu")).transformer
     rows, request = Rows(model), LogitsRequest(top_k=1)
     steps = []
     for tokens in ({0: [5, 6], 1: [7]}, {0: [8], 1: [9]}, {0: [10], 1: [11]}):

@@ -1,11 +1,15 @@
-"""The documentation of families is correct: its table equals the registry, and named files and symbols exist."""
+"""The documentation of families is correct: its tables equal the registry, and named files and symbols exist."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from models.families import FAMILIES
+from models.families.shared.refused import REFUSED
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {
@@ -26,19 +30,28 @@ GROUPS = {
 
 
 def table() -> str:
-    rows = ["| family | stacks | architectures in `config.json`, with their tasks |", "|---|---|---|"]
+    title = "| family | `model_type` | stacks | architectures in `config.json`, with their tasks |"
+    rows = [title, "|---|---|---|---|"]
     group_of = {name: group for group, names in GROUPS.items() for name in names.split()}
     families = {family.name: family for family in FAMILIES.values()}
     for name, family in families.items():
         does = "; ".join(f"`{one}`: {', '.join(tasks)}" for one, tasks in family.architectures.items())
-        rows.append(f"| {name} | {group_of[name]} | {does} |")
+        types = ", ".join(f"`{one}`" for one in family.model_types)
+        rows.append(f"| {name} | {types} | {group_of[name]} | {does} |")
     return "\n".join(rows)
 
 
-def test_the_table_of_families_equals_the_registry() -> None:
-    _, _, rest = (ROOT / "docs" / "families.md").read_text().partition("<!-- families: begin -->\n")
-    printed, _, _ = rest.partition("\n<!-- families: end -->")
-    assert printed == table(), f"the table in docs/families.md should be:\n{table()}"
+def refused_table() -> str:
+    types = {reason: [one for one, other in REFUSED.items() if other == reason] for reason in REFUSED.values()}
+    rows = [f"| {', '.join(f'`{one}`' for one in names)} | {reason} |" for reason, names in types.items()]
+    return "\n".join(["| `model_type` | reason |", "|---|---|", *rows])
+
+
+@pytest.mark.parametrize(("name", "make"), [("families", table), ("refused", refused_table)])
+def test_the_tables_equal_the_registry(name: str, make: Callable[[], str]) -> None:
+    _, _, rest = (ROOT / "docs" / "families.md").read_text().partition(f"<!-- {name}: begin -->\n")
+    printed, _, _ = rest.partition(f"\n<!-- {name}: end -->")
+    assert printed == make(), f"the table in docs/families.md should be:\n{make()}"
 
 
 def test_the_list_for_new_families_names_existing_files() -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from models.backends import interface as ops
 from models.config import ConfigError
 from models.loader import load_model
-from tests.parity.checkpoints import random_ids, save
+from tests.parity.checkpoints import random_ids, write_model
 from tests.parity.paged import Rows
 from tests.weights.gguf_files import q4_k, q6_k, write_gguf
 from weights.read import WeightsError
@@ -124,7 +124,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_gguf_file_is_the_checkpoint_it_was_converted_from(tmp_path, case):
     architecture, config = CASES[case]
-    save(tmp_path, config, architecture)
+    write_model(tmp_path, config, architecture)
     file = write_gguf(tmp_path / "model.gguf", tmp_path)
     theirs = load_model(tmp_path, torch.float32, torch.device("cpu"))
     ours = load_model(file, torch.float32, torch.device("cpu"))
@@ -142,14 +142,14 @@ def test_a_gguf_file_is_the_checkpoint_it_was_converted_from(tmp_path, case):
 
 
 def test_adapters_are_refused(tmp_path):
-    save(tmp_path, CASES["llama-3"][1], "LlamaForCausalLM")
+    write_model(tmp_path, CASES["llama-3"][1], "LlamaForCausalLM")
     file = write_gguf(tmp_path / "model.gguf", tmp_path)
     with pytest.raises(ConfigError, match="adapter 'small': adapters of models in GGUF files are not supported"):
         load_model(file, torch.float32, torch.device("cpu"), adapters={"small": tmp_path})
 
 
 def test_a_missing_tensor_is_named_as_in_the_file(tmp_path):
-    save(tmp_path, CASES["llama-head-dim"][1], "LlamaForCausalLM")
+    write_model(tmp_path, CASES["llama-head-dim"][1], "LlamaForCausalLM")
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, tmp_path / "model.safetensors")
@@ -198,7 +198,7 @@ def quantized(request, tmp_path_factory):
         ),
     }
     architecture, config = configs[request.param]
-    save(directory, config, architecture, std=0.05)
+    write_model(directory, config, architecture, std=0.05)
     file = write_gguf(directory / "model.gguf", directory, _quantized)
     tensors = load_file(directory / "model.safetensors")
     for name, tensor in tensors.items():

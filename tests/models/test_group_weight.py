@@ -15,10 +15,10 @@ from models.backends.cpu.group_weight import GroupWeight, fits
 from models.backends.torch.quantization import quantize_int4
 from models.tensor_memory import PRIVATE
 from tests.models.group_reference import reference
-from tests.models.test_cpu_linear import close, dtype, isa, kernels
+from tests.models.test_cpu_linear import close
 from weights.quantized_matrix import QuantizedMatrix
 
-__all__ = ["dtype", "isa", "kernels"]
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 def flat(columns, width, bits=4, group=32, minimum=None, is_half=True, signed=True):
@@ -49,7 +49,7 @@ def in_units(columns, width, bits, group, with_minimums, block=256):
 
 
 def symmetric_with_zero_points(columns, width):
-    """As GPTQ writes symmetric weights: unsigned codes and the zero point 8 in all groups."""
+    """Symmetric weights as GPTQ writes them: unsigned codes and the zero point 8 in all groups."""
     matrix = flat(columns, width, group=128, signed=False)
     return replace(matrix, minimums=matrix.scales * 8)
 
@@ -96,7 +96,10 @@ FORMATS = {
 }
 BITS = {"int4": 4.5, "Q5_0": 6.5, "Q8_0": 8.5, "Q4_K": 4.75, "Q6_K": 6.625, "GPTQ": 4.25, "symmetric GPTQ": 4.125}
 BITS |= {"MXFP4": 4.501, "IQ4_XS": 4.376}
-"""Largest memory of one weight in bits, of a wide matrix, and of a table. A file has 4.5 bits in Q4_K and 6.5625 bits in Q6_K."""
+"""Largest memory of one weight in bits, of a wide matrix, and of its table.
+
+A file has 4.5 bits in Q4_K and 6.5625 bits in Q6_K.
+"""
 
 
 def widths(name):

@@ -10,12 +10,10 @@ import torch
 
 from models.backends import interface as ops
 from models.backends.cpu import linear as cpu_linear
-from models.backends.cpu import operations as cpu_ops
 from models.layers.attention import Attention
 from models.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, SEQ2SEQ
 from tests.models.int8_reference import ReferenceInt8Weight
-from tests.parity.checkpoints import save
 from tests.parity.paged import Rows, encoder_batch, one_shot
 
 CPU = torch.device("cpu")
@@ -23,10 +21,7 @@ NAMES = ["gpt2", "llama", "qwen3", "olmo2", "stablelm", "bloom", "falcon", "gemm
 """Test models. They cover all query and key norms, both score biases by distance, the one by key, and capped scores."""
 TEXTS = [[5 + 7 * place % 53 for place in range(length)] for length in (24, 13, 24, 7)]
 
-
-@pytest.fixture(autouse=True)
-def kernels():
-    assert cpu_ops.available(), "build the kernels: pip install -e ."
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 @contextmanager
@@ -44,9 +39,10 @@ def int8_reference(monkeypatch):
         yield
 
 
-def saved(directory, name):
+@pytest.fixture
+def directory(saved, name):
     architecture, config = (DECODERS | SEQ2SEQ | ENCODERS)[name]
-    save(directory, config, architecture)
+    return saved(config, architecture)
 
 
 @torch.inference_mode()
@@ -64,11 +60,10 @@ def spread(difference) -> float:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_bfloat16_attention_loses_less_than_int8(tmp_path, name, monkeypatch):
-    saved(tmp_path, name)
-    exact, found = numbers(tmp_path, name, None), numbers(tmp_path, name)
+def test_bfloat16_attention_loses_less_than_int8(directory, name, monkeypatch):
+    exact, found = numbers(directory, name, None), numbers(directory, name)
     monkeypatch.setattr(ops, "attention_dtype", lambda dtype, quantization: dtype)
-    before = numbers(tmp_path, name)
+    before = numbers(directory, name)
     assert not torch.equal(found, before)
     # The median ratio of all families is 1.00. Single ratios vary, because the models are tiny.
     assert spread(found - exact) < 1.25 * spread(before - exact)
@@ -76,11 +71,10 @@ def test_bfloat16_attention_loses_less_than_int8(tmp_path, name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_kernels_and_reference_differ_by_less_than_int8_loses(tmp_path, name, monkeypatch):
-    saved(tmp_path, name)
-    exact, found = numbers(tmp_path, name, None), numbers(tmp_path, name)
+def test_kernels_and_reference_differ_by_less_than_int8_loses(directory, name, monkeypatch):
+    exact, found = numbers(directory, name, None), numbers(directory, name)
     with int8_reference(monkeypatch):
-        expected = numbers(tmp_path, name)
+        expected = numbers(directory, name)
     assert spread(found - expected) < spread(found - exact)
     assert spread(found - expected) < (0.05 if name == "t5" else 0.03) * exact.std()
 
@@ -88,10 +82,9 @@ def test_kernels_and_reference_differ_by_less_than_int8_loses(tmp_path, name, mo
 @pytest.mark.parametrize("way", ["torch", "cpu"])
 @pytest.mark.parametrize("name", ["qwen3", "stablelm", "bart", "led", "mpt"])
 @torch.inference_mode()
-def test_dtypes_around_attention(tmp_path, name, way, monkeypatch):
-    saved(tmp_path, name)
+def test_dtypes_around_attention(directory, name, way, monkeypatch):
     with int8_reference(monkeypatch) if way == "torch" else ops.using("cpu"):
-        model = load_model(tmp_path, torch.float32, CPU, quantization="int8").transformer
+        model = load_model(directory, torch.float32, CPU, quantization="int8").transformer
         assert (model.dtype, model.attention_dtype) == (torch.float32, torch.bfloat16)
         for part in (one for one in model.modules() if isinstance(one, Attention)):
             inner = torch.bfloat16 if type(part) is Attention else torch.float32

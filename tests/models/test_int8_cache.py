@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from models.backends import interface as ops
-from models.backends.cpu import library
 from models.backends.torch import operations as torch_ops
 from models.config import AttentionConfig
 from models.int8_slots import Int8Slots, quantize_heads
@@ -14,8 +13,7 @@ from models.kv_cache import KVCache
 from models.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ
 from tests.models.test_cpu_attention import CPU, ROWS, SETTINGS, Case, chunked, kernels
-from tests.models.test_cpu_linear import RUNNABLE_ISAS
-from tests.parity.checkpoints import save
+from tests.parity.checkpoints import write_model
 from tests.parity.paged import Rows, one_by_one, one_shot
 from tests.parity.paged import chunked as chunked_rows
 
@@ -52,13 +50,6 @@ class Int8Case(Case):
         return case
 
 
-@pytest.fixture
-def isa(request):
-    assert library.choose_isa(request.param)
-    yield request.param
-    assert library.choose_isa(RUNNABLE_ISAS[-1])
-
-
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_attention_equals_the_reference(settings, shape):
@@ -70,7 +61,6 @@ def test_attention_equals_the_reference(settings, shape):
     torch.testing.assert_close(case.paged(rows, torch_ops.paged_attention), exact, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("isa", RUNNABLE_ISAS, indirect=True)
 @pytest.mark.parametrize("shape", [(6, 2, 64), (3, 1, 80)])
 def test_every_instruction_set(isa, shape):
     case = Int8Case(torch.bfloat16, shape, (70, 9), {"window": 50})
@@ -169,7 +159,7 @@ def _attention(kv_heads: int, dim: int) -> AttentionConfig:
 
 def texts_of(directory, name):
     architecture, config = (DECODERS | SEQ2SEQ)[name]
-    save(directory, config, architecture)
+    write_model(directory, config, architecture)
     return [text[::-1] for text in TEXTS] if name in SEQ2SEQ else None
 
 

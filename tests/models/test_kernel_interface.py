@@ -16,7 +16,6 @@ from server.engine.service import start
 from server.ipc.descriptions import EngineOptions
 from server.ipc.messages import Configure
 from tests.engine.tiny_checkpoints import DECODERS
-from tests.parity.checkpoints import save
 
 needs_kernels = pytest.mark.skipif(library.load() is None, reason="no compiled kernels")
 TEXT = header.PATH.read_text()
@@ -67,15 +66,15 @@ def test_a_header_that_cannot_be_read_is_an_error(old, new, message):
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_quantization_without_kernels_is_refused(tmp_path, dtype, kind):
+def test_quantization_without_kernels_is_refused(saved, dtype, kind):
     """Without kernels, int8 would copy the weights to float64: 0.3 tokens per second, against 7.5 in bfloat16."""
     architecture, config = DECODERS["llama"]
-    save(tmp_path, config, architecture)
+    directory = saved(config, architecture)
     with (
         ops.using("torch"),
         pytest.raises(ops.QuantizationUnavailable, match=rf"^--quantize {kind} needs a CPU[^\n]*$"),
     ):
-        load_model(tmp_path, dtype, torch.device("cpu"), quantization=kind)
+        load_model(directory, dtype, torch.device("cpu"), quantization=kind)
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])

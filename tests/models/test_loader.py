@@ -12,7 +12,7 @@ from transformers import BartConfig, BertConfig, LlamaConfig, T5Config
 from models.backends import interface as ops
 from models.config import ConfigError
 from models.loader import load_model
-from tests.parity.checkpoints import edit_config, save
+from tests.parity.checkpoints import edit_config, write_model
 from weights.load import WeightsError
 from weights.resolve import ResolveError
 
@@ -29,7 +29,7 @@ SMALL = {
 
 @pytest.fixture
 def llama(tmp_path):
-    save(tmp_path, LlamaConfig(**SMALL), "LlamaForCausalLM")
+    write_model(tmp_path, LlamaConfig(**SMALL), "LlamaForCausalLM")
     return tmp_path
 
 
@@ -88,7 +88,7 @@ def test_all_tensor_errors_are_in_one_message(llama):
 
 
 def test_tied_head_with_other_values_is_refused(tmp_path):
-    save(tmp_path, LlamaConfig(**SMALL, tie_word_embeddings=True), "LlamaForCausalLM")
+    write_model(tmp_path, LlamaConfig(**SMALL, tie_word_embeddings=True), "LlamaForCausalLM")
     embedding = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
     change_tensors(tmp_path, lambda tensors: tensors.update({"lm_head.weight": embedding.clone()}))
     load_model(tmp_path, torch.float32, CPU)
@@ -100,7 +100,7 @@ def test_tied_head_with_other_values_is_refused(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_tied_table_is_stored_once(tmp_path, dtype):
     """Rows read from the packed head equal the file; rows read from an int8 head equal its rounded weight."""
-    save(tmp_path, LlamaConfig(**SMALL, tie_word_embeddings=True), "LlamaForCausalLM")
+    write_model(tmp_path, LlamaConfig(**SMALL, tie_word_embeddings=True), "LlamaForCausalLM")
     embedding = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
     index = torch.arange(len(embedding))
     steps = embedding.to(dtype).float().abs().amax(1, keepdim=True) / 127
@@ -133,7 +133,9 @@ def test_missing_config_is_refused(llama):
 
 
 def test_t5_refuses_float16_and_has_no_context_limit(tmp_path):
-    save(tmp_path, T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2), "T5EncoderModel")
+    write_model(
+        tmp_path, T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2), "T5EncoderModel"
+    )
     with pytest.raises(ConfigError, match="float16"):
         load_model(tmp_path, torch.float16, CPU)
     assert load_model(tmp_path, torch.bfloat16, CPU).context_tokens is None
@@ -152,7 +154,7 @@ def classifier(tmp_path):
         decoder_attention_heads=2,
         id2label={0: "contradiction", 1: "neutral", 2: "entailment"},
     )
-    save(tmp_path, config, "BartForSequenceClassification")
+    write_model(tmp_path, config, "BartForSequenceClassification")
     return tmp_path
 
 
@@ -228,6 +230,6 @@ def test_unsupported_sentence_embeddings_are_refused(llama, modules, settings):
 
 def test_labels_have_default_names(tmp_path):
     """transformers does not save its default label names."""
-    save(tmp_path, BertConfig(**SMALL), "BertForSequenceClassification")
+    write_model(tmp_path, BertConfig(**SMALL), "BertForSequenceClassification")
     assert "id2label" not in (tmp_path / "config.json").read_text()
     assert load_model(tmp_path, torch.float32, CPU).labels == ("LABEL_0", "LABEL_1")

@@ -1,4 +1,4 @@
-"""Mixers: both forms equal a plain recurrence in float64; no cut of a prompt and no other row changes a bit."""
+"""Mixers: both forms equal a plain recurrence in float64. No bit depends on the cuts of a prompt or on other rows."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_kernels_equal_the_reference(mixer, dtype, bound):
 
 @torch.inference_mode()
 def test_time_steps_are_limited_in_chunks_only():
-    """As in transformers, where the stepwise form has no limits."""
+    """The limits are those of transformers, where the stepwise form has none."""
     usual, limited = (StateSpaceConfig(4, 6, 8, 1, 3, 1e-5, chunk_time_steps=(low, 9.0)) for low in (0.0, 5.0))
     torch.manual_seed(0)
     mixers = [make_mixer(config, HIDDEN) for config in (usual, limited)]

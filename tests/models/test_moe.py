@@ -105,7 +105,7 @@ def test_separate_and_fused_expert_tensors_load_alike(family, tmp_path):
 
 
 def test_the_correction_of_a_router_is_float32_in_every_dtype(tmp_path):
-    """Rounding it would change which experts a token uses. The choice counts it, the shares do not."""
+    """Rounding it would change which experts a token uses. The choice depends on it, the shares do not."""
     experts = {"n_routed_experts": 4, "moe_intermediate_size": 16, "first_k_dense_replace": 0, "num_experts_per_tok": 2}
     oracle = save(tmp_path, transformers.Glm4MoeConfig(**_SIZES, **_HEADS, **experts), "Glm4MoeForCausalLM")
     expected = oracle.model.layers[1].mlp.gate.e_score_correction_bias
@@ -122,14 +122,14 @@ def test_the_correction_of_a_router_is_float32_in_every_dtype(tmp_path):
     torch.testing.assert_close(others.sum(1), torch.ones(30))
 
 
-def test_int8_keeps_the_router_unquantised(tmp_path):
+def test_int8_keeps_the_router_unquantised(saved):
     """int8 quantises all experts, but neither the router nor the gate of the shared expert."""
     experts = {"num_experts": 4, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 20}
     config = transformers.Qwen2MoeConfig(**_SIZES, **_HEADS, **experts, num_experts_per_tok=2)
-    save(tmp_path, config, "Qwen2MoeForCausalLM")
+    directory = saved(config, "Qwen2MoeForCausalLM")
     with ops.using("torch"):
-        plain = load(tmp_path, torch.device("cpu")).transformer
-    quantized = load_model(tmp_path, torch.float32, torch.device("cpu"), quantization="int8").transformer
+        plain = load(directory, torch.device("cpu")).transformer
+    quantized = load_model(directory, torch.float32, torch.device("cpu"), quantization="int8").transformer
     x = torch.randn(40, 32)
     for ours, theirs in zip(quantized.decoder.layers, plain.decoder.layers, strict=True):
         for name in ("router", "shared_gate"):

@@ -38,7 +38,7 @@ def test_torch_and_the_kernels_have_one_pool_of_threads() -> None:
 
 
 def test_the_kernels_name_no_runtime() -> None:
-    """A library that named `libgomp.so.1` would load a second one beside a torch whose runtime has another name."""
+    """A library that named `libgomp.so.1` would load a second one if the runtime of torch has another name."""
     path = Path(library.loaded()._name)
     assert b"libgomp.so" not in path.read_bytes() and openmp.runtime_of_torch().exists()
 

@@ -11,13 +11,11 @@ import torch
 
 from models.backends import interface as ops
 from models.backends.cpu import linear as cpu_linear
-from models.backends.cpu import operations as cpu_ops
 from models.backends.cpu.lowering import lower
 from models.backends.cpu.trace import ROWS, NotTraceable, ProgramInput, Trace
 from models.loader import load_model
 from models.logits import LogitsRequest
 from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, HYBRIDS, SEQ2SEQ
-from tests.parity.checkpoints import save
 from tests.parity.paged import Rows, chunked, encoder_batch, one_by_one
 
 CPU = torch.device("cpu")
@@ -32,21 +30,17 @@ NOT_TRACED = {
     "paged": {"deepseek-v3", "llama4"},
     "ragged": {"bigbird-pegasus", "longt5", "longt5-local", "led"},
 }
-"""Test models by step kind: latent attention, experts with weighted inputs, sparse attention."""
+"""Test models by step kind. They have latent attention, experts with weighted inputs, or sparse attention."""
 LOGITS_NOT_TRACED = {"gemma2"}
 """Test models with capped logits, which a program cannot compute."""
 
-
-@pytest.fixture(autouse=True)
-def kernels():
-    assert cpu_ops.available(), "build the kernels: pip install -e ."
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
-def loaded(tmp_path, name, case):
+def loaded(saved, name, case):
     dtype, quantization = CASES[case]
     architecture, config = (DECODERS | SEQ2SEQ | ENCODERS)[name]
-    save(tmp_path, config, architecture)
-    return load_model(tmp_path, dtype, CPU, quantization=quantization).transformer
+    return load_model(saved(config, architecture), dtype, CPU, quantization=quantization).transformer
 
 
 def has_programs(model, stack, kind):
@@ -61,8 +55,8 @@ def has_programs(model, stack, kind):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
 @torch.inference_mode()
-def test_decoding(tmp_path, name, case):
-    model = loaded(tmp_path, name, case)
+def test_decoding(saved, name, case):
+    model = loaded(saved, name, case)
     sources = [text[::-1] for text in TEXTS] if name in SEQ2SEQ else None
     for feed in (chunked, one_by_one):
         found = feed(Rows(model, sources), TEXTS)
@@ -76,9 +70,9 @@ def test_decoding(tmp_path, name, case):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
 @torch.inference_mode()
-def test_logits(tmp_path, name, case):
+def test_logits(saved, name, case):
     """Logits and top-k of a program, for some or all tokens, equal those computed from its hidden states."""
-    model = loaded(tmp_path, name, case)
+    model = loaded(saved, name, case)
     sources = [text[::-1] for text in TEXTS] if name in SEQ2SEQ else None
     memory = set()
     for output_lens in ({0: 1, 1: 2, 2: 0, 3: 1, 4: 3}, None):
@@ -111,8 +105,8 @@ def test_logits(tmp_path, name, case):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", [*ENCODERS, *SEQ2SEQ])
 @torch.inference_mode()
-def test_encoding(tmp_path, name, case):
-    model = loaded(tmp_path, name, case)
+def test_encoding(saved, name, case):
+    model = loaded(saved, name, case)
     batch = encoder_batch(TEXTS, CPU)
     found = model.encode(batch)
     with ops.using("cpu", programs=False):
@@ -123,8 +117,8 @@ def test_encoding(tmp_path, name, case):
 @pytest.mark.parametrize("name", ["llama", "gpt2", "opt"])
 @pytest.mark.parametrize("tokens", [[5, 6, -1], [1 << 40, 5]])
 @torch.inference_mode()
-def test_a_token_outside_the_vocabulary_is_an_error_and_changes_no_cache(tmp_path, name, tokens):
-    model = loaded(tmp_path, name, "float32")
+def test_a_token_outside_the_vocabulary_is_an_error_and_changes_no_cache(saved, name, tokens):
+    model = loaded(saved, name, "float32")
     rows = Rows(model)
     before = [keys.clone() for keys in rows.pool.cache.keys]
     with pytest.raises(IndexError):

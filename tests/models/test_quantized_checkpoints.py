@@ -14,7 +14,7 @@ from server.engine.loading import load
 from server.engine.shared_weights import fingerprint, map_weights
 from server.ipc.descriptions import ModelSpec
 from server.ipc.weight_memory import WeightMemory
-from tests.parity.checkpoints import edit_config, random_ids, save
+from tests.parity.checkpoints import edit_config, random_ids, write_model
 from tests.parity.paged import Rows, encoder_batch
 from tests.parity.quantized_checkpoints import FORMATS, KERNEL_FORMATS, changed, quantize, relative_error
 from weights.load import WeightsError
@@ -47,7 +47,7 @@ def checkpoint(tmp_path_factory):
     def get(name: str):
         if name not in made:
             made[name] = tmp_path_factory.mktemp("checkpoints") / name.split(",")[0]
-            save(made[name], *DECODERS[name])
+            write_model(made[name], *DECODERS[name])
         return made[name]
 
     return get
@@ -67,7 +67,7 @@ def pair(checkpoint, tmp_path_factory):
 
 
 def is_linear(module: str) -> bool:
-    """Projections and the matrices of Mixtral's experts; the router and the head stay as they are."""
+    """Whether a module is quantised: projections and the matrices of Mixtral's experts, not the router or the head."""
     return module.split(".")[-1].endswith(("proj", "w1", "w2", "w3"))
 
 
@@ -107,7 +107,7 @@ def test_kernels_compute_with_the_stored_matrices_where_they_can(pair, kind):
     assert relative_error(found, logits(expected)) < 0.03
     if kind in KERNEL_FORMATS:
         assert loaded.weight_bytes < 0.7 * expected.weight_bytes and not loaded.notes
-    # Alone as in a batch, bit for bit.
+    # A text alone gives the same bits as in a batch.
     with torch.inference_mode():
         alone = loaded.transformer.logits(Rows(loaded.transformer).feed({0: TEXTS[1]})[0])
     assert torch.equal(alone, found[len(TEXTS[0]) :][: len(alone)])
@@ -176,7 +176,7 @@ def test_quantize_rounds_the_dequantized_weights(pair):
 
 
 def test_an_encoder(tmp_path):
-    save(tmp_path / "bert", BertConfig(**SIZES), "BertForMaskedLM")
+    write_model(tmp_path / "bert", BertConfig(**SIZES), "BertForMaskedLM")
     inside = ("query", "key", "value", "dense")
     quantized, plain = quantize(
         tmp_path / "bert", "gptq", tmp_path, lambda module: ".layer." in module and module.endswith(inside)

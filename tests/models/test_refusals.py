@@ -117,7 +117,7 @@ NEEDED = {
     "glm4_moe": {"head_dim": 128},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
 }
-"""Settings that a family needs beside its defaults: no default, heads that do not divide the hidden size, or types of
+"""Settings that a family needs besides its defaults: no default, heads that do not divide the hidden size, or types of
 the layers."""
 
 

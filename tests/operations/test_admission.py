@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Model:
-    """A model of which admission knows the name alone."""
+    """The part of a model that admission reads: its name."""
 
     name: str = "m"
 

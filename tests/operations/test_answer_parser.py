@@ -110,7 +110,7 @@ def test_a_plain_answer_is_unchanged(name, content, cuts):
 @pytest.mark.parametrize("name", ROWS)
 @given(calls=CALLS, size=st.integers(0, 200), cuts=CUTS)
 def test_a_cut_answer_keeps_what_was_complete(name, calls, size, cuts):
-    """A beginning of the calls gives a beginning of the whole answer's calls."""
+    """A prefix of the text gives a prefix of the calls of the whole answer."""
     row = ROWS[name]
     plan = planner(row)
     calls = calls if row.parallel else calls[:1]

@@ -15,7 +15,7 @@ from server.operations.pools import Pool
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until the condition is true, which work in threads makes it."""
+    """Wait until work in threads has made a condition true."""
     async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.001)

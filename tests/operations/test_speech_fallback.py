@@ -112,7 +112,7 @@ WHISPER = ModelInfo(
 
 @pytest.mark.parametrize("fields", [{}, {"num_beams": 5}, {"batched": True}, {"batched": True, "with_words": True}])
 def test_recordings_fit_a_server_with_default_limits(fields: dict) -> None:
-    """A recording of Whisper's size: a window at once, 10 minutes of WAV, half an hour of MP3."""
+    """Recordings for a model of Whisper's size: one window, 10 minutes of WAV, half an hour of MP3."""
     model = SimpleNamespace(info=WHISPER)
     for seconds, file in [(30, wav(recording(30.0))), (600, bytes(4 << 20)), (1800, bytes(15 << 20))]:
         asked = TranscribeSpec(file, 1800, **fields)

@@ -60,7 +60,7 @@ def server(
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Module scope, because the event loop of playwright must not run beside the loops of other tests."""
+    """Module scope, because the event loop of playwright must not run at the same time as the loops of other tests."""
     named = os.environ.get("PLAYGROUND_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if named is None:
         pytest.skip(f"no Chromium on this machine: none of {', '.join(NAMES)} in PATH")
@@ -159,7 +159,7 @@ def playground(server: PageServer, context: BrowserContext) -> Iterator[Playgrou
 
 @pytest.fixture
 def closed_playground(server: PageServer, context: BrowserContext) -> Iterator[Playground]:
-    """As `playground`, but the test opens the page itself."""
+    """Like `playground`, but the test opens the page itself."""
     made = Playground.in_context(server, context)
     yield made
     assert not made.problems

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import tempfile
 from pathlib import Path
 
 import torch
@@ -14,8 +17,8 @@ transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
 
-def save(directory: Path, config, architecture: str, seed: int = 0, std: float = 0.2, change=None):
-    """Save a random model, and return the model that transformers loads from the saved files.
+def write_model(directory: Path, config, architecture: str, seed: int = 0, std: float = 0.2, change=None) -> None:
+    """Write the files of a random model.
 
     The weights have a large spread, so that logits differ clearly. Biases and norms are random too, so that a missing
     or swapped tensor changes the result.
@@ -24,11 +27,10 @@ def save(directory: Path, config, architecture: str, seed: int = 0, std: float =
     change: function that is called with the model before it is saved.
     """
     torch.manual_seed(seed)
-    cls = getattr(transformers, architecture)
     if isinstance(getattr(config, "dtype", None), str):
         # `to_dict` writes the name of the dtype, with which Apertus cannot be built.
         config.dtype = getattr(torch, config.dtype)
-    model = cls(config).eval()
+    model = getattr(transformers, architecture)(config).eval()
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if "embed_positions" in name and architecture.startswith(("Marian", "Pegasus")):
@@ -42,7 +44,27 @@ def save(directory: Path, config, architecture: str, seed: int = 0, std: float =
         if change is not None:
             change(model)
     model.save_pretrained(directory)
-    return cls.from_pretrained(directory, attn_implementation="eager").eval()
+
+
+def save(directory: Path, config, architecture: str, **options):
+    """Write a random model, and return the model that transformers loads from the files. options: see `write_model`."""
+    write_model(directory, config, architecture, **options)
+    return getattr(transformers, architecture).from_pretrained(directory, attn_implementation="eager").eval()
+
+
+def write_once(root: Path, config, architecture: str) -> Path:
+    """The directory of a random model, which the first process that needs it writes into `root`."""
+    settings = f"{architecture} {config.to_json_string(use_diff=False)}"
+    directory = root / hashlib.sha256(settings.encode()).hexdigest()[:20]
+    if not directory.exists():
+        unfinished = Path(tempfile.mkdtemp(dir=root))
+        # The caller's random numbers do not depend on which test came first.
+        with torch.random.fork_rng():
+            write_model(unfinished, config, architecture)
+        # Another process may have written the same files meanwhile.
+        with contextlib.suppress(OSError):
+            unfinished.rename(directory)
+    return directory
 
 
 def edit_config(directory: Path, **changes) -> None:

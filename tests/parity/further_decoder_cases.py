@@ -5,20 +5,8 @@ The parts are sinks, chunks, latent attention, shared keys and values, vectors p
 
 from __future__ import annotations
 
-import transformers
+from tests.parity.cases import VOCAB, WIDE_WITH_TOKENS, YARN, case, text_case
 
-VOCAB = 97
-_BASE = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-_WIDE = {**_BASE, "intermediate_size": 56}
 _BIGCODE = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4}
 _XGLM = {
     "vocab_size": VOCAB,
@@ -28,21 +16,13 @@ _XGLM = {
     "attention_heads": 4,
     "max_position_embeddings": 64,
 }
-_YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "factor": 4.0,
-    "beta_fast": 4.0,
-    "beta_slow": 0.5,
-    "original_max_position_embeddings": 16,
-}
 _GEMMA4_ROPE = {
     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 5000.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
 }
 _KINDS = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
 _LATENT = {
-    **_WIDE,
+    **WIDE_WITH_TOKENS,
     "num_key_value_heads": 4,
     "kv_lora_rank": 20,
     "qk_rope_head_dim": 8,
@@ -52,20 +32,12 @@ _LATENT = {
     "n_routed_experts": 8,
     "num_experts_per_tok": 3,
 }
-_LLAMA4 = {**_WIDE, "intermediate_size_mlp": 40, "head_dim": 8, "num_local_experts": 4}
-
-
-def _case(stem: str, settings, **more):
-    return f"{stem}ForCausalLM", getattr(transformers, f"{stem}Config")(**settings | more)
-
-
-def _text_case(stem: str, settings, **more):
-    return f"{stem}ForCausalLM", getattr(transformers, f"{stem}TextConfig")(**settings | more)
+_LLAMA4 = {**WIDE_WITH_TOKENS, "intermediate_size_mlp": 40, "head_dim": 8, "num_local_experts": 4}
 
 
 FURTHER_CASES = {
-    "gpt-bigcode": _case("GPTBigCode", _BIGCODE),
-    "gpt-bigcode-all-heads-untied": _case(
+    "gpt-bigcode": case("GPTBigCode", _BIGCODE),
+    "gpt-bigcode-all-heads-untied": case(
         "GPTBigCode",
         _BIGCODE,
         multi_query=False,
@@ -74,27 +46,27 @@ FURTHER_CASES = {
         scale_attn_weights=False,
         tie_word_embeddings=False,
     ),
-    "xglm": _case("XGLM", _XGLM),
-    "xglm-unscaled-untied": _case(
+    "xglm": case("XGLM", _XGLM),
+    "xglm-unscaled-untied": case(
         "XGLM", _XGLM, scale_embedding=False, activation_function="relu", tie_word_embeddings=False
     ),
-    "biogpt": _case("BioGpt", _WIDE),
-    "biogpt-unscaled-untied": _case(
-        "BioGpt", _WIDE, scale_embedding=False, hidden_act="relu", tie_word_embeddings=False
+    "biogpt": case("BioGpt", WIDE_WITH_TOKENS),
+    "biogpt-unscaled-untied": case(
+        "BioGpt", WIDE_WITH_TOKENS, scale_embedding=False, hidden_act="relu", tie_word_embeddings=False
     ),
-    "persimmon": _case("Persimmon", _WIDE),
-    "persimmon-plain-heads-tied": _case(
+    "persimmon": case("Persimmon", WIDE_WITH_TOKENS),
+    "persimmon-plain-heads-tied": case(
         "Persimmon",
-        _WIDE,
+        WIDE_WITH_TOKENS,
         qk_layernorm=False,
         hidden_act="gelu",
         tie_word_embeddings=True,
         rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0, "partial_rotary_factor": 0.25},
     ),
-    "modernbert-decoder": _case("ModernBertDecoder", _WIDE, local_attention=10),
-    "modernbert-decoder-biases-untied": _case(
+    "modernbert-decoder": case("ModernBertDecoder", WIDE_WITH_TOKENS, local_attention=10),
+    "modernbert-decoder-biases-untied": case(
         "ModernBertDecoder",
-        _WIDE,
+        WIDE_WITH_TOKENS,
         local_attention=14,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
         attention_bias=True,
@@ -104,9 +76,9 @@ FURTHER_CASES = {
         decoder_bias=False,
         tie_word_embeddings=False,
     ),
-    "gemma3n": _text_case(
+    "gemma3n": text_case(
         "Gemma3n",
-        {**_WIDE, "intermediate_size": [56, 40, 56, 48]},
+        {**WIDE_WITH_TOKENS, "intermediate_size": [56, 40, 56, 48]},
         num_hidden_layers=4,
         num_key_value_heads=2,
         head_dim=8,
@@ -118,9 +90,9 @@ FURTHER_CASES = {
         laurel_rank=6,
         activation_sparsity_pattern=[0.7, 0.0, 0.3, 0.0],
     ),
-    "gemma3n-two-streams-uncorrected": _text_case(
+    "gemma3n-two-streams-uncorrected": text_case(
         "Gemma3n",
-        _WIDE,
+        WIDE_WITH_TOKENS,
         num_key_value_heads=1,
         head_dim=12,
         sliding_window=7,
@@ -134,9 +106,9 @@ FURTHER_CASES = {
         altup_correct_scale=False,
         attention_bias=True,
     ),
-    "gemma4": _text_case(
+    "gemma4": text_case(
         "Gemma4",
-        _WIDE,
+        WIDE_WITH_TOKENS,
         num_hidden_layers=4,
         num_key_value_heads=2,
         head_dim=4,
@@ -149,9 +121,9 @@ FURTHER_CASES = {
         vocab_size_per_layer_input=VOCAB,
         rope_parameters=_GEMMA4_ROPE,
     ),
-    "gemma4-values-of-keys-capped": _text_case(
+    "gemma4-values-of-keys-capped": text_case(
         "Gemma4",
-        _WIDE,
+        WIDE_WITH_TOKENS,
         num_hidden_layers=4,
         num_key_value_heads=2,
         head_dim=4,
@@ -164,9 +136,9 @@ FURTHER_CASES = {
         final_logit_softcapping=4.0,
         attention_bias=True,
     ),
-    "gemma4-experts": _text_case(
+    "gemma4-experts": text_case(
         "Gemma4",
-        _WIDE,
+        WIDE_WITH_TOKENS,
         num_key_value_heads=2,
         head_dim=4,
         global_head_dim=8,
@@ -178,9 +150,9 @@ FURTHER_CASES = {
         top_k_experts=2,
         moe_intermediate_size=24,
     ),
-    "gemma4-unified": _text_case(
+    "gemma4-unified": text_case(
         "Gemma4Unified",
-        _WIDE,
+        WIDE_WITH_TOKENS,
         num_key_value_heads=2,
         head_dim=4,
         global_head_dim=8,
@@ -189,9 +161,9 @@ FURTHER_CASES = {
         num_kv_shared_layers=1,
         rope_parameters=_GEMMA4_ROPE,
     ),
-    "gemma4-unified-values-of-keys": _text_case(
+    "gemma4-unified-values-of-keys": text_case(
         "Gemma4Unified",
-        _WIDE,
+        WIDE_WITH_TOKENS,
         num_key_value_heads=4,
         head_dim=4,
         global_head_dim=8,
@@ -200,20 +172,20 @@ FURTHER_CASES = {
         sliding_window=6,
         tie_word_embeddings=False,
     ),
-    "gpt-oss": _case(
+    "gpt-oss": case(
         "GptOss",
-        _WIDE,
+        WIDE_WITH_TOKENS,
         head_dim=8,
         num_key_value_heads=2,
         sliding_window=5,
         num_local_experts=4,
         num_experts_per_tok=2,
         swiglu_limit=0.7,
-        rope_parameters=_YARN,
+        rope_parameters=YARN,
     ),
-    "gpt-oss-full-tied": _case(
+    "gpt-oss-full-tied": case(
         "GptOss",
-        _WIDE,
+        WIDE_WITH_TOKENS,
         head_dim=12,
         num_key_value_heads=4,
         layer_types=["full_attention"] * 3,
@@ -223,15 +195,15 @@ FURTHER_CASES = {
         tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 500.0},
     ),
-    "deepseek-v2": _case(
+    "deepseek-v2": case(
         "DeepseekV2",
         _LATENT,
         q_lora_rank=None,
         first_k_dense_replace=1,
         routed_scaling_factor=1.5,
-        rope_parameters={**_YARN, "mscale": 0.7, "mscale_all_dim": 0.9},
+        rope_parameters={**YARN, "mscale": 0.7, "mscale_all_dim": 0.9},
     ),
-    "deepseek-v2-groups-biases": _case(
+    "deepseek-v2-groups-biases": case(
         "DeepseekV2",
         _LATENT,
         q_lora_rank=16,
@@ -243,16 +215,16 @@ FURTHER_CASES = {
         attention_bias=True,
         tie_word_embeddings=True,
     ),
-    "deepseek-v3": _case(
+    "deepseek-v3": case(
         "DeepseekV3",
         _LATENT,
         q_lora_rank=16,
         first_k_dense_replace=1,
         n_group=4,
         topk_group=2,
-        rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+        rope_parameters={**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
     ),
-    "deepseek-v3-direct-queries": _case(
+    "deepseek-v3-direct-queries": case(
         "DeepseekV3",
         _LATENT,
         q_lora_rank=None,
@@ -264,14 +236,14 @@ FURTHER_CASES = {
         rope_interleave=False,
         attention_bias=True,
     ),
-    "mistral4": _case(
+    "mistral4": case(
         "Mistral4",
         _LATENT,
         q_lora_rank=16,
         first_k_dense_replace=1,
-        rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4},
+        rope_parameters={**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4},
     ),
-    "mistral4-groups-direct-queries": _case(
+    "mistral4-groups-direct-queries": case(
         "Mistral4",
         _LATENT,
         q_lora_rank=None,
@@ -280,9 +252,9 @@ FURTHER_CASES = {
         norm_topk_prob=False,
         routed_scaling_factor=1.7,
         rope_interleave=False,
-        rope_parameters={**_YARN, "original_max_position_embeddings": 5, "llama_4_scaling_beta": 0.2},
+        rope_parameters={**YARN, "original_max_position_embeddings": 5, "llama_4_scaling_beta": 0.2},
     ),
-    "llama4": _text_case(
+    "llama4": text_case(
         "Llama4",
         _LLAMA4,
         num_key_value_heads=2,
@@ -293,7 +265,7 @@ FURTHER_CASES = {
         attn_scale=0.4,
         rope_parameters={"rope_type": "default", "rope_theta": 500.0},
     ),
-    "llama4-two-experts-plain-heads": _text_case(
+    "llama4-two-experts-plain-heads": text_case(
         "Llama4",
         _LLAMA4,
         num_key_value_heads=4,

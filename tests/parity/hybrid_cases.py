@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import transformers
 
-VOCAB = 97
+from tests.parity.cases import VOCAB, case
+
 _BASE = {
     "vocab_size": VOCAB,
     "hidden_size": 32,
@@ -96,59 +97,48 @@ HYBRIDS = {
             rope_parameters=_QWEN_ROPE,
         ),
     ),
-    "lfm2": ("Lfm2ForCausalLM", transformers.Lfm2Config(**_WIDE, num_hidden_layers=3, layer_types=_CONV_TYPES)),
-    "lfm2-biases-wide-kernel-untied": (
-        "Lfm2ForCausalLM",
-        transformers.Lfm2Config(
-            **_WIDE,
-            num_hidden_layers=4,
-            full_attn_idxs=[2],
-            conv_bias=True,
-            conv_L_cache=5,
-            block_multiple_of=8,
-            block_ffn_dim_multiplier=1.5,
-            tie_word_embeddings=False,
-        ),
+    "lfm2": case("Lfm2", **_WIDE, num_hidden_layers=3, layer_types=_CONV_TYPES),
+    "lfm2-biases-wide-kernel-untied": case(
+        "Lfm2",
+        **_WIDE,
+        num_hidden_layers=4,
+        full_attn_idxs=[2],
+        conv_bias=True,
+        conv_L_cache=5,
+        block_multiple_of=8,
+        block_ffn_dim_multiplier=1.5,
+        tie_word_embeddings=False,
     ),
-    "granitemoehybrid": (
-        "GraniteMoeHybridForCausalLM",
-        transformers.GraniteMoeHybridConfig(**_GRANITE, num_local_experts=6, num_experts_per_tok=3),
+    "granitemoehybrid": case("GraniteMoeHybrid", **_GRANITE, num_local_experts=6, num_experts_per_tok=3),
+    "granitemoehybrid-dense-rope-biases": case(
+        "GraniteMoeHybrid",
+        **{**_GRANITE, "mamba_n_groups": 1},
+        num_local_experts=0,
+        position_embedding_type="rope",
+        attention_bias=True,
+        mamba_proj_bias=True,
+        mamba_conv_bias=False,
+        tie_word_embeddings=True,
     ),
-    "granitemoehybrid-dense-rope-biases": (
-        "GraniteMoeHybridForCausalLM",
-        transformers.GraniteMoeHybridConfig(
-            **{**_GRANITE, "mamba_n_groups": 1},
-            num_local_experts=0,
-            position_embedding_type="rope",
-            attention_bias=True,
-            mamba_proj_bias=True,
-            mamba_conv_bias=False,
-            tie_word_embeddings=True,
-        ),
+    "qwen3_next": case(
+        "Qwen3Next",
+        **_WIDE,
+        **_DELTA,
+        **_EXPERTS,
+        num_hidden_layers=3,
+        layer_types=["linear_attention", "linear_attention", "full_attention"],
+        shared_expert_intermediate_size=40,
     ),
-    "qwen3_next": (
-        "Qwen3NextForCausalLM",
-        transformers.Qwen3NextConfig(
-            **_WIDE,
-            **_DELTA,
-            **_EXPERTS,
-            num_hidden_layers=3,
-            layer_types=["linear_attention", "linear_attention", "full_attention"],
-            shared_expert_intermediate_size=40,
-        ),
-    ),
-    "qwen3_next-dense-first-equal-heads": (
-        "Qwen3NextForCausalLM",
-        transformers.Qwen3NextConfig(
-            **_WIDE,
-            **_ONE_DELTA_HEAD,
-            **_EXPERTS,
-            num_hidden_layers=3,
-            layer_types=_DELTA_TYPES,
-            mlp_only_layers=[0],
-            norm_topk_prob=False,
-            shared_expert_intermediate_size=24,
-        ),
+    "qwen3_next-dense-first-equal-heads": case(
+        "Qwen3Next",
+        **_WIDE,
+        **_ONE_DELTA_HEAD,
+        **_EXPERTS,
+        num_hidden_layers=3,
+        layer_types=_DELTA_TYPES,
+        mlp_only_layers=[0],
+        norm_topk_prob=False,
+        shared_expert_intermediate_size=24,
     ),
     "qwen3_5_moe": (
         "Qwen3_5MoeForCausalLM",
@@ -174,122 +164,93 @@ HYBRIDS = {
             rope_parameters=_QWEN_ROPE,
         ),
     ),
-    "lfm2_moe": (
-        "Lfm2MoeForCausalLM",
-        transformers.Lfm2MoeConfig(
-            **_WIDE, **_EXPERTS, num_hidden_layers=3, num_dense_layers=1, layer_types=_CONV_TYPES
-        ),
+    "lfm2_moe": case("Lfm2Moe", **_WIDE, **_EXPERTS, num_hidden_layers=3, num_dense_layers=1, layer_types=_CONV_TYPES),
+    "lfm2_moe-plain-shares": case(
+        "Lfm2Moe",
+        **_WIDE,
+        **_EXPERTS,
+        num_hidden_layers=3,
+        num_dense_layers=0,
+        layer_types=["full_attention", "conv", "conv"],
+        use_expert_bias=False,
+        norm_topk_prob=False,
+        routed_scaling_factor=1.7,
+        conv_bias=True,
+        tie_word_embeddings=False,
     ),
-    "lfm2_moe-plain-shares": (
-        "Lfm2MoeForCausalLM",
-        transformers.Lfm2MoeConfig(
-            **_WIDE,
-            **_EXPERTS,
-            num_hidden_layers=3,
-            num_dense_layers=0,
-            layer_types=["full_attention", "conv", "conv"],
-            use_expert_bias=False,
-            norm_topk_prob=False,
-            routed_scaling_factor=1.7,
-            conv_bias=True,
-            tie_word_embeddings=False,
-        ),
+    "lfm3": case(
+        "Lfm3",
+        **_WIDE,
+        pad_token_id=0,
+        head_dim=8,
+        num_hidden_layers=4,
+        sliding_window=6,
+        layer_types=["conv", "full_attention", "sliding_attention", "conv"],
     ),
-    "lfm3": (
-        "Lfm3ForCausalLM",
-        transformers.Lfm3Config(
-            **_WIDE,
-            pad_token_id=0,
-            head_dim=8,
-            num_hidden_layers=4,
-            sliding_window=6,
-            layer_types=["conv", "full_attention", "sliding_attention", "conv"],
-        ),
+    "lfm3-plain-norms-biases": case(
+        "Lfm3",
+        **_WIDE,
+        pad_token_id=0,
+        head_dim=12,
+        num_hidden_layers=3,
+        conv_L_cache=3,
+        conv_bias=True,
+        use_sandwich_norm=False,
+        use_attention_gate=False,
+        attention_bias=True,
+        tie_word_embeddings=False,
+        layer_types=["sliding_attention", "conv", "full_attention"],
+        sliding_window=5,
     ),
-    "lfm3-plain-norms-biases": (
-        "Lfm3ForCausalLM",
-        transformers.Lfm3Config(
-            **_WIDE,
-            pad_token_id=0,
-            head_dim=12,
-            num_hidden_layers=3,
-            conv_L_cache=3,
-            conv_bias=True,
-            use_sandwich_norm=False,
-            use_attention_gate=False,
-            attention_bias=True,
-            tie_word_embeddings=False,
-            layer_types=["sliding_attention", "conv", "full_attention"],
-            sliding_window=5,
-        ),
+    "falcon_h1": case("FalconH1", **_FALCON, mamba_d_ssm=24, mamba_n_groups=2, mamba_rms_norm=True),
+    "falcon_h1-gate-alone-biases": case(
+        "FalconH1",
+        **{**_FALCON, "attention_in_multiplier": 1.0},
+        mamba_d_ssm=None,
+        mamba_proj_bias=True,
+        projectors_bias=True,
+        attention_bias=True,
+        mlp_bias=True,
+        mamba_conv_bias=False,
+        tie_word_embeddings=True,
     ),
-    "falcon_h1": (
-        "FalconH1ForCausalLM",
-        transformers.FalconH1Config(**_FALCON, mamba_d_ssm=24, mamba_n_groups=2, mamba_rms_norm=True),
+    "falcon_h1-gate-before-norm": case(
+        "FalconH1", **_FALCON, mamba_d_ssm=32, mamba_n_groups=2, mamba_rms_norm=True, mamba_norm_before_gate=False
     ),
-    "falcon_h1-gate-alone-biases": (
-        "FalconH1ForCausalLM",
-        transformers.FalconH1Config(
-            **{**_FALCON, "attention_in_multiplier": 1.0},
-            mamba_d_ssm=None,
-            mamba_proj_bias=True,
-            projectors_bias=True,
-            attention_bias=True,
-            mlp_bias=True,
-            mamba_conv_bias=False,
-            tie_word_embeddings=True,
-        ),
+    "nemotron_h": case(
+        "NemotronH", **_NEMOTRON, layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention"]
     ),
-    "falcon_h1-gate-before-norm": (
-        "FalconH1ForCausalLM",
-        transformers.FalconH1Config(
-            **_FALCON, mamba_d_ssm=32, mamba_n_groups=2, mamba_rms_norm=True, mamba_norm_before_gate=False
-        ),
+    "nemotron_h-experts-last": case(
+        "NemotronH",
+        **_NEMOTRON,
+        layers_block_type=["full_attention", "linear_attention", "moe"],
+        n_routed_experts=8,
+        num_experts_per_tok=3,
+        n_group=4,
+        topk_group=2,
+        routed_scaling_factor=1.5,
+        moe_intermediate_size=24,
+        moe_shared_expert_intermediate_size=40,
+        use_bias=True,
+        use_conv_bias=False,
     ),
-    "nemotron_h": (
-        "NemotronHForCausalLM",
-        transformers.NemotronHConfig(
-            **_NEMOTRON, layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention"]
-        ),
-    ),
-    "nemotron_h-experts-last": (
-        "NemotronHForCausalLM",
-        transformers.NemotronHConfig(
-            **_NEMOTRON,
-            layers_block_type=["full_attention", "linear_attention", "moe"],
-            n_routed_experts=8,
-            num_experts_per_tok=3,
-            n_group=4,
-            topk_group=2,
-            routed_scaling_factor=1.5,
-            moe_intermediate_size=24,
-            moe_shared_expert_intermediate_size=40,
-            use_bias=True,
-            use_conv_bias=False,
-        ),
-    ),
-    "mamba2": (
-        "Mamba2ForCausalLM",
-        transformers.Mamba2Config(**_MAMBA2, num_heads=8, head_dim=8, n_groups=2),
-    ),
-    "mamba2-biases-tied": (
-        "Mamba2ForCausalLM",
-        transformers.Mamba2Config(
-            **_MAMBA2,
-            num_heads=4,
-            head_dim=16,
-            n_groups=1,
-            use_bias=True,
-            use_conv_bias=False,
-            conv_kernel=2,
-            tie_word_embeddings=True,
-        ),
+    "mamba2": case("Mamba2", **_MAMBA2, num_heads=8, head_dim=8, n_groups=2),
+    "mamba2-biases-tied": case(
+        "Mamba2",
+        **_MAMBA2,
+        num_heads=4,
+        head_dim=16,
+        n_groups=1,
+        use_bias=True,
+        use_conv_bias=False,
+        conv_kernel=2,
+        tie_word_embeddings=True,
     ),
 }
 
 
 def remember(model) -> None:
-    """Slow decay: with random weights, states would forget a text after a few tokens."""
+    """Give states a slow decay. With random weights, they would lose a text after a few tokens."""
     for name, tensor in model.named_parameters():
         if name.endswith("A_log"):
             tensor.copy_(tensor - 4)

@@ -2,20 +2,8 @@
 
 from __future__ import annotations
 
-import transformers
+from tests.parity.cases import WIDE_WITH_TOKENS, YARN, case
 
-VOCAB = 97
-_WIDE = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 56,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 _LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 5000.0,
@@ -24,41 +12,32 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
-_YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "factor": 4.0,
-    "beta_fast": 4.0,
-    "beta_slow": 0.5,
-    "original_max_position_embeddings": 16,
-}
 _MIXED = ["full_attention", "sliding_attention", "full_attention"]
 _LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
 
 
-def _case(stem: str, **settings):
-    return f"{stem}ForCausalLM", getattr(transformers, f"{stem}Config")(**_WIDE | settings)
-
-
 RECENT_CASES = {
-    "granite": _case(
+    "granite": case(
         "Granite",
+        WIDE_WITH_TOKENS,
         num_key_value_heads=2,
         attention_multiplier=0.2,
         residual_multiplier=0.22,
         embedding_multiplier=12.0,
         logits_scaling=0.5,
     ),
-    "granite-biases-tied": _case(
+    "granite-biases-tied": case(
         "Granite",
+        WIDE_WITH_TOKENS,
         attention_bias=True,
         mlp_bias=True,
         tie_word_embeddings=True,
         attention_multiplier=0.5,
         rope_parameters=_LINEAR,
     ),
-    "granitemoe": _case(
+    "granitemoe": case(
         "GraniteMoe",
+        WIDE_WITH_TOKENS,
         num_key_value_heads=2,
         num_local_experts=5,
         attention_multiplier=0.2,
@@ -66,42 +45,52 @@ RECENT_CASES = {
         embedding_multiplier=8.0,
         logits_scaling=0.5,
     ),
-    "granitemoe-three-of-four-tied": _case(
+    "granitemoe-three-of-four-tied": case(
         "GraniteMoe",
+        WIDE_WITH_TOKENS,
         num_local_experts=4,
         num_experts_per_tok=3,
         attention_bias=True,
         tie_word_embeddings=True,
         attention_multiplier=0.3,
     ),
-    "cohere": _case("Cohere", num_key_value_heads=2, logit_scale=0.7),
-    "cohere-normed-heads-biases-untied": _case(
+    "cohere": case("Cohere", WIDE_WITH_TOKENS, num_key_value_heads=2, logit_scale=0.7),
+    "cohere-normed-heads-biases-untied": case(
         "Cohere",
+        WIDE_WITH_TOKENS,
         num_key_value_heads=2,
         use_qk_norm=True,
         attention_bias=True,
         tie_word_embeddings=False,
         logit_scale=0.8,
     ),
-    "cohere2": _case("Cohere2", num_key_value_heads=2, sliding_window=5, logit_scale=0.7),
-    "cohere2-other-layers-biases": _case(
-        "Cohere2", sliding_window=7, layer_types=_MIXED, attention_bias=True, tie_word_embeddings=False, logit_scale=0.8
+    "cohere2": case("Cohere2", WIDE_WITH_TOKENS, num_key_value_heads=2, sliding_window=5, logit_scale=0.7),
+    "cohere2-other-layers-biases": case(
+        "Cohere2",
+        WIDE_WITH_TOKENS,
+        sliding_window=7,
+        layer_types=_MIXED,
+        attention_bias=True,
+        tie_word_embeddings=False,
+        logit_scale=0.8,
     ),
-    "glm": _case("Glm", head_dim=12),
-    "glm-no-biases-tied": _case(
+    "glm": case("Glm", WIDE_WITH_TOKENS, head_dim=12),
+    "glm-no-biases-tied": case(
         "Glm",
+        WIDE_WITH_TOKENS,
         head_dim=8,
         num_key_value_heads=4,
         attention_bias=False,
         tie_word_embeddings=True,
         rope_parameters={**_LINEAR, "partial_rotary_factor": 1.0},
     ),
-    "glm4": _case("Glm4", head_dim=12),
-    "glm4-no-biases-tied": _case(
-        "Glm4", head_dim=8, num_key_value_heads=1, attention_bias=False, tie_word_embeddings=True
+    "glm4": case("Glm4", WIDE_WITH_TOKENS, head_dim=12),
+    "glm4-no-biases-tied": case(
+        "Glm4", WIDE_WITH_TOKENS, head_dim=8, num_key_value_heads=1, attention_bias=False, tie_word_embeddings=True
     ),
-    "glm4-moe": _case(
+    "glm4-moe": case(
         "Glm4Moe",
+        WIDE_WITH_TOKENS,
         num_key_value_heads=2,
         head_dim=12,
         moe_intermediate_size=24,
@@ -110,8 +99,9 @@ RECENT_CASES = {
         routed_scaling_factor=1.5,
         use_qk_norm=True,
     ),
-    "glm4-moe-groups-two-shared-experts": _case(
+    "glm4-moe-groups-two-shared-experts": case(
         "Glm4Moe",
+        WIDE_WITH_TOKENS,
         num_key_value_heads=4,
         moe_intermediate_size=20,
         num_experts_per_tok=3,
@@ -123,21 +113,25 @@ RECENT_CASES = {
         norm_topk_prob=False,
         attention_bias=True,
     ),
-    "exaone4": _case("Exaone4", num_key_value_heads=2, sliding_window=5, rope_parameters=_LLAMA3),
-    "exaone4-full-attention-tied": _case(
+    "exaone4": case("Exaone4", WIDE_WITH_TOKENS, num_key_value_heads=2, sliding_window=5, rope_parameters=_LLAMA3),
+    "exaone4-full-attention-tied": case(
         "Exaone4",
+        WIDE_WITH_TOKENS,
         num_key_value_heads=4,
         sliding_window=None,
         layer_types=["full_attention"] * 3,
         tie_word_embeddings=True,
     ),
-    "ernie4_5": _case("Ernie4_5", head_dim=12),
-    "ernie4_5-biases-untied": _case(
-        "Ernie4_5", head_dim=None, num_key_value_heads=4, use_bias=True, tie_word_embeddings=False
+    "ernie4_5": case("Ernie4_5", WIDE_WITH_TOKENS, head_dim=12),
+    "ernie4_5-biases-untied": case(
+        "Ernie4_5", WIDE_WITH_TOKENS, head_dim=None, num_key_value_heads=4, use_bias=True, tie_word_embeddings=False
     ),
-    "ernie4_5-moe": _case("Ernie4_5_Moe", moe_intermediate_size=24, moe_k=3, moe_num_experts=6, num_key_value_heads=2),
-    "ernie4_5-moe-some-layers-biases": _case(
+    "ernie4_5-moe": case(
+        "Ernie4_5_Moe", WIDE_WITH_TOKENS, moe_intermediate_size=24, moe_k=3, moe_num_experts=6, num_key_value_heads=2
+    ),
+    "ernie4_5-moe-some-layers-biases": case(
         "Ernie4_5_Moe",
+        WIDE_WITH_TOKENS,
         moe_intermediate_size=20,
         moe_k=2,
         moe_num_experts=4,
@@ -148,23 +142,25 @@ RECENT_CASES = {
         use_bias=True,
         tie_word_embeddings=False,
     ),
-    "olmo": _case("Olmo"),
-    "olmo-clipped-gqa-biases-tied": _case(
-        "Olmo", num_key_value_heads=2, clip_qkv=0.7, attention_bias=True, tie_word_embeddings=True
+    "olmo": case("Olmo", WIDE_WITH_TOKENS),
+    "olmo-clipped-gqa-biases-tied": case(
+        "Olmo", WIDE_WITH_TOKENS, num_key_value_heads=2, clip_qkv=0.7, attention_bias=True, tie_word_embeddings=True
     ),
-    "olmo3": _case("Olmo3", sliding_window=5),
-    "olmo3-scaled-gqa-biases-tied": _case(
+    "olmo3": case("Olmo3", WIDE_WITH_TOKENS, sliding_window=5),
+    "olmo3-scaled-gqa-biases-tied": case(
         "Olmo3",
+        WIDE_WITH_TOKENS,
         num_key_value_heads=2,
         sliding_window=7,
         layer_types=_MIXED,
         attention_bias=True,
         tie_word_embeddings=True,
-        rope_parameters={"full_attention": _YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}},
+        rope_parameters={"full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}},
     ),
-    "olmoe": _case("Olmoe", num_experts=6, num_experts_per_tok=3),
-    "olmoe-normalized-gqa-tied": _case(
+    "olmoe": case("Olmoe", WIDE_WITH_TOKENS, num_experts=6, num_experts_per_tok=3),
+    "olmoe-normalized-gqa-tied": case(
         "Olmoe",
+        WIDE_WITH_TOKENS,
         num_key_value_heads=2,
         num_experts=4,
         num_experts_per_tok=2,
@@ -172,9 +168,10 @@ RECENT_CASES = {
         attention_bias=True,
         tie_word_embeddings=True,
     ),
-    "nemotron": _case("Nemotron", num_key_value_heads=2),
-    "nemotron-biases-gelu-tied": _case(
+    "nemotron": case("Nemotron", WIDE_WITH_TOKENS, num_key_value_heads=2),
+    "nemotron-biases-gelu-tied": case(
         "Nemotron",
+        WIDE_WITH_TOKENS,
         num_key_value_heads=4,
         head_dim=12,
         attention_bias=True,
@@ -183,23 +180,33 @@ RECENT_CASES = {
         tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0},
     ),
-    "helium": _case("Helium", num_key_value_heads=2, head_dim=8),
-    "helium-biases-tied": _case(
-        "Helium", num_key_value_heads=4, head_dim=8, attention_bias=True, mlp_bias=True, tie_word_embeddings=True
+    "helium": case("Helium", WIDE_WITH_TOKENS, num_key_value_heads=2, head_dim=8),
+    "helium-biases-tied": case(
+        "Helium",
+        WIDE_WITH_TOKENS,
+        num_key_value_heads=4,
+        head_dim=8,
+        attention_bias=True,
+        mlp_bias=True,
+        tie_word_embeddings=True,
     ),
-    "arcee": _case("Arcee", num_key_value_heads=2, rope_parameters=_YARN),
-    "arcee-biases-tied": _case("Arcee", attention_bias=True, mlp_bias=True, head_dim=12, tie_word_embeddings=True),
-    "hunyuan": _case("HunYuanDenseV1", num_key_value_heads=2, head_dim=8),
-    "hunyuan-stretched-positions-biases-tied": _case(
+    "arcee": case("Arcee", WIDE_WITH_TOKENS, num_key_value_heads=2, rope_parameters=YARN),
+    "arcee-biases-tied": case(
+        "Arcee", WIDE_WITH_TOKENS, attention_bias=True, mlp_bias=True, head_dim=12, tie_word_embeddings=True
+    ),
+    "hunyuan": case("HunYuanDenseV1", WIDE_WITH_TOKENS, num_key_value_heads=2, head_dim=8),
+    "hunyuan-stretched-positions-biases-tied": case(
         "HunYuanDenseV1",
+        WIDE_WITH_TOKENS,
         head_dim=12,
         attention_bias=True,
         tie_word_embeddings=True,
         rope_parameters={"rope_type": "dynamic", "rope_theta": 100.0, "alpha": 30.0, "factor": 1.0},
     ),
-    "seed-oss": _case("SeedOss", num_key_value_heads=2, head_dim=12),
-    "seed-oss-other-biases-tied": _case(
+    "seed-oss": case("SeedOss", WIDE_WITH_TOKENS, num_key_value_heads=2, head_dim=12),
+    "seed-oss-other-biases-tied": case(
         "SeedOss",
+        WIDE_WITH_TOKENS,
         num_key_value_heads=4,
         head_dim=8,
         attention_bias=False,
@@ -207,22 +214,25 @@ RECENT_CASES = {
         mlp_bias=True,
         tie_word_embeddings=True,
     ),
-    "apertus": _case("Apertus", num_key_value_heads=2, rope_parameters=_LLAMA3),
-    "apertus-relu2-biases-tied": _case(
+    "apertus": case("Apertus", WIDE_WITH_TOKENS, num_key_value_heads=2, rope_parameters=_LLAMA3),
+    "apertus-relu2-biases-tied": case(
         "Apertus",
+        WIDE_WITH_TOKENS,
         attention_bias=True,
         tie_word_embeddings=True,
         hidden_act="relu2",
         rope_parameters={"rope_type": "default", "rope_theta": 500.0},
     ),
-    "ministral3": _case(
+    "ministral3": case(
         "Ministral3",
+        WIDE_WITH_TOKENS,
         num_key_value_heads=2,
         head_dim=12,
-        rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.7},
+        rope_parameters={**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.7},
     ),
-    "ministral3-window-tied": _case(
+    "ministral3-window-tied": case(
         "Ministral3",
+        WIDE_WITH_TOKENS,
         num_key_value_heads=4,
         head_dim=8,
         sliding_window=5,
@@ -234,9 +244,12 @@ RECENT_CASES = {
             "llama_4_scaling_beta": 0.3,
         },
     ),
-    "phimoe": _case("Phimoe", num_key_value_heads=2, num_local_experts=5, attention_bias=True, lm_head_bias=True),
-    "phimoe-long-rope-window-tied": _case(
+    "phimoe": case(
+        "Phimoe", WIDE_WITH_TOKENS, num_key_value_heads=2, num_local_experts=5, attention_bias=True, lm_head_bias=True
+    ),
+    "phimoe-long-rope-window-tied": case(
         "Phimoe",
+        WIDE_WITH_TOKENS,
         num_key_value_heads=4,
         num_local_experts=4,
         router_jitter_noise=0.3,

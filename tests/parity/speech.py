@@ -11,7 +11,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import WhisperConfig
 
-from tests.parity.checkpoints import save
+from tests.parity.checkpoints import write_model
 from tests.wire.checkpoints import byte_alphabet
 
 TEXT_TOKENS = 256
@@ -64,7 +64,7 @@ GENERATION = {
 
 def write(directory: Path, shape: str, seed: int = 0, **generation: object):
     """Write a checkpoint with `generation_config.json`. Returns the model that transformers loads from it."""
-    save(directory, SHAPES[shape], "WhisperForConditionalGeneration", seed=seed, change=_strengthen_audio)
+    write_model(directory, SHAPES[shape], "WhisperForConditionalGeneration", seed=seed, change=_strengthen_audio)
     (directory / "generation_config.json").write_text(json.dumps(GENERATION | generation))
     cls = transformers.WhisperForConditionalGeneration
     return cls.from_pretrained(directory, attn_implementation="eager").eval()

@@ -120,7 +120,7 @@ def _sentence_files(directory) -> None:
 @torch.inference_mode()
 def test_class_logits(name, labels, tmp_path, device):
     architecture, config = TEXTS[name]
-    # The configuration of ModernBERT decoders has a pad token always.
+    # The configuration of ModernBERT decoders always has a pad token.
     pad = None if labels == 1 and config.model_type != "modernbert-decoder" else 7
     oracle = save(tmp_path, _config(config, num_labels=labels, pad_token_id=pad), architecture).to(device)
     loaded, texts = load(tmp_path, device), random_ids(VOCAB, LENGTHS)

@@ -15,7 +15,7 @@ from models.stack import Stack
 from server.engine.loading import LoadedCheckpoint
 from server.ipc.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, reference, run
-from tests.parity.checkpoints import load, random_ids, save
+from tests.parity.checkpoints import load, random_ids, write_model
 from tests.parity.paged import Rows, chunked, one_by_one, one_shot
 
 VOCAB = 97
@@ -32,7 +32,7 @@ SHAPES = {
 def pair(request, tmp_path_factory, device):
     directory = tmp_path_factory.mktemp(request.param)
     config = transformers.FalconConfig(**{**_BASE, **SHAPES[request.param]}, max_position_embeddings=512)
-    save(directory, config, "FalconForCausalLM")
+    write_model(directory, config, "FalconForCausalLM")
     oracle = transformers.FalconForCausalLM.from_pretrained(directory, attn_implementation="sdpa").eval().to(device)
     spec = ModelSpec("falcon", str(directory), "float32")
     return Pair("falcon", oracle, LoadedCheckpoint(spec, load(directory, device), torch.float32, device, 0.0))

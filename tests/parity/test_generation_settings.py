@@ -15,7 +15,7 @@ from server.engine.loading import LoadedCheckpoint
 from server.ipc.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, run
 from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ, VOCAB
-from tests.parity.checkpoints import load, save
+from tests.parity.checkpoints import load, write_model
 
 NEW_TOKENS = 5
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
@@ -69,7 +69,7 @@ def checkpoint(request, tmp_path_factory):
     """Directory of a random checkpoint, its class in transformers, and the contents of its `config.json`."""
     architecture, config = CHECKPOINTS[request.param]
     directory = tmp_path_factory.mktemp(request.param)
-    save(directory, config, architecture)
+    write_model(directory, config, architecture)
     return directory, getattr(transformers, architecture), json.loads((directory / "config.json").read_text())
 
 

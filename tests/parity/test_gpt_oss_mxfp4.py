@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from models.backends import interface as ops
 from models.backends.cpu.group_weight import GroupWeight
 from models.loader import load_model
-from tests.parity.checkpoints import edit_config, random_ids, save
+from tests.parity.checkpoints import edit_config, random_ids, write_model
 from tests.parity.paged import Rows, one_shot
 from tests.parity.quantized_checkpoints import relative_error
 from tests.weights.quantized_recipes import mxfp4
@@ -38,7 +38,7 @@ CONFIG = transformers.GptOssConfig(
 def pair(tmp_path_factory):
     """Directories of an MXFP4 checkpoint and of its weights in float32."""
     quantized, plain = (tmp_path_factory.mktemp(name) for name in ("quantized", "plain"))
-    save(plain, CONFIG, "GptOssForCausalLM")
+    write_model(plain, CONFIG, "GptOssForCausalLM")
     stored = dict(load_file(plain / "model.safetensors"))
     for index, name in enumerate([name for name in stored if name.endswith("_proj") and "experts" in name]):
         experts, width, out = stored[name].shape

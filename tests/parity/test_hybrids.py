@@ -30,7 +30,7 @@ def expected(oracle, text) -> torch.Tensor:
 
 @torch.inference_mode()
 def test_several_chunks(pair):
-    """Whole prompts in one step, prompts cut on the grid among others, and the model as an encoder."""
+    """Whole prompts in one step, prompts divided at multiples of `CHUNK_TOKENS`, and the model as an encoder."""
     oracle, model = pair
     texts = random_ids(VOCAB, LENGTHS)
     rows = Rows(model)

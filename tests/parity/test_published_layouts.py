@@ -84,7 +84,7 @@ def _as_new(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _as_flash(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The layout of Jina, in which torch stores a matrix beside the adapters of five tasks."""
+    """The layout of Jina, in which torch stores a matrix together with the adapters of five tasks."""
     tensors = _fused(tensors, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "mixer.Wqkv")
     names = {"post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2", "self_attn.o_proj": "mixer.out_proj"}
     tensors = _renamed(
@@ -116,18 +116,24 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@torch.inference_mode()
-def test_published_layout(layout: str, tmp_path: Path, device: torch.device):
+def write_layout(directory: Path, layout: str) -> Any:
+    """Write a checkpoint in a published layout. Returns the model of transformers with the same weights."""
     body, convert, settings = LAYOUTS[layout]
     name, options = BODIES[body]
     rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 20000.0 if "jina" in layout else 160000.0}}
     model = reference(name, "", {**options, **({} if "gemma" in layout else rope)})
-    model.save_pretrained(tmp_path)
-    save_file(convert(load_file(tmp_path / "model.safetensors")), tmp_path / "model.safetensors")
-    hf = json.loads((tmp_path / "config.json").read_text())
+    model.save_pretrained(directory)
+    save_file(convert(load_file(directory / "model.safetensors")), directory / "model.safetensors")
+    hf = json.loads((directory / "config.json").read_text())
     hf = settings(hf) if callable(settings) else {**hf, **settings}
-    (tmp_path / "config.json").write_text(json.dumps(hf))
+    (directory / "config.json").write_text(json.dumps(hf))
+    return model
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@torch.inference_mode()
+def test_published_layout(layout: str, tmp_path: Path, device: torch.device):
+    model = write_layout(tmp_path, layout)
     ours, batch = load_model(tmp_path, torch.float32, device), batch_of(model, device)
     theirs = expected(one_by_one(model, batch), "")
     torch.testing.assert_close(found(ours, batch, "").cpu(), theirs, atol=1e-4, rtol=0)

@@ -13,7 +13,7 @@ from models.layers.sparse_attention import TransientGlobalAttention
 from server.engine.loading import LoadedCheckpoint
 from server.ipc.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, reference, run
-from tests.parity.checkpoints import edit_config, forget_short_texts, load, random_ids, save
+from tests.parity.checkpoints import edit_config, forget_short_texts, load, random_ids, save, write_model
 from tests.parity.largest import largest
 from tests.parity.paged import encoder_batch
 
@@ -139,22 +139,22 @@ LONG = 2048
 
 
 @pytest.mark.parametrize("case", ["led", "longt5-local", "bigbird-pegasus"])
-def test_memory_grows_linearly_with_the_length(case, tmp_path, device):
+def test_memory_grows_linearly_with_the_length(case, saved, device):
     """No tensor is close to [seq, seq], and doubling the source at most doubles the largest tensor."""
     family, options = CASES[case]
     options = {name: 2 * LONG if "position_embeddings" in name else value for name, value in options.items()}
-    save(tmp_path, getattr(transformers, f"{family}Config")(**options), f"{family}ForConditionalGeneration")
-    model = load(tmp_path, device).transformer
+    directory = saved(getattr(transformers, f"{family}Config")(**options), f"{family}ForConditionalGeneration")
+    model = load(directory, device).transformer
     once, twice = (largest(model, VOCAB, length) for length in (LONG, 2 * LONG))
     assert once < LONG * LONG / 8
     assert twice < 2.1 * once
 
 
-def test_memory_of_summaries(tmp_path, device):
+def test_memory_of_summaries(saved, device):
     """LongT5 with one summary per 16 tokens computes scores for 1/16 of all pairs, in addition to its window."""
     config = transformers.LongT5Config(**_LONGT5, encoder_attention_type="transient-global")
-    save(tmp_path, config, "LongT5EncoderModel")
-    assert largest(load(tmp_path, device).transformer, VOCAB, LONG) < config.num_heads * LONG * LONG / 8
+    directory = saved(config, "LongT5EncoderModel")
+    assert largest(load(directory, device).transformer, VOCAB, LONG) < config.num_heads * LONG * LONG / 8
 
 
 def test_led_refuses_unsupported_settings():
@@ -193,7 +193,7 @@ def test_longt5_encoder_alone(tmp_path, device):
 @torch.inference_mode()
 def test_longt5_settings_before_transformers_5(tmp_path, device):
     """Before transformers 5, `tie_word_embeddings: false` alone means version 1.1, with an untied, unscaled head."""
-    save(tmp_path, transformers.LongT5Config(**_WIDE_LONGT5), "LongT5ForConditionalGeneration", change=_untie)
+    write_model(tmp_path, transformers.LongT5Config(**_WIDE_LONGT5), "LongT5ForConditionalGeneration", change=_untie)
     edit_config(tmp_path, scale_decoder_outputs=None, tie_word_embeddings=False)
     oracle = transformers.LongT5ForConditionalGeneration.from_pretrained(tmp_path).eval().to(device)
     spec = ModelSpec("old", str(tmp_path), "float32")

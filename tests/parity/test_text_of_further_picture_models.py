@@ -10,7 +10,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from models.families import FAMILIES, family_of
-from tests.parity.checkpoints import load, random_ids, save
+from tests.parity.checkpoints import load, random_ids, save, write_model
 from tests.parity.further_decoder_cases import FURTHER_CASES
 from tests.parity.paged import Rows, chunked, greedy
 from weights.load import WeightsError
@@ -71,20 +71,16 @@ def test_text_part(name, tmp_path, device):
 @pytest.mark.parametrize("name", ["gemma3n", "gemma3n-two-streams-uncorrected"])
 @torch.inference_mode()
 def test_text_part_of_gemma3n(name, tmp_path, device):
-    """Its vision part is a model of another library, so the text part is saved, and renamed to the text part of it."""
+    """Its vision part needs another library. The text part is saved alone, under its names in a whole checkpoint."""
     config = _text(name)
     oracle = save(tmp_path, config, "Gemma3nForCausalLM").to(device)
-    stored = load_file(tmp_path / "model.safetensors")
-    renamed = {one.replace("model.", "model.language_model.", 1): tensor for one, tensor in stored.items()}
-    others = {f"model.{part}.weight": torch.ones(3) for part in ("vision_tower.stem", "embed_audio.norm")}
-    save_file(renamed | others, tmp_path / "model.safetensors", {"format": "pt"})
-    _as_picture_model(tmp_path, config)
+    as_gemma3n(tmp_path, config)
     _compare(oracle, load(tmp_path, device).transformer, device)
 
 
 def test_a_tensor_of_no_part_is_refused(tmp_path, device):
     architecture, config = CASES["llama4"]
-    save(tmp_path, config(), architecture)
+    write_model(tmp_path, config(), architecture)
     stored = load_file(tmp_path / "model.safetensors")
     save_file(stored | {"stranger.weight": torch.ones(3)}, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(WeightsError, match=r"unexpected \(stranger\.weight\)"):
@@ -101,7 +97,12 @@ def _multimodal(kind):
     return next(name for name in FAMILIES[kind].architectures if name.endswith("ForConditionalGeneration"))
 
 
-def _as_picture_model(directory, config):
+def as_gemma3n(directory, config):
+    """Rename a saved text part to that of a Gemma 3n with pictures, whose vision part is a model of another library."""
+    stored = load_file(directory / "model.safetensors")
+    renamed = {one.replace("model.", "model.language_model.", 1): tensor for one, tensor in stored.items()}
+    others = {f"model.{part}.weight": torch.ones(3) for part in ("vision_tower.stem", "embed_audio.norm")}
+    save_file(renamed | others, directory / "model.safetensors", {"format": "pt"})
     settings = {
         "model_type": "gemma3n",
         "architectures": ["Gemma3nForConditionalGeneration"],
@@ -112,7 +113,7 @@ def _as_picture_model(directory, config):
 
 
 def _compare(oracle, model, device):
-    """Logits in chunks, and greedy text."""
+    """Compare the logits, computed in chunks, and the greedy text."""
     texts = random_ids(VOCAB, LENGTHS, low=4)
     for text, hidden in zip(texts, chunked(Rows(model), texts), strict=True):
         expected = oracle(torch.tensor([text], device=device)).logits[0]

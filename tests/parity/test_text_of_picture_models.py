@@ -14,7 +14,8 @@ VOCAB = 97
 LENGTHS = (1, 7, 23, 12)
 
 
-def _config(**changes):
+def gemma3_config(**changes):
+    """Configuration of a small Gemma 3 that reads pictures. changes: settings of its text part."""
     text = {
         "vocab_size": VOCAB,
         "hidden_size": 32,
@@ -39,7 +40,7 @@ def _config(**changes):
 @pytest.mark.parametrize("changes", [{}, {"num_key_value_heads": 1, "head_dim": 8}], ids=["", "multi-query"])
 @torch.inference_mode()
 def test_text_part(in_memory, changes, tmp_path, device):
-    oracle = save(tmp_path, _config(**changes), "Gemma3ForConditionalGeneration").to(device)
+    oracle = save(tmp_path, gemma3_config(**changes), "Gemma3ForConditionalGeneration").to(device)
     names = load_file(tmp_path / "model.safetensors")
     assert any("vision_tower" in name for name in names)
     if in_memory:
@@ -96,11 +97,12 @@ _EXPERTS = {
 }
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe"])
-@torch.inference_mode()
-def test_text_part_of_qwen(name, tied, tmp_path, device):
-    stem, more = ("Qwen3_5", {"intermediate_size": 56}) if name == "qwen3_5" else ("Qwen3_5Moe", _EXPERTS)
+_QWEN = {"qwen3_5": ("Qwen3_5", {"intermediate_size": 56}), "qwen3_5_moe": ("Qwen3_5Moe", _EXPERTS)}
+
+
+def qwen_case(name, tied=False):
+    """Architecture and configuration of a small Qwen3.5 that reads pictures."""
+    stem, more = _QWEN[name]
     config = getattr(transformers, f"{stem}Config")(
         text_config={**_QWEN_TEXT, **more, "tie_word_embeddings": tied},
         vision_config=_QWEN_TOWER,
@@ -110,7 +112,15 @@ def test_text_part_of_qwen(name, tied, tmp_path, device):
         vision_start_token_id=VOCAB - 3,
         vision_end_token_id=VOCAB - 4,
     )
-    oracle = save(tmp_path, config, f"{stem}ForConditionalGeneration").to(device)
+    return f"{stem}ForConditionalGeneration", config
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("name", _QWEN)
+@torch.inference_mode()
+def test_text_part_of_qwen(name, tied, tmp_path, device):
+    architecture, config = qwen_case(name, tied)
+    oracle = save(tmp_path, config, architecture).to(device)
     names = load_file(tmp_path / "model.safetensors")
     assert any("visual" in one for one in names) and ("lm_head.weight" in names) is not tied
     model = load(tmp_path, device).transformer

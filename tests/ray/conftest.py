@@ -75,7 +75,7 @@ class RunningCluster:
         return {line.partition('replica="')[2].partition('"')[0] for line in lines}
 
     def log_text(self) -> str:
-        """What the processes of Ray wrote to stderr."""
+        """Text that the processes of Ray wrote to stderr."""
         return "".join(path.read_text(errors="replace") for path in self.log.glob("worker-*.err"))
 
 

@@ -89,7 +89,7 @@ def test_a_dead_worker_is_replaced_inside_its_replica(cluster: RunningCluster) -
 
 @dataclass
 class Stream:
-    """What a client saw of a stream. whole: it ended with its last event."""
+    """The events of a stream that a client has received. whole: it ended with its last event."""
 
     events: list[str] = field(default_factory=list)
     status: int = 0

@@ -127,7 +127,7 @@ def test_metrics_of_all_replicas_are_on_one_page() -> None:
 
 @dataclass
 class Context:
-    """What Ray Serve tells an autoscaling policy."""
+    """The figures that Ray Serve gives an autoscaling policy."""
 
     current_num_replicas: int = 2
     target_num_replicas: int = 2

@@ -224,6 +224,15 @@ def write_xlm_roberta(directory: Path, name: str = "XLMRoberta") -> Path:
     return directory
 
 
+def write_plbart(directory: Path, **settings: object) -> Path:
+    """`sentencepiece.bpe.model` only, of source code and its descriptions."""
+    config = {"tokenizer_class": "PLBartTokenizer", **settings}
+    _write(directory, tokenizer_config=config, config={"model_type": "plbart"})
+    _train_sentencepiece(directory / "sentencepiece.bpe", CORPUS, unk_id=0, bos_id=1, eos_id=2)
+    (directory / "sentencepiece.bpe.vocab").unlink()
+    return directory
+
+
 def write_m2m_100(directory: Path, listed: bool = True) -> Path:
     """`sentencepiece.bpe.model` and `vocab.json`. listed: whether the languages are listed as special tokens."""
     prefix = directory / "sentencepiece.bpe"

@@ -23,6 +23,7 @@ WRITERS = {
     "t5": checkpoints.write_t5,
     "pegasus": checkpoints.write_pegasus,
     "byt5": checkpoints.write_byt5,
+    "plbart": checkpoints.write_plbart,
     "blenderbot-small": checkpoints.write_blenderbot_small,
     "marian": lambda directory: checkpoints.write_marian(directory),
     "marian-cleaned": lambda directory: checkpoints.write_marian(directory, clean_up=True),

@@ -103,7 +103,7 @@ def test_vocabulary_files_without_tokenizer_json(kind: str, tmp_path: Path):
 
 
 def test_token_types_are_zero_where_the_model_takes_none(tmp_path: Path):
-    """A model whose `model_input_names` lacks token types was trained with zeros, also for pairs."""
+    """A model whose `model_input_names` lacks token types was trained with zeros, even for pairs."""
     write(tmp_path, "electra")
     (typed,) = load_tokenizer(tmp_path).encode(["The old"], pairs=["sailor"])
     assert 1 in typed.type_ids

@@ -1,4 +1,4 @@
-"""Source texts of mBART, mBART-50, NLLB and M2M100 equal transformers in all languages."""
+"""Token ids of source texts equal transformers for mBART, mBART-50, NLLB and M2M100 in all languages."""
 
 from __future__ import annotations
 

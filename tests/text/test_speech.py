@@ -78,7 +78,7 @@ def test_segments_equal_transformers() -> None:
 
 
 def test_every_window_makes_progress() -> None:
-    """Equal timestamps, which the rules for timestamps would not allow."""
+    """The windows have equal timestamps, which the rules for timestamps do not allow."""
     _, step = split_window([FIRST, FIRST, 5], FIRST, 0, 3000)
     assert step == 2
 

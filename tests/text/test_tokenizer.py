@@ -356,7 +356,7 @@ def test_no_module_imports_torch_or_transformers():
 
 
 def test_long_texts_give_what_short_ones_do(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch):
-    """The library is called otherwise for long texts."""
+    """For long texts, the library is called in a different way."""
     usual = tokenizer.encode(TORTURE + CORPUS[:5])
     decoded = [tokenizer.decode(encoding.ids) for encoding in usual]
     monkeypatch.setattr(fast, "MAX_LOCKED_TOKENS", 0)

@@ -1,4 +1,4 @@
-"""Tool formats are recognised from what templates write, and render as in transformers."""
+"""Tool formats are recognised in rendered templates, and render as in transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of a transcript equal those of transformers, in languages with and without spaces, also for broken UTF-8."""
+"""Words of a transcript equal those of transformers, in languages with and without spaces, even for broken UTF-8."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def _rope_tensors(hf: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _older_name(name: str) -> str:
-    """The name before transformers 5, which the package knows."""
+    """The name before transformers 5, which is in the tables of the `gguf` package."""
     return name.replace("mlp.gate.", "block_sparse_moe.gate.") if "block_sparse" in name else name
 
 

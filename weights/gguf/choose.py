@@ -17,7 +17,7 @@ def is_gguf(checkpoint: Path) -> bool:
 
 
 def model_name(file: str) -> str:
-    """The name of a GGUF file without its suffix and the number of its piece. Other names stay."""
+    """The name of a GGUF file without its suffix and the number of its piece. Other names do not change."""
     match = _PIECE.fullmatch(file)
     return file.removesuffix(SUFFIX) if match is None else match["model"]
 

@@ -1,7 +1,8 @@
 """`config.json` of a GGUF model, with the setting names of Hugging Face transformers, from its metadata.
 
-The names of metadata keys begin with the architecture, for example `llama.block_count`. Where the metadata leaves out
-what a family needs, the tensors tell it: biases, a tied output matrix, the number of rows of a table.
+The names of metadata keys begin with the architecture, for example `llama.block_count`. Some settings that a family
+needs are not in the metadata and are derived from the tensors: biases, a tied output matrix, the number of rows of a
+table.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def _rotary(of: Metadata, **more: Any) -> Settings:
 
 
 def _partly_rotary(of: Metadata, default_dim: int | None = None, **more: Any) -> Settings:
-    """The settings of decoders of whose heads a part rotates."""
+    """The settings of decoders that rotate only a part of each head."""
     share = of.integer("rope.dimension_count", default_dim or of.head_dim) / of.head_dim
     settings = _decoder(of, rope_theta=of.number("rope.freq_base", 10000.0), partial_rotary_factor=share, **more)
     scaling = rope_scaling(of)
@@ -208,7 +209,7 @@ def _gemma(of: Metadata) -> Settings:
 
 
 def _query_scalar(of: Metadata, largest: int) -> int:
-    """Divisor of the scores, squared: the width of a head, except in the largest model, known by its layers.
+    """Divisor of the scores, squared: the width of a head, except in the largest model, recognised by its layers.
 
     The metadata lacks it. Source: `llama-model.cpp` of https://github.com/ggml-org/llama.cpp.
     """
@@ -293,7 +294,7 @@ def _gpt_neox(of: Metadata) -> Settings:
 
 
 def _falcon(of: Metadata) -> Settings:
-    """Settings of Falcon. The file tells its variants apart by their key heads and norms.
+    """Settings of Falcon. Its variants are recognised by their key heads and norms.
 
     Falcon 7B has one key head, Falcon 40B has groups of key heads and two norms, Falcon 2 has groups and one norm.
     """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from weights.gguf.config import Metadata
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""Settings of all published LLaMA 3.1 to 3.3 models, of which the file has only the divisors that they lead to."""
+"""Settings of all published LLaMA 3.1 to 3.3 models, of which the file has only the resulting divisors."""
 _TOLERANCE = 1e-4
 
 
@@ -48,7 +48,7 @@ def llama3_scaling(gguf: Gguf, theta: float, head_dim: int) -> dict[str, Any] | 
     if "rope_freqs.weight" not in gguf.tensors:
         return None
     divisors = gguf.floats("rope_freqs.weight")
-    # A file may state the exact factor nowhere; it is the divisor of all low frequencies.
+    # A file may not state the exact factor. It is the divisor of all low frequencies.
     factor = float(f"{max(divisors):.6g}")
     expected = _llama3_divisors(theta, head_dim, factor)
     if len(divisors) != len(expected) or not all(map(_close, divisors, expected)):

@@ -36,7 +36,7 @@ class GgufFormat:
         self.description = f"GGUF {', '.join(sorted(kinds))}"
 
     def matrices(self, stored: Mapping[str, StoredTensor]) -> Mapping[str, Stored]:
-        """The tensors as they are: each is a matrix already."""
+        """The unchanged tensors: each is a matrix already."""
         return stored
 
 
@@ -80,7 +80,7 @@ def _bytes(tensor: GgufTensor) -> Tensor:
 def decode_blocks(block: BlockType, content: Tensor, shape: Sequence[int]) -> QuantizedMatrix:
     """Decode the bytes of a quantised tensor.
 
-    content: all blocks, uint8. shape: of the weights. Further dimensions before the inputs, such as experts, stay.
+    content: all blocks, uint8. shape: of the weights. Further dimensions before the inputs, such as experts, are kept.
     """
     blocks = content.reshape(*shape[:-1], shape[-1] // block.weights, block.nbytes)
     return _DECODERS[block.name](blocks)

@@ -72,8 +72,8 @@ def combine(
     """Replace the tensors of each quantised matrix by the matrix, in the order of the file.
 
     role: returns the name of the matrix that a tensor belongs to, and the ending that names its part in the matrix;
-        None for a tensor of its own.
-    main: endings of which every matrix has one. Other parts without it stay tensors, which the model does not expect.
+        None for a tensor that is no part of a matrix.
+    main: endings of which every matrix has one. Parts without it remain tensors, which the model does not expect.
     describe: describes a matrix. Raises ValueError for parts that are no matrix.
     unused: endings of names of tensors that are left out.
     """
@@ -135,7 +135,7 @@ def unpack(words: Tensor, bits: int, count: int) -> Tensor:
 
 
 def signed(codes: Tensor, bits: int) -> Tensor:
-    """Subtract the middle of their range from codes. codes: uint8. Returns int8."""
+    """Subtract the middle of the range from codes. codes: uint8. Returns int8."""
     middle = 1 << (bits - 1)
     return (codes ^ middle).view(torch.int8) if bits == 8 else codes.view(torch.int8) - middle
 

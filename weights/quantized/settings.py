@@ -88,10 +88,6 @@ class Settings:
         """The value as the file has it; None if it is absent."""
         return self._values.get(name)
 
-    def overridden(self, values: Mapping[str, Any]) -> Settings:
-        """These settings with other values for some of them."""
-        return Settings({**self._values, **values}, self._where)
-
 
 def _short(value: Any) -> str:
     text = repr(value)

@@ -13,10 +13,10 @@ from models.attention_metadata import AttentionMetadata, KeyBias
 from models.backends.cpu.trace import ProgramInput, SymbolicMetadata
 
 TILE_QUERIES = 64
-"""Most queries of a causal tile: they share the loading of a key. More tiles keep more threads busy."""
+"""Maximum number of queries of a causal tile, which share each load of a key. Smaller tiles keep more threads busy."""
 
 TILE_TOKENS = 256
-"""Most queries of a tile that is not causal. A batch has many texts, and a tile loads the keys of its text once."""
+"""Maximum number of queries of another tile. A batch has many texts, and a tile loads the keys of its text once."""
 
 ENDLESS = 1 << 40
 """Block size of ragged keys, which the kernels read as a cache of one block."""
@@ -122,7 +122,7 @@ def _decode_columns(metadata: AttentionMetadata) -> NDArray[np.int32]:
 
 
 def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0, 1, 2... up to each count, one after the other."""
+    """For each count n, the numbers 0 to n - 1, concatenated."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 

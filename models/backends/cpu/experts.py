@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 class ExpertGroups(NamedTuple):
     """The (token, expert) pairs of a step, sorted by expert. Pair `token * choices + choice` has choice `choice`.
 
-    order: [tokens, choices], pair at each place.
-    places: [tokens, choices], place of each pair.
+    order: [tokens, choices], pair at each place of the sorted order.
+    places: [tokens, choices], place of each pair in the sorted order.
     tasks: [tokens, choices, 3], of which `num_tasks` are used: expert, first place and end.
     num_tasks: [tokens, 1], of which the first is used.
-    All int64. In a program, memory is a multiple of the number of tokens.
+    All int64. Sizes are multiples of the number of tokens, because programs allocate their memory by it.
     """
 
     order: Tensor
@@ -63,7 +63,7 @@ def sum_of_experts(
 ) -> Tensor:
     """Sum of the results of each token's experts, each times its share, in float32.
 
-    x: [tokens, choices, width], by place, contiguous.
+    x: [tokens, choices, width], in the sorted order of `groups`, contiguous.
     shares: [tokens, choices], float32.
     shared: [tokens, width], contiguous, added to the sum, or None.
     shared_gate: [tokens, 1]; `shared` is first multiplied by its sigmoid. None for a factor of one.

@@ -87,7 +87,7 @@ class _Layout:
 
 
 class GroupWeight(CpuWeight):
-    """A quantised matrix, kept in its bits. Activations are rounded to int8 in blocks of 32, 64 or 128.
+    """A quantised matrix that keeps its number of bits. Activations are rounded to int8 in blocks of 32, 64 or 128.
 
     matrix: a matrix that `fits`. bias: [out] or None.
     dtype: dtype of the embeddings that `rows` gives. out_dtype: float32 or bfloat16; None for `dtype`.
@@ -205,7 +205,7 @@ def _stored_bits(matrix: QuantizedMatrix) -> int:
 
 
 def _units(matrix: QuantizedMatrix) -> Tensor | None:
-    """Units of the scales, and of the minimums, where a header can have them: [out, blocks, 1 or 2]."""
+    """Units of the scales and of the minimums, [out, blocks, 1 or 2]; None if a header cannot store them."""
     units, signed = matrix.units, matrix.codes.dtype == torch.int8 or matrix.table is not None
     if units is None or units.shape[2] != (1 if signed else 2) or signed is not (matrix.minimums is None):
         return None
@@ -245,13 +245,13 @@ def _is_int8(numbers: Tensor) -> bool:
 
 
 def _is_half(numbers: Tensor) -> bool:
-    """Whether float16 has the same numbers; NaN counts as any number."""
+    """Whether float16 represents all numbers exactly; NaN counts as exact."""
     return torch.equal(numbers.half().float().nan_to_num(), numbers.nan_to_num())
 
 
 def _pack(matrix: QuantizedMatrix, layout: _Layout, out: Tensor) -> None:
     """Write a matrix in its layout. out: [panels, blocks, bytes of a block], uint8."""
-    # As many panels at a time as stay in the processor's cache.
+    # Pack as many panels at a time as fit in the processor's cache.
     panels = max(1, _PACKED_TOGETHER // (PANEL * layout.padded))
     for first in range(0, len(out), panels):
         part = out[first : first + panels]

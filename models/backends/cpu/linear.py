@@ -119,14 +119,14 @@ class CpuWeight(ABC):
     ) -> Tensor:
         """Products of rows with the weights of their experts, which this weight has one after another.
 
-        x: [tokens, in], or [tokens, choices, in] by place, contiguous.
+        x: [tokens, in], or [tokens, choices, in] in the sorted order of `groups`, contiguous.
         groups: the rows of each expert.
         columns: output channels of one expert. In this weight they are padded to whole panels.
         activation: activation of the result, or of the gate.
         is_gated: each panel of a gate is followed by the panel of the values that it multiplies.
         limit: the gate is clipped to at most `limit`, and the values to [-limit, limit]. None for no clipping.
         offset: added to the values after clipping.
-        Returns [tokens, choices, columns], by place.
+        Returns [tokens, choices, columns], in the sorted order of `groups`.
         """
         tokens, choices = groups.order.shape
         out = x.new_empty((tokens, choices, columns), dtype=self._out_dtype)
@@ -185,11 +185,11 @@ class CpuWeight(ABC):
 
     @abstractmethod
     def _multiply(self, x: Tensor, fields: dict[str, Any]) -> None:
-        """Run the product. x: [rows, in], numbers of a row contiguous. fields: all but those of x."""
+        """Run the product. x: [rows, in], numbers of a row contiguous. fields: all fields except those of x."""
 
     @abstractmethod
     def _multiply_experts(self, x: Tensor, fields: dict[str, Any]) -> None:
-        """Run the products of experts. fields: all but those that only this layout has."""
+        """Run the products of experts. fields: all fields except those that only this layout has."""
 
     @abstractmethod
     def rows(self, index: Tensor) -> Tensor:

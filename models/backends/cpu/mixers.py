@@ -12,7 +12,7 @@ from models.backends.cpu.operations import has_dense_rows, run
 from models.backends.torch import mixers as torch_mixers
 
 if TYPE_CHECKING:
-    from models.backends.interface import Convolution, DeltaNumbers, GatedNormShape, SpaceNumbers
+    from models.backends.mixer_interface import Convolution, DeltaNumbers, GatedNormShape, SpaceNumbers
 
 MAX_HEAD_DIM = 512
 """Largest dimension of a head of the gated delta rule that the kernels take (`MAX_MIXER_DIM` in kernels.h)."""

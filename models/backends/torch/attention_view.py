@@ -22,7 +22,7 @@ class Group:
     """Rows of one shape, for one call of scaled dot-product attention.
 
     queries: indices of the `rows * query_len` query tokens, row by row.
-    keys: indices of ragged keys; or blocks of a paged cache, [rows, blocks], int64, whose first `key_len` keys count.
+    keys: indices of ragged keys; or blocks of a paged cache, [rows, blocks], int64, of which `key_len` keys are used.
     mask: added to the scores, broadcastable to [rows, heads, query_len, key_len]; or None.
     is_causal: query i sees keys 0..i, and nothing else hides keys.
     """

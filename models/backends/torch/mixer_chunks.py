@@ -17,7 +17,7 @@ from models.config import CHUNK_TOKENS
 from models.layers.activations import activate
 
 if TYPE_CHECKING:
-    from models.backends.interface import Convolution, DeltaNumbers, SpaceNumbers
+    from models.backends.mixer_interface import Convolution, DeltaNumbers, SpaceNumbers
 
 
 def convolution_chunk(

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from models.layers.activations import activate, by_rows
 
 if TYPE_CHECKING:
-    from models.backends.interface import Convolution, DeltaNumbers, GatedNormShape, SpaceNumbers
+    from models.backends.mixer_interface import Convolution, DeltaNumbers, GatedNormShape, SpaceNumbers
 
 _NORM_EPS = 1e-6
 """Epsilon of the length of a query or key of the gated delta rule."""

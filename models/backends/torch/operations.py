@@ -98,12 +98,12 @@ def route(logits: Tensor, choices: int, config: RouterConfig, correction: Tensor
 
 
 def _best(keys: Tensor, count: int) -> Tensor:
-    """Indices of the largest keys of each row, of equal ones the first: [rows, n] -> [rows, count]."""
+    """Indices of the largest keys of each row, the first ones among equal keys: [rows, n] -> [rows, count]."""
     return keys.sort(dim=-1, descending=True, stable=True).indices[:, :count].contiguous()
 
 
 def _in_best_groups(keys: Tensor, config: RouterConfig) -> Tensor:
-    """The keys, -inf for experts of groups that the token cannot use. keys: [tokens, experts], returns the same."""
+    """Set the selection scores of experts outside the best groups to -inf. keys: [tokens, experts], like the result."""
     by_group = keys.view(len(keys), config.groups, -1)
     group_keys = by_group.sort(dim=-1, descending=True).values[..., : config.group_members].sum(-1)
     hidden = torch.ones_like(group_keys, dtype=torch.bool)

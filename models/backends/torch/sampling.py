@@ -2,8 +2,8 @@
 
 All filters are thresholds on a row's logits divided by its temperature. Equal logits are kept or dropped together:
 - top_k keeps logits from the k-th largest up (Fan et al. 2018, arXiv:1805.04833);
-- top_p keeps the smallest set of largest logits with probability top_p in what top_k keeps (Holtzman et al. 2020,
-  arXiv:1904.09751);
+- top_p keeps the smallest set of largest logits with probability top_p among those that top_k keeps (Holtzman et al.
+  2020, arXiv:1904.09751);
 - min_p keeps logits from the largest plus log(min_p) up (Nguyen et al. 2024, arXiv:2407.01082);
 - typical_p keeps, of the remaining tokens, those with information content nearest to the entropy, up to probability
   typical_p: an interval of logits (Meister et al. 2023, arXiv:2202.00666).
@@ -165,7 +165,7 @@ def _typical_few(distances: Tensor, probabilities: Tensor, typical_p: Tensor) ->
 
 
 def _typical_many(distances: Tensor, probabilities: Tensor, typical_p: Tensor) -> Tensor:
-    """As `_typical_few`, for flat distributions. Sums over bins of distance select the one bin to sort."""
+    """Like `_typical_few`, for flat distributions. Sums over bins of distance select the one bin to sort."""
     alive = probabilities > 0
     near = distances.amin(dim=-1, keepdim=True)
     span = distances.masked_fill(~alive, 0.0).amax(dim=-1, keepdim=True) - near

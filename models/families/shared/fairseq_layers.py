@@ -1,11 +1,46 @@
-"""Tensor names of the layers of decoders that were trained with fairseq: OPT, XGLM, BioGPT."""
+"""Layers of decoders that were trained with fairseq: OPT, XGLM, BioGPT."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal
 
+from models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FairseqSinusoidalPositions,
+    FeedForwardConfig,
+    LayerConfig,
+    LearnedPositions,
+    NormConfig,
+    NormSlots,
+    StackConfig,
+)
+from models.families.shared.fields import Fields, head_width
 from weights.rules import Rename, Rule
+
+_NORM = NormConfig("layer", 1e-5)
+"""The published code ignores `layer_norm_eps`."""
+
+
+def fairseq_decoder(
+    fields: Fields,
+    hidden_size: int,
+    num_heads: int,
+    feed_forward: FeedForwardConfig,
+    num_layers: int,
+    vocab_size: int,
+    positions: LearnedPositions | FairseqSinusoidalPositions,
+) -> StackConfig:
+    """A pre-norm decoder, whose token embeddings are scaled unless `scale_embedding` is false."""
+    head_dim, norms = head_width(hidden_size, num_heads), NormSlots(input=_NORM)
+    attention = AttentionConfig(num_heads, num_heads, head_dim, head_dim**-0.5, causal=True)
+    scale = hidden_size**0.5 if fields.flag("scale_embedding", True) else 1.0
+    return StackConfig(
+        EmbeddingConfig(vocab_size, scale, positions),
+        (LayerConfig(attention, norms, feed_forward, norms),) * num_layers,
+        final_norm=_NORM,
+    )
 
 
 def fairseq_layer_rules(decoder: str, norms: Literal["input", "residual"] = "input") -> Sequence[Rule]:

@@ -65,6 +65,14 @@ class Fields:
         value = self._hf.get(name, absent)
         return None if value is None else self.integer(name, value)
 
+    def integers(self, name: str) -> list[int] | None:
+        """The setting as a list of integers of at least 0; None if it is null or absent."""
+        value = self._hf.get(name)
+        is_list = value is None or isinstance(value, list)
+        if not is_list or any(not isinstance(one, int) or isinstance(one, bool) or one < 0 for one in value or ()):
+            raise ConfigError(f"{name!r} must be a list of integers of at least 0, not {short(value)}")
+        return value
+
     def number(self, name: str, default: float | None = None) -> float:
         value = self._present(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):

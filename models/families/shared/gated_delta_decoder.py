@@ -21,7 +21,7 @@ def gated_delta_decoder(
     fields: Fields, feed_forwards: Sequence[FeedForwardConfig | MixtureOfExpertsConfig]
 ) -> ModelConfig:
     """A decoder with these feed-forwards, one per layer."""
-    # The convolution has the activation of the feed-forwards; its kernels know this one only.
+    # The convolution has the activation of the feed-forwards; its kernels support SiLU only.
     fields.refuse_unless("hidden_act", "silu", "swish")
     head_dim, norm = head_dim_of(fields, 256), rms_norm(fields, kind="rms_from_one")
     bias = fields.flag("attention_bias", False)
@@ -56,8 +56,8 @@ def gated_delta_decoder(
 
 
 def _kinds(fields: Fields, layers: int) -> list[str]:
-    every = fields.integer("full_attention_interval", 4)
-    default = ["linear_attention" if (index + 1) % every else "full_attention" for index in range(layers)]
+    interval = fields.integer("full_attention_interval", 4)
+    default = ["linear_attention" if (index + 1) % interval else "full_attention" for index in range(layers)]
     return layer_types(fields, ("linear_attention", "full_attention"), default, layers)
 
 

@@ -50,7 +50,7 @@ def gemma4_config(
 ) -> ModelConfig:
     """The text part of a checkpoint.
 
-    multimodal: whether `hf` describes a checkpoint with other parts beside the text part.
+    multimodal: whether `hf` describes a checkpoint with other parts besides the text part.
     default_max_positions, window, default_input_width: defaults of `max_position_embeddings`, `sliding_window` and
         `hidden_size_per_layer_input`; 0 for no vectors per layer.
     """
@@ -110,7 +110,7 @@ def gemma4_config(
 
 
 def _mixture(fields: Fields, norm: NormConfig) -> MixtureOfExpertsConfig:
-    """The experts beside the dense feed-forward of a layer."""
+    """The experts that run in parallel to the dense feed-forward of a layer."""
     return MixtureOfExpertsConfig(
         gated_feed_forward(fields, fields.integer("moe_intermediate_size")),
         num_experts=fields.integer("num_experts"),
@@ -163,11 +163,11 @@ def _attentions(
 def _rope(text: Mapping[str, Any], head_dim: int, is_full: bool) -> RopeConfig:
     """Rotary positions of one layer type."""
     kind, theta = ("full_attention", 1000000.0) if is_full else ("sliding_attention", 10000.0)
-    given = text.get("rope_parameters")
+    stated = text.get("rope_parameters")
     settings = {
         **text,
         "rope_scaling": None,
-        "rope_parameters": {"full_attention": _FULL_ROPE} if given is None else given,
+        "rope_parameters": {"full_attention": _FULL_ROPE} if stated is None else stated,
     }
     return rope_config(Fields(with_rope_of(settings, kind, theta)), head_dim)
 
@@ -268,7 +268,7 @@ def layer_input_rules(model: ModelConfig) -> Sequence[Rule]:
 
 
 def text_part_rules(text: Sequence[Rule], other_parts: str) -> Sequence[Rule]:
-    """Rules for a checkpoint with other parts beside the text part.
+    """Rules for a checkpoint with other parts besides the text part.
 
     other_parts: regular expression, names of the parts that are not served.
     """

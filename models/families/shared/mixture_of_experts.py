@@ -5,33 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from models.config import ConfigError, MixtureOfExpertsConfig, ModelConfig, RouterConfig
+from models.config import MixtureOfExpertsConfig, ModelConfig, RouterConfig
 from models.families.shared.fields import Fields
 from weights.rules import LayoutChange, Rename, Rule
 
 
 def sparse_layers(fields: Fields) -> list[bool]:
     """Qwen: whether each layer has experts, every `decoder_sparse_step`-th one unless `mlp_only_layers` names it."""
-    step, dense = fields.integer("decoder_sparse_step", 1), fields.raw("mlp_only_layers")
-    dense = [] if dense is None else dense
-    if not isinstance(dense, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in dense):
-        raise ConfigError("'mlp_only_layers' must be a list of layer numbers")
+    step, dense = fields.integer("decoder_sparse_step", 1), fields.integers("mlp_only_layers") or []
     layers = range(fields.integer("num_hidden_layers", 24))
     return [(index + 1) % step == 0 and index not in dense for index in layers]
 
 
-def corrected_router(fields: Fields) -> RouterConfig:
-    """The router of DeepSeek-V3 (DeepSeek-AI 2024, arXiv:2412.19437): sigmoid scores, a correction, and groups."""
-    groups = fields.integer("n_group", 1)
+def corrected_router(
+    fields: Fields, *, default_groups: int = 1, default_groups_per_token: int = 1, default_scale: float = 1.0
+) -> RouterConfig:
+    """The router of DeepSeek-V3 (DeepSeek-AI 2024, arXiv:2412.19437): sigmoid scores, a correction, and groups.
+
+    default_groups, default_groups_per_token, default_scale: defaults of `n_group`, `topk_group` and
+        `routed_scaling_factor`.
+    """
+    groups = fields.integer("n_group", default_groups)
     return RouterConfig(
         normalized=fields.flag("norm_topk_prob", True),
         score="sigmoid",
         correction=True,
         groups=groups,
-        groups_per_token=fields.integer("topk_group", 1),
+        groups_per_token=fields.integer("topk_group", default_groups_per_token),
         group_members=1 if groups == 1 else 2,
         epsilon=1e-20,
-        scale=fields.number("routed_scaling_factor", 1.0),
+        scale=fields.positive("routed_scaling_factor", default_scale),
     )
 
 

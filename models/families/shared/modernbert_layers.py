@@ -19,8 +19,8 @@ def layer_windows(fields: Fields, num_layers: int, *, causal: bool = False) -> l
     """
     kinds = fields.raw("layer_types")
     if kinds is None:
-        every = fields.integer("global_attn_every_n_layers", 3)
-        kinds = ["sliding_attention" if index % every else "full_attention" for index in range(num_layers)]
+        interval = fields.integer("global_attn_every_n_layers", 3)
+        kinds = ["sliding_attention" if index % interval else "full_attention" for index in range(num_layers)]
     one_side = fields.integer("local_attention", 128) // 2
     # transformers writes half of `local_attention` to `sliding_window`. If the two settings disagree, it uses
     # `sliding_window`; such files are refused here.

@@ -8,7 +8,7 @@ from typing import Any
 from models.config import ConfigError
 
 _OUTSIDE = ("auto_map", "tie_word_embeddings")
-"""Settings beside `text_config` that apply to the text part."""
+"""Settings outside of `text_config` that apply to the text part."""
 
 
 def text_settings(hf: Mapping[str, Any], outside: Sequence[str] = _OUTSIDE) -> dict[str, Any]:

@@ -50,8 +50,8 @@ def patterned_windows(fields: Fields, default_layers: int, absent: int | None = 
     )
     layer_types = fields.raw("layer_types")
     if layer_types is None:
-        every = fields.integer("sliding_window_pattern", 4)
-        layer_types = ["sliding_attention" if (index + 1) % every else "full_attention" for index in range(layers)]
+        interval = fields.integer("sliding_window_pattern", 4)
+        layer_types = ["sliding_attention" if (index + 1) % interval else "full_attention" for index in range(layers)]
     return typed_windows(layer_types, layers, window)
 
 

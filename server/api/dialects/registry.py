@@ -38,7 +38,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     *libretranslate.ROUTES,
     *deepl.ROUTES,
 )
-"""Routes that run an operation. Where dialects share a path, the first answers bodies that fit none."""
+"""Routes that run an operation. Where dialects share a path, the first one also answers bodies that fit no dialect."""
 GET_ROUTES: tuple[GetRoute, ...] = (
     *info.GET_ROUTES,
     *lm_eval.GET_ROUTES,
@@ -95,10 +95,10 @@ def add_routes(app: FastAPI) -> None:
 
 
 def error_shape(request: Request, dialect: ErrorDialect) -> ErrorShape:
-    """How errors of a request are reported: as the dialect of its body does if it is known, else as its path's does.
+    """How errors of a request are reported: in the shape of its body's dialect if that is known, else of its path's.
 
-    dialect: whose errors the routes shared by the native dialect and text-embeddings-inference report. A header of the
-        request overrides it.
+    dialect: dialect of the errors on routes that the native dialect and text-embeddings-inference share. A header of
+        the request overrides it.
     """
     path = request.scope["path"]
     found = [request.scope[ERROR_SHAPE]] if ERROR_SHAPE in request.scope else []

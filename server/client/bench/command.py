@@ -55,18 +55,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="time limit of a request (default: 60)")
     what = parser.add_argument_group("requests")
-    what.add_argument("--dialect", choices=("openai", "native"), default="openai", help="(default: openai)")
+    what.add_argument(
+        "--dialect", choices=("openai", "native"), default="openai", help="API of the requests (default: openai)"
+    )
     tasks = tuple(dict.fromkeys(task for _, task in ROUTES))
     what.add_argument("--task", choices=tasks, default="generate", help="what the requests ask for (default: generate)")
     what.add_argument(
-        "--prompt-words", type=parse_lengths, default="64", metavar="LENGTHS", help=f"{FORMS} (default: 64)"
+        "--prompt-words",
+        type=parse_lengths,
+        default="64",
+        metavar="LENGTHS",
+        help=f"words per prompt: {FORMS} (default: 64)",
     )
     what.add_argument(
         "--shared-words", type=_count, metavar="N", help="begin all prompts with the same N words, like a system prompt"
     )
     what.add_argument("--prompts", type=Path, metavar="FILE", help="prompts from a file instead, one per line")
     what.add_argument(
-        "--output-tokens", type=parse_lengths, default="64", metavar="LENGTHS", help="the same (default: 64)"
+        "--output-tokens",
+        type=parse_lengths,
+        default="64",
+        metavar="LENGTHS",
+        help="tokens per answer, as for --prompt-words (default: 64)",
     )
     what.add_argument("--ignore-eos", action="store_true", help="send ignore_eos, so that answers have full length")
     what.add_argument("--extra", type=json_object, default={}, metavar="JSON", help="fields to add to each request")
@@ -81,7 +91,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--warmup", type=int, default=4, metavar="N", help="requests before each level, not measured (default: 4)"
     )
-    load.add_argument("--seed", type=int, default=0, metavar="N", help="of prompts, lengths and arrivals (default: 0)")
+    load.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the random prompts and times (default: 0)"
+    )
     output = parser.add_argument_group("output")
     output.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON; - is standard output")
     output.add_argument("--plot", type=Path, metavar="FILE", help="write a chart as SVG")
@@ -223,7 +235,7 @@ async def _measure_levels(
             warm = await closed_loop(warmup, max(1, min(width, arguments.warmup)), send, clock)
             bar.reset()
             if warm and not levels and all(sample.error == "connection" for sample in warm):
-                await connection.get("/v1/models")  # raises what is wrong with the connection
+                await connection.get("/v1/models")  # raises the errors of the connection
             levels.append(Level(load.name, await _offer(arguments, load, jobs, send, clock, random_numbers)))
             bar.close()
         return levels, await _snapshot_bytes(connection) if arguments.shared_words else None
@@ -259,7 +271,7 @@ async def _offer(
     if load.rate is None:
         samples = await closed_loop(some, load.concurrency or 1, send, clock, arguments.duration)
     else:
-        # Drawn from a generator of their own: prompts are made while requests arrive.
+        # Arrival times come from a separate generator, because prompts are made while requests arrive.
         arrivals = poisson_arrivals(load.rate, random.Random(numbers.random()))
         samples = await open_loop(some, arrivals, send, clock, arguments.duration)
     if not samples:

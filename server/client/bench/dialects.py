@@ -67,7 +67,7 @@ async def measure(
     except Unreachable as error:
         sample.error = "timeout" if error.timed_out else "connection"
     sample.ended = clock.now()
-    # Parsing after the last event keeps the client out of the times it measures.
+    # Events are parsed after the last one, so that the measured times contain no parsing.
     if sample.error is None:
         if route.streams:
             _read_events(sample, received)

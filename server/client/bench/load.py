@@ -16,7 +16,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Job:
-    """One request to send: its prompt, and the most tokens that the answer may have."""
+    """One request to send: its prompt, and the maximum number of tokens of the answer."""
 
     prompt: str
     max_tokens: int
@@ -24,7 +24,7 @@ class Job:
 
 @dataclass
 class Sample:
-    """What happened to one request. All times are of the clock.
+    """Times and result of one request. All times are of the clock.
 
     due: time at which the request should be sent; latencies count from here.
     sent: time at which it was sent.

@@ -78,7 +78,7 @@ def pauses_do_not_grow() -> None:
 
 @bug("http")
 def lost_requests_are_repeated_without_end() -> None:
-    """A request moves to another worker each time its worker dies, also after its first events."""
+    """A request moves to another worker each time its worker dies, even after its first events."""
     from server.ipc.client import EngineClient
 
     def leave(self: Any, epoch: int, message: str) -> None:
@@ -100,13 +100,13 @@ def lost_requests_are_repeated_without_end() -> None:
 
 @bug("http")
 def hang_is_never_seen() -> None:
-    """The time since the last message of a worker counts for nothing."""
+    """The time since the last message of a worker is ignored."""
     _without_limits("hang_seconds")
 
 
 @bug("http")
 def clients_that_leave_are_not_seen() -> None:
-    """Nobody watches the connection, so the work of a client that has left goes on to its end."""
+    """Nothing watches the connection, so the work of a client that has left continues to its end."""
     from server.api import route, sse
 
     async def watch_nothing(receive: Any, leave: Any) -> None:
@@ -228,7 +228,7 @@ def incomplete_characters_are_sent() -> None:
 
 @bug("http")
 def frames_are_not_escaped() -> None:
-    """Characters beyond ASCII are sent as they are, also those that some clients take for the end of a line."""
+    """Characters beyond ASCII are sent as they are, including those that some clients take for the end of a line."""
     import orjson
 
     from server.api import sse

@@ -12,7 +12,7 @@ Process = Literal["http", "worker"]
 
 @dataclass(frozen=True)
 class Bug:
-    """processes: those in which `plant` replaces functions."""
+    """A planted bug. processes: those in which `plant` replaces functions."""
 
     processes: tuple[Process, ...]
     plant: Callable[[], None]
@@ -35,7 +35,7 @@ def bug(*processes: Process) -> Callable[[Callable[[], None]], Callable[[], None
 def replace(owner: Any, name: str, new: Any) -> Any:
     """Replace an attribute of a class or module, and return the old one. Raises AttributeError if there is none.
 
-    A bug that changes nothing would let its check look blind.
+    If a planted bug had no effect, its check would seem to miss it.
     """
     old = getattr(owner, name)
     _replaced.append((owner, name, old))

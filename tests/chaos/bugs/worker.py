@@ -72,7 +72,7 @@ def values_that_are_not_finite_pass() -> None:
 
 @bug("worker")
 def streams_wait_for_large_work() -> None:
-    """A step computes as many tokens of prompts and texts as fit, also beside running streams."""
+    """A step computes as many tokens of prompts and texts as fit, even while streams run."""
     from server.engine.encoder_engine import EncoderEngine
     from server.engine.scheduler import Scheduler
 

@@ -162,13 +162,13 @@ def _fields(lines: list[str]) -> tuple[str, object]:
 
 
 def _by_bytes(sent: bytes) -> list[tuple[str, object]]:
-    """As the standard says: lines end at CR, LF or both."""
+    """Parse events as the standard defines them: lines end at CR, LF or both."""
     text = sent.decode().replace("\r\n", "\n").replace("\r", "\n")
     return [_fields(block.split("\n")) for block in text.split("\n\n") if block]
 
 
 def _by_any_line(sent: bytes) -> list[tuple[str, object]]:
-    """As clients do that split lines with `str.splitlines`, which knows eleven ends of a line (httpx)."""
+    """Parse events like clients that split lines with `str.splitlines`, which accepts eleven line ends (httpx)."""
     blocks: list[list[str]] = [[]]
     for line in sent.decode().splitlines():
         if line:
@@ -179,6 +179,6 @@ def _by_any_line(sent: bytes) -> list[tuple[str, object]]:
 
 
 def _by_chunks(sent: bytes) -> list[tuple[str, object]]:
-    """As clients do that decode each chunk of the network by itself: here, chunks of seven bytes, in Latin-1."""
+    """Parse events like clients that decode each network chunk separately: here, chunks of seven bytes, in Latin-1."""
     text = "".join(sent[start : start + 7].decode("latin-1") for start in range(0, len(sent), 7))
     return [_fields(block.split("\n")) for block in text.split("\n\n") if block]

@@ -60,8 +60,12 @@ def _check(directory: Path) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def damaged(flips: int, damages: int = len(DAMAGES)) -> Record:
-    """Promise 20: each damage of a tensor, a truncated file, and bits flipped below a manifest."""
+def damaged(flips: int, damages: int = len(DAMAGES), models: int = len(MODELS)) -> Record:
+    """Promise 20: each damage of a tensor, a truncated file, and bits flipped below a manifest.
+
+    flips: bits to flip in each model, one after the other.
+    damages, models: how many of each to check.
+    """
     record = Record("damaged checkpoint")
     rng = random.Random(20)
 
@@ -73,14 +77,14 @@ def damaged(flips: int, damages: int = len(DAMAGES)) -> Record:
         record.must("Traceback" not in text, f"{directory.name}, {damage}: a stack trace")
 
     with tempfile.TemporaryDirectory() as root:
-        for number, model in enumerate(MODELS):
+        for number, model in enumerate(MODELS[:models]):
             whole = Path(root) / model
             shutil.copytree(DEMO / model, whole)
             file = whole / "model.safetensors"
             content, tensors = file.read_bytes(), load_file(file)
             for damage in DAMAGES[:damages]:
                 changed = dict(tensors)
-                # Used by every family: the name is in the error, the tensor is not optional.
+                # A tensor that the model needs and that is not optional, so that the error must name it.
                 name = rng.choice([one for one in tensors if "weight" in one and "pooler" not in one])
                 damage(changed, name)
                 save_file(changed, file, {"format": "pt"})

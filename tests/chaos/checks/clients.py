@@ -33,7 +33,7 @@ def p99(values: list[float]) -> float:
 
 
 async def _gaps(url: str, streams: int, times: int) -> list[float]:
-    """Times between the events of streams that run together, of several runs."""
+    """Times between the events of concurrent streams, over several runs."""
     return [gap for _ in range(times) for gap in await _gaps_once(url, streams)]
 
 
@@ -64,7 +64,7 @@ def _stalled(url: str, i: int) -> socket.socket:
 
 
 def _rest(one: socket.socket) -> bytes:
-    """What a stalled connection still holds."""
+    """The bytes that a stalled connection still holds."""
     received = b""
     one.settimeout(2)
     with contextlib.suppress(OSError):
@@ -74,7 +74,7 @@ def _rest(one: socket.socket) -> bytes:
 
 
 def slow_readers(readers: int = 32, streams: int = 16, memory_bytes: int = 64 << 20) -> Record:
-    """Promise 6: stalled readers beside normal ones. Afterwards they are cut, and what was kept for them is freed."""
+    """Promise 6: stalled readers together with normal ones. Afterwards they are cut, and their memory is freed."""
     record = Record("stalled reader")
     with server() as running, contextlib.ExitStack() as stack:
         process = psutil.Process(running.process.pid)
@@ -171,7 +171,7 @@ def slow_senders(senders: int, idle: int = 500, requests: int = 600) -> Record:
         return [seconds for one in found for seconds in one]
 
     async def beside_idle(url: str) -> tuple[float, float]:
-        """p99 without and with idle connections, in turns, so that both meet the same machine."""
+        """p99 without and with idle connections, in turns, so that both run under the same conditions."""
         alone, beside = [], []
         await good(url)
         for _ in range(3):

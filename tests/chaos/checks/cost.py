@@ -1,4 +1,4 @@
-"""Promises 16 and 25: large texts and the dearest bodies, against the event loop and the memory of the HTTP process."""
+"""Promises 16 and 25: event loop and memory of the HTTP process for large texts and the most expensive bodies."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MEMORY_MB = 1000
 ANSWERED = (200, 404, 413, 422, 429)
 TIMEOUT_SECONDS = 60.0
 SEARCH_SECONDS = 20.0
-"""After this time a client of the search leaves. The work that an event loop does for a request comes before."""
+"""A client of the search disconnects after this time. The event loop has done its work for the request by then."""
 _TEXT_CHARACTERS = 390_000
-"""Just below the limit of a text; a body has room for 16 of them in none of the encodings below."""
+"""Just below the limit of a text. In none of the encodings below do 16 such texts fit into one body."""
 
 
 def _measure(record: Record, server: MeasuredServer, path: str, bodies: Sequence[bytes], name: str) -> None:
@@ -63,7 +63,7 @@ def large_texts(rounds: int, together: int = 16) -> Record:
 
 
 def known_bodies() -> list[tuple[str, str, dict[str, object]]]:
-    """The dearest bodies known by name: (name, path, body)."""
+    """Expensive bodies that are known by name: (name, path, body)."""
     words = " ".join(["fox"] * 60_000)
     long_text = "The old fox saw a boat. " * 8000
     prompts = ["a " * 200] * 64

@@ -25,7 +25,7 @@ def boundaries(per_route: int) -> Record:
                 values = [
                     (name, value) for name, schema in route.fields.items() for value in (*BOUNDARIES, *edges(schema))
                 ]
-                # What the schema states first; then a sample of everything.
+                # First the edges that the schema states, then a sample of all other values.
                 stated = [(name, value) for name, schema in route.fields.items() for value in edges(schema)]
                 chosen = rng.sample(stated, min(len(stated), per_route // 2))
                 chosen += rng.sample(values, min(len(values), per_route - len(chosen)))
@@ -63,7 +63,7 @@ def _count(url: str, status: str) -> float:
 def hostile_json(every: int = 1) -> Record:
     """Promise 14: every hostile body on every route; the answer is valid JSON that repeats nothing.
 
-    every: one of so many routes is tried.
+    every: one in this many routes is tried.
     """
     record = Record("request")
 

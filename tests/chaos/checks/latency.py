@@ -1,4 +1,4 @@
-"""Promises 8 and 27: long prompts, embeddings and grammars beside streams.
+"""Promises 8 and 27: long prompts, embeddings and grammars while streams run.
 
 The gaps of all runs are compared together: the p99 gap of one run is its second longest step, which anything else on
 the machine can stretch.
@@ -26,7 +26,7 @@ Body = dict[str, object]
 
 
 async def _gaps_beside(url: str, work: Work, streams: int, tokens: int) -> list[float]:
-    """Run streams, and other work from the half of their tokens on. Returns the gaps between tokens after the half."""
+    """Run streams, and start other work when half of their tokens have arrived. Returns the later gaps."""
     gaps: list[float] = []
     is_half = asyncio.Event()
 
@@ -55,7 +55,7 @@ async def _nothing() -> None:
 
 
 def _requests(url: str, *requests: tuple[str, Body]) -> Work:
-    """Requests, one after the other."""
+    """Work that sends requests one after the other."""
 
     async def send() -> None:
         for path, body in requests:
@@ -80,7 +80,7 @@ def _schema(run: int, fields: int) -> Body:
 
 
 def long_prompts(runs: int, streams: int = 16) -> Record:
-    """Promise 8: a maximal prompt, then a 512-text embedding, beside streams; then both with a new schema."""
+    """Promise 8: a maximal prompt, then a 512-text embedding, while streams run; then both with a new schema."""
     record = Record("burst")
     gaps: dict[str, list[float]] = defaultdict(list)
     prompt = "The old fox went to the river and saw a boat. " * 40
@@ -107,9 +107,10 @@ def long_prompts(runs: int, streams: int = 16) -> Record:
 
 
 def grammars(runs: int, streams: int = 16, fields: int = 60) -> Record:
-    """Promise 27: the first schema of a server, of many fields, beside streams.
+    """Promise 27: the first schema of a server, of many fields, while streams run.
 
-    The details tell what other work in its place does: the same request without a schema, and a busy process.
+    The details of the record have the effect of other work in its place: the same request without a schema, and a busy
+    process.
     """
     record = Record("grammar")
     gaps: dict[str, list[float]] = defaultdict(list)

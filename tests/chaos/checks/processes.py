@@ -25,7 +25,7 @@ LONG = {"prompt": "Once upon a time", "max_new_tokens": 480, "ignore_eos": True,
 
 
 async def _read(url: str, body: dict[str, object], started: asyncio.Event) -> list[Event]:
-    """All events of one stream, also of a cut one. started: set at the first event."""
+    """All events of one stream, even if it is cut. started: set at the first event."""
     found = []
     async with Connection(url) as connection:
         await connection.send("POST", "/generate", body)
@@ -188,7 +188,7 @@ def drains(count: int, streams: int = 32, grace: float = 1.5, restarts: int = 0)
 
 
 def _new_worker(server_process: psutil.Process, old: psutil.Process | None, seconds: float) -> psutil.Process | None:
-    """The worker of a server that is another one than `old`, or None after some seconds."""
+    """The worker of a server, if it is not `old`; None if there is no such worker after some seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and server_process.is_running():
         for child in server_process.children():

@@ -14,10 +14,10 @@ from server.ipc.weight_memory import WeightMemory
 from tests.chaos.record import Record
 from tests.engine.worker_process import Worker
 from tests.ipc.one_row import one_row
-from tests.parity.checkpoints import save
+from tests.parity.checkpoints import write_model
 
 MOST_ADDED_BYTES = 350e6
-"""Memory that a second worker may add, beside its KV pool."""
+"""Memory that a second worker may add, besides its KV pool."""
 
 
 def memory_of_workers(layers: int, hidden_size: int, kv_cache_bytes: int, share: bool = True) -> Record:
@@ -38,7 +38,7 @@ def memory_of_workers(layers: int, hidden_size: int, kv_cache_bytes: int, share:
     )
     with tempfile.TemporaryDirectory() as directory:
         torch.manual_seed(0)
-        save(Path(directory), config, "LlamaForCausalLM")
+        write_model(Path(directory), config, "LlamaForCausalLM")
         spec = ModelSpec("m", directory, "float32")
         memory = WeightMemory([spec])
         workers: list[Worker] = []

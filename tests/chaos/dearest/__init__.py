@@ -1,4 +1,4 @@
-"""The dearest bodies: a search over the OpenAPI schema of every route, and what each body costs the HTTP process.
+"""Search over the OpenAPI schema of every route for the bodies that cost the HTTP process the most time and memory.
 
 Entry points:
 
@@ -9,6 +9,7 @@ Entry points:
     measure.measured_server(directory, *arguments)    a server process under the loop monitor
 
 A body is written as a recipe of a few bytes (`recipe`). The search starts from the example of a route and changes it as
-its schema allows (`schema`). It goes on from the dearest bodies so far. `monitor` runs inside of the server process; a
-launcher installs it, so that the product knows nothing of it. `corpus.json` holds the recipes that were dear.
+its schema allows (`schema`). It continues with the most expensive bodies so far. `monitor` runs inside of the server
+process; a launcher installs it, so that the product has no code for it. `corpus.json` holds the recipes that were
+expensive.
 """

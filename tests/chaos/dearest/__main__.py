@@ -1,4 +1,4 @@
-"""Search for the dearest bodies and print a table: `python -m tests.chaos.dearest --tries 60`."""
+"""Search for the most expensive bodies and print a table: `python -m tests.chaos.dearest --tries 60`."""
 
 from __future__ import annotations
 

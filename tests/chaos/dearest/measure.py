@@ -1,4 +1,4 @@
-"""What one body, or several at once, cost the HTTP process: longest stall of its event loop, and peak memory."""
+"""The cost of bodies for the HTTP process: longest stall of its event loop, and peak memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _QUIET_SECONDS = 0.03
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a request. status: 0 without one, because time was up or the connection ended. text: its begin."""
+    """The answer to a request. text: its beginning. status: 0 without an answer (timeout, or closed connection)."""
 
     status: int
     size: int
@@ -41,11 +41,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What requests cost.
+    """The cost of requests.
 
     stall_seconds: longest stall of the event loop, without time that the machine was busy with other processes.
     clock_stall_seconds: the same stall by the clock.
-    peak_bytes, grown_bytes: resident memory of the HTTP process at its peak, and what it grew.
+    peak_bytes, grown_bytes: peak resident memory of the HTTP process, and its growth.
     answers: one per request.
     """
 
@@ -83,7 +83,7 @@ class MeasuredServer:
     def request(
         self, path: str, body: bytes | None = None, timeout: float = HANG_SECONDS, content_type: str = JSON
     ) -> Answer:
-        """Send one request (`GET` without a body) and read the whole answer, of which only the begin is kept."""
+        """Send one request (`GET` without a body) and read the whole answer, of which only the beginning is kept."""
         parts = urlsplit(self.url)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
         started = time.monotonic()

@@ -23,9 +23,9 @@ from typing import Any
 
 PERIOD_SECONDS = 0.002
 SAMPLED_SECONDS = 0.02
-"""A stall of this length is worth a stack."""
+"""The stack is sampled in stalls of at least this length."""
 LAYOUT = struct.Struct("<ddd")
-"""The shared file: number of the measurement, longest `seconds` and longest `own_seconds` since its begin."""
+"""The shared file: number of the measurement, longest `seconds` and longest `own_seconds` since its start."""
 
 
 class LoopMonitor:

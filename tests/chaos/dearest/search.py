@@ -1,4 +1,4 @@
-"""Search for the dearest bodies of every `POST` route, by changes that its schema allows (hill climbing)."""
+"""Search for the most expensive bodies of every `POST` route, by changes that its schema allows (hill climbing)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KEPT = 3
 
 @dataclass(frozen=True)
 class Dear:
-    """A body with what it cost. grown_bytes, stall_seconds: as in `Measurement`."""
+    """A body and its cost. grown_bytes, stall_seconds: as in `Measurement`."""
 
     path: str
     recipe: Recipe
@@ -116,7 +116,7 @@ def search(
 
 
 def corpus() -> list[tuple[str, Recipe]]:
-    """Path and recipe of the dearest bodies that searches have found."""
+    """Path and recipe of the most expensive bodies that searches have found."""
     return [(one["path"], one["recipe"]) for one in json.loads(Path(__file__).with_name("corpus.json").read_bytes())]
 
 
@@ -153,14 +153,14 @@ def _climb(
     timeout: float,
     max_bytes: int,
 ) -> list[Dear]:
-    """The dearest bodies of one route, dearest first. Each try changes one of the best so far up to three times."""
+    """The most expensive bodies of one route, in descending order. Each try changes one of them up to three times."""
     kept = [_first(server, route, example, models, timeout) for example in route.examples]
     for _ in range(tries):
         _, recipe = body_parts(mutator.random.choice(kept).recipe)
         for _ in range(mutator.random.choice((1, 1, 2, 3))):
             recipe = mutator.mutate(route.schema, recipe)
         tried = _dear(server, route.path, shrink(route.body(recipe), max_bytes), 1, timeout, mutator)
-        # A refused body is a step towards others only if it was dear.
+        # A refused body is kept for further changes only if it was expensive.
         if tried.status < 400 or tried.score > kept[0].score:
             kept = sorted([*kept, tried], key=lambda dear: -dear.score)[: max(_KEPT, len(route.examples))]
     return sorted(kept, key=lambda dear: -dear.score)

@@ -30,7 +30,7 @@ struct Scratch {
 #include "attention_direct.h"
 #include "attention_tiled.h"
 
-// Smallest number of rows for which transposing the keys pays.
+// Smallest number of rows for which transposing the keys is faster.
 constexpr int64_t MIN_TILED_ROWS = REGISTERS < 32 ? 2 : 6;
 
 template <class T> KvView<T> kv_view(const Attention& p, const void* tokens, int64_t stride, int64_t query) {

@@ -1,9 +1,9 @@
 // Attention over keys and values that are stored in int8 (int8_slots.h), for decoding and for prompts alike.
 //
 // Products are sums of integers, which are exact in every order. A query is rounded to 15 bits; a score is an integer
-// times the scales of query and key. Values are processed in panels of 64, which begin at multiples of 64 in their batch
-// row. The softmax weights of a panel, times the scales of its values, are rounded to 16 bits with one scale per query.
-// A query therefore gives the same bits in every tile, alone or in a batch, and for every division of a prompt.
+// times the scales of query and key. Values are processed in panels of 64, which begin at multiples of 64 in their
+// batch row. The softmax weights of a panel, times the scales of its values, are rounded to 16 bits with one scale per
+// query. A query therefore gives the same bits in every tile, alone or in a batch, and for every division of a prompt.
 //
 // In a panel of keys a lane holds four dimensions of one key, in a panel of values one dimension of four keys. A row is
 // one query with one query head.
@@ -20,7 +20,7 @@ struct Int8Scratch {
     ScratchBuffer<float> scores, sums, scales;
 };
 
-// Memory of each key or value from..to-1 of a panel. The rest of the panel repeats the last one.
+// Addresses of keys or values from..to-1 of a panel. The rest of the panel repeats the last address.
 struct PanelLines {
     const int8_t* of[PANEL_KEYS];
 
@@ -247,8 +247,8 @@ template <class T> void attend_int8_items(const Int8Attention& call, int64_t beg
         const int64_t kv_head = item % p.kv_heads;
         const int32_t* tile = p.tiles + item / p.kv_heads * 3;
         const int64_t first = tile[0], count = tile[1];
-        // As many rows as their scores fit in half of a usual second-level cache. Heads are adjacent in memory, so that
-        // few queries process all heads of this range together.
+        // The number of rows whose scores fit in half of a usual second-level cache. Heads are adjacent in memory, so
+        // that few queries process all heads of this range together.
         const int64_t most = block_rows(p.ends[first + count - 1] - p.starts[first], false);
         const int64_t heads = std::min(p.kv_heads - kv_head, end - item);
         const int64_t width = std::max<int64_t>(1, std::min(heads, most / (count * group)));

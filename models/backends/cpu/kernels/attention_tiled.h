@@ -70,7 +70,7 @@ template <class T, int DIM> INLINE void fetch_next_head(const T* head) {
 }
 
 // Transposes keys first..last-1 in groups of sixteen, padded to whole multiples of SCORE_KEYS. Keys before
-// `lowest` or after the last are replaced by others; their scores are not used.
+// `lowest` or after the last are replaced by the nearest valid key; their scores are not used.
 template <class T, int DIM>
 void transpose_keys(const KvView<T>& keys, int64_t lowest, int64_t first, int64_t last, float* transposed) {
     const T* lines[WIDTH];
@@ -149,7 +149,7 @@ struct RowBlock {
 template <class T, int DIM> void score_panel(const RowBlock& b, const float* panel, int64_t from, int64_t to) {
     constexpr int64_t lanes = Lanes<T, DIM>::COUNT;
     for (int64_t after = SCORE_ROWS; after < b.rows + SCORE_ROWS; after += SCORE_ROWS) {
-        // The last group of rows may overlap the one before. The scores in the overlap are computed twice.
+        // The last group of rows may overlap the previous group. The scores in the overlap are computed twice.
         const int64_t row = std::min(after, b.rows) - SCORE_ROWS;
         const int64_t low = std::max(from, b.start(row)), high = std::min(to, b.stop(row + SCORE_ROWS - 1));
         for (int64_t key = low - (low - from) % SCORE_KEYS; key < high; key += SCORE_KEYS) {
@@ -171,7 +171,7 @@ void add_shared_range(const RowBlock& b, const float* panel, int64_t row, int64_
     add_values<T, DIM>(b.scores + row * b.pitch + first, b.pitch, values, last - first, count, b.sums + row * DIM);
 }
 
-// As `add_shared_range`, for one row. The other value of a pair may be invisible to this row, and zero times that
+// Like `add_shared_range`, for one row. The other value of a pair may be invisible to this row, and zero times that
 // value may be NaN, so it is masked.
 template <class T, int DIM>
 void add_row_range(const RowBlock& b, const float* panel, int64_t row, int64_t from, int64_t low, int64_t high) {

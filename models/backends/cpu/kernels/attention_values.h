@@ -17,7 +17,7 @@ template <class T, int DIM> struct StoredValues {
     }
 };
 
-// Values that were copied to contiguous lanes: [lanes][dim].
+// Values that `gather_values` has copied to contiguous lanes: [lanes][dim].
 template <int DIM> struct GatheredValues {
     const float* values;
 
@@ -74,7 +74,7 @@ void add_rows(const float* weights, int64_t pitch, Source values, int64_t count,
     }
 }
 
-// As `add_rows`, for any number of rows. Processes as many at a time as the registers hold.
+// Like `add_rows`, for any number of rows. Processes as many at a time as the registers hold.
 template <class T, int DIM, class Source>
 INLINE void add_values(const float* weights, int64_t pitch, const Source& values, int64_t count, int64_t rows,
                        float* out) {

@@ -8,17 +8,18 @@ INLINE Units load_units(const void* from) { return *reinterpret_cast<const Unali
 #ifndef VNNI
 // sum + products of signed weights. The processor multiplies unsigned by signed bytes, so the signs of the weights go to
 // the activations. Sums of two products are at most 2 * 128 * 127, which fits in 16 bits.
-INLINE Counts add_signed_products(Counts sum, Units weights, int32_t activations) {
+INLINE Counts add_signed_products(Counts sum, Units weights, Units activations) {
 #if defined(AVX512)
-    const __m512i w = (__m512i)weights, x = _mm512_set1_epi32(activations);
+    const __m512i w = (__m512i)weights, x = (__m512i)activations;
     const __m512i turned = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(w), _mm512_setzero_si512(), x);
     return sum + (Counts)_mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_abs_epi8(w), turned), _mm512_set1_epi16(1));
 #elif defined(AVX2)
-    const __m256i w = (__m256i)weights, turned = _mm256_sign_epi8(_mm256_set1_epi32(activations), w);
+    const __m256i w = (__m256i)weights, turned = _mm256_sign_epi8((__m256i)activations, w);
     return sum + (Counts)_mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w), turned), _mm256_set1_epi16(1));
 #else
     for (int i = 0; i < 32; i += 8) {
-        sum += (reinterpret_cast<Counts>(weights) << (24 - i) >> 24) * static_cast<int8_t>(activations >> i);
+        const Counts w = reinterpret_cast<Counts>(weights) << (24 - i) >> 24;
+        sum += w * (reinterpret_cast<Counts>(activations) << (24 - i) >> 24);
     }
     return sum;
 #endif
@@ -43,7 +44,7 @@ template <int LARGEST> struct CodeProducts {
         return (Counts)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)codes, _mm512_set1_epi32(activations));
 #else
         if constexpr (SHIFT != 0) {
-            return add_signed_products(sum, codes ^ 0x80808080u, activations);
+            return add_signed_products(sum, codes ^ 0x80808080u, Units{} + static_cast<uint32_t>(activations));
         }
 #if defined(AVX512)
         const __m512i products = _mm512_maddubs_epi16((__m512i)codes, _mm512_set1_epi32(activations));

@@ -1,6 +1,6 @@
 // Draw one token per row at random. The filters (top-k, top-p, min-p, typical) are thresholds on the scaled logits,
-// as in the reference implementation in torch. The token is the one at which the running sum of the remaining weights
-// exceeds a share of their total, `uniforms`.
+// as in the reference implementation in torch. The drawn token is that at which the running sum of the remaining
+// weights exceeds the share `uniforms` of their total.
 //
 // Rows are not sorted. The k-th largest number, the end of the nucleus and the least typical token are found by
 // counting into bins; only one bin is sorted.

@@ -3,7 +3,7 @@
 // The pairs of a row and one of its experts are sorted by expert and cut into tasks, so that threads share the panels
 // of all experts. How many rows an expert has affects no bit of a row.
 
-// Writes the indices of the `count` largest keys to `best`, the largest first, of equal ones the smaller index first.
+// Writes the indices of the `count` largest keys to `best`, the largest first. Equal keys are ordered by index.
 inline void best_of(const float* keys, int64_t size, int64_t count, int64_t* best) {
     for (int64_t index = 0, found = 0; index < size; index++) {
         if (found == count && !(keys[index] > keys[best[found - 1]])) continue;
@@ -39,8 +39,8 @@ inline void keep_best_groups(const Routing& p, RouterScratch& s) {
     }
 }
 
-// Chooses experts one after the other; the share of each is its probability among the experts left whose logits are
-// near its own.
+// Chooses experts one after the other. The share of each is its probability among the remaining experts whose logits
+// are near its own.
 inline void mix_sparsely(const Routing& p, RouterScratch& s, int64_t* experts, float* shares) {
     const float limit = static_cast<float>(2.0 * p.tolerance);
     best_of(s.logits.data(), p.num_experts, p.choices, experts);
@@ -155,8 +155,9 @@ INLINE void multiply_clipped(const ExpertRows& p, const Epilogue& f, int64_t row
     }
 }
 
-// Computes a part of the products of experts: items `begin` to `end` of the largest possible number. The number of items
-// of this step is known here only: for all threads, it would have to outlive the operation, see `is_valid`.
+// Computes a part of the products of experts: items `begin` to `end` of the largest possible number. Only this
+// function knows the number of items of this step. To tell other threads, it would have to outlive the operation, see
+// `is_valid`.
 //
 // panels: the rows and the weight in their layout, an object like FloatPanels. T: dtype of inputs and results.
 template <class T, class Linear, class Panels>

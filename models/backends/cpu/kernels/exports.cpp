@@ -27,7 +27,7 @@ int64_t amd_family() {
     return 0;
 }
 
-// A table of kernels and the processors that run it.
+// A table of kernels and the processors that run it. Null kernels: see isa.h.
 struct Isa {
     const char* name;
     const Kernels* kernels;
@@ -55,7 +55,7 @@ bool runs_v4_vnni() { return runs_v4() && __builtin_cpu_supports("avx512vnni"); 
 bool runs_v4_bf16() { return runs_v4_vnni() && __builtin_cpu_supports("avx512bf16"); }
 #endif
 
-// From the least to the most capable.
+// Sorted from the least to the most capable.
 const Isa isas[] = {
     {"baseline", &kernels_baseline, [] { return true; }},
 #ifdef __x86_64__
@@ -66,15 +66,29 @@ const Isa isas[] = {
 #endif
 };
 
-const Kernels& best() {
-    const Kernels* found = nullptr;
+// The kernels of an instruction set. Those that its table lacks are from the table before it.
+Kernels kernels_of(const Isa& chosen) {
+    Kernels found{};
     for (const Isa& one : isas) {
-        if (one.runs()) found = one.kernels;
+        const Kernels& own = *one.kernels;
+#define X(name, ...) found.name = own.name == nullptr ? found.name : own.name;
+        TRIPTYCH_OPERATIONS(X)
+#undef X
+        found.pack_panels = own.pack_panels == nullptr ? found.pack_panels : own.pack_panels;
+        if (&one == &chosen) break;
+    }
+    return found;
+}
+
+const Isa& best() {
+    const Isa* found = nullptr;
+    for (const Isa& one : isas) {
+        if (one.runs()) found = &one;
     }
     return *found;
 }
 
-Kernels kernels = best();
+Kernels kernels = kernels_of(best());
 
 #include "operations.h"
 #include "program.h"
@@ -92,9 +106,9 @@ constexpr int64_t STRUCT_BYTES[] = {
 
 }  // namespace
 
-// Family 25: beside prefetches, dot products whose sums take more than 16 registers run at half their rate. Measured on
-// model 17, int8: 234 G multiplications/s on one core in tiles of 8 rows, 110 in tiles of 12; bfloat16: 118 and 110.
-// Other processors: 12 rows fill the registers (measured on family 26).
+// Family 25: together with prefetches, dot products whose sums take more than 16 registers run at half their rate.
+// Measured on model 17, int8: 234 G multiplications/s on one core in tiles of 8 rows, 110 in tiles of 12; bfloat16: 118
+// and 110. Other processors: 12 rows fill the registers (measured on family 26).
 extern const int64_t max_tile_rows = amd_family() == 25 ? 8 : 12;
 
 // Hash of kernels.h at build time. Python compares it with the file that it reads.
@@ -132,7 +146,7 @@ EXPORT void triptych_copy_blocks(char* const* caches, const int64_t* slot_bytes,
 EXPORT int32_t triptych_choose_isa(const char* name) {
     for (const Isa& one : isas) {
         if (std::strcmp(one.name, name) == 0 && one.runs()) {
-            kernels = *one.kernels;
+            kernels = kernels_of(one);
             return 1;
         }
     }

@@ -1,6 +1,6 @@
-// Linear with weights in groups (group_layout.h). Activations are rounded to int8 in blocks of 32, 64 or 128 with a
-// scale each. The sums of a group are exact in int32; they are scaled and added up in float32 in the order of the inputs,
-// so a row gives the same bits in every batch.
+// Linear with group-wise quantized weights (group_layout.h). Activations are rounded to int8 in blocks of 32, 64 or
+// 128 with a scale each. The sums of a group are exact in int32; they are scaled and added up in float32 in the order
+// of the inputs, so a row gives the same bits in every batch.
 
 // Scale of a block of activations, and the sums of the first and of the second half of its rounded values.
 struct RoundedBlock {
@@ -12,7 +12,7 @@ template <int ROUNDED, class T>
 INLINE void quantize_block(const T* x, int64_t count, int8_t* out, RoundedBlock& block) {
     alignas(64) float numbers[ROUNDED] = {};
     for (int64_t i = 0; i < count; i++) numbers[i] = widen(x[i]);
-    // As in `quantize_row` of int8_linear.h.
+    // The same as in `quantize_row` of int8_linear.h.
     int32_t largest = 0;
 #pragma omp simd reduction(max : largest)
     for (int i = 0; i < ROUNDED; i++) {

@@ -67,7 +67,8 @@ void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Prefet
                     const __m512i numbers = _mm512_set1_epi32(quad);
                     sum[row][v] = (Counts)_mm512_dpbusd_epi32((__m512i)sum[row][v], numbers, (__m512i)weights[v]);
 #else
-                    sum[row][v] = add_signed_products(sum[row][v], weights[v], quad ^ int32_t(0x80808080));
+                    const Units numbers = (Units{} + static_cast<uint32_t>(quad)) ^ 0x80808080u;
+                    sum[row][v] = add_signed_products(sum[row][v], weights[v], numbers);
 #endif
                 }
             }

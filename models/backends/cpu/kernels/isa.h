@@ -3,6 +3,8 @@
 // ISA_KERNELS: name of the resulting table of kernels.
 // ISA_FEATURES: string of processor features to compile for; undefined for the compiler's default.
 // AVX2, AVX512, VNNI, BF16_PRODUCTS: which of the hand-written variants the features allow.
+// INT8_PRODUCTS_ONLY: defined if only kernels with products of int8 numbers differ from those of the less capable
+//     instruction set. The table then has no others, which saves half of the compilation.
 #include "kernels.h"
 
 #ifdef __x86_64__
@@ -54,11 +56,24 @@ namespace {
 }  // namespace
 
 extern const Kernels ISA_KERNELS;
+#ifdef INT8_PRODUCTS_ONLY
+constexpr Kernels int8_products() {
+    Kernels kernels{};
+    kernels.attend_int8 = attend_int8;
+    kernels.int8_linear = int8_linear;
+    kernels.group_linear = group_linear;
+    kernels.int8_experts = int8_experts;
+    kernels.group_experts = group_experts;
+    return kernels;
+}
+const Kernels ISA_KERNELS = int8_products();
+#else
 const Kernels ISA_KERNELS = {
 #define X(name, ...) name,
     TRIPTYCH_OPERATIONS(X)
 #undef X
     pack_panels};
+#endif
 
 #if defined(ISA_FEATURES) && defined(__clang__)
 #pragma clang attribute pop

@@ -2,7 +2,9 @@
 #ifdef __x86_64__
 #define AVX512
 #define VNNI
+#define INT8_PRODUCTS_ONLY
 #define ISA_KERNELS kernels_x86_64_v4_vnni
 #define ISA_FEATURES "avx2,bmi,bmi2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni"
+#pragma GCC diagnostic ignored "-Wunused-function"
 #include "isa.h"
 #endif

@@ -24,8 +24,8 @@ template <class Number, class... Terms> INLINE Number polynomial(Number x, Numbe
     return highest;
 }
 
-// e^x = scale + scale * part, and e^x - 1 = (scale - 1) + scale * part. x is at most 88; smaller x than -87 count as
-// -87.
+// e^x = scale + scale * part, and e^x - 1 = (scale - 1) + scale * part. x is at most 88; below -87 it is treated
+// as -87.
 struct Exponential {
     float scale, part;
 };

@@ -1,5 +1,5 @@
-// Products of int8 numbers in groups of four (quads) and integers of sixteen bits, with exact sums in int32. A lane of a
-// panel holds a quad; all lanes of a step share the four factors that multiply it.
+// Products of int8 numbers in groups of four (quads) and integers of sixteen bits, with exact sums in int32. A lane of
+// a panel holds a quad; all lanes of a step share the four factors that multiply it.
 
 // Rows and vectors whose sums fill the registers.
 constexpr int64_t QUAD_ROWS = REGISTERS < 32 ? 2 : 4, QUAD_VECTORS = REGISTERS < 32 ? 1 : 4;
@@ -108,7 +108,7 @@ INLINE void multiply_quads(const int32_t* factors, int64_t pitch, const int32_t*
     }
 }
 
-// As `multiply_quads`, for any number of rows and vectors.
+// Like `multiply_quads`, for any number of rows and vectors.
 template <class Use>
 void multiply_panel(const int32_t* factors, int64_t pitch, int64_t rows, const int32_t* panel, int64_t stride,
                     int64_t vectors, int64_t steps, const Use& use) {

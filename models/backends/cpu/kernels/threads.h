@@ -2,9 +2,10 @@
 // instruction set only.
 //
 // Parallel regions call the entry point of GNU OpenMP (libgomp) instead of using `#pragma omp parallel`. g++ compiles
-// the pragma to the same call, but clang compiles it to calls of the LLVM runtime (libomp). Beside torch's libgomp
-// that would be a second pool of threads. libomp exports `GOMP_parallel` too, for a torch that was built with it.
-// The library is linked without a runtime; models/backends/cpu/openmp.py makes that of torch visible to it.
+// the pragma to the same call, but clang compiles it to calls of the LLVM runtime (libomp). In addition
+// to torch's libgomp, that would be a second pool of threads. libomp exports `GOMP_parallel` too, for a torch that was
+// built with it. The library is linked without a runtime; models/backends/cpu/openmp.py makes that of torch visible
+// to it.
 #pragma once
 
 #include <algorithm>

@@ -80,7 +80,7 @@ class CohereUserMessage(ChatObject):
 
 
 class CohereAssistantMessage(ChatObject):
-    """`tool_plan`: text before the calls; it stands before `content` in the prompt."""
+    """`tool_plan`: text before the calls; it precedes `content` in the prompt."""
 
     role: Literal["assistant"]
     content: Annotated[
@@ -118,7 +118,7 @@ class CohereResponseFormat(ChatObject):
     json_schema: JsonSchema | None = None
 
     def text_format(self) -> TextFormat | None:
-        """The grammar. Raises InvalidRequest for a schema of plain text."""
+        """The grammar. Raises InvalidRequest for a schema with the type `text`."""
         if self.type == "text":
             if self.json_schema is not None:
                 raise InvalidRequest(

@@ -49,7 +49,7 @@ HUB_ERRORS = ErrorShape(
 def _nested(
     body: Any, results: Sequence[Sequence[Item]], render: Callable[[Item], Any], one_in_list: bool = False
 ) -> Iterator[Any]:
-    """A list per input. one_in_list: also for a single input, whose list otherwise stands alone."""
+    """A list per input. one_in_list: nest the list of a single input too; otherwise it is the answer itself."""
     rendered = ((render(item) for item in result) for result in results)
     return rendered if one_in_list or not isinstance(body.inputs, str) else next(rendered)
 
@@ -69,7 +69,7 @@ def _answers(body: bodies.HubQuestionBody, found: list[ContextAnswer]) -> Any:
 
 
 class HubGenerateRenderer(TgiRenderer):
-    """As text-generation-inference on its root path: a whole answer is in a list."""
+    """The format of text-generation-inference on its root path: a whole answer is in a list."""
 
     def whole(self, result: GenerateResult) -> Any:
         return [super().whole(result)]

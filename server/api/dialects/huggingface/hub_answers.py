@@ -44,7 +44,7 @@ class HubTranslation(AnswerBody):
 
 
 class HubSummary(AnswerBody):
-    """The same text under both names, because a body without parameters does not say which of two tasks it is for."""
+    """The same text in the fields of both tasks, because a body without parameters does not name its task."""
 
     summary_text: str
     generated_text: str
@@ -54,7 +54,7 @@ HubItem = HubLabel | HubWord | HubEntity | HubFound | HubTranslation | HubSummar
 
 
 class HubAnswer(RootModel[HubFound | list[HubItem | list[HubLabel | HubWord | HubEntity | float]]]):
-    """The answer of the task. Text classification nests its labels in a list per input, also for a single input."""
+    """The answer of the task. Text classification nests its labels in a list per input, even for a single input."""
 
 
 class HubErrorAnswer(AnswerBody):

@@ -56,7 +56,7 @@ class HubGenerateBody(TgiBody):
 
 
 class HubEmbedBody(HubBody):
-    """Feature extraction. The settings stand beside `inputs`."""
+    """Feature extraction. The settings are fields of the body, like `inputs`."""
 
     inputs: Texts
     normalize: bool | None = None

@@ -39,7 +39,7 @@ TEI_ERRORS = ErrorShape(
 
 
 def _is_one(value: object) -> bool:
-    """Whether a value is a text as a list, or a pair of texts."""
+    """Whether a value is one input written as a list: of one text, or of a pair of texts."""
     return isinstance(value, list) and len(value) in (1, 2) and all(isinstance(text, str) for text in value)
 
 

@@ -179,7 +179,7 @@ class TgiRenderer:
 
 
 def _pieces(text: str, pieces: list[str]) -> list[str]:
-    """The text of each token. Text that the tokens held back belongs to the last one."""
+    """The text of each token. The last token also gets the text that was held back until the end."""
     rest = text[sum(map(len, pieces)) :]
     return [*pieces[:-1], pieces[-1] + rest] if pieces else []
 

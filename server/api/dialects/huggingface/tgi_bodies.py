@@ -52,7 +52,7 @@ class RegexGrammar(_TgiSchema):
 class TgiParameters(_TgiSchema):
     """Decoding options. Text is sampled if `do_sample` is true or a sampling option is set."""
 
-    adapter_id: Annotated[str | None, Field(min_length=1, max_length=256, description="as `model`")] = None
+    adapter_id: Annotated[str | None, Field(min_length=1, max_length=256, description="the same as `model`")] = None
     best_of: Annotated[int | None, Field(ge=1, le=16)] = None
     decoder_input_details: bool | None = None
     details: bool | None = None

@@ -123,7 +123,7 @@ class Token(AnswerBody):
 
 
 class EmbedAnswer(RootModel[list[list[float]]]):
-    """One vector per input, also for a single input."""
+    """A list with one vector per input, even for a single input."""
 
 
 class ChunkAnswer(AnswerBody):
@@ -150,11 +150,11 @@ class EmbedSparseAnswer(RootModel[list[list[SparseWeight]]]):
 
 
 class EmbedAllAnswer(RootModel[list[list[list[float]]]]):
-    """For each input, one vector per token, also for a single input."""
+    """A list with, for each input, one vector per token, even for a single input."""
 
 
 class LateInteractionAnswer(RootModel[list[list[list[float]]]]):
-    """For each input, the vectors of its tokens, also for a single input. Some tokens have no vector."""
+    """A list with, for each input, the vectors of its tokens, even for a single input. Some tokens have no vector."""
 
 
 class ClassifyAnswer(RootModel[list[Label] | list[list[Label]]]):

@@ -229,7 +229,7 @@ class SimilarityParameters(BaseModel):
 
 
 class SimilarityBody(TruncatedBody):
-    """`POST /similarity`. The settings stand in the body, or in `parameters`."""
+    """`POST /similarity`. The settings are fields of the body, or of `parameters`."""
 
     inputs: Sentences
     prompt_name: Annotated[str | None, Field(max_length=64)] = None
@@ -240,7 +240,7 @@ class SimilarityBody(TruncatedBody):
         given = self.parameters.model_dump(exclude_none=True) if self.parameters else {}
         for name, value in given.items():
             if getattr(self, name) is not None:
-                raise InvalidRequest(f"`{name}` stands both in the body and in `parameters`", name)
+                raise InvalidRequest(f"`{name}` is both in the body and in `parameters`", name)
             setattr(self, name, value)
         return SimilaritySpec(inputs.source_sentence, inputs.sentences, self.model, self.truncation(), self.prompt_name)
 
@@ -296,7 +296,7 @@ class LabelledEntitiesBody(TimedBody):
     labels: Annotated[list[ShortText], Field(min_length=1, max_length=MAX_LABELS)]
     threshold: Annotated[float | None, Field(gt=0, lt=1)] = None
     aggregation_strategy: Annotated[
-        Literal["simple"] | None, Field(description="entities are never single tokens here")
+        Literal["simple"] | None, Field(description="only simple is accepted: entities consist of words")
     ] = None
     stride: Annotated[
         Count | None, Field(description="words that neighbouring windows of a long text have in common")

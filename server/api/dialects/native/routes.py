@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 
 
 def _nested(body: Any, results: Sequence[Sequence[Item]], render: Callable[[Item], Any]) -> Iterator[Any]:
-    """A list per input; for a single input, its list alone."""
+    """A list of one list per input; for a single input, only its list."""
     rendered = ((render(item) for item in result) for result in results)
     return next(rendered) if isinstance(body.inputs, str) else rendered
 
@@ -73,7 +73,8 @@ def _ranked_labels(
 
 
 def _weights(vector: SparseVector) -> Iterator[dict[str, Any]]:
-    return ({"index": index, "value": weight} for index, weight in zip(vector.indices, vector.weights, strict=True))
+    pairs = zip(vector.indices, vector.weights.tolist(), strict=True)
+    return ({"index": index, "value": weight} for index, weight in pairs)
 
 
 def _chunk(chunk: ChunkVector) -> dict[str, Any]:

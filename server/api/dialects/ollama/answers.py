@@ -150,7 +150,7 @@ def _check_context(num_ctx: int | None, model: ServedModel) -> None:
 class TextRenderer:
     """One answer of `/api/chat` or `/api/generate`: whole, or as JSON lines with the statistics in the last one.
 
-    is_chat: the text stands in `message`, else in `response`. Tool calls stand in one line of their own.
+    is_chat: the text is in `message`, else in `response`. Tool calls are in a separate line.
     """
 
     def __init__(self, run: ChatRun | GenerateRun | LoadedRun, is_chat: bool) -> None:

@@ -118,7 +118,7 @@ def _logprobs(tokens: Sequence[SpelledToken], places: TokenPlaces) -> dict[str, 
 
 
 def _top(token: ScoredToken) -> dict[str, float]:
-    """The likeliest tokens and the token itself. Of tokens with the same text, the likeliest one counts."""
+    """The likeliest tokens and the token itself. Among tokens with the same text, the likeliest one is kept."""
     top: dict[str, float] = {}
     for one in (*token.top, token):
         top.setdefault(token_text(one), one.logprob)

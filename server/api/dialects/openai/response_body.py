@@ -68,7 +68,7 @@ _ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
 
 
 def _member(item: Any) -> str | None:
-    """The member of the union below that an item is. Messages may leave out their type."""
+    """The tag of the union member below that describes an item. Messages may leave out their type."""
     kind = item.get("type", "message") if isinstance(item, dict) else None
     return f"<{kind}>" if kind in _ITEM_TYPES else None
 
@@ -233,7 +233,7 @@ class ResponsesBody(SamplingFields):
 
 
 def _part(item: InputMessage | InputCall | InputCallOutput | InputReasoning) -> dict[str, Any]:
-    """A message with what one item contains."""
+    """A message with the content of one item."""
     if isinstance(item, InputMessage):
         return {"role": "system" if item.role == "developer" else item.role, "content": item.content}
     if isinstance(item, InputCall):

@@ -171,7 +171,7 @@ def _extend(rng: Random, clause: Clause, chance: float = 0.3) -> None:
     moving = any(clause.verb is verb for verb in _MOVEMENT)
     if not moving and rng.random() < chance:
         where = place(rng) if rng.random() < 0.7 else company(rng)
-        if (clause.verb.en, where[0][:4]) != ("wait", "for "):  # wait for someone is attendre quelqu'un
+        if (clause.verb.en, where[0][:4]) != ("wait", "for "):  # "wait for someone" is "attendre quelqu'un"
             en, fr = [*en, where[0]], [*fr, *where[1]]
     clause.after = (en, fr)
 

@@ -38,8 +38,8 @@ class Clause:
     object: Phrase | None = None
     clitic: tuple[str, str, bool, bool] | None = None  # English pronoun, French one, feminine, plural
     after: tuple[Sequence[str], Sequence[str]] = field(default=((), ()))  # complements, English and French
-    adverb: tuple[str, str] | None = None  # often, already: beside the verb
-    contracted: bool = False  # don't rather than do not
+    adverb: tuple[str, str] | None = None  # such as "often" or "already", next to the verb
+    contracted: bool = False  # "don't" instead of "do not"
 
 
 def _english_verb(clause: Clause) -> tuple[str, list[str]]:
@@ -71,7 +71,7 @@ def _english_verb(clause: Clause) -> tuple[str, list[str]]:
 
 
 def _do_support(clause: Clause) -> tuple[str, list[str]]:
-    """The same verb with do, for negations and questions."""
+    """The same verb with "do", for negations and questions."""
     auxiliary, rest = _english_verb(clause)
     if auxiliary:
         return auxiliary, rest
@@ -125,7 +125,7 @@ def english_question(clause: Clause, lead: str = "") -> list[str]:
 
 
 def object_words(clause: Clause) -> list[str]:
-    """The French object: after a negation, un, des and du become de."""
+    """The French object: after a negation, "un", "des" and "du" become "de"."""
     if not clause.object:
         return []
     words = list(clause.object.fr)
@@ -185,5 +185,5 @@ def french_statement(clause: Clause) -> list[str]:
 
 
 def french_question(clause: Clause, lead: str = "") -> list[str]:
-    """The French question, always with est-ce que, after a question word if there is one."""
+    """The French question, always with "est-ce que", after a question word if there is one."""
     return [*([lead] if lead else []), "est-ce que", *french_statement(clause)]

@@ -1,4 +1,4 @@
-"""English morphology: plurals, verb forms, a or an, and joining words into a sentence."""
+"""English morphology: plurals, verb forms, "a" or "an", and joining words into a sentence."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def ing(verb: str) -> str:
 
 
 def article(following: str) -> str:
-    """a or an before this word."""
+    """The article before this word, "a" or "an"."""
     vowel = following[0].lower() in "aeiou" and not following.startswith(_AN_EXCEPTIONS)
     return "an" if vowel or following.startswith(("hour", "honest")) else "a"
 

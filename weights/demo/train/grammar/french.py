@@ -253,7 +253,7 @@ def vowel_start(word: str) -> bool:
 
 
 def contract(preposition: str, phrase: Sequence[str]) -> list[str]:
-    """A preposition ending in à or de before a noun phrase, with au, aux, du and des."""
+    """A preposition that ends in "à" or "de" before a noun phrase, contracted to "au", "aux", "du" or "des"."""
     *lead, last = preposition.split()
     if phrase[0] == "les":
         return [*lead, {"à": "aux", "de": "des"}[last], *phrase[1:]]

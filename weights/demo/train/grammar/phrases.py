@@ -29,12 +29,12 @@ class Phrase:
 
     @property
     def english_be(self) -> str:
-        """The form of be: am, is or are."""
+        """The form of "be": "am", "is" or "are"."""
         return "am" if self.person == french.JE else "is" if self.person == french.IL else "are"
 
     @property
     def third_singular(self) -> bool:
-        """Whether an English verb has -s after it."""
+        """Whether an English verb ends in "-s" after it."""
         return self.person == french.IL
 
     @property
@@ -157,7 +157,7 @@ def name(rng: Random) -> Phrase:
 
 
 def both(first: Phrase, second: Phrase) -> Phrase:
-    """Two people joined by and; masculine if one of them is masculine."""
+    """Two people joined by "and"; masculine if one of them is masculine."""
     feminine = first.feminine and second.feminine
     return Phrase(
         f"{first.en} and {second.en}", (*first.fr, "et", *second.fr), french.ILS, feminine, True, kind="person"
@@ -201,7 +201,7 @@ def destination(rng: Random) -> tuple[str, list[str]]:
 
 
 def company(rng: Random) -> tuple[str, list[str]]:
-    """A companion or beneficiary: with, without or for someone."""
+    """A companion or beneficiary: "with", "without" or "for" someone."""
     en, fr = rng.choice([("with", "avec"), ("with", "avec"), ("for", "pour"), ("without", "sans")])
     return with_preposition(en, fr, noun_phrase(rng, PEOPLE, "the own", simple=True))
 

@@ -1,7 +1,7 @@
 """The review grammar: opinions on films, restaurants, hotels and more, with their labels.
 
 The label follows from the structure of a review, not from word counts: negation inverts a word, and in a contrast the
-side after but, or the overall verdict, decides.
+side after "but", or the overall verdict, decides.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class _Reviewer:
         return rng.choice(patterns)
 
     def whole_short(self, label: int) -> str:
-        """An overall verdict that can follow but or although."""
+        """An overall verdict that can follow "but" or "although"."""
         rng, thing = self.rng, self.thing
         mine = rng.choice(_LIKED if label else _DISLIKED)
         warmly = "[loved|enjoyed]" if label else "[hated|regretted]"

@@ -1,4 +1,4 @@
-"""Bilingual sentences about states: to be, to have, there is, where, and names."""
+"""Bilingual sentences about states: "to be", "to have", "there is", "where", and names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BE = {
 
 
 def being(rng: Random, who: Phrase) -> tuple[list[str], list[str], list[str], list[str]]:
-    """A clause with be: English subject, English predicate with the verb first, French subject, French predicate."""
+    """A clause with "be": English subject, English predicate with the verb first, French subject, French predicate."""
     tense = rng.choices(list(_BE), (60, 22, 12, 6))[0]
     english_be, table = _BE[tense]
     if tense == "past" and who.english_be == "are":
@@ -48,7 +48,7 @@ def being(rng: Random, who: Phrase) -> tuple[list[str], list[str], list[str], li
 
 
 def _profession(rng: Random, who: Phrase) -> Parts:
-    """A noun such as a student or students, with the articles of both languages and the number of the subject."""
+    """A noun such as "a student" or "students", with the articles of both languages and the number of the subject."""
     noun = rng.choice([n for n in words.BY_KIND["job"] if not n.feminine or who.feminine])
     if who.feminine and not noun.feminine:
         noun = rng.choice([n for n in words.BY_KIND["job"] if n.feminine])
@@ -61,7 +61,7 @@ def _profession(rng: Random, who: Phrase) -> Parts:
 
 
 def _attribute(rng: Random, who: Phrase) -> Parts:
-    """An adjective, sometimes with very or too, sometimes compared."""
+    """An adjective, sometimes with "very" or "too", sometimes in a comparison."""
     kind = "person" if who.kind == "pronoun" else who.kind
     chosen = rng.choice(words.ADJECTIVES_FOR.get(kind) or words.ADJECTIVES_FOR["person"])
     form = french.adjective(chosen.fr, who.feminine, who.plural)
@@ -94,7 +94,7 @@ _COMPARATIVES = {
 
 
 def be_statement(rng: Random) -> Parts:
-    """A sentence with to be, sometimes contracted as in I'm."""
+    """A sentence with "to be", sometimes contracted as in "I'm"."""
     kinds = (
         "person", "job", "animal", "food", "thing", "clothes", "vehicle", "text", "place", "idea", "furniture",
         "opening",
@@ -108,7 +108,7 @@ def be_statement(rng: Random) -> Parts:
 
 
 def there_is(rng: Random) -> Parts:
-    """A sentence with there is or there is not."""
+    """A sentence with "there is" or "there is not"."""
     kinds = ("person", "animal", "thing", "food", "furniture", "stuff")
     thing = noun_phrase(rng, kinds, "a number", simple=True)
     while not (thing.indefinite or thing.plural) or thing.fr[0] in ("les", "la", "le") or thing.kind == "":
@@ -123,7 +123,7 @@ def there_is(rng: Random) -> Parts:
 
 
 def having(rng: Random) -> Parts:
-    """A sentence with to have, in several tenses."""
+    """A sentence with "to have", in several tenses."""
     who = subject(rng)
     kinds = ("animal", "thing", "vehicle", "clothes", "person", "idea", "furniture", "drink", "stuff")
     tense = rng.choice(["present", "present", "future", "would like to", "want to"])

@@ -1,4 +1,4 @@
-"""Templates: `[a|b]` is a choice, `{slot}` is filled in; a, an and capitals are corrected at the end."""
+"""Templates: `[a|b]` is a choice, `{slot}` is filled in; "a", "an" and capitals are corrected at the end."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Verb:
 
     @property
     def french_parts(self) -> tuple[str, str]:
-        """The French infinitive without se, and the words after it."""
+        """The French infinitive without "se", and the words after it."""
         head, _, tail = self.fr.removeprefix("se ").partition(" ")
         return head, tail
 

@@ -1,7 +1,6 @@
-"""Inputs of the attention layers for one forward pass: positions, patterns, and where keys and values are.
+"""What all step inputs share, and the step inputs for the next tokens of rows in a paged cache.
 
-`RaggedStepInputs`: whole sequences, nothing is cached. `PagedStepInputs`: next tokens of rows whose earlier keys and
-values are in a paged cache. `SymbolicStepInputs`: takes the place of either while a program is traced.
+Both are in one file, because a decode step runs the code of at most nine files (tests/models/test_decode_path.py).
 """
 
 from __future__ import annotations
@@ -9,27 +8,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from models.attention_metadata import AttentionMetadata, KeyBias
 from models.backends import interface as ops
 from models.backends.cpu.attention_view import CpuAttentionView
-from models.backends.cpu.trace import NotTraceable, ProgramInput, SymbolicMetadata, Trace
-from models.batch import AudioBatch, DecoderBatch, EncoderBatch
-from models.config import AttentionConfig, BucketBiasConfig, QueryScale, RopeConfig, StackConfig
-from models.int8_slots import CacheSide, Int8Slots
+from models.batch import DecoderBatch
+from models.config import RopeConfig, StackConfig
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
-from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.mixer import Mixer, Projections
 from models.layers.positions import PositionEncodings, Rotation
 from models.state_memory import StateMemory
-from models.state_steps import SteppedTokens, Wave, plan_waves, run_waves, run_whole
+from models.state_steps import SteppedTokens, Wave, plan_waves, run_waves
 
 StepKind = Literal["ragged", "paged"]
+
+
+KeysValues = tuple[Tensor, Tensor]
+"""Keys and values of tokens: [tokens, kv_heads, head_dim] each."""
 
 
 class AttentionPattern(NamedTuple):
@@ -140,22 +139,21 @@ class StepInputs(ABC):
         """Attend within each sequence. hidden: [tokens, hidden]. Returns [n, hidden], see `select_rows`."""
         config = attention.config
         pattern = self._pattern(layer, causal=config.causal, window=config.window, chunk=config.chunk)
-        key: Tensor | None = None
-        value: Tensor | None = None
+        own: KeysValues | None = None
         if config.key_value_layer is not None or (pattern.output_rows_only and attention.separable):
             rotations = self._output_rotations if pattern.output_rows_only else self.rotations
             query = attention.queries(self.select_rows(layer, hidden), rotations)
             if config.key_value_layer is None:
-                key, value = attention.keys_values(hidden, self.rotations)
+                own = attention.keys_values(hidden, self.rotations)
         else:
             query, key, value = attention.queries_keys_values(hidden, self.rotations)
-            query = self.select_rows(layer, query)
+            query, own = self.select_rows(layer, query), (key, value)
         if config.query_scale is not None:
             query = ops.scale_by_row(query, self.select_rows(layer, self._query_scales[config.query_scale]))
         metadata = self._metadata_of(pattern)
         if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
             metadata = metadata.with_bias(self._score_bias[layer])
-        attended = self._attend(layer, attention, query, key, value, metadata)
+        attended = self._attend(layer, attention, query, own, metadata)
         return attention.project_output(attended, None if attention.gate is None else self.select_rows(layer, hidden))
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
@@ -191,15 +189,12 @@ class StepInputs(ABC):
 
     @abstractmethod
     def _attend(
-        self,
-        layer: int,
-        attention: Attention,
-        query: Tensor,
-        key: Tensor | None,
-        value: Tensor | None,
-        metadata: AttentionMetadata,
+        self, layer: int, attention: Attention, query: Tensor, own: KeysValues | None, metadata: AttentionMetadata
     ) -> Tensor:
-        """Attend to the keys and values of this step and of earlier ones; without them, to those of another layer."""
+        """Attend to the keys and values of this step and of earlier ones.
+
+        own: keys and values of this step, or None for a layer that attends to those of another layer.
+        """
 
     @abstractmethod
     def _attend_source(
@@ -209,115 +204,6 @@ class StepInputs(ABC):
     @abstractmethod
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
         """Run each sequence between the projections of a mixer. Returns [tokens, width], model dtype."""
-
-
-class SourceStates(NamedTuple):
-    """Encoder output of each sequence. hidden: [source tokens, hidden]. lengths: tokens of each sequence."""
-
-    hidden: Tensor
-    lengths: tuple[int, ...]
-
-
-class SharedKeys:
-    """Keys and values that later layers of the same step read. layers: numbers of the layers that they read from."""
-
-    def __init__(self, layers: frozenset[int]) -> None:
-        self._layers = layers
-        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def of(self, layer: int, attention: Attention, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The keys and values that a layer attends to: its own, which may be kept, or those of an earlier layer."""
-        if attention.config.key_value_layer is not None:
-            return self._kept[attention.config.key_value_layer]
-        assert key is not None and value is not None
-        if layer in self._layers:
-            self._kept[layer] = key, value
-        return key, value
-
-
-class RaggedStepInputs(StepInputs):
-    """Inputs for whole sequences that lie one after the other.
-
-    dtype: dtype of the hidden states.
-    source: encoder output for cross-attention, or None.
-    key_value_layers: see `StackConfig`.
-    lengths: tokens of each sequence.
-    """
-
-    kind: StepKind | None = "ragged"
-
-    def __init__(
-        self,
-        batch: EncoderBatch | AudioBatch,
-        encodings: PositionEncodings,
-        num_layers: int,
-        dtype: torch.dtype,
-        source: SourceStates | None = None,
-        key_value_layers: frozenset[int] = frozenset(),
-    ) -> None:
-        self._texts = batch if isinstance(batch, EncoderBatch) else None
-        super().__init__(
-            encodings, None if self._texts is None else self._texts.output_rows, num_layers, batch.adapters
-        )
-        self.lengths, self._dtype = batch.lengths, dtype
-        self._source, self._encodings = source, encodings
-        self._full_plans: dict[AttentionConfig, Any] = {}
-        self._shared_keys = SharedKeys(key_value_layers)
-
-    def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        if not isinstance(attention, FullSequenceAttention):
-            return super().self_attention(layer, attention, hidden)
-        assert self._texts is None or self._texts.attended is None, "attention over full sequences attends to all"
-        if attention.config not in self._full_plans:
-            assert self._texts is not None, "attention over full sequences reads text"
-            self._full_plans[attention.config] = attention.make_plan(self._texts, self._encodings, self._dtype)
-        plan = self._full_plans[attention.config]
-        return self.select_rows(layer, attention(hidden, self.rotations, plan))
-
-    def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
-        query_lens, query_starts = self.lengths, None
-        if pattern.output_rows_only:
-            assert self._texts is not None
-            query_lens, query_starts = (1,) * len(self.lengths), self._texts.output_positions
-        if pattern.cross:
-            assert self._source is not None
-            return AttentionMetadata(query_lens, self._source.lengths)
-        key_lens, key_starts = self.lengths, None
-        if self._texts is not None and self._texts.attended is not None:
-            assert not pattern.causal, "only tokens that see all tokens can leave some of them out"
-            key_lens, key_starts = self._texts.attended, self._texts.offsets[:-1]
-            query_starts = query_starts or (0,) * len(key_lens)
-        return AttentionMetadata(
-            query_lens,
-            key_lens,
-            pattern.causal,
-            pattern.window,
-            score_bias=self._score_bias,
-            query_starts=query_starts,
-            chunk=pattern.chunk,
-            key_starts=key_starts,
-        )
-
-    def _attend(
-        self,
-        layer: int,
-        attention: Attention,
-        query: Tensor,
-        key: Tensor | None,
-        value: Tensor | None,
-        metadata: AttentionMetadata,
-    ) -> Tensor:
-        key, value = self._shared_keys.of(layer, attention, key, value)
-        config = attention.config
-        return ops.ragged_attention(query, key, value, metadata, config.scale, config.score_cap, attention.sink_scores)
-
-    def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
-        assert self._source is not None, "cross-attention needs the encoder output"
-        key, value = attention.keys_values(self._source.hidden, {})
-        return ops.ragged_attention(query, key, value, metadata, attention.config.scale, attention.config.score_cap)
-
-    def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
-        return run_whole(mixer, projections, self.lengths)
 
 
 class PagedStepInputs(StepInputs):
@@ -384,17 +270,11 @@ class PagedStepInputs(StepInputs):
         )
 
     def _attend(
-        self,
-        layer: int,
-        attention: Attention,
-        query: Tensor,
-        key: Tensor | None,
-        value: Tensor | None,
-        metadata: AttentionMetadata,
+        self, layer: int, attention: Attention, query: Tensor, own: KeysValues | None, metadata: AttentionMetadata
     ) -> Tensor:
         index, config = self._cache_layers[layer], attention.config
-        if key is not None and value is not None:
-            self._cache.write(index, self._batch.slot_mapping, key, value)
+        if own is not None:
+            self._cache.write(index, self._batch.slot_mapping, *own)
         keys, values = self._cache.keys[index], self._cache.values[index]
         return ops.paged_attention(query, keys, values, metadata, config.scale, config.score_cap, attention.sink_scores)
 
@@ -417,102 +297,3 @@ class PagedStepInputs(StepInputs):
         if len(self._waves) != 1 or self._waves[0].chunked or len(self._waves[0].stepped) != 1:
             return None
         return self._waves[0].stepped[0]
-
-
-class SymbolicStepInputs(StepInputs):
-    """Step inputs for tracing a program, which then runs all steps of one kind. Its tensors are program inputs.
-
-    all_rows: whether the steps return all rows; otherwise they return their output rows.
-    has_int8_cache: see `StepInputs`.
-    """
-
-    def __init__(
-        self, trace: Trace, config: StackConfig, kind: StepKind, all_rows: bool, has_int8_cache: bool = False
-    ) -> None:
-        self._trace, self._config, self._is_paged = trace, config, kind == "paged"
-        self.has_int8_cache = has_int8_cache
-        rows = None if all_rows else trace.input("rows", torch.int64, count=ProgramInput("num_rows"))
-        scales = {one: trace.input(("query scale", one), torch.float32, 1) for one in config.query_scales}
-        encodings = PositionEncodings(
-            self._symbolic_rotations("positions"), query_scales=cast("Mapping[QueryScale, Tensor]", scales)
-        )
-        super().__init__(encodings, cast("Tensor | None", rows), len(config.layers))
-        self._shared_keys = SharedKeys(config.key_value_layers)
-
-    @property
-    def patterns(self) -> tuple[AttentionPattern, ...]:
-        """The patterns of all attention traced so far."""
-        return tuple(self._metadata)
-
-    @cached_property
-    def _output_rotations(self) -> Mapping[RopeConfig, Rotation]:
-        return self._symbolic_rotations("output positions")
-
-    def _symbolic_rotations(self, positions: str) -> dict[RopeConfig, Rotation]:
-        """Rotations by configuration, as program inputs. positions: name of the input with the tokens' positions."""
-        rotations = {}
-        for rope in self._config.ropes:
-            cos, sin = (self._trace.input((name, rope), torch.float32, rope.dim // 2) for name in ("cos", "sin"))
-            index = self._trace.input((positions, rope), torch.int64)
-            rotations[rope] = Rotation(rope, cast(Tensor, cos), cast(Tensor, sin), cast(Tensor, index))
-        return rotations
-
-    def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        if isinstance(attention, FullSequenceAttention):
-            raise NotTraceable("attention over full sequences")
-        return super().self_attention(layer, attention, hidden)
-
-    def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
-        return cast(AttentionMetadata, SymbolicMetadata(pattern))
-
-    def _attend(
-        self,
-        layer: int,
-        attention: Attention,
-        query: Tensor,
-        key: Tensor | None,
-        value: Tensor | None,
-        metadata: AttentionMetadata,
-    ) -> Tensor:
-        bias = self._config.score_bias
-        if bias is not None:
-            per_layer = isinstance(bias, BucketBiasConfig) and bias.per_layer
-            pattern = cast(SymbolicMetadata, metadata).pattern
-            metadata = cast(AttentionMetadata, SymbolicMetadata(pattern, ("bias", layer) if per_layer else "bias"))
-        scale, cap, sinks = attention.config.scale, attention.config.score_cap, attention.sink_scores
-        if not self._is_paged:
-            key, value = self._shared_keys.of(layer, attention, key, value)
-            return ops.ragged_attention(query, key, value, metadata, scale, cap, sinks)
-        keys, values = self._caches("self", self._config.cache_layers[layer], attention)
-        if key is not None and value is not None:
-            slots = cast(Tensor, self._trace.input("slots", torch.int64))
-            ops.write_slots(keys, values, slots, key, value)
-        return ops.paged_attention(query, keys, values, metadata, scale, cap, sinks)
-
-    def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
-        if not self._is_paged:
-            raise NotTraceable("cross-attention to a ragged source")
-        keys, values = self._caches("cross", layer, attention)
-        return ops.paged_attention(query, keys, values, metadata, attention.config.scale, attention.config.score_cap)
-
-    def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
-        if not self._is_paged:
-            raise NotTraceable("mixers over whole sequences")
-        states = [
-            cast(Tensor, self._trace.input(("state", layer, number), torch.float32, *shape))
-            for number, shape in enumerate(mixer.config.state_shapes)
-        ]
-        return mixer.step(projections, states, cast(Tensor, self._trace.input("state slots", torch.int64)))
-
-    def _caches(self, cache: str, layer: int, attention: Attention) -> tuple[CacheSide, CacheSide]:
-        """Keys and values of a layer: [slots, kv_heads, head_dim]. Kernels ignore their dtype for the query's."""
-        return self._cache_side(cache, "key", layer, attention), self._cache_side(cache, "value", layer, attention)
-
-    def _cache_side(self, cache: str, side: str, layer: int, attention: Attention) -> CacheSide:
-        heads, dim = attention.config.num_kv_heads, attention.config.head_dim
-        if not self.has_int8_cache:
-            return cast(Tensor, self._trace.input((cache, f"{side}s", layer), torch.float32, heads, dim))
-        codes = self._trace.input((cache, f"{side}s", layer), torch.int8, heads, dim)
-        scales = self._trace.input((cache, f"{side}_scales", layer), torch.bfloat16)
-        block_size = ProgramInput((cache, "block_size"))
-        return Int8Slots(cast(Tensor, codes), cast(Tensor, scales), cast(int, block_size))

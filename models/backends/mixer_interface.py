@@ -1,0 +1,156 @@
+"""The operations of mixers, and the choice of the backend that computes them, as in `interface`.
+
+Steps: one token of each row. `slots`, [rows], int64, are the rows' different slots in the memory of the states, which
+are float32 and are read and updated. Chunks: consecutive tokens of one text, whose state is updated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NamedTuple
+
+from torch import Tensor
+
+from models.backends.cpu import mixers as cpu_mixers
+from models.backends.cpu import operations as cpu_operations
+from models.backends.interface import backend
+from models.backends.torch import mixer_chunks as torch_chunks
+from models.backends.torch import mixers as torch_mixers
+
+
+class Convolution(NamedTuple):
+    """Parameters of a short causal convolution with separate weights for each channel.
+
+    weights: [taps, channels], float32, those of the most distant token first. bias: [channels], float32, or None.
+    """
+
+    weights: Tensor
+    bias: Tensor | None
+
+
+class DeltaNumbers(NamedTuple):
+    """Parameters of a gated delta rule. decay_bias, decay_factors: [heads], float32. key_heads: heads of the keys."""
+
+    decay_bias: Tensor
+    decay_factors: Tensor
+    key_heads: int
+
+
+class SpaceNumbers(NamedTuple):
+    """Parameters of a selective state space.
+
+    time_step_bias, decay_factors, skip: [heads], float32.
+    groups: heads of keys and queries.
+    time_scale: factor of the time steps before their bias.
+    chunk_time_steps: limits of the time steps in `state_space_chunks`.
+    """
+
+    time_step_bias: Tensor
+    decay_factors: Tensor
+    skip: Tensor
+    groups: int
+    time_scale: float
+    chunk_time_steps: tuple[float, float]
+
+
+class GatedNormShape(NamedTuple):
+    """See `gated_norm`."""
+
+    groups: int
+    eps: float
+    is_shared: bool
+    gate_first: bool
+    gate_scale: float
+
+
+def _mixers(x: Tensor) -> ModuleType:
+    return cpu_mixers if backend(x) is cpu_operations else torch_mixers
+
+
+def convolution_step(
+    parts: Sequence[Tensor], scales: Sequence[float], convolution: Convolution, windows: Tensor, slots: Tensor
+) -> Tensor:
+    """Convolve one token of each row with the tokens before it, then apply SiLU, in float32.
+
+    parts: [rows, features] each, model dtype, with all channels in order. scales: factor of each part.
+    windows: [slots, taps - 1, channels], the earlier inputs.
+    Returns [rows, channels], float32.
+    """
+    return _mixers(parts[0]).convolution_step(parts, scales, convolution, windows, slots)  # type: ignore[no-any-return]
+
+
+def gated_convolution_step(
+    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: Convolution, windows: Tensor, slots: Tensor
+) -> Tensor:
+    """Convolve `x * gate` of each row with the tokens before it, times `multiplier`.
+
+    x, gate, multiplier: [rows, channels], model dtype, all with the same row stride.
+    windows: as for `convolution_step`.
+    Returns [rows, channels], model dtype.
+    """
+    return _mixers(x).gated_convolution_step(x, gate, multiplier, convolution, windows, slots)  # type: ignore[no-any-return]
+
+
+def gated_delta_step(
+    inputs: Tensor, beta: Tensor, decay: Tensor, numbers: DeltaNumbers, memory: Tensor, slots: Tensor
+) -> Tensor:
+    """Gated delta rule for one token of each row.
+
+    inputs: [rows, features], float32, contiguous: queries, keys, values.
+    beta, decay: [rows, heads], model dtype, before sigmoid and softplus.
+    memory: [slots, heads, key_dim, value_dim].
+    Returns [rows, heads * value_dim], model dtype. Source: Yang et al. 2024, arXiv:2412.06464, equation 10.
+    """
+    return _mixers(beta).gated_delta_step(inputs, beta, decay, numbers, memory, slots)  # type: ignore[no-any-return]
+
+
+def state_space_step(inputs: Tensor, time_step: Tensor, numbers: SpaceNumbers, memory: Tensor, slots: Tensor) -> Tensor:
+    """Selective state space for one token of each row.
+
+    inputs: [rows, features], float32, contiguous: values, keys, queries.
+    time_step: [rows, heads], model dtype, before softplus.
+    memory: [slots, heads, head_dim, state_size].
+    Returns [rows, heads * head_dim], model dtype. Source: Dao and Gu 2024, arXiv:2405.21060, section 2.1.
+    """
+    return _mixers(time_step).state_space_step(inputs, time_step, numbers, memory, slots)  # type: ignore[no-any-return]
+
+
+def gated_norm(x: Tensor, gate: Tensor, weight: Tensor | None, shape: GatedNormShape) -> Tensor:
+    """RMS norm of each group of features, with the factor `silu(gate_scale * gate)`, in float32 until the result.
+
+    x, gate: [rows, groups * width], model dtype. weight: [groups * width], or [width] if `is_shared`; None: no norm.
+    gate_first: the factor is applied before the norm.
+    Returns a new tensor like x.
+    """
+    return _mixers(x).gated_norm(x, gate, weight, shape)  # type: ignore[no-any-return]
+
+
+def convolution_chunk(
+    parts: Sequence[Tensor], scales: Sequence[float], convolution: Convolution, window: Tensor
+) -> Tensor:
+    """`convolution_step` for consecutive tokens of one text. window: [taps - 1, channels]."""
+    return torch_chunks.convolution_chunk(parts, scales, convolution, window)
+
+
+def gated_convolution_chunk(
+    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: Convolution, window: Tensor
+) -> Tensor:
+    """`gated_convolution_step` for consecutive tokens of one text. window: [taps - 1, channels]."""
+    return torch_chunks.gated_convolution_chunk(x, gate, multiplier, convolution, window)
+
+
+def gated_delta_chunks(inputs: Tensor, beta: Tensor, decay: Tensor, numbers: DeltaNumbers, memory: Tensor) -> Tensor:
+    """`gated_delta_step` for consecutive tokens of one text, in chunks. memory: [heads, key_dim, value_dim].
+
+    Source: Yang et al. 2024, arXiv:2412.06464, section 3.3.
+    """
+    return torch_chunks.gated_delta_chunks(inputs, beta, decay, numbers, memory)
+
+
+def state_space_chunks(inputs: Tensor, time_step: Tensor, numbers: SpaceNumbers, memory: Tensor) -> Tensor:
+    """`state_space_step` for consecutive tokens of one text, in chunks. memory: [heads, head_dim, state_size].
+
+    Source: Dao and Gu 2024, arXiv:2405.21060, section 6.
+    """
+    return torch_chunks.state_space_chunks(inputs, time_step, numbers, memory)

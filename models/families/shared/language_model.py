@@ -1,0 +1,44 @@
+"""A decoder with a language model head: its configuration, and the tensors of tokens and head."""
+
+from __future__ import annotations
+
+from models.config import EmbeddingConfig, LanguageModelHead, ModelConfig, StackConfig
+from models.families.shared.fields import Fields
+from weights.rules import Rename, Rule
+
+
+def language_model(
+    fields: Fields,
+    hidden_size: int,
+    decoder: StackConfig,
+    max_positions: int | None,
+    *,
+    default_tied: bool,
+    logit_bias: bool = False,
+) -> ModelConfig:
+    """A model with this decoder, whose embedding has the vocabulary.
+
+    default_tied: whether logits use the token embeddings if `config.json` has no `tie_word_embeddings`.
+    """
+    assert isinstance(decoder.embedding, EmbeddingConfig)
+    return ModelConfig(
+        hidden_size=hidden_size,
+        vocab_size=decoder.embedding.vocab_size,
+        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", default_tied), bias=logit_bias),
+        decoder=decoder,
+        max_positions=max_positions,
+    )
+
+
+def token_rules(model: ModelConfig, tokens: str, head: str = "lm_head") -> tuple[Rule, ...]:
+    """Rules for the token embeddings and the head, which are one tensor if they are tied.
+
+    tokens, head: regular expressions, names in the checkpoint without `.weight`.
+    """
+    tied = isinstance(model.head, LanguageModelHead) and model.head.tied
+    ours = "decoder.embedding.tokens.weight"
+    return (
+        Rename(tokens + r"\.weight", ours),
+        Rename(head + r"\.weight", ours if tied else "head.weight"),
+        Rename(head + r"\.bias", "head.bias"),
+    )

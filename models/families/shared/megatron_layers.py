@@ -1,0 +1,42 @@
+"""Tensors of the layers of decoders that were trained with Megatron: BLOOM, Falcon, GPT-NeoX, Persimmon, StarCoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from models.config import AttentionConfig
+from weights.rules import Rename, Rule, Split
+
+
+def fused_projection_rules(fused: str, ours: str, attention: AttentionConfig) -> Sequence[Rule]:
+    """Rules for one tensor with the projections of queries, keys and values, key-value head by key-value head.
+
+    fused: regular expression, name of the tensor without `.weight`. ours: our name of the attention module.
+    """
+    queries = attention.num_heads // attention.num_kv_heads * attention.head_dim
+    return tuple(
+        Split(
+            rf"{fused}\.{part}",
+            [f"{ours}.{name}.{part}" for name in ("query", "key", "value")],
+            sizes=(queries, attention.head_dim, attention.head_dim),
+            groups=attention.num_kv_heads,
+        )
+        for part in ("weight", "bias")
+    )
+
+
+def megatron_layer_rules(layer: str, module: str, attention: AttentionConfig) -> Sequence[Rule]:
+    """Rules for all layers.
+
+    layer: regular expression, prefix of the tensors of a layer, with the number of the layer as its only group.
+    module: name of the attention module.
+    """
+    ours = r"decoder.layers.\1."
+    return (
+        Rename(layer + r"input_layernorm\.(weight|bias)", ours + r"attention_norms.input.\2"),
+        *fused_projection_rules(layer + rf"{module}\.query_key_value", ours + "attention", attention),
+        Rename(layer + rf"{module}\.dense\.(weight|bias)", ours + r"attention.output.\2"),
+        Rename(layer + r"post_attention_layernorm\.(weight|bias)", ours + r"feed_forward_norms.input.\2"),
+        Rename(layer + r"mlp\.dense_h_to_4h\.(weight|bias)", ours + r"feed_forward.up.\2"),
+        Rename(layer + r"mlp\.dense_4h_to_h\.(weight|bias)", ours + r"feed_forward.down.\2"),
+    )

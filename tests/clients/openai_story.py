@@ -1,0 +1,34 @@
+"""A client of the `openai` package, and the story that its model continues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+import transformers
+from openai import OpenAI
+
+from tests.clients.conftest import ClientServer
+from tests.clients.models import DEMO
+
+STORY = "Once upon a time"
+
+
+@pytest.fixture(scope="session")
+def client(server: ClientServer) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> transformers.PreTrainedTokenizerBase:
+    return transformers.AutoTokenizer.from_pretrained(DEMO / "story")
+
+
+@cache
+def told(count: int) -> str:
+    """The `count` tokens that transformers generates after `STORY` with the storyteller model."""
+    from weights.demo.train.stories import continue_story
+
+    return continue_story(STORY, count).removeprefix(STORY) if count else ""

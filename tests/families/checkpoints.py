@@ -1,0 +1,167 @@
+"""One small random checkpoint of each model type in the registry, with a tokenizer, as a user has it on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import transformers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from models.families import FAMILIES
+from tests.e2e import gliner_checkpoints, retrieval_checkpoints
+from tests.parity import speech
+from tests.parity.checkpoints import edit_config, write_model
+from tests.parity.native_twins import rewrite_as_native
+from tests.parity.recent_encoder_cases import BODIES as RECENT_BODIES
+from tests.parity.test_decoders import CASES as DECODERS
+from tests.parity.test_encoder_decoders import CASES as SEQ2SEQ
+from tests.parity.test_encoders import BODIES
+from tests.parity.test_published_layouts import write_layout
+from tests.parity.test_sparse_encoders import CASES as SPARSE
+from tests.parity.test_text_of_further_picture_models import CASES as PICTURES
+from tests.parity.test_text_of_further_picture_models import as_gemma3n
+from tests.parity.test_text_of_picture_models import gemma3_config, qwen_case
+
+SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
+CHARACTERS = "▁abcdefghijklmnopqrstuvwxyz.,!?'"
+ROLES = {
+    "pad_token": "<pad>",
+    "bos_token": "<s>",
+    "cls_token": "<s>",
+    "eos_token": "</s>",
+    "sep_token": "</s>",
+    "unk_token": "<unk>",
+    "mask_token": "<mask>",
+}
+LANGUAGE_TOKENS = {
+    "mbart": ("en_XX", "fr_XX"),
+    "m2m_100": ("__en__", "__fr__"),
+    "MADLAD": ("<2en>", "<2fr>"),
+}
+PAIR = {"source_lang": "en", "target_lang": "fr"}
+STATED_PAIRS = ("marian", "triptych")
+"""Model types whose `tokenizer_config.json` states the languages."""
+STATED_TASKS = ("mt5", "umt5", "longt5")
+"""Model types whose `config.json` states the languages, as a task with a prefix."""
+TRANSLATION = {"translation_en_to_fr": {"prefix": "translate English to French: "}}
+
+
+def _first_cases() -> dict[str, tuple[str, Any, Callable[[Any], None] | None]]:
+    """Class of transformers, configuration and change of one model of each model type that transformers has."""
+    found: dict[str, tuple[str, Any, Callable[[Any], None] | None]] = {}
+    for architecture, config, *change in (DECODERS | SEQ2SEQ).values():
+        found.setdefault(config.model_type, (architecture, config, change[0] if change else None))
+    for stem, settings in (BODIES | RECENT_BODIES | SPARSE).values():
+        config = getattr(transformers, f"{stem}Config")(**settings)
+        head = "ForMaskedLM" if hasattr(transformers, f"{stem}ForMaskedLM") else "Model"
+        found.setdefault(config.model_type, (f"{stem}{head}", config, None))
+    for name in ("gemma4", "gemma4-unified", "llama4"):
+        architecture, make = PICTURES[name]
+        found[name.replace("-", "_")] = (architecture, make(), None)
+    for name in ("qwen3_5", "qwen3_5_moe"):
+        found[name] = (*qwen_case(name), None)
+    found["gemma3"] = ("Gemma3ForConditionalGeneration", gemma3_config(), None)
+    return found
+
+
+CASES = _first_cases()
+
+
+def _write_gemma3n(directory: Path) -> None:
+    architecture, config, _ = CASES["gemma3n_text"]
+    write_model(directory, config, architecture)
+    as_gemma3n(directory, config)
+
+
+def _write_native(directory: Path) -> None:
+    architecture, config, _ = CASES["bart"]
+    write_model(directory, config, architecture)
+    rewrite_as_native(directory)
+
+
+def _write_body(directory: Path, body: str) -> None:
+    stem, settings = RECENT_BODIES[body]
+    write_model(directory, getattr(transformers, f"{stem}Config")(**settings), f"{stem}Model")
+
+
+def _write_case(directory: Path, model_type: str) -> None:
+    architecture, config, change = CASES[model_type]
+    write_model(directory, config, architecture, change=change)
+
+
+WRITERS: Mapping[str, Callable[[Path], object]] = {
+    "new": lambda directory: write_layout(directory, "gte-alibaba"),
+    "embedding_gemma2": lambda directory: write_layout(directory, "embedding-gemma2"),
+    "gemma3n": _write_gemma3n,
+    "triptych": _write_native,
+}
+"""Writers of the model types that transformers cannot write as they are published."""
+NAMED: Mapping[str, Callable[[Path], object]] = {
+    "EmbeddingGemma": lambda directory: _write_body(directory, "embedding-gemma-small"),
+    "Arctic-Embed-M-2": lambda directory: write_layout(directory, "gte-snowflake"),
+    "Jina-Embeddings-3": lambda directory: write_layout(directory, "jina_embeddings_v3"),
+    "causal-off": lambda directory: _write_body(directory, "bidirectional-qwen3"),
+    "MADLAD": lambda directory: _write_case(directory, "t5"),
+}
+"""Checkpoints that users know by a name which is no model type."""
+RETRIEVAL: Mapping[str, Callable[[Path], Path]] = {
+    "BGE-M3": retrieval_checkpoints.write_bge_m3,
+    "ColBERT": retrieval_checkpoints.write_colbert,
+    "SPLADE": retrieval_checkpoints.write_splade,
+    "Qwen3-Reranker": retrieval_checkpoints.write_language_model,
+    "GLiNER": lambda directory: gliner_checkpoints.write(directory, gliner_checkpoints.SPANS),
+}
+"""The same, with a tokenizer of their own and heads that are found by their files."""
+
+
+def covered() -> set[str]:
+    """Model types of which this module writes a checkpoint."""
+    return {*CASES, *WRITERS, "whisper"}
+
+
+def write_checkpoint(directory: Path, name: str) -> Path:
+    """Write the checkpoint of a model type, or of a name in `NAMED` or `RETRIEVAL`. Returns its directory."""
+    directory.mkdir()
+    if name in RETRIEVAL:
+        return RETRIEVAL[name](directory)
+    if name == "whisper":
+        speech.write(directory, "whisper")
+        speech.write_tokenizer(directory)
+        return directory
+    if name in WRITERS or name in NAMED:
+        (WRITERS | NAMED)[name](directory)
+    else:
+        _write_case(directory, name)
+    if name in STATED_TASKS:
+        edit_config(directory, task_specific_params=TRANSLATION)
+    _write_tokenizer(directory, LANGUAGE_TOKENS.get(name, ()), PAIR if name in STATED_PAIRS else {})
+    return directory
+
+
+def architecture_of(directory: Path) -> str:
+    """The class that the `config.json` of a checkpoint names. Published files may name a second one after it."""
+    return str(json.loads((directory / "config.json").read_text())["architectures"][0])
+
+
+def tasks_of(model_type: str, architecture: str) -> list[str]:
+    """The tasks that the registry promises for an architecture."""
+    return list(FAMILIES[model_type].architectures[architecture])
+
+
+def _write_tokenizer(directory: Path, languages: tuple[str, ...], settings: Mapping[str, str]) -> None:
+    """Write a tokenizer of single letters, whose ids fit into the vocabulary of every model of the tests."""
+    tokens = (*SPECIAL, *CHARACTERS)
+    backend = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, [], unk_token="<unk>"))
+    backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="always")
+    backend.decoder = decoders.Metaspace("▁", prepend_scheme="always")
+    backend.add_special_tokens([*SPECIAL, *languages])
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    backend.save(str(directory / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **ROLES, **settings}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))

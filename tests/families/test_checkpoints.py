@@ -1,0 +1,149 @@
+"""A checkpoint of every model type passes `triptych check`, and a server answers requests for each of its tasks.
+
+Families that are refused give one line with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.families import FAMILIES
+from models.families.shared.refused import REFUSED
+from tests import warm_processes
+from tests.audio.wavs import wav
+from tests.e2e.conftest import COMMAND, REPOSITORY, RunningServer, serving
+from tests.families import checkpoints
+from tests.parity.speech import recording
+from tests.waiting import HANG_SECONDS
+
+pytestmark = pytest.mark.rare_family
+SMALL = ("--device", "cpu", "--dtype", "float32", "--threads", "1")
+NAMED_TASKS = {
+    "EmbeddingGemma": ["embed"],
+    "Arctic-Embed-M-2": ["embed"],
+    "Jina-Embeddings-3": ["embed"],
+    "causal-off": ["embed"],
+    "MADLAD": ["generate", "translate"],
+    "BGE-M3": ["embed", "embed_sparse", "late_interaction"],
+    "ColBERT": ["late_interaction"],
+    "SPLADE": ["embed_sparse"],
+    "Qwen3-Reranker": ["rerank"],
+    "GLiNER": ["token_classify"],
+}
+"""Tasks of the checkpoints that are known by a name which is no model type."""
+FLAGS = {"Qwen3-Reranker": ("--rerank-prompts", "{name}=qwen3-reranker")}
+NAMES = (*sorted(FAMILIES), *NAMED_TASKS)
+TEXT = "the old sailor"
+LANGUAGES = {"source_lang": "en", "target_lang": "fr"}
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "generate": ("/generate", {"prompt": TEXT, "max_new_tokens": 3}),
+    "translate": ("/translate", {"inputs": TEXT, "max_new_tokens": 3, **LANGUAGES}),
+    "embed": ("/embed", {"inputs": TEXT}),
+    "embed_sparse": ("/embed_sparse", {"inputs": TEXT}),
+    "fill_mask": ("/fill_mask", {"inputs": f"{TEXT} <mask>"}),
+    "late_interaction": ("/rerank", {"query": TEXT, "texts": [TEXT, "a frog"]}),
+    "rerank": ("/rerank", {"query": TEXT, "texts": [TEXT, "a frog"]}),
+    "token_classify": ("/token_classify", {"inputs": TEXT, "labels": ["person"]}),
+}
+"""Path and body of one request for each task, except for `transcribe`."""
+
+
+@pytest.fixture(scope="module")
+def directory_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    root, written = tmp_path_factory.mktemp("checkpoints"), dict[str, Path]()
+
+    def directory(name: str) -> Path:
+        if name not in written:
+            written[name] = checkpoints.write_checkpoint(root / name, name)
+        return written[name]
+
+    return directory
+
+
+def promised(name: str, directory: Path) -> list[str]:
+    """Tasks that the documentation promises for a checkpoint of these tests."""
+    return NAMED_TASKS.get(name) or checkpoints.tasks_of(name, checkpoints.architecture_of(directory))
+
+
+def flags_of(name: str, served: str) -> list[str]:
+    """Flags that a checkpoint needs. served: the name under which it is served."""
+    return [flag.format(name=served) for flag in FLAGS.get(name, ())]
+
+
+def test_every_model_type_has_a_checkpoint() -> None:
+    assert set(FAMILIES) <= checkpoints.covered()
+    assert NAMED_TASKS.keys() == checkpoints.NAMED.keys() | checkpoints.RETRIEVAL.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_check_describes_the_checkpoint(name: str, directory_of: Callable[[str], Path]) -> None:
+    directory = directory_of(name)
+    done = warm_processes.run("check", f"it={directory}", *SMALL, *flags_of(name, "it"))
+    assert (done.returncode, done.stderr) == (0, "")
+    table = dict(re.split(" {2,}", line, maxsplit=1) for line in done.stdout.splitlines())
+    tasks = promised(name, directory)
+    assert table["serves"].split(", ") == tasks
+    assert "warning" not in table and int(table["parameters"].replace(",", "")) > 0
+    assert ("KV cache" in table) is bool({"generate", "translate", "transcribe"} & set(tasks))
+    assert ("languages" in table) is (name != "t5" and bool({"translate", "transcribe"} & set(tasks)))
+    if name in FAMILIES:
+        assert table["family"] == f"{FAMILIES[name].name} ({checkpoints.architecture_of(directory)})"
+
+
+def test_check_in_a_new_interpreter(directory_of: Callable[[str], Path]) -> None:
+    """The other runs of `check` are forks of one process that has imported everything."""
+    command = [*COMMAND, "check", str(directory_of("qwen3_5_text"))]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=HANG_SECONDS)
+    assert (done.returncode, done.stderr) == (0, "") and "qwen3_5 (Qwen3_5ForCausalLM)" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def server(directory_of: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """One server with the checkpoints of all model types."""
+    models = [f"{name}={directory_of(name)}" for name in NAMES]
+    flags = [flag for name in NAMES for flag in flags_of(name, name)]
+    log = tmp_path_factory.mktemp("server") / "log"
+    with serving(log, *models, *SMALL, *flags, "--kv-cache-memory", "512M", "--no-access-log") as running:
+        yield running
+
+
+def test_a_server_answers_for_every_model_type(server: RunningServer, directory_of: Callable[[str], Path]) -> None:
+    """One request for each task of each model. `/info` lists the tasks of the documentation."""
+    tasks = {name: promised(name, directory_of(name)) for name in NAMES}
+    assert {model["name"]: model["tasks"] for model in server.get("/info").json()["models"]} == tasks
+    failed = {(name, task): why for name in NAMES for task in tasks[name] if (why := _problem(server, name, task))}
+    assert failed == {}
+
+
+def _problem(server: RunningServer, name: str, task: str) -> str | None:
+    """Why a model does not answer a request for a task; None if it does."""
+    if task == "transcribe":
+        sound = {"file": ("sound.wav", wav(recording(0.5)), "audio/wav")}
+        response = server.post("/v1/audio/transcriptions", data={"model": name, "language": "en"}, files=sound)
+    else:
+        path, body = REQUESTS[task]
+        response = server.post(path, json={"model": name, **body})
+    return None if response.status_code == 200 else f"{response.status_code}: {response.text[:300]}"
+
+
+@pytest.mark.parametrize("model_type", sorted(REFUSED))
+def test_a_refused_family_gives_its_reason_in_one_line(model_type: str, tmp_path: Path) -> None:
+    """The reason precedes problems of the tokenizer, which such families often have of a kind of their own."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "architectures": ["AnyModel"]}))
+    done = warm_processes.run("check", str(tmp_path))
+    line = f"triptych: model 'model': 'model_type': {model_type!r} is not supported: {REFUSED[model_type]}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
+
+
+def test_serve_refuses_a_family_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "xlnet", "architectures": ["AnyModel"]}))
+    done = warm_processes.run("serve", f"it={tmp_path}", "--port", "0", "--log-level", "error")
+    line = f"triptych: model 'it': 'model_type': 'xlnet' is not supported: {REFUSED['xlnet']}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", line)

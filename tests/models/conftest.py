@@ -1,0 +1,36 @@
+"""Fixtures of the tests of the compiled kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from models.backends import interface as ops
+from models.backends.cpu import library
+from models.backends.cpu import operations as cpu_ops
+
+ISAS = ("baseline", "v3", "v4", "v4_vnni", "v4_bf16")
+RUNNABLE_ISAS = [name for name in ISAS if cpu_ops.available() and library.choose_isa(name)]
+
+
+@pytest.fixture
+def kernels() -> None:
+    """Fail without compiled kernels."""
+    assert cpu_ops.available(), "build the kernels: pip install -e ."
+
+
+@pytest.fixture(params=RUNNABLE_ISAS)
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run a test with the kernels of each instruction set that the processor runs."""
+    assert library.choose_isa(request.param)
+    with ops.using("cpu"):
+        yield request.param
+    assert library.choose_isa(RUNNABLE_ISAS[-1])
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    """Run a test with each dtype of the kernels."""
+    return request.param

@@ -1,0 +1,81 @@
+"""Full garbage collections run between requests, and in time."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from server import garbage
+from server.garbage import collect_if_due, collect_when_cheap
+
+
+class _Cycle:
+    """An object that only the collector frees."""
+
+    freed = 0
+
+    def __init__(self) -> None:
+        self.me = self
+
+    def __del__(self) -> None:
+        _Cycle.freed += 1
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    """No other collection runs in the test, and the objects of the test process are not counted."""
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 1000, 1000)
+    _Cycle.freed = 0
+    yield
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+
+
+def _old_cycle(rounds: int) -> None:
+    """A cycle that has survived this many collections of the younger generations."""
+    cycle = _Cycle()
+    for _ in range(rounds):
+        gc.collect(1)
+    del cycle
+
+
+def test_nothing_is_collected_while_little_was_allocated() -> None:
+    _old_cycle(garbage.MIN_ROUNDS - 1)
+    assert not collect_if_due() and not _Cycle.freed
+
+
+def test_cycles_are_freed_between_requests() -> None:
+    _old_cycle(garbage.MIN_ROUNDS)
+    assert collect_if_due() and _Cycle.freed == 1
+
+
+def test_a_collection_waits_while_requests_hold_many_objects_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "MAX_OBJECTS", 1000)
+    monkeypatch.setattr(garbage, "MAX_ROUNDS", 30)
+    held = [[[]] for _ in range(1000)]
+    _old_cycle(garbage.MIN_ROUNDS)
+    assert not collect_if_due() and not _Cycle.freed
+    for _ in range(20):
+        gc.collect(1)
+    assert collect_if_due() and _Cycle.freed == 1
+    assert len(held) == 1000
+
+
+async def test_python_starts_no_full_collection_while_the_task_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "CHECK_SECONDS", 0.0)
+    gc.set_threshold(700, 10, 10)
+    task = asyncio.create_task(collect_when_cheap())
+    await asyncio.sleep(0)
+    assert gc.get_threshold() == (700, 10, garbage._NEVER)
+    _old_cycle(garbage.MIN_ROUNDS)
+    while not _Cycle.freed:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert gc.get_threshold() == (700, 10, 10)
