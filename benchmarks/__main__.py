@@ -31,6 +31,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of each contestant")
     parser.add_argument("--peers", help="Python interpreter with the peers installed; without it no peer runs")
     parser.add_argument("--llama-cpp", help="path of llama-server; for its models see contestants/llama_cpp.py")
+    parser.add_argument(
+        "--isa",
+        help="limit Triptych, in process only, to these kernels, such as v3 (AVX2); for peers built for the same",
+    )
     parser.add_argument("--checkpoints", type=Path, default=Path(".bench"), help="directory for the models")
     parser.add_argument("--add", action="store_true", help="keep earlier results that this run does not replace")
     parser.add_argument("--out", type=Path, default=Path("docs"), help="directory of benchmarks.md and its figures")
@@ -53,11 +57,13 @@ def main(arguments: list[str] | None = None) -> None:
         run_seconds=60.0 if given.quick else 300.0,
         detailed_shape="llama-tiny" if given.tiny else "llama-135m",
         programs={"llama.cpp": given.llama_cpp} if given.llama_cpp else {},
+        isa=given.isa,
     )
     folder = given.out / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
     say = functools.partial(print, flush=True)
     about = machine.describe(given.threads) | {"versions": machine.versions(given.peers), "scale": vars(scale)}
+    about["isa"] = given.isa
     results = measure.Results(folder / "results.json", about)
     if given.add:
         results.read()

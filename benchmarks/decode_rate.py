@@ -22,7 +22,7 @@ import torch
 from models.batch import DecoderBatch
 from models.families.llama import FAMILY
 from models.kv_cache import KVCache
-from models.pack_weights import pack_weights
+from models.pack_weights import WeightPacker
 from models.transformer import Transformer
 
 LLAMA_1B: dict[str, Any] = {
@@ -96,7 +96,7 @@ def decode_batch(
 def measure(arguments: argparse.Namespace) -> list[dict[str, float]]:
     device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
     model = random_model(LLAMA_1B, dtype, device)
-    weight_bytes = pack_weights(model)
+    weight_bytes = WeightPacker(model, dtype, device).finish()
     layers = model.self_attention_layers()
     speed = bandwidth(device)
     print(

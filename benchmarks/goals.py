@@ -70,6 +70,7 @@ def _against_peers(
 def _large(summary: Summary) -> Iterator[Line]:
     """Models of a billion parameters, compared with llama.cpp in the same precision."""
     targets = {("llama-1b", "A", ("int4",)): 1.1, ("llama-1b", "B", ("bfloat16", "int8")): 2.0}
+    targets |= {("llama-1b", "C-512", ("bfloat16", "int8")): 1.25, ("llama-1b", "C-512", ("int4",)): 1.5}
     targets |= {("moe-1b", "A", LARGE_PRECISIONS): 1.1, ("moe-1b", "B", LARGE_PRECISIONS): 1.5}
     for (shape, workload, precisions), target in targets.items():
         for precision in precisions:

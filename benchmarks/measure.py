@@ -42,6 +42,7 @@ class Options:
     detailed_shape: shape whose steps are measured in detail, see `benchmarks.growth`.
     run_seconds: longest time of one run. A contestant that takes longer is stopped and reported.
     programs: path of the executable of each contestant that needs one.
+    isa: see `Subject`.
     """
 
     checkpoints: Path
@@ -54,6 +55,7 @@ class Options:
     detailed_shape: str = "llama-135m"
     run_seconds: float = 300.0
     programs: dict[str, str] = field(default_factory=dict)
+    isa: str | None = None
 
 
 @dataclass
@@ -223,7 +225,7 @@ def _load(
         made = options.checkpoints / "made" / contest.shape
         made.mkdir(parents=True, exist_ok=True)
         directory = str(options.checkpoints / contest.shape)
-        subject = Subject(contest.shape, contest.precision, directory, str(made), options.threads, program)
+        subject = Subject(contest.shape, contest.precision, directory, str(made), options.threads, program, options.isa)
         process = None
         try:
             if python is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks import goals, profile
 from benchmarks.contestants import LABELS
@@ -15,7 +17,7 @@ WORKLOADS = """\
 - **A**: one stream with {prompt} prompt tokens and {new} new tokens.
 - **B**: 16 concurrent streams as in A. **streams-N**: N concurrent streams as in A.
 - **B-mixed**: {mixed} requests, 16 in flight. Prompts and answers have 16 to {longest} tokens.
-- **C**: one prompt of {prefill} tokens. The rate counts prompt tokens.
+- **C**: one prompt of {prefill} tokens. The rate counts prompt tokens. **C-N**: a prompt of N tokens.
 - **D**: {sentences} sentences of 8 to 60 tokens, each translated into {sentence_new} tokens with greedy decoding.
   **D-beam**: the same with 4 beams.
 - **E**: {texts} texts of 8 to {longest_text} tokens, 8 texts per call. **E-clients**: 16 clients, one text per call.
@@ -65,13 +67,18 @@ def _head(summary: Summary) -> str:
 
 | machine | |
 |---|---|
-| processor | {about["processor"]} |
+| processor | {about["processor"]}{_limit(about)} |
 | cores, memory | {about["cores"]}, {about["memory_bytes"] / 2**30:.0f} GiB |
 | memory bandwidth (read) | {_bandwidth(summary)} |
 | peak of matrix products (oneDNN) | {rates} G operations/s, measured in this run |
 | system | {about["system"]}; load average at start {about["load_average"]:.1f} |
 | versions | {versions} |
 | date | {about["date"]} |"""
+
+
+def _limit(about: Mapping[str, Any]) -> str:
+    isa = about.get("isa")
+    return f". Triptych was limited to the instruction set {isa}" if isa else ""
 
 
 def _rounds(summary: Summary) -> str:

@@ -97,6 +97,8 @@ def job(name: str, shape: str, scale: Scale = FULL, seed: int = 0) -> Job:
         return Job("generate", [ids(prompt) for prompt, _ in lengths], [new for _, new in lengths], in_flight=16)
     if name == "C":
         return Job("generate", [ids(scale.prefill)], [1], counts="input_tokens")
+    if name.startswith("C-"):
+        return Job("generate", [ids(int(name.removeprefix("C-")))], [1], counts="input_tokens")
     if name in ("D", "D-beam"):
         inputs = [[*ids(length_rng.randint(8, 60) - 1), vocabulary.EOS] for _ in range(scale.sentences)]
         new = [scale.sentence_new] * scale.sentences

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,15 +25,13 @@ from models.generation_defaults import GenerationDefaults, generation_defaults
 from models.gguf_rules import gguf_rules
 from models.gliner_files import encoder_rules
 from models.json_file import json_object
-from models.layers.embeddings import EmbeddingTable
-from models.layers.heads import LanguageModel
-from models.layers.linear import Linear, set_parameter
-from models.layers.moe import MixtureOfExperts
+from models.kept_quantized import kept_quantized
+from models.layers.linear import set_parameter
 from models.layers.sentence_head import SentenceHead
 from models.layers.token_heads import TokenHeads
 from models.load_heads import load_sentence_head, load_token_heads
 from models.lora.read import adaptable, read_lora, read_own_lora
-from models.pack_weights import pack_weights
+from models.pack_weights import WeightPacker
 from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
 from weights.gguf.choose import is_gguf
@@ -46,10 +44,6 @@ from weights.quantized_matrix import QuantizedMatrix
 from weights.read import WeightsError, open_checkpoint
 from weights.resolve import ResolveError
 from weights.rules import Drop, Rule, first_match
-
-_DEQUANTIZED = frozenset(("router", "shared_gate", "experts", "key_heads", "value_heads"))
-"""Modules of mixtures of experts and of latent attention whose matrices are packed together, or never rounded, and
-therefore dequantised. The exception is an expert that is packed by itself."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +113,7 @@ def load_model(
     directory: directory of the checkpoint, or its GGUF file.
     dtype: dtype of weights and hidden states. Adapters are computed in this dtype even if the weights are quantised.
     progress: called with (bytes read so far, total bytes).
-    quantization: see `pack_weights`. Matrices that the checkpoint stores quantised are then dequantised and rounded.
+    quantization: see `WeightPacker`. Matrices that the checkpoint stores quantised are then dequantised and rounded.
     adapters: directory of each low-rank adapter, as peft saves it, by name. For an adapter that the checkpoint holds
         itself, `directory` followed by its name there (see `weights.own_adapters`).
     memory: keeps the tensors of the transformer and its adapters.
@@ -149,14 +143,14 @@ def load_model(
     transformer.eval()
     rules = _rules(files, config)
     matrix_format = GgufFormat(read_gguf(directory)) if is_gguf(directory) else quantized_format(hf)
-    keep: Callable[[str, QuantizedMatrix], bool] = _never
+    keep: Callable[[Mapping[str, QuantizedMatrix]], Collection[str]] = _none
     if quantization is None:
-        keep = partial(_keeps_quantized, transformer, dtype, device)
+        keep = partial(kept_quantized, transformer, dtype, device)
+    linears, packer = adaptable(transformer), WeightPacker(transformer, dtype, device, quantization, memory)
     report = _load(
-        transformer, directory, family, rules, dtype, device, progress, matrix_format, keep, memory.is_filled
+        transformer, directory, family, rules, dtype, device, progress, matrix_format, keep, memory.is_filled, packer
     )
-    linears = adaptable(transformer)
-    weight_bytes = pack_weights(transformer, quantization, device, memory)
+    weight_bytes = packer.finish()
     loaded_adapters = {
         name: _load_adapter(
             transformer, name, path, directory, hf, rules, linears, dtype, device, memory, matrix_format
@@ -195,13 +189,15 @@ def _load(
     device: torch.device,
     progress: Callable[[int, int], None] | None,
     matrix_format: QuantizedFormat | None,
-    keep_quantized: Callable[[str, QuantizedMatrix], bool],
+    keep_quantized: Callable[[Mapping[str, QuantizedMatrix]], Collection[str]],
     shapes_only: bool,
+    packer: WeightPacker,
 ) -> LoadReport:
     """Load the weights of the transformer, with the family's defaults for absent tensors.
 
     matrix_format, keep_quantized: see `load_weights`.
     shapes_only: leave the parameters on the meta device, with their shapes and dtype.
+    packer: packs each layer once it is complete. Other weights are not packed.
     """
     shapes = {name: tuple(parameter.shape) for name, parameter in transformer.named_parameters()}
     with open_checkpoint(directory, matrix_format=matrix_format) as stored:
@@ -213,14 +209,13 @@ def _load(
         del shapes[name]
     if shapes_only:
         transformer.to(dtype)
-    assign = partial(set_parameter, transformer)
     report = load_weights(
         directory,
         rules,
         shapes,
         dtype,
         device,
-        assign,
+        packer.assign,
         progress,
         keep_float32=_keeps_float32,
         matrix_format=matrix_format,
@@ -229,6 +224,7 @@ def _load(
     )
     if shapes_only:
         return report
+    assign = partial(set_parameter, transformer)
     for name, shape in zero.items():
         assign(name, torch.zeros(shape, dtype=torch.float32 if _keeps_float32(name) else dtype, device=device))
     for name, source in tied.items():
@@ -236,35 +232,13 @@ def _load(
     return report
 
 
-def _keeps_quantized(
-    transformer: Transformer, dtype: torch.dtype, device: torch.device, name: str, matrix: QuantizedMatrix
-) -> bool:
-    """Whether the transformer computes with this quantised matrix as it is. name: name of the parameter."""
-    path, _, attribute = name.rpartition(".")
-    owner = transformer.get_submodule(path)
-    takes = isinstance(owner, Linear | LanguageModel) or type(owner) is EmbeddingTable
-    return (
-        takes
-        and attribute == "weight"
-        and (_DEQUANTIZED.isdisjoint(path.split(".")) or _is_expert_apart(transformer, path))
-        and ops.has_kernel(matrix, dtype, device)
-    )
-
-
-def _is_expert_apart(transformer: Transformer, path: str) -> bool:
-    """Whether a linear belongs to an expert that is packed by itself. path: path of the linear."""
-    mixture, separator, _ = path.partition(".experts.")
-    owner = transformer.get_submodule(mixture)
-    return bool(separator) and isinstance(owner, MixtureOfExperts) and not owner.packs_together
-
-
 def _keeps_float32(name: str) -> bool:
     """Whether this parameter is float32 in a model of any dtype: the correction of a router."""
     return name.endswith(".router.correction")
 
 
-def _never(name: str, matrix: QuantizedMatrix) -> bool:
-    return False
+def _none(matrices: Mapping[str, QuantizedMatrix]) -> Collection[str]:
+    return ()
 
 
 def _notes(

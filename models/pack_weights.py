@@ -31,48 +31,85 @@ class CountingPacker:
         return packed
 
 
-def pack_weights(
-    model: Transformer,
-    quantization: ops.Quantization | None = None,
-    device: torch.device | None = None,
-    memory: TensorMemory = PRIVATE,
-) -> int:
-    """Pack all linears of a model in place. Projections with the same input are merged into one product.
+class WeightPacker:
+    """Packs all linears of a model in place. Projections with the same input are merged into one product.
 
+    dtype: dtype of the model.
+    device: device that runs the model. Its parameters may be on the meta device, because `memory` has their contents.
     quantization: `int8` rounds linears, the output head, and the token table that is tied to it. The other values round
         linears to 4 bits in groups, and head and table to int8. Routers, small projections of mixers, other
         embeddings, norms, biases and hidden states keep their dtype. Attention then works in `ops.attention_dtype`,
         except sparse and disentangled attention.
-    device: device that runs the model; None for the device of its parameters. They differ if the parameters are on the
-        meta device, because `memory` has their contents.
     memory: keeps the packed weights, and then the parameters that are not packed.
     Matrices that the checkpoint stores quantised, and that `ops.has_kernel` accepts, are packed as they are.
-    Returns the memory of all weights in bytes. Raises QuantizationUnavailable.
+    Raises QuantizationUnavailable.
     """
-    model.attention_dtype = ops.attention_dtype(model.dtype, quantization)
-    packers = []
-    for out_dtype, rounding in (
-        (model.dtype, quantization),
-        (model.attention_dtype, quantization),
-        # Products of the head need the precision of 8 bits more than those of the layers do.
-        (torch.float32, None if quantization is None else "int8"),
-        (model.dtype, None),
-        (torch.float32, None),
-    ):
-        pack = ops.packer(model.dtype, device or model.device, rounding, out_dtype, memory)
-        if pack is not None:
-            packers.append(CountingPacker(pack, out_dtype))
-    if packers:
-        packer, projection_packer, head_packer, gate_packer, router_packer = packers
-        with torch.inference_mode():
-            _pack(model, packer, projection_packer, gate_packer, router_packer)
-            model.pack_head(head_packer, packer)
-    for name, parameter in list(model.named_parameters()):
-        kept = memory.keep(parameter)
-        if kept is not parameter:
-            set_parameter(model, name, kept)
-    packed_bytes = sum(packer.packed_bytes for packer in packers)
-    return packed_bytes + sum(parameter.nbytes for parameter in model.parameters())
+
+    def __init__(
+        self,
+        model: Transformer,
+        dtype: torch.dtype,
+        device: torch.device,
+        quantization: ops.Quantization | None = None,
+        memory: TensorMemory = PRIVATE,
+    ) -> None:
+        self._model, self._memory = model, memory
+        self._missing: dict[str, set[str]] = {}
+        for name, _ in model.named_parameters():
+            if name.split(".")[1:2] == ["layers"]:
+                self._missing.setdefault(_layer_of(name), set()).add(name)
+        model.attention_dtype = ops.attention_dtype(dtype, quantization)
+        self._packers: list[CountingPacker] = []
+        for out_dtype, rounding in (
+            (dtype, quantization),
+            (model.attention_dtype, quantization),
+            # Products of the head need the precision of 8 bits more than those of the layers do.
+            (torch.float32, None if quantization is None else "int8"),
+            (dtype, None),
+            (torch.float32, None),
+        ):
+            pack = ops.packer(dtype, device, rounding, out_dtype, memory)
+            if pack is not None:
+                self._packers.append(CountingPacker(pack, out_dtype))
+
+    def assign(self, name: str, value: Tensor | QuantizedMatrix) -> None:
+        """Set a parameter, and pack its layer when this was the last one.
+
+        Most layers are packed before the next one is read. Loading then needs the memory of the packed weights and of
+        one layer as it is read, where a quantised matrix takes one byte per code.
+        """
+        set_parameter(self._model, name, value)
+        layer = _layer_of(name)
+        rest = self._missing.get(layer)
+        if rest is not None:
+            rest.discard(name)
+            if not rest:
+                self._pack_linears(self._model.get_submodule(layer))
+
+    def finish(self) -> int:
+        """Pack the rest of the model. Returns the memory of all weights in bytes."""
+        self._pack_linears(self._model)
+        if self._packers:
+            with torch.inference_mode():
+                self._model.pack_head(self._packers[2], self._packers[0])
+        for name, parameter in list(self._model.named_parameters()):
+            kept = self._memory.keep(parameter)
+            if kept is not parameter:
+                set_parameter(self._model, name, kept)
+        packed_bytes = sum(packer.packed_bytes for packer in self._packers)
+        return packed_bytes + sum(parameter.nbytes for parameter in self._model.parameters())
+
+    def _pack_linears(self, module: nn.Module) -> None:
+        """Pack the linears below a module that are not packed yet."""
+        if self._packers:
+            packer, projection_packer, _, gate_packer, router_packer = self._packers
+            with torch.inference_mode():
+                _pack(module, packer, projection_packer, gate_packer, router_packer)
+
+
+def _layer_of(name: str) -> str:
+    """Path of the layer of a parameter: `decoder.layers.0` of `decoder.layers.0.attention.query.weight`."""
+    return ".".join(name.split(".")[:3])
 
 
 def _pack(

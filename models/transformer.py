@@ -111,7 +111,7 @@ class Transformer(nn.Module):
 
     Built on torch's meta device and filled by `models.loader`. For inference only.
 
-    attention_dtype: dtype of queries, keys, values and caches; set by `pack_weights`.
+    attention_dtype: dtype of queries, keys, values and caches; set by `WeightPacker`.
     """
 
     attention_dtype: torch.dtype

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import __main__ as command
 from benchmarks import checkpoints, goals, machine, plan, profile, speculation, vocabulary, workloads
-from benchmarks.contestants import http_server, llama_cpp
+from benchmarks.contestants import http_server, llama_cpp, ours
 from benchmarks.contestants.contract import Refused, Subject
 from benchmarks.context import deviation
 from benchmarks.http_client import Response
@@ -109,6 +109,23 @@ def test_contestant_with_too_few_tokens_is_reported(tmp_path: Path, monkeypatch:
     run([Contest("llama-tiny", "float32", ("A",), ("ours",))], options, results, lambda line: None)
     (entry,) = results.entries
     assert not entry["runs"] and entry["error"] == "made 5 of 6 tokens"
+
+
+def test_prompt_of_a_given_length() -> None:
+    work = workloads.job("C-512", "llama-1b")
+    assert work.units == len(work.inputs[0]) == 512 and work.new_tokens == [1]
+    contests = plan.select(plan.full(), ["llama-1b/C-512"], ["llama.cpp"])
+    assert {(one.precision, *one.contestants) for one in contests} == {
+        (precision, *plan.OURS, "llama.cpp") for precision in plan.LARGE_PRECISIONS
+    }
+
+
+def test_instruction_set_is_for_contestants_in_this_process(tmp_path: Path) -> None:
+    subject = Subject("llama-tiny", "float32", str(tmp_path), str(tmp_path), 1, isa="z80")
+    with pytest.raises(Refused, match="there are no kernels for z80"):
+        ours.Entry().load(subject)
+    with pytest.raises(Refused, match="a server always uses the best instruction set"):
+        http_server.Entry().load(subject)
 
 
 def test_interrupted_run_keeps_its_results(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ The checkpoint is compared by names and shapes, so that a wrong one is refused b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -111,7 +111,7 @@ def load_weights(
     keep_float32: Callable[[str], bool] = lambda name: False,
     folder: str = "",
     matrix_format: MatrixFormat | None = None,
-    keep_quantized: Callable[[str, QuantizedMatrix], bool] = lambda name, layout: False,
+    keep_quantized: Callable[[Mapping[str, QuantizedMatrix]], Collection[str]] = lambda layouts: (),
     shapes_only: bool = False,
     file: str = "",
 ) -> LoadReport:
@@ -127,8 +127,8 @@ def load_weights(
     keep_float32: whether the tensor with this name in the model is float32 for every `dtype`.
     folder: subdirectory of the weight files; empty for the directory itself.
     matrix_format: format of the quantised matrices of the checkpoint, or None.
-    keep_quantized: whether the model takes this quantised matrix, given by its name in the model and on the meta
-        device, as it is. Other quantised matrices are dequantised.
+    keep_quantized: called with the quantised matrices on the meta device, by their names in the model. Returns the
+        names of those that the model takes as they are. Other quantised matrices are dequantised.
     shapes_only: read no tensor, and assign all on the meta device.
     file: name of the only weight file; empty for the usual names.
 
@@ -145,7 +145,9 @@ def load_weights(
         if not shapes_only:
             plan.compare_copies(stored)
         plan.raise_faults()
-        loaded = _Loaded(dtype, device, keep_float32, keep_quantized)
+        layouts = {name: source.layout for name, source in plan.sources.items()}
+        kept = keep_quantized({name: one for name, one in layouts.items() if isinstance(one, QuantizedMatrix)})
+        loaded = _Loaded(dtype, device, keep_float32, kept)
         sizes = {name: stored[name].nbytes for name in {source.name for source in plan.sources.values()}}
         done_bytes = 0
         for stored_name, targets in _by_stored_name(plan.sources).items():
@@ -160,8 +162,9 @@ def load_weights(
 
 
 class _Loaded:
-    """Converts tensors to their dtype and device, and counts them. The arguments are those of `load_weights`.
+    """Converts tensors to their dtype and device, and counts them.
 
+    dtype, device, keep_float32: see `load_weights`. kept: names in the model of the matrices that stay quantised.
     not_finite, overflowing: names in the checkpoint of tensors with NaN or infinity, in the file or after conversion.
     """
 
@@ -170,10 +173,10 @@ class _Loaded:
         dtype: torch.dtype,
         device: torch.device | str,
         keep_float32: Callable[[str], bool],
-        keep_quantized: Callable[[str, QuantizedMatrix], bool],
+        kept: Collection[str],
     ) -> None:
         self._dtype, self._device = dtype, device
-        self._keep_float32, self._keep_quantized = keep_float32, keep_quantized
+        self._keep_float32, self._kept = keep_float32, kept
         self.report = LoadReport(0, 0)
         self.not_finite: list[str] = []
         self.overflowing: list[str] = []
@@ -184,7 +187,7 @@ class _Loaded:
         """Convert one tensor. name: name in the model. value: the tensor in the checkpoint, or None for shapes only."""
         layout, report = source.layout, self.report
         dtype = torch.float32 if self._keep_float32(name) else self._dtype
-        kept = isinstance(layout, QuantizedMatrix) and self._keep_quantized(name, layout)
+        kept = name in self._kept
         result: Tensor | QuantizedMatrix
         if isinstance(layout, QuantizedMatrix) and kept:
             result = layout if value is None else self._copied(source.name, value)

@@ -122,10 +122,18 @@ class QuantizedMatrix:
     @staticmethod
     def concatenated(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
         """Concatenate matrices of one layout along the output features."""
+        return QuantizedMatrix.joined(matrices, concatenate_rows)
+
+    @staticmethod
+    def joined(matrices: Sequence[QuantizedMatrix], join: Callable[[Sequence[Tensor]], Tensor]) -> QuantizedMatrix:
+        """Join matrices of one layout along the output features.
+
+        join: joins tensors along their first dimension. Called with the codes of all matrices, their scales, and so on.
+        """
         first = matrices[0]
         assert all(first.has_layout_of(matrix) for matrix in matrices)
         by_field = zip(*(matrix._parts() for matrix in matrices), strict=True)
-        joined = iter([concatenate_rows(parts) for parts in by_field])
+        joined = iter([join(parts) for parts in by_field])
         return first._map(lambda part: next(joined))
 
     # ------------------------------------------------------------------------------ rearrangement, as tensors have it

@@ -22,6 +22,8 @@ class Subject:
     made: directory for models that contestants convert from the checkpoint.
     threads: number of threads for computations.
     program: path of the contestant's executable, if it is not a Python package; or None.
+    isa: instruction set of Triptych's kernels, a name of `kernels/exports.cpp`; None for the best one. Other
+        contestants ignore it.
     """
 
     shape: str
@@ -30,6 +32,7 @@ class Subject:
     made: str
     threads: int
     program: str | None = None
+    isa: str | None = None
 
 
 @dataclass

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contestants.contract import Outcome, Subject
+from benchmarks.contestants.contract import Outcome, Refused, Subject
 from benchmarks.contestants.ours import KV_BYTES
 from benchmarks.http_client import send_all
 from benchmarks.memory import children, cpu_seconds, resident_bytes
@@ -28,6 +28,8 @@ class Entry:
     """A server for one model."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
+        if subject.isa is not None:
+            raise Refused("not run: a server always uses the best instruction set of the processor")
         self._subject = subject
         self._server = Server(subject)
         self._server.wait()

@@ -6,7 +6,7 @@ import itertools
 import time
 from typing import Any
 
-from benchmarks.contestants.contract import Outcome, Subject
+from benchmarks.contestants.contract import Outcome, Refused, Subject
 from benchmarks.workloads import Job
 from server.engine.host import let_threads_sleep
 from server.ipc.descriptions import EngineOptions, ModelSpec
@@ -27,7 +27,11 @@ class Entry:
 
     def load(self, subject: Subject) -> dict[str, Any]:
         let_threads_sleep()
+        from models.backends.cpu import library
         from server.engine.service import start
+
+        if subject.isa is not None and not library.choose_isa(subject.isa):
+            raise Refused(f"not run: there are no kernels for {subject.isa}, or this processor cannot run them")
 
         self._ids = itertools.count(1)
         if subject.precision == "int8" or subject.precision == "int4":

@@ -248,8 +248,8 @@ def has_kernel(matrix: QuantizedMatrix, dtype: torch.dtype, device: torch.device
 
 def pack_experts(
     packer: LinearPacker,
-    inner: tuple[Tensor, Tensor | None],
-    outer: tuple[Tensor, Tensor | None],
+    inner: tuple[Tensor | QuantizedMatrix, Tensor | None],
+    outer: tuple[Tensor | QuantizedMatrix, Tensor | None],
     config: MixtureOfExpertsConfig,
 ) -> PackedExperts:
     """Pack the experts of a layer: weight and bias of all first and of all last products, see `PackedExperts`."""

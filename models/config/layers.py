@@ -138,6 +138,7 @@ class MixtureOfExpertsConfig:
         )
         scaled = self.expert.gate_scale != 1.0 or (self.shared is not None and self.shared.gate_scale != 1.0)
         require(not scaled, "experts have no factor of the gate")
+        require(self.expert.sparsity == 0, "experts have no sparse gate")
         require(self.shared is not None or not self.shared_gate, "a gate of a shared expert needs a shared expert")
         groups = self.router.groups
         require(self.num_experts % groups == 0, f"num_experts {self.num_experts} is not a multiple of {groups} groups")

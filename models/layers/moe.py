@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -15,7 +16,7 @@ from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, parameter
 from models.layers.norms import SublayerNorms, make_norm
 from models.layers.xielu import XieluFeedForward
-from weights.quantized_matrix import concatenate_rows
+from weights.quantized_matrix import QuantizedMatrix, concatenate_rows
 
 
 class Router(Linear):
@@ -62,8 +63,8 @@ class MixtureOfExperts(nn.Module):
     router, shared_gate: never quantised. They are small, and rounding would change which experts a token uses.
     experts: one feed-forward per expert, deleted once they are packed together.
     packed: all experts in a kernel's layout; None while they are not packed together.
-    packs_together: whether `pack` packs all experts together. The kernels cannot clip gates: such experts are packed,
-        and computed, one by one.
+    products: names, below this module, of the linears whose weights `pack` joins to one: the first products of all
+        experts, and the last.
     forward: [tokens, hidden] -> [tokens, hidden], model dtype.
     Source: Shazeer et al. 2017, arXiv:1701.06538, section 2; shares: Jiang et al. 2024, arXiv:2401.04088, section 2.1.
     """
@@ -76,7 +77,11 @@ class MixtureOfExperts(nn.Module):
         self.router = Router(config, hidden_size)
         self.experts = nn.ModuleList(FeedForward(config.expert, hidden_size) for _ in range(config.num_experts))
         self.packed: ops.PackedExperts | None = None
-        self.packs_together = not config.expert.is_clipped
+        parts, numbers = ("gate", "up") if config.expert.gated else ("up",), range(config.num_experts)
+        self.products = (
+            [f"experts.{number}.{part}" for number in numbers for part in parts],
+            [f"experts.{number}.down" for number in numbers],
+        )
         self.shared: FeedForward | None = None
         self.shared_gate: Linear | None = None
         if config.shared is not None:
@@ -111,14 +116,10 @@ class MixtureOfExperts(nn.Module):
             self.shared_gate.pack(gate_packer)
         if self.shared is not None:
             self.shared.pack(packer)
-        if not self.packs_together:
-            for expert in self.experts:
-                cast(FeedForward, expert).pack(packer)
-        elif self.packed is None:
-            experts = [cast(FeedForward, one) for one in self.experts]
-            inner = _in_panels([[one.up] if one.gate is None else [one.gate, one.up] for one in experts])
-            outer = _in_panels([[one.down] for one in experts])
-            self.packed = ops.pack_experts(packer, inner, outer, self.config)
+        if self.packed is None:
+            inner, outer = ([cast(Linear, self.get_submodule(name)) for name in names] for names in self.products)
+            parts = 2 if self.config.expert.gated else 1
+            self.packed = ops.pack_experts(packer, _joined(inner, parts), _joined(outer, 1), self.config)
             del self.experts
 
     def _mix(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
@@ -157,24 +158,34 @@ class MixtureOfExperts(nn.Module):
         return total
 
 
-def _dense(linear: Linear) -> Tensor:
-    assert isinstance(linear.weight, Tensor), "the matrices of experts are dequantised"
-    return linear.weight
+def _joined(linears: Sequence[Linear], parts: int) -> tuple[Tensor | QuantizedMatrix, Tensor | None]:
+    """Weight and bias of linears of all experts, in the order of `ops.pack_experts`. parts: see `_in_panels`.
 
-
-def _in_panels(experts: Sequence[Sequence[Linear]]) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of all experts in the order of `ops.pack_experts`: panel by panel, of each linear in turn."""
-    spans = [
-        (linear, slice(first, first + ops.EXPERT_PANEL))
-        for linears in experts
-        for first in range(0, linears[0].weight.shape[0], ops.EXPERT_PANEL)
-        for linear in linears
-    ]
-    weight = concatenate_rows([_padded(_dense(linear)[span]) for linear, span in spans])
-    if all(linear.bias is None for linear, _ in spans):
+    Quantised weights stay quantised. They have the same layout.
+    """
+    weights, join = [linear.weight for linear in linears], partial(_in_panels, parts=parts)
+    quantized = [weight for weight in weights if isinstance(weight, QuantizedMatrix)]
+    weight: Tensor | QuantizedMatrix
+    if quantized:
+        assert len(quantized) == len(weights), "the matrices of experts are kept together, or dequantised"
+        weight = QuantizedMatrix.joined(quantized, join)
+    else:
+        weight = join([weight for weight in weights if isinstance(weight, Tensor)])
+    biases = [linear.bias for linear in linears if linear.bias is not None]
+    if not biases:
         return weight, None
-    biases = [weight.new_zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias for linear, _ in spans]
-    return weight, concatenate_rows([_padded(bias[span]) for bias, (_, span) in zip(biases, spans, strict=True)])
+    return weight, join(
+        [biases[0].new_zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias for linear in linears]
+    )
+
+
+def _in_panels(tensors: Sequence[Tensor], parts: int) -> Tensor:
+    """Join tensors along their first dimension, panel by panel, of each of `parts` consecutive tensors in turn."""
+    panels: list[Tensor] = []
+    for first in range(0, len(tensors), parts):
+        in_turn = zip(*(tensor.split(ops.EXPERT_PANEL) for tensor in tensors[first : first + parts]), strict=True)  # type: ignore[no-untyped-call]
+        panels += [_padded(panel) for group in in_turn for panel in group]
+    return concatenate_rows(panels)
 
 
 def _padded(part: Tensor) -> Tensor:

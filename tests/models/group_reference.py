@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from models.backends.cpu.linear import is_int8
 from models.backends.torch.quantization import quantize_int4, quantize_int8
 from models.config import Activation
 from models.layers.activations import ACTIVATIONS
@@ -21,11 +22,13 @@ def rounded_activations(x: Tensor, block: int) -> Tensor:
     return (rounded.double() * scales.double()[:, None]).view(padded.shape)[:, : x.shape[1]]
 
 
-def reference(matrix: QuantizedMatrix, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """The product of a quantised matrix and a bias."""
+def reference(matrix: QuantizedMatrix, bias: Tensor | None, whole_rows: bool = False) -> Callable[[Tensor], Tensor]:
+    """The product of a quantised matrix and a bias. whole_rows: the activations of a row share one scale."""
     weight = matrix.dequantized(torch.float64)
     group = min(matrix.group, -(-matrix.shape[1] // 32) * 32)
-    block = next((size for size in (128, 64) if matrix.bits <= 4 and group % size == 0), 32)
+    is_wide = matrix.bits <= 4 and matrix.table is None
+    block = next((size for size in (128, 64) if is_wide and group % size == 0), 32)
+    block = matrix.shape[1] if whole_rows else block
 
     def multiply(x: Tensor) -> Tensor:
         y = rounded_activations(x, block) @ weight.T
@@ -34,15 +37,22 @@ def reference(matrix: QuantizedMatrix, bias: Tensor | None) -> Callable[[Tensor]
     return multiply
 
 
-class ReferenceInt4Weight:
-    """Reference of the weights of `--quantize int4`. Implements `LinearWeight` except slices and rows."""
+class ReferenceGroupWeight:
+    """Reference of the packed weight of a quantised matrix. Implements `LinearWeight` except slices and rows."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._product = reference(quantize_int4(weight), bias)
-        self.nbytes = weight.nbytes
+    def __init__(self, matrix: QuantizedMatrix, bias: Tensor | None) -> None:
+        self._product = reference(matrix, bias, whole_rows=is_int8(matrix))
+        self.nbytes = matrix.nbytes
 
     def multiply(self, x: Tensor, activation: Activation | None = None, multiplier: Tensor | None = None) -> Tensor:
         y = self._product(x)
         if activation is not None:
             y = ACTIVATIONS[activation](y)
         return y if multiplier is None else y * multiplier
+
+
+class ReferenceInt4Weight(ReferenceGroupWeight):
+    """Reference of the weights of `--quantize int4`."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(quantize_int4(weight), bias)

@@ -10,11 +10,12 @@ import torch
 from models.backends import interface as ops
 from models.backends.torch import operations as torch_ops
 from models.config import FeedForwardConfig, MixtureOfExpertsConfig, RouterConfig
-from models.layers.linear import Linear
+from models.layers.linear import Linear, set_parameter
 from models.layers.moe import MixtureOfExperts
 from models.pack_weights import CountingPacker
-from tests.models.group_reference import ReferenceInt4Weight
+from tests.models.group_reference import ReferenceGroupWeight, ReferenceInt4Weight
 from tests.models.int8_reference import ReferenceInt8Weight
+from tests.models.test_group_weight import FORMATS, flat
 
 CPU = torch.device("cpu")
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
@@ -26,7 +27,17 @@ GROUPED = RouterConfig(True, "sigmoid", bias=True, correction=True, groups=3, gr
 SHARED_ALWAYS = MixtureOfExpertsConfig(
     FeedForwardConfig(24, "relu_squared"), 9, 3, GROUPED, FeedForwardConfig(40, "silu", gated=True, bias=False)
 )
-CONFIGS = {"plain": PLAIN, "wide": WIDE, "ungated": UNGATED, "shared": SHARED, "shared always": SHARED_ALWAYS}
+CLIPPED = MixtureOfExpertsConfig(
+    FeedForwardConfig(70, "gelu_quick", gated=True, limit=0.5, up_offset=1.0), 5, 2, RouterConfig(True)
+)
+CONFIGS = {
+    "plain": PLAIN,
+    "wide": WIDE,
+    "ungated": UNGATED,
+    "shared": SHARED,
+    "shared always": SHARED_ALWAYS,
+    "clipped": CLIPPED,
+}
 HIDDEN = 45
 REFERENCES = {"int8": ReferenceInt8Weight, "int4": ReferenceInt4Weight}
 
@@ -84,6 +95,44 @@ def test_quantized_experts_equal_the_reference(isa, dtype, config, kind):
     difference = (moe(x).float() - expected(x).float()).abs()
     # The activation of a kernel and of torch differ in the last bit, which may round to another integer.
     assert difference.mean() < BOUNDS[dtype] / 4 and difference.max() < 0.05
+
+
+STORED = {
+    "Q4_K and Q6_K": (256, FORMATS["Q4_K"], FORMATS["Q6_K"]),
+    "Q8_0 and Q4_0": (96, FORMATS["Q8_0"], lambda out, width: flat(out, width)),
+    "GPTQ": (128, FORMATS["GPTQ"], FORMATS["symmetric GPTQ"]),
+    "MXFP4": (64, FORMATS["MXFP4"], FORMATS["MXFP4"]),
+    "int8 channels": (64, FORMATS["channels"], FORMATS["channels"]),
+}
+
+
+OFTEN_CLIPPED = replace(CLIPPED, expert=replace(CLIPPED.expert, limit=0.05))
+
+
+@pytest.mark.parametrize("config", [WIDE, UNGATED, OFTEN_CLIPPED], ids=["wide", "ungated", "clipped"])
+@pytest.mark.parametrize("stored", STORED.values(), ids=STORED)
+@torch.inference_mode()
+def test_experts_of_quantized_checkpoints_are_packed_as_they_are_stored(isa, config, stored):
+    """Products of dequantised weights and rounded activations, as in dense layers. Bits do not depend on the batch."""
+    width, first, last = stored
+    config = replace(config, expert=replace(config.expert, intermediate_size=width))
+    moe, expected = random_moe(config, torch.float32, width), random_moe(config, torch.float32, width)
+    dense_bytes = sum(one.nbytes for one in moe.experts.parameters())
+    for expert, other in zip(moe.experts, expected.experts, strict=True):
+        for name, linear in expert.named_children():
+            matrix = (last if name == "down" else first)(width, width)
+            set_parameter(linear, "weight", matrix)
+            other.get_submodule(name).use_packed(ReferenceGroupWeight(matrix, linear.bias))
+    x = torch.randn(40, width)
+    packed(moe)
+    assert sum(one.nbytes for one in (moe.packed._inner, moe.packed._outer)) < dense_bytes / 3
+    expected.router.choose = moe.router.choose
+    together = moe(x)
+    reference = expected(x)
+    # A last bit of an activation may round to another integer.
+    assert (together - reference).norm() < 0.01 * reference.norm()
+    for rows in (1, 2, 5):
+        assert torch.equal(moe(x[rows : 2 * rows]), together[rows : 2 * rows])
 
 
 @pytest.mark.parametrize("quantization", [None, "int8", "int4"])

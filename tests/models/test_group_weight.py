@@ -54,6 +54,20 @@ def symmetric_with_zero_points(columns, width):
     return replace(matrix, minimums=matrix.scales * 8)
 
 
+def with_table(matrix, table):
+    """Codes of four bits that stand for the numbers of a table."""
+    return replace(matrix, codes=matrix.codes & 15, table=torch.tensor(table, dtype=torch.float32))
+
+
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+
+def iq4_xs(columns, width):
+    matrix = in_units(columns, width, 8, 32, False)
+    return with_table(replace(matrix, codes=(matrix.codes & 15).to(torch.uint8), bits=4), IQ4)
+
+
 FORMATS = {
     "int4": lambda columns, width: quantize_int4(torch.randn(columns, width) * width**-0.5),
     "Q4_1": lambda columns, width: flat(columns, width, minimum="half", signed=False),
@@ -73,14 +87,23 @@ FORMATS = {
     "float32 scales": lambda columns, width: flat(columns, width, is_half=False),
     "float32 minimums": lambda columns, width: flat(columns, width, minimum="half", is_half=False, signed=False),
     "signed with minimums": lambda columns, width: flat(columns, width, minimum="half"),
+    "MXFP4": lambda columns, width: with_table(flat(columns, width, signed=False), E2M1),
+    "IQ4_XS": iq4_xs,
+    "table of all bytes": lambda columns, width: with_table(
+        flat(columns, width, group=128, is_half=False, signed=False), (-128, 127, *range(-7, 7))
+    ),
     "unsigned without": lambda columns, width: flat(columns, width, signed=False),
 }
 BITS = {"int4": 4.5, "Q5_0": 6.5, "Q8_0": 8.5, "Q4_K": 4.75, "Q6_K": 6.625, "GPTQ": 4.25, "symmetric GPTQ": 4.125}
-"""Largest memory of one weight in bits, of a wide matrix. A file has 4.5 bits in Q4_K and 6.5625 bits in Q6_K."""
+BITS |= {"MXFP4": 4.501, "IQ4_XS": 4.376}
+"""Largest memory of one weight in bits, of a wide matrix, and of its table.
+
+A file has 4.5 bits in Q4_K and 6.5625 bits in Q6_K.
+"""
 
 
 def widths(name):
-    return (256, 768) if name.endswith("_K") else (16, 33, 100, 512)
+    return (256, 768) if name.endswith(("_K", "_XS")) else (16, 33, 100, 512)
 
 
 @pytest.fixture(params=FORMATS)
@@ -162,9 +185,10 @@ def test_a_matrix_whose_contents_are_in_shared_memory(name):
 
 def test_matrices_without_a_layout():
     assert not fits(flat(4, 64, group=8)) and not fits(flat(4, 64, bits=8, group=16))
-    assert not fits(
-        QuantizedMatrix(torch.zeros(4, 32, dtype=torch.uint8), 4, 32, torch.ones(4, 1), table=torch.ones(16))
-    )
+    table = flat(4, 64, signed=False)
+    assert fits(with_table(table, range(16))) and not fits(with_table(flat(4, 64, group=16, signed=False), range(16)))
+    assert not fits(with_table(table, [0.5] * 16)) and not fits(with_table(table, [200] * 16))
+    assert not fits(with_table(flat(4, 64, minimum="half", signed=False), range(16)))
 
 
 def test_int4_rounds_better_than_the_largest_number_alone():

@@ -55,6 +55,25 @@ def test_properties_of_a_loaded_model(llama):
     assert len(loaded.transformer.self_attention_layers()) == 2 and loaded.transformer.cross_attention_layers() == ()
 
 
+def test_layers_are_packed_while_the_next_ones_are_read(llama):
+    """So that loading does not need the memory of all weights twice."""
+    if not ops.kernels_are_built:
+        pytest.skip("the compiled kernels were not built")
+
+    class Counting:
+        is_filled = False
+        kept_bytes = 0
+
+        def keep(self, tensor):
+            self.kept_bytes += tensor.nbytes
+            return tensor
+
+    memory, seen = Counting(), []
+    load_model(llama, torch.float32, CPU, lambda done, total: seen.append(memory.kept_bytes), memory=memory)
+    assert seen == sorted(seen) and len({*seen}) == 3  # none, one and two layers
+    assert seen[-1] > 0.5 * memory.kept_bytes
+
+
 def test_all_tensor_errors_are_in_one_message(llama):
     def change(tensors):
         del tensors["model.norm.weight"]

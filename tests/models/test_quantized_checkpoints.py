@@ -113,6 +113,34 @@ def test_kernels_compute_with_the_stored_matrices_where_they_can(pair, kind):
     assert torch.equal(alone, found[len(TEXTS[0]) :][: len(alone)])
 
 
+@pytest.mark.parametrize("kind", KERNEL_FORMATS)
+def test_experts_are_multiplied_as_they_are_stored(pair, kind):
+    if not ops.kernels_are_built:
+        pytest.skip("the compiled kernels were not built")
+    quantized, plain = pair("mixtral, experts", kind)
+    loaded, expected = load_model(quantized, torch.float32, CPU), load_model(plain, torch.float32, CPU)
+    assert not loaded.notes and loaded.weight_bytes < 0.6 * expected.weight_bytes
+    found = logits(loaded)
+    assert relative_error(found, logits(expected)) < 0.03
+    with torch.inference_mode():
+        alone = loaded.transformer.logits(Rows(loaded.transformer).feed({0: TEXTS[1]})[0])
+    assert torch.equal(alone, found[len(TEXTS[0]) :][: len(alone)])
+
+
+def test_experts_of_different_layouts_are_dequantized(checkpoint, tmp_path):
+    """One expert has a last product in floating point, so the last products of all experts are. The first ones stay."""
+    if not ops.kernels_are_built:
+        pytest.skip("the compiled kernels were not built")
+    quantized, plain = quantize(
+        checkpoint("mixtral, experts"), "gptq", tmp_path, lambda module: is_linear(module) and "0.w2" not in module
+    )
+    loaded, expected = load_model(quantized, torch.float32, CPU), load_model(plain, torch.float32, CPU)
+    layers, experts, projections = 2, 3, 4
+    dequantized, all_matrices = layers * (experts - 1), layers * (projections + 3 * experts - 1)
+    assert loaded.notes[0].startswith(f"{dequantized} of {all_matrices} quantized matrices have no kernel")
+    assert relative_error(logits(loaded), logits(expected)) < 0.03
+
+
 def test_projections_of_different_kinds_are_separate_products(checkpoint, tmp_path):
     if not ops.kernels_are_built:
         pytest.skip("the compiled kernels were not built")

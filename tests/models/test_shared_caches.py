@@ -9,8 +9,8 @@ import torch
 
 from models.backends import interface as ops
 from models.config import AttentionConfig, ConfigError, LatentAttentionConfig, NormConfig, RopeConfig, StackConfig
+from models.kept_quantized import kept_quantized
 from models.kv_cache import KVCache
-from models.loader import _keeps_quantized
 from models.transformer import Transformer
 from tests.models.family_bases import BASES, build
 from weights.quantized_matrix import QuantizedMatrix
@@ -78,4 +78,4 @@ def test_matrices_of_latent_heads_are_dequantized(path, is_kept):
     matrix, cpu = QuantizedMatrix(codes, 8, width, scales), torch.device("cpu")
     if not ops.kernels_are_built:
         pytest.skip("the compiled kernels were not built")
-    assert _keeps_quantized(model, torch.float32, cpu, name, matrix) is is_kept
+    assert (name in kept_quantized(model, torch.float32, cpu, {name: matrix})) is is_kept

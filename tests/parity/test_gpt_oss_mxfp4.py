@@ -79,8 +79,8 @@ def test_kernels_compute_with_the_experts_as_they_are_stored(pair):
         pytest.skip("the compiled kernels were not built")
     quantized, plain = pair
     loaded, expected = load_model(quantized, torch.float32, CPU), load_model(plain, torch.float32, CPU)
-    experts = loaded.transformer.decoder.layers[0].feed_forward.experts
-    assert all(isinstance(linear.packed, GroupWeight) for linear in (experts[0].gate, experts[2].down))
+    experts = loaded.transformer.decoder.layers[0].feed_forward.packed
+    assert all(isinstance(weight, GroupWeight) for weight in (experts._inner, experts._outer))
     assert loaded.weight_bytes < 0.7 * expected.weight_bytes and not loaded.notes
     assert relative_error(logits(loaded), logits(expected)) < 0.03
 

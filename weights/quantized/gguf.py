@@ -18,7 +18,9 @@ from weights.quantized_matrix import QuantizedMatrix
 from weights.read import Stored, StoredMatrix, StoredTensor
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+_IQ4_VALUES = torch.tensor(
+    [-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0]
+)
 
 
 class GgufFormat:
@@ -186,21 +188,16 @@ def _q6_k(blocks: Tensor) -> QuantizedMatrix:
 
 
 def _iq4_nl(blocks: Tensor) -> QuantizedMatrix:
-    codes = _iq4_values(_shifted(blocks[..., 2:], 4, 16))
-    return QuantizedMatrix(_joined(codes), 8, 32, _joined(_half(blocks, 0)))
+    codes = _shifted(blocks[..., 2:], 4, 16)
+    return QuantizedMatrix(_joined(codes), 4, 32, _joined(_half(blocks, 0)), table=_IQ4_VALUES)
 
 
 def _iq4_xs(blocks: Tensor) -> QuantizedMatrix:
     low, shifts = blocks[..., 4:8], torch.tensor((0, 2, 4, 6), dtype=torch.uint8)
     high = (blocks[..., 2:4, None] >> shifts & 3).flatten(-2)
     scales = torch.stack([low & 15, low >> 4], dim=-1).flatten(-2) | high << 4
-    codes = _iq4_values(_shifted(blocks[..., 8:], 4, 16))
-    return _two_levels(codes, 8, 32, _half(blocks, 0), _signed(scales, 32))
-
-
-def _iq4_values(codes: Tensor) -> Tensor:
-    """Values of the codes, which are integers from -127 to 113. The kernels multiply with them, not with the codes."""
-    return torch.tensor(_IQ4_VALUES, dtype=torch.int8)[codes.int()]
+    codes = _shifted(blocks[..., 8:], 4, 16)
+    return _two_levels(codes, 4, 32, _half(blocks, 0), _signed(scales, 32), table=_IQ4_VALUES)
 
 
 def _two_levels(
@@ -211,11 +208,15 @@ def _two_levels(
     scales: Tensor,
     minimum_unit: Tensor | None = None,
     minimums: Tensor | None = None,
+    table: Tensor | None = None,
 ) -> QuantizedMatrix:
-    """A matrix whose scales and minimums are integers times a unit per block. All arguments: [..., blocks, n]."""
+    """A matrix whose scales and minimums are integers times a unit per block.
+
+    All tensors but the table: [..., blocks, n].
+    """
     units = unit if minimum_unit is None else torch.cat([unit, minimum_unit], dim=-1)
     products = None if minimums is None or minimum_unit is None else _joined(minimum_unit * minimums)
-    return QuantizedMatrix(_joined(codes), bits, group, _joined(unit * scales), products, units=units)
+    return QuantizedMatrix(_joined(codes), bits, group, _joined(unit * scales), products, table, units)
 
 
 _DECODERS: Mapping[str, Callable[[Tensor], QuantizedMatrix]] = {

@@ -3,9 +3,9 @@
 The matrices of all experts of a layer are two tensors: `<name>_blocks` [experts, out, groups, 16], two numbers a byte,
 the first in the low bits, and `<name>_scales` [experts, out, groups], the exponents of groups of 32 inputs.
 
-The numbers of the format, doubled, are integers of 5 bits, so that a matrix is read without rounding as one of integer
-codes with half the scale. The matrix keeps the name `<name>_blocks`, because an unquantised checkpoint stores the
-transposed matrix as `<name>`.
+The numbers of the format, doubled, are integers, which kernels multiply with. A matrix is therefore read with a table
+of these integers and half the scale, without rounding. The matrix keeps the name `<name>_blocks`, because an
+unquantised checkpoint stores the transposed matrix as `<name>`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from weights.quantized_matrix import QuantizedMatrix
 from weights.read import Stored, StoredTensor
 
 _GROUP = 32
-_BITS = 5
+_BITS = 4
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _MAGNITUDES = (0, 1, 2, 3, 4, 6, 8, 12)
-_DOUBLED = torch.tensor([*_MAGNITUDES, *(-size for size in _MAGNITUDES)], dtype=torch.int8)
+_DOUBLED = torch.tensor([*_MAGNITUDES, *(-size for size in _MAGNITUDES)], dtype=torch.float32)
 """Twice the value of each 4-bit number (E2M1)."""
 
 _HALF_SCALES = torch.tensor([*(math.ldexp(0.5, exponent - 127) for exponent in range(255)), math.nan])
@@ -55,10 +55,10 @@ def _describe(parts: Parts) -> Description:
 
     def read() -> QuantizedMatrix:
         numbers = parts.read(_BLOCKS)
-        codes = torch.empty((experts, out, groups, half, 2), dtype=torch.int8)
-        codes[..., 0] = _DOUBLED[(numbers & 15).int()]
-        codes[..., 1] = _DOUBLED[(numbers >> 4).int()]
+        codes = torch.empty((experts, out, groups, half, 2), dtype=torch.uint8)
+        codes[..., 0] = numbers & 15
+        codes[..., 1] = numbers >> 4
         scales = _HALF_SCALES[parts.read(_SCALES).int()]
-        return QuantizedMatrix(codes.view(experts, out, -1), _BITS, _GROUP, scales)
+        return QuantizedMatrix(codes.view(experts, out, -1), _BITS, _GROUP, scales, table=_DOUBLED)
 
-    return layout((experts, out, groups * _GROUP), _BITS, _GROUP, signed=True), read
+    return layout((experts, out, groups * _GROUP), _BITS, _GROUP, table=_DOUBLED), read

@@ -112,6 +112,8 @@ class PackedExperts:
         Returns [tokens, hidden].
         """
         expert, groups = self._config.expert, group_by_expert(experts, self._config.num_experts)
-        inner = self._inner.multiply_experts(x, groups, expert.intermediate_size, expert.activation, expert.gated)
-        outputs = self._outer.multiply_experts(inner, groups, x.shape[1], None, False)
+        inner = self._inner.multiply_experts(
+            x, groups, expert.intermediate_size, expert.activation, expert.gated, expert.limit, expert.up_offset
+        )
+        outputs = self._outer.multiply_experts(inner, groups, x.shape[1])
         return sum_of_experts(outputs, groups, shares, shared, shared_gate)

@@ -32,9 +32,14 @@ _STORAGES = header.read_codes(header.PATH.read_text(), "ScaleStorage")
 
 
 def fits(matrix: QuantizedMatrix) -> bool:
-    """Whether the kernels have a layout for a matrix: groups of 16 or a multiple of 32 inputs, and no table."""
-    whole = matrix.group >= matrix.shape[1] or matrix.group % 32 == 0 or (matrix.group == 16 and matrix.bits <= 6)
-    return matrix.table is None and whole
+    """Whether the kernels have a layout for a matrix: groups of 16 or a multiple of 32 inputs.
+
+    A table must have 16 integers of eight bits, and comes with neither groups of 16 nor minimums.
+    """
+    whole = matrix.group >= matrix.shape[1] or matrix.group % 32 == 0
+    if matrix.table is not None:
+        return whole and matrix.bits == 4 and matrix.minimums is None and _is_int8(matrix.table)
+    return whole or (matrix.group == 16 and matrix.bits <= 6)
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class _Layout:
     """Sizes of a packed matrix.
 
     storage: name of a ScaleStorage. bits: bits of a stored code. group: inputs that share a scale.
-    block: inputs of a header. padded: inputs, padded to whole blocks.
+    block: inputs of a header. padded: inputs, padded to whole blocks. has_table: the values of codes are in a table.
     """
 
     storage: str
@@ -50,6 +55,7 @@ class _Layout:
     group: int
     block: int
     padded: int
+    has_table: bool
 
     @property
     def groups(self) -> int:
@@ -58,7 +64,7 @@ class _Layout:
     @property
     def rounded(self) -> int:
         """Activations that share a scale. Codes of 4 bits may sum up to 128 products before they are scaled."""
-        whole = (size for size in (128, 64) if self.bits == 4 and self.group % size == 0)
+        whole = (size for size in (128, 64) if self.bits == 4 and self.group % size == 0 and not self.has_table)
         return next(whole, _ROUNDED)
 
     @property
@@ -110,6 +116,7 @@ class GroupWeight(CpuWeight):
         if not matrix.is_meta:
             _pack(matrix, layout, packed.view(panels, layout.padded // layout.block, -1))
         self._weight, self._layout = memory.keep(packed), layout
+        self._table = None if matrix.table is None else matrix.table.to(torch.int8)
         self._row_bytes = layout.padded + layout.padded // layout.rounded * _ROUNDED_BYTES
 
     def rows(self, index: Tensor) -> Tensor:
@@ -131,6 +138,7 @@ class GroupWeight(CpuWeight):
             "padded": layout.padded,
             "rounded": layout.rounded,
             "columns": self._columns,
+            "table": self._table,
         }
 
     def _layout_fields(self) -> dict[str, Any]:
@@ -188,7 +196,8 @@ def _layout(matrix: QuantizedMatrix, storage: str) -> _Layout:
     group = matrix.group if matrix.group < width or matrix.group == 16 else -(-width // _ROUNDED) * _ROUNDED
     block = group if units is None else width // units.shape[1]
     whole = max(block, _ROUNDED)
-    return _Layout(storage, _stored_bits(matrix), group, block, -(-width // whole) * whole)
+    padded = -(-width // whole) * whole
+    return _Layout(storage, _stored_bits(matrix), group, block, padded, matrix.table is not None)
 
 
 def _stored_bits(matrix: QuantizedMatrix) -> int:
@@ -197,7 +206,7 @@ def _stored_bits(matrix: QuantizedMatrix) -> int:
 
 def _units(matrix: QuantizedMatrix) -> Tensor | None:
     """Units of the scales and of the minimums, [out, blocks, 1 or 2]; None if a header cannot store them."""
-    units, signed = matrix.units, matrix.codes.dtype == torch.int8
+    units, signed = matrix.units, matrix.codes.dtype == torch.int8 or matrix.table is not None
     if units is None or units.shape[2] != (1 if signed else 2) or signed is not (matrix.minimums is None):
         return None
     block, remainder = divmod(matrix.shape[1], units.shape[1])
@@ -206,7 +215,9 @@ def _units(matrix: QuantizedMatrix) -> Tensor | None:
 
 
 def _is_centred(matrix: QuantizedMatrix) -> bool:
-    """Whether the stored codes, less the middle of their range, times their scales are the weights."""
+    """Whether the weights are scales times stored codes less the middle of their range, or times values of a table."""
+    if matrix.table is not None:
+        return True
     if matrix.codes.dtype == torch.int8:
         return matrix.minimums is None
     is_middle = matrix.bits == _stored_bits(matrix) and matrix.minimums is not None
@@ -226,6 +237,11 @@ def _minimums(matrix: QuantizedMatrix) -> Tensor:
 def _zeros(scales: Tensor, minimums: Tensor) -> Tensor:
     """Zero points: the multiples of the scales nearest to the minimums, in the range of uint8."""
     return (minimums / torch.where(scales == 0, 1.0, scales)).nan_to_num().round().clamp(0, 255)
+
+
+def _is_int8(numbers: Tensor) -> bool:
+    """Whether all numbers are integers of eight bits."""
+    return torch.equal(numbers.to(torch.int8).float(), numbers)
 
 
 def _is_half(numbers: Tensor) -> bool:

@@ -5,6 +5,7 @@ Each row of a product has the same bits for every number of rows.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
@@ -107,7 +108,14 @@ class CpuWeight(ABC):
         }
 
     def multiply_experts(
-        self, x: Tensor, groups: ExpertGroups, columns: int, activation: Activation | None, is_gated: bool
+        self,
+        x: Tensor,
+        groups: ExpertGroups,
+        columns: int,
+        activation: Activation | None = None,
+        is_gated: bool = False,
+        limit: float | None = None,
+        offset: float = 0.0,
     ) -> Tensor:
         """Products of rows with the weights of their experts, which this weight has one after another.
 
@@ -116,6 +124,8 @@ class CpuWeight(ABC):
         columns: output channels of one expert. In this weight they are padded to whole panels.
         activation: activation of the result, or of the gate.
         is_gated: each panel of a gate is followed by the panel of the values that it multiplies.
+        limit: the gate is clipped to at most `limit`, and the values to [-limit, limit]. None for no clipping.
+        offset: added to the values after clipping.
         Returns [tokens, choices, columns], in the sorted order of `groups`.
         """
         tokens, choices = groups.order.shape
@@ -129,6 +139,8 @@ class CpuWeight(ABC):
             "tasks": groups.tasks,
             "num_tasks": groups.num_tasks,
             "is_gated": is_gated,
+            "limit": math.inf if limit is None else float(limit),
+            "offset": float(offset),
             "activation": library.ACTIVATION_CODES[activation],
             "x": None,
             "rows": tokens,

@@ -131,6 +131,30 @@ void group_by_expert(DType, const ExpertGroups& p, int64_t begin, int64_t end) {
     }
 }
 
+// act(clipped gates) * (clipped values + offset) of one panel. gates, values: [rows][PANEL], T. f: describes the result.
+template <class T>
+INLINE void multiply_clipped(const ExpertRows& p, const Epilogue& f, int64_t rows, const T* gates, const T* values) {
+    constexpr int LINE = PANEL / WIDTH;
+    const Floats limit = broadcast(static_cast<float>(p.limit)), offset = broadcast(static_cast<float>(p.offset));
+    const int64_t count = std::min(PANEL, f.columns);
+    for (int64_t row = 0; row < rows; row++) {
+        Vectors<LINE> gate, value;
+        for (int i = 0; i < LINE; i++) {
+            gate.of[i] = load(gates + row * PANEL + i * WIDTH);
+            value.of[i] = load(values + row * PANEL + i * WIDTH);
+            gate.of[i] = gate.of[i] > limit ? limit : gate.of[i];
+            value.of[i] = value.of[i] > limit ? limit : value.of[i];
+            value.of[i] = value.of[i] < -limit ? -limit : value.of[i];
+        }
+        gate = activate<T>(static_cast<int32_t>(f.activation), gate);
+        T line[PANEL];
+        for (int i = 0; i < LINE; i++) {
+            store(line + i * WIDTH, rounded_to<T>(gate.of[i]) * rounded_to<T>(value.of[i] + offset));
+        }
+        std::copy(line, line + count, static_cast<T*>(f.out) + row * f.out_stride);
+    }
+}
+
 // Computes a part of the products of experts: items `begin` to `end` of the largest possible number. Only this
 // function knows the number of items of this step. To tell other threads, it would have to outlive the operation, see
 // `is_valid`.
@@ -145,7 +169,8 @@ void multiply_experts(const ExpertRows& p, const Linear& linear, Panels panels, 
     begin = items * begin / most;
     end = items * end / most;
     alignas(64) float sums[TILE_ROWS * PANEL];
-    alignas(64) T gate[TILE_ROWS * PANEL];
+    alignas(64) T gate[TILE_ROWS * PANEL], values[TILE_ROWS * PANEL];
+    const bool is_clipped = p.limit < INFINITY || p.offset != 0.0;
     int64_t task_read = -1;
     for (int64_t item = begin; item < end; item++) {
         const int64_t* task = p.tasks + item / panels_of_result * 3;
@@ -167,15 +192,23 @@ void multiply_experts(const ExpertRows& p, const Linear& linear, Panels panels, 
             prefetch_epilogue<T>(f, 0, tile_rows, 0);
             panels.multiply(row, tile_rows, first_panel, tile, tiles, sums);
             if (p.is_gated) {
-                Epilogue of_gate = f;
-                of_gate.out = gate;
-                of_gate.out_stride = PANEL;
-                apply_epilogue<T>(sums, of_gate, 0, tile_rows, 0);
+                Epilogue part = f;
+                part.out = gate;
+                part.out_stride = PANEL;
+                if (is_clipped) part.activation = NONE;
+                apply_epilogue<T>(sums, part, 0, tile_rows, 0);
+                if (f.bias != nullptr) f.bias += PANEL;
+                panels.multiply(row, tile_rows, first_panel + 1, tile, tiles, sums);
+                if (is_clipped) {
+                    part.bias = f.bias;
+                    part.out = values;
+                    apply_epilogue<T>(sums, part, 0, tile_rows, 0);
+                    multiply_clipped(p, f, tile_rows, gate, values);
+                    return;
+                }
                 f.activation = NONE;
                 f.multiplier = gate;
                 f.multiplier_stride = PANEL;
-                if (f.bias != nullptr) f.bias += PANEL;
-                panels.multiply(row, tile_rows, first_panel + 1, tile, tiles, sums);
             }
             apply_epilogue<T>(sums, f, 0, tile_rows, 0);
         });

@@ -38,8 +38,10 @@ struct Isa {
 // Each function checks the `ISA_FEATURES` of the isa_*.cpp of its name. Features are checked one by one because g++ 11
 // and clang 14 do not accept the names of levels, such as "x86-64-v3".
 bool runs_v3() {
+    uint32_t a, b, c, d;
+    // clang 14 does not know the name of F16C.
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
-           __builtin_cpu_supports("fma");
+           __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
 }
 
 bool runs_v4() {

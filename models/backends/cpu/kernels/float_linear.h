@@ -50,47 +50,65 @@ private:
     std::vector<Type> copy_;
 };
 
-// sum + weights * x for one unit of k: one float32 number, or two bfloat16 numbers.
-template <class T, class Type> INLINE Sums add_unit(Sums sum, Units weights, const Type* x) {
+// sums += weights * number of each row. numbers: the number of the first row; those of the others are `stride` apart.
+template <int ROWS, int VECTORS>
+INLINE void add_products(Sums (&sums)[ROWS][VECTORS], const Sums (&weights)[VECTORS], const float* numbers,
+                         int64_t stride) {
+#pragma GCC unroll 16
+    for (int row = 0; row < ROWS; row++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) sums[row][v] += weights[v] * numbers[row * stride];
+    }
+}
+
+// sums += weights * x for one unit of k: one float32 number, or two bfloat16 numbers.
+template <class T, int ROWS, int VECTORS, class Type>
+INLINE void add_unit(Sums (&sums)[ROWS][VECTORS], const Units (&weights)[VECTORS], const Type* x, int64_t stride) {
+    Sums numbers[VECTORS];
     if constexpr (std::is_same<T, float>::value) {
-        return sum + reinterpret_cast<Sums>(weights) * x[0];
+        for (int v = 0; v < VECTORS; v++) numbers[v] = reinterpret_cast<Sums>(weights[v]);
+        add_products(sums, numbers, x, stride);
+    } else {
 #ifdef BF16_PRODUCTS
-    } else {
-        int32_t pair;
-        std::memcpy(&pair, x, sizeof pair);
-        return (Sums)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)weights);
-    }
+#pragma GCC unroll 16
+        for (int row = 0; row < ROWS; row++) {
+            int32_t pair;
+            std::memcpy(&pair, x + row * stride, sizeof pair);
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++) {
+                sums[row][v] = (Sums)_mm512_dpbf16_ps((__m512)sums[row][v], (__m512bh)_mm512_set1_epi32(pair),
+                                                      (__m512bh)weights[v]);
+            }
+        }
 #else
-    } else {
-        sum += reinterpret_cast<Sums>(weights << 16) * x[0];
-        return sum + reinterpret_cast<Sums>(weights & 0xffff0000u) * x[1];
-    }
+        // The first number of all rows, then the second: fewer vectors of weights are in use at a time.
+        for (int v = 0; v < VECTORS; v++) numbers[v] = reinterpret_cast<Sums>(weights[v] << 16);
+        add_products(sums, numbers, x, stride);
+        for (int v = 0; v < VECTORS; v++) numbers[v] = reinterpret_cast<Sums>(weights[v] & 0xffff0000u);
+        add_products(sums, numbers, x + 1, stride);
 #endif
+    }
 }
 
 // Products of ROWS rows and one panel. x: rows `stride` numbers apart. sums: [ROWS][PANEL], float32.
 template <class T, int ROWS, class Type>
 void multiply_tile(const Type* x, int64_t stride, int64_t units, const T* panel, Prefetch prefetch, float* sums) {
     constexpr int64_t group = sizeof(uint32_t) / sizeof(T);
-    for (int64_t first = 0; first < PANEL; first += COLUMNS) {
-        Sums sum[ROWS][SPAN] = {};
+    constexpr int VECTORS = span_of(ROWS);
+    for (int64_t first = 0; first < PANEL; first += VECTORS * LANES) {
+        Sums sum[ROWS][VECTORS] = {};
         for (int64_t unit = 0; unit < units; unit++) {
-            Units weights[SPAN];
-            for (int v = 0; v < SPAN; v++) {
+            Units weights[VECTORS];
+            for (int v = 0; v < VECTORS; v++) {
                 const T* from = panel + (unit * PANEL + first + v * LANES) * group;
                 weights[v] = *reinterpret_cast<const UnalignedUnits*>(from);
             }
             prefetch.fetch<ROWS>();
-#pragma GCC unroll 16
-            for (int row = 0; row < ROWS; row++) {
-                for (int v = 0; v < SPAN; v++) {
-                    sum[row][v] = add_unit<T>(sum[row][v], weights[v], x + row * stride + unit * group);
-                }
-            }
+            add_unit<T>(sum, weights, x + unit * group, stride);
         }
 #pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++) {
-            for (int v = 0; v < SPAN; v++) {
+            for (int v = 0; v < VECTORS; v++) {
                 *reinterpret_cast<UnalignedSums*>(sums + row * PANEL + first + v * LANES) = sum[row][v];
             }
         }
@@ -134,7 +152,7 @@ public:
         const int64_t stride = units_ * GROUP;
         const T* weights = weight_ + panel * PANEL * stride;
         const auto prefetch =
-            Prefetch::of(weights, PANEL * stride * sizeof(T), units_ * (PANEL / COLUMNS), rows, tile, tiles);
+            Prefetch::of(weights, PANEL * stride * sizeof(T), units_ * passes_of(rows), rows, tile, tiles);
         with_constant_rows(rows, [&](auto count) {
             multiply_tile<T, count.value>(x_ + first * stride, stride, units_, weights, prefetch, sums);
         });
@@ -150,7 +168,7 @@ private:
 };
 
 template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t begin, int64_t end) {
-    constexpr int64_t group = sizeof(uint32_t) / sizeof(T), passes = PANEL / COLUMNS;
+    constexpr int64_t group = sizeof(uint32_t) / sizeof(T);
     const int64_t units = (p.width + group - 1) / group, columns = p.epilogue.columns;
     const int64_t width = p.is_packed ? units * group : p.width;
     InputRows<T> x(p.x, p.stride, p.width, units * group);
@@ -171,7 +189,8 @@ template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t 
             weights = repacked.data();
         }
         for_tiles(first, last, product_tile_rows(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
-            const auto prefetch = Prefetch::of(read, PANEL * width * sizeof(T), units * passes, rows, tile, tiles);
+            const auto prefetch =
+                Prefetch::of(read, PANEL * width * sizeof(T), units * passes_of(rows), rows, tile, tiles);
             prefetch_epilogue<Out>(p.epilogue, row, rows, panel * PANEL);
             with_constant_rows(rows, [&](auto count) {
                 multiply_tile<T, count.value>(rows_of_block + (row - first) * stride, stride, units, weights, prefetch,

@@ -2,7 +2,8 @@
 //
 //     weight = scale * (code - 2^(bits - 1))     or, with minimums,     weight = scale * code - minimum
 //
-// Codes are unsigned numbers of 4, 6 or 8 bits. A panel of 32 channels is a sequence of blocks along the inputs. A block
+// or, with a table of 16 values and no minimums, weight = scale * table[code]. Codes are unsigned numbers of 4, 6 or 8
+// bits, with a table of 4 bits. A panel of 32 channels is a sequence of blocks along the inputs. A block
 // is a header with the scales of its groups, padded to cache lines, and then the codes. The codes of four inputs are
 // 16 units of four bytes per line: channels 0 to 15 and 16 to 31 have
 //     4 bits: the lower and the upper half of each byte of one line,
@@ -42,9 +43,13 @@ INLINE float widen_half(uint16_t bits) {
 }
 
 INLINE void widen_halves(const uint16_t* from, float* out) {
-#ifdef AVX512
+#if defined(AVX512)
     for (int i = 0; i < PANEL; i += 16) {
         _mm512_store_ps(out + i, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i))));
+    }
+#elif defined(AVX2)
+    for (int i = 0; i < PANEL; i += 8) {
+        _mm256_store_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
     }
 #else
 #pragma omp simd
@@ -96,32 +101,66 @@ INLINE void read_scales(const GroupWeight& w, const uint8_t* header, BlockScales
     }
 }
 
-// Vectors of units of four codes, and of their exact sums of products.
-using Counts = int32_t __attribute__((vector_size(LANES * 4)));
-
 INLINE Sums load_sums(const float* from) { return *reinterpret_cast<const UnalignedSums*>(from); }
 
-INLINE Units load_units(const uint8_t* from) { return *reinterpret_cast<const UnalignedUnits*>(from); }
-
-// Codes of QUADS times four inputs, stored in LINES cache lines. `of` reads those of LANES channels from `offset`
-// bytes into each half line: codes[quad][0 or 1], a byte each, for lower and upper channels.
-template <int BITS> struct Codes;
-
-template <> struct Codes<4> {
-    static constexpr int QUADS = 1, LINES = 1;
+// Codes of QUADS times four inputs of LANES channels: codes[quad][0 or 1], a byte each, for lower and upper channels.
+template <int QUADS> struct CodeUnits {
     Units codes[QUADS][2];
+};
 
-    static INLINE Codes of(const uint8_t* lines, int64_t offset) {
+// How codes are stored. QUADS: quads of inputs that are read together, from LINES cache lines. MIDDLE: subtracted from a
+// code without minimums. LARGEST: largest code. `read` reads the codes of LANES channels from `offset` bytes into each
+// half line.
+struct FourBits {
+    static constexpr int QUADS = 1, LINES = 1, MIDDLE = 8, LARGEST = 15;
+
+    explicit FourBits(const GroupWeight&) {}
+
+    INLINE CodeUnits<QUADS> read(const uint8_t* lines, int64_t offset) const {
         const Units both = load_units(lines + offset);
         return {{{both & 0x0f0f0f0fu, both >> 4 & 0x0f0f0f0fu}}};
     }
 };
 
-template <> struct Codes<6> {
-    static constexpr int QUADS = 2, LINES = 3;
-    Units codes[QUADS][2];
+// Codes of four bits that stand for the values of a table, plus 128.
+struct TableCodes {
+    static constexpr int QUADS = 1, LINES = 1, MIDDLE = 128, LARGEST = 255;
 
-    static INLINE Codes of(const uint8_t* lines, int64_t offset) {
+    explicit TableCodes(const GroupWeight& w) {
+        for (size_t i = 0; i < sizeof values_; i += 16) std::memcpy(values_ + i, w.table, 16);
+        for (uint8_t& value : values_) value ^= 0x80;
+    }
+
+    INLINE CodeUnits<QUADS> read(const uint8_t* lines, int64_t offset) const {
+        const Units both = load_units(lines + offset);
+        return {{{values_of(both & 0x0f0f0f0fu), values_of(both >> 4 & 0x0f0f0f0fu)}}};
+    }
+
+private:
+    INLINE Units values_of(Units codes) const {
+#if defined(AVX512)
+        return (Units)_mm512_shuffle_epi8(_mm512_load_si512(values_), (__m512i)codes);
+#elif defined(AVX2)
+        return (Units)_mm256_shuffle_epi8(*reinterpret_cast<const __m256i*>(values_), (__m256i)codes);
+#else
+        Units values;
+        for (int i = 0; i < LANES; i++) {
+            values[i] = 0;
+            for (int bits = 0; bits < 32; bits += 8) values[i] |= uint32_t{values_[codes[i] >> bits & 15u]} << bits;
+        }
+        return values;
+#endif
+    }
+
+    alignas(64) uint8_t values_[64];
+};
+
+struct SixBits {
+    static constexpr int QUADS = 2, LINES = 3, MIDDLE = 32, LARGEST = 63;
+
+    explicit SixBits(const GroupWeight&) {}
+
+    INLINE CodeUnits<QUADS> read(const uint8_t* lines, int64_t offset) const {
         const Units first = load_units(lines + offset), second = load_units(lines + 64 + offset);
         const Units upper = load_units(lines + 128 + offset);
         return {{{(first & 0x0f0f0f0fu) | (upper & 0x03030303u) << 4,
@@ -131,36 +170,12 @@ template <> struct Codes<6> {
     }
 };
 
-template <> struct Codes<8> {
-    static constexpr int QUADS = 1, LINES = 2;
-    Units codes[QUADS][2];
+struct EightBits {
+    static constexpr int QUADS = 1, LINES = 2, MIDDLE = 128, LARGEST = 255;
 
-    static INLINE Codes of(const uint8_t* lines, int64_t offset) {
+    explicit EightBits(const GroupWeight&) {}
+
+    INLINE CodeUnits<QUADS> read(const uint8_t* lines, int64_t offset) const {
         return {{{load_units(lines + offset), load_units(lines + 64 + offset)}}};
     }
 };
-
-// sum + products of four codes of each channel and four signed activations, exact. BITS: bits of a code.
-template <int BITS> INLINE Counts add_products(Counts sum, Units codes, int32_t activations) {
-#if defined(VNNI)
-    return (Counts)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)codes, _mm512_set1_epi32(activations));
-#elif defined(AVX512) || defined(AVX2)
-    // Sums of two products are exact in 16 bits for codes of up to seven bits.
-    const auto products = [&](Units part) {
-#ifdef AVX512
-        const __m512i pairs = _mm512_maddubs_epi16((__m512i)part, _mm512_set1_epi32(activations));
-        return (Counts)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
-#else
-        const __m256i pairs = _mm256_maddubs_epi16((__m256i)part, _mm256_set1_epi32(activations));
-        return (Counts)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-#endif
-    };
-    if constexpr (BITS < 8) return sum + products(codes);
-    return sum + products(codes & 0x7f7f7f7fu) + products(codes >> 7 & 0x01010101u) * 128;
-#else
-    for (int i = 0; i < 4; i++) {
-        sum += reinterpret_cast<Counts>(codes >> (8 * i) & 0xffu) * static_cast<int8_t>(activations >> (8 * i));
-    }
-    return sum;
-#endif
-}

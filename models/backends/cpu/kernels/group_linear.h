@@ -68,22 +68,29 @@ void quantize_blocks(DType dtype, const BlockQuantization& p, int64_t begin, int
 // Rows of a tile. Each has sums of int32 and of float32, so that fewer rows fill the registers than in other products.
 constexpr int GROUP_TILE_ROWS = TILE_ROWS * 2 / 3;
 
-// Products of ROWS rows and one panel. BITS: bits of a code. STEP: inputs that are summed exactly: 16, or the
+// Products of ROWS rows and one panel. Codes: how codes are stored. STEP: inputs that are summed exactly: 16, or the
 // activations that share a scale.
 // x: rows of rounded activations, `row_bytes` apart. tile, tiles: number of this tile and the number of tiles that
 // share the panel. sums: [ROWS][PANEL], float32.
-template <int BITS, int STEP, int ROWS>
+template <class Codes, int STEP, int ROWS>
 void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, const uint8_t* panel, int64_t tile,
                    int64_t tiles, float* sums) {
-    using Layout = Codes<BITS>;
+    using Products = CodeProducts<Codes::LARGEST>;
     constexpr int64_t ROUNDED = STEP < MIN_ROUNDED ? MIN_ROUNDED : STEP;
     constexpr bool IS_FEW = ROWS < GROUP_TILE_ROWS / 2;
     // Distance in bytes at which a tile of few rows prefetches its own panel. Other tiles prefetch the next panel.
     constexpr int64_t DISTANCE_BYTES = 4096;
-    constexpr int LOCALITY = IS_FEW ? 0 : 3, INPUTS = 4 * Layout::QUADS;
+    constexpr int LOCALITY = IS_FEW ? 0 : 3, INPUTS = 4 * Codes::QUADS;
+    // One or two rows are multiplied by the whole panel at once, which reads its lines in order and only once.
+    constexpr int PIECES = ROWS <= 2 ? std::min<int>(2, PANEL / 2 / LANES) : 1, VECTORS = 2 * PIECES;
     // Few rows have two chains of dependent products per register of channels, because one alone would stall.
-    constexpr int CHAINS = ROWS <= 2 ? 2 : 1;
+    constexpr int CHAINS = ROWS * VECTORS <= 4 ? 2 : 1;
+    // Inputs that are summed before the sums are widened.
+    constexpr int PART = Products::QUADS == 0 ? STEP : std::min(STEP, 4 * CHAINS * Products::QUADS);
+    static_assert(STEP % PART == 0 && PART % (CHAINS * INPUTS) == 0);
+    const Codes reader(w);
     const bool minimums = has_minimums(w);
+    const int32_t middle = Products::SHIFT - (minimums ? 0 : Codes::MIDDLE);
     const int64_t next_panel = panel_bytes(w);
     const auto block_of = [&](int row, int64_t k) ALWAYS_INLINE -> const RoundedBlock& {
         return reinterpret_cast<const RoundedBlock*>(x + row * row_bytes + w.padded)[k / ROUNDED];
@@ -92,8 +99,9 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
         return STEP == ROUNDED ? block.sums[0] + block.sums[1] : block.sums[k / STEP % 2];
     };
     BlockScales scales;
-    for (int64_t first = 0; first < PANEL / 2; first += LANES) {
-        Sums total[ROWS][2] = {};
+    for (int64_t first = 0; first < PANEL / 2; first += LANES * PIECES) {
+        const auto column_of = [&](int v) ALWAYS_INLINE { return first + v / 2 * LANES + v % 2 * 16; };
+        Sums total[ROWS][VECTORS] = {};
         const uint8_t* at = panel;
         int64_t turn = 0;
         for (int64_t k = 0; k < w.padded; turn++) {
@@ -102,54 +110,82 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
             read_scales(w, at, scales);
             at += w.header_bytes;
             for (int64_t group = 0; group < w.block / w.group; group++) {
-                const float *scale = &scales.scales[group][first], *minimum = &scales.minimums[group][first];
-                const Sums scale_of[2] = {load_sums(scale), load_sums(scale + 16)};
+                const float *scale = scales.scales[group], *minimum = scales.minimums[group];
+                Sums scale_of[VECTORS];
+#pragma GCC unroll 4
+                for (int v = 0; v < VECTORS; v++) scale_of[v] = load_sums(scale + column_of(v));
                 for (const int64_t end = k + w.group; k < end; k += STEP) {
-                    Counts exact[CHAINS][ROWS][2] = {};
-                    if (!minimums) {
+                    Counts exact[ROWS][VECTORS];
 #pragma GCC unroll 16
-                        for (int row = 0; row < ROWS; row++) {
-                            exact[0][row][0] = exact[0][row][1] = Counts{} - (sum_of(block_of(row, k), k) << (BITS - 1));
-                        }
+                    for (int row = 0; row < ROWS; row++) {
+                        const Counts start = Counts{} + middle * sum_of(block_of(row, k), k);
+#pragma GCC unroll 4
+                        for (int v = 0; v < VECTORS; v++) exact[row][v] = start;
                     }
-                    const auto add = [&](auto& chain, const Units(&codes)[2], int64_t input) ALWAYS_INLINE {
+                    for (int64_t part = k; part < k + STEP; part += PART) {
+                        Counts chains[CHAINS][ROWS][VECTORS] = {};
+                        if constexpr (Products::QUADS == 0) {
+#pragma GCC unroll 16
+                            for (int row = 0; row < ROWS; row++) {
+#pragma GCC unroll 4
+                                for (int v = 0; v < VECTORS; v++) chains[0][row][v] = exact[row][v];
+                            }
+                        }
+                        for (int64_t input = part; input < part + PART;) {
+#pragma GCC unroll 2
+                            for (int chain = 0; chain < CHAINS; chain++) {
+                                for (int line = 0; line < Codes::LINES; line++) {
+                                    __builtin_prefetch(at + 64 * line + ahead, 0, LOCALITY);
+                                }
+#pragma GCC unroll 2
+                                for (int piece = 0; piece < PIECES; piece++) {
+                                    const auto units = reader.read(at, 4 * (first + piece * LANES));
+#pragma GCC unroll 2
+                                    for (int quad = 0; quad < Codes::QUADS; quad++) {
+#pragma GCC unroll 16
+                                        for (int row = 0; row < ROWS; row++) {
+                                            int32_t numbers;
+                                            std::memcpy(&numbers, x + row * row_bytes + input + 4 * quad, sizeof numbers);
+#pragma GCC unroll 2
+                                            for (int half = 0; half < 2; half++) {
+                                                Counts& sum = chains[chain][row][2 * piece + half];
+                                                sum = Products::add(sum, units.codes[quad][half], numbers);
+                                            }
+                                        }
+                                    }
+                                }
+                                input += INPUTS;
+                                at += 64 * Codes::LINES;
+                            }
+                        }
 #pragma GCC unroll 16
                         for (int row = 0; row < ROWS; row++) {
-                            int32_t numbers;
-                            std::memcpy(&numbers, x + row * row_bytes + input, sizeof numbers);
-                            chain[row][0] = add_products<BITS>(chain[row][0], codes[0], numbers);
-                            chain[row][1] = add_products<BITS>(chain[row][1], codes[1], numbers);
-                        }
-                    };
-                    for (int64_t input = k; input < k + STEP;) {
-#pragma GCC unroll 2
-                        for (int chain = 0; chain < CHAINS; chain++) {
-                            for (int line = 0; line < Layout::LINES; line++) {
-                                __builtin_prefetch(at + 64 * line + ahead, 0, LOCALITY);
+#pragma GCC unroll 4
+                            for (int v = 0; v < VECTORS; v++) {
+                                Counts sum = Products::widened(chains[0][row][v]);
+                                if constexpr (CHAINS == 2) sum += Products::widened(chains[1][row][v]);
+                                exact[row][v] = Products::QUADS == 0 ? sum : exact[row][v] + sum;
                             }
-                            const Layout weights = Layout::of(at, 4 * first);
-                            add(exact[chain], weights.codes[0], input);
-                            if constexpr (Layout::QUADS == 2) add(exact[chain], weights.codes[1], input + 4);
-                            input += INPUTS;
-                            at += 64 * Layout::LINES;
                         }
                     }
 #pragma GCC unroll 16
                     for (int row = 0; row < ROWS; row++) {
                         const float row_scale = block_of(row, k).scale;
-                        for (int half = 0; half < 2; half++) {
-                            Counts sum = exact[0][row][half];
-                            if constexpr (CHAINS == 2) sum += exact[1][row][half];
-                            total[row][half] += __builtin_convertvector(sum, Sums) * scale_of[half] * row_scale;
+#pragma GCC unroll 4
+                        for (int v = 0; v < VECTORS; v++) {
+                            total[row][v] += __builtin_convertvector(exact[row][v], Sums) * scale_of[v] * row_scale;
                         }
                     }
                     if (minimums) {
-                        const Sums minimum_of[2] = {load_sums(minimum), load_sums(minimum + 16)};
+                        Sums minimum_of[VECTORS];
+#pragma GCC unroll 4
+                        for (int v = 0; v < VECTORS; v++) minimum_of[v] = load_sums(minimum + column_of(v));
 #pragma GCC unroll 16
                         for (int row = 0; row < ROWS; row++) {
                             const RoundedBlock& block = block_of(row, k);
                             const float sum = static_cast<float>(sum_of(block, k)) * block.scale;
-                            for (int half = 0; half < 2; half++) total[row][half] -= minimum_of[half] * sum;
+#pragma GCC unroll 4
+                            for (int v = 0; v < VECTORS; v++) total[row][v] -= minimum_of[v] * sum;
                         }
                     }
                 }
@@ -157,41 +193,50 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
         }
 #pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++) {
-            for (int half = 0; half < 2; half++) {
-                *reinterpret_cast<UnalignedSums*>(sums + row * PANEL + 16 * half + first) = total[row][half];
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++) {
+                *reinterpret_cast<UnalignedSums*>(sums + row * PANEL + column_of(v)) = total[row][v];
             }
         }
     }
 }
 
-// Calls body(bits, step) with the constants of a weight.
+// Constants of a weight for `multiply_tile`.
+template <class CODES, int SIZE> struct GroupConstants {
+    using Codes = CODES;
+    static constexpr int STEP = SIZE;
+};
+
+// Calls body(constants) with the GroupConstants of a weight.
 template <class Body> INLINE void with_constant_layout(const GroupWeight& w, const Body& body) {
-    using std::integral_constant;
     if (w.bits == 8) {
-        body(integral_constant<int, 8>{}, integral_constant<int, 32>{});
+        body(GroupConstants<EightBits, 32>{});
     } else if (w.bits == 6) {
-        body(integral_constant<int, 6>{}, integral_constant<int, 16>{});
+        body(GroupConstants<SixBits, 16>{});
+    } else if (w.table != nullptr) {
+        body(GroupConstants<TableCodes, 32>{});
     } else if (w.group == 16) {
-        body(integral_constant<int, 4>{}, integral_constant<int, 16>{});
+        body(GroupConstants<FourBits, 16>{});
     } else if (w.rounded == 32) {
-        body(integral_constant<int, 4>{}, integral_constant<int, 32>{});
+        body(GroupConstants<FourBits, 32>{});
     } else if (w.rounded == 64) {
-        body(integral_constant<int, 4>{}, integral_constant<int, 64>{});
+        body(GroupConstants<FourBits, 64>{});
     } else {
-        body(integral_constant<int, 4>{}, integral_constant<int, 128>{});
+        body(GroupConstants<FourBits, 128>{});
     }
 }
 
 template <class T> void multiply_items(const GroupLinear& p, int64_t begin, int64_t end) {
     alignas(64) float sums[GROUP_TILE_ROWS * PANEL];
     const int64_t blocks = blocks_of(p.rows, p.row_bytes);
-    with_constant_layout(p.w, [&](auto bits, auto step) {
+    with_constant_layout(p.w, [&](auto constants) {
+        using Constants = decltype(constants);
         for_panels(p.rows, blocks, p.w.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
             const uint8_t* weights = p.w.weight + panel * panel_bytes(p.w);
             for_tiles(first, last, GROUP_TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
                 prefetch_epilogue<T>(p.epilogue, row, rows, panel * PANEL);
                 with_constant_rows<GROUP_TILE_ROWS>(rows, [&](auto count) {
-                    multiply_tile<bits.value, step.value, count.value>(
+                    multiply_tile<typename Constants::Codes, Constants::STEP, count.value>(
                         p.x + row * p.row_bytes, p.row_bytes, p.w, weights, tile, tiles, sums);
                 });
                 apply_epilogue<T>(sums, p.epilogue, row, rows, panel * PANEL);
@@ -221,10 +266,11 @@ public:
 
     INLINE void multiply(int64_t first, int64_t rows, int64_t panel, int64_t tile, int64_t tiles, float* sums) const {
         const uint8_t* weights = linear_.w.weight + panel * panel_bytes(linear_.w);
-        with_constant_layout(linear_.w, [&](auto bits, auto step) {
+        with_constant_layout(linear_.w, [&](auto constants) {
+            using Constants = decltype(constants);
             for_tiles(0, rows, GROUP_TILE_ROWS, [&](int64_t row, int64_t count, int64_t part, int64_t parts) {
                 with_constant_rows<GROUP_TILE_ROWS>(count, [&](auto size) {
-                    multiply_tile<bits.value, step.value, size.value>(
+                    multiply_tile<typename Constants::Codes, Constants::STEP, size.value>(
                         &x_[(first + row) * linear_.row_bytes], linear_.row_bytes, linear_.w, weights,
                         tile * parts + part, tiles * parts, sums + row * PANEL);
                 });
@@ -260,7 +306,9 @@ template <class T> void unpack_groups(const GroupRows& p, int64_t begin, int64_t
                 code = codes[quad * 128 + 64 * half];
             }
             const float scale = scales.scales[group][channel];
-            if (has_minimums(w)) {
+            if (w.table != nullptr) {
+                narrow(scale * static_cast<float>(w.table[code]), out[k]);
+            } else if (has_minimums(w)) {
                 narrow(scale * static_cast<float>(code) - scales.minimums[group][channel], out[k]);
             } else {
                 narrow(scale * static_cast<float>(code - (1 << (w.bits - 1))), out[k]);

@@ -39,52 +39,49 @@ void quantize_rows(DType dtype, const RowQuantization& p, int64_t begin, int64_t
     dtype == FLOAT32 ? quantize_items<float>(p, begin, end) : quantize_items<bfloat16>(p, begin, end);
 }
 
+// Rows of a tile. Without VNNI, products take registers of their own.
 #ifdef VNNI
-template <int ROWS>
-void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Prefetch prefetch, int32_t* sums) {
-    __m512i left[ROWS], right[ROWS];
-#pragma GCC unroll 16
-    for (int row = 0; row < ROWS; row++) left[row] = right[row] = _mm512_setzero_si512();
-    for (int64_t k = 0; k < padded; k += QUAD) {
-        const __m512i first = _mm512_loadu_si512(panel + k * PANEL);
-        const __m512i second = _mm512_loadu_si512(panel + k * PANEL + PANEL / 2 * QUAD);
-        prefetch.fetch<ROWS>();
-#pragma GCC unroll 16
-        for (int row = 0; row < ROWS; row++) {
-            int32_t quad;
-            std::memcpy(&quad, x + row * padded + k, sizeof quad);
-            const __m512i broadcast = _mm512_set1_epi32(quad);
-            left[row] = _mm512_dpbusd_epi32(left[row], broadcast, first);
-            right[row] = _mm512_dpbusd_epi32(right[row], broadcast, second);
-        }
-    }
-#pragma GCC unroll 16
-    for (int row = 0; row < ROWS; row++) {
-        _mm512_storeu_si512(sums + row * PANEL, left[row]);
-        _mm512_storeu_si512(sums + row * PANEL + PANEL / 2, right[row]);
-    }
-}
+constexpr int INT8_TILE_ROWS = TILE_ROWS;
 #else
+constexpr int INT8_TILE_ROWS = TILE_ROWS - 1;
+#endif
+
 // Products of ROWS rows and one panel. x: [ROWS, padded]. sums: [ROWS][PANEL], int32.
 template <int ROWS>
 void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Prefetch prefetch, int32_t* sums) {
-    std::memset(sums, 0, ROWS * PANEL * sizeof(int32_t));
-    for (int64_t k = 0; k < padded; k += QUAD) {
-        const int8_t* weights = panel + k * PANEL;
-        prefetch.fetch<ROWS>();
+    constexpr int VECTORS = span_of(ROWS);
+    for (int64_t first = 0; first < PANEL; first += VECTORS * LANES) {
+        Counts sum[ROWS][VECTORS] = {};
+        for (int64_t k = 0; k < padded; k += QUAD) {
+            Units weights[VECTORS];
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++) weights[v] = load_units(panel + k * PANEL + (first + v * LANES) * QUAD);
+            prefetch.fetch<ROWS>();
+#pragma GCC unroll 16
+            for (int row = 0; row < ROWS; row++) {
+                int32_t quad;
+                std::memcpy(&quad, x + row * padded + k, sizeof quad);
+#pragma GCC unroll 4
+                for (int v = 0; v < VECTORS; v++) {
+#ifdef VNNI
+                    const __m512i numbers = _mm512_set1_epi32(quad);
+                    sum[row][v] = (Counts)_mm512_dpbusd_epi32((__m512i)sum[row][v], numbers, (__m512i)weights[v]);
+#else
+                    const Units numbers = (Units{} + static_cast<uint32_t>(quad)) ^ 0x80808080u;
+                    sum[row][v] = add_signed_products(sum[row][v], weights[v], numbers);
+#endif
+                }
+            }
+        }
 #pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++) {
-            const uint8_t* quad = x + row * padded + k;
-            int32_t* out = sums + row * PANEL;
-#pragma omp simd
-            for (int64_t column = 0; column < PANEL; column++) {
-                const int8_t* w = weights + column * QUAD;
-                out[column] += quad[0] * w[0] + quad[1] * w[1] + quad[2] * w[2] + quad[3] * w[3];
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++) {
+                std::memcpy(sums + row * PANEL + first + v * LANES, &sum[row][v], sizeof sum[row][v]);
             }
         }
     }
 }
-#endif
 
 // Converts exact int32 sums to float32. count: number of existing columns in the panel.
 INLINE void scale_sums(const int32_t* exact, const Int8Linear& p, int64_t row, int64_t column, int64_t count,
@@ -92,21 +89,32 @@ INLINE void scale_sums(const int32_t* exact, const Int8Linear& p, int64_t row, i
     const float row_scale = p.row_scales[row];
 #pragma omp simd
     for (int64_t c = 0; c < count; c++) {
+#ifdef VNNI
         const float sum = static_cast<float>(exact[c] - p.offsets[column + c]);
+#else
+        const float sum = static_cast<float>(exact[c]);
+#endif
         sums[c] = sum * (p.weight_scales[column + c] * row_scale);
     }
 }
 
+INLINE int64_t int8_tile_rows() { return std::min<int64_t>(INT8_TILE_ROWS, max_tile_rows); }
+
+INLINE Prefetch prefetch_of(const Int8Linear& p, int64_t panel, int64_t rows, int64_t tile, int64_t tiles) {
+    const int64_t turns = p.padded / QUAD * passes_of(rows);
+    return Prefetch::of(p.weight + panel * PANEL * p.padded, PANEL * p.padded, turns, rows, tile, tiles);
+}
+
 template <class T> void multiply_items(const Int8Linear& p, int64_t begin, int64_t end) {
-    alignas(64) int32_t exact[TILE_ROWS * PANEL];
-    alignas(64) float sums[TILE_ROWS * PANEL] = {};
+    alignas(64) int32_t exact[INT8_TILE_ROWS * PANEL];
+    alignas(64) float sums[INT8_TILE_ROWS * PANEL] = {};
     for_panels(p.rows, blocks_of(p.rows, p.padded), p.epilogue.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
         const int8_t* weights = p.weight + panel * PANEL * p.padded;
         const int64_t count = p.epilogue.columns - panel * PANEL;
-        for_tiles(first, last, product_tile_rows(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
-            const auto prefetch = Prefetch::of(weights, PANEL * p.padded, p.padded / QUAD, rows, tile, tiles);
+        for_tiles(first, last, int8_tile_rows(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
+            const auto prefetch = prefetch_of(p, panel, rows, tile, tiles);
             prefetch_epilogue<T>(p.epilogue, row, rows, panel * PANEL);
-            with_constant_rows(rows, [&](auto size) {
+            with_constant_rows<INT8_TILE_ROWS>(rows, [&](auto size) {
                 multiply_tile<size.value>(p.x + row * p.padded, p.padded, weights, prefetch, exact);
             });
             for (int64_t i = 0; i < rows; i++) {
@@ -145,16 +153,18 @@ public:
     }
 
     INLINE void multiply(int64_t first, int64_t rows, int64_t panel, int64_t tile, int64_t tiles, float* sums) const {
-        alignas(64) int32_t exact[TILE_ROWS * PANEL];
+        alignas(64) int32_t exact[INT8_TILE_ROWS * PANEL];
         const int64_t padded = linear_.padded;
         const int8_t* weights = linear_.weight + panel * PANEL * padded;
-        const auto prefetch = Prefetch::of(weights, PANEL * padded, padded / QUAD, rows, tile, tiles);
-        with_constant_rows(rows, [&](auto count) {
-            multiply_tile<count.value>(&x_[first * padded], padded, weights, prefetch, exact);
+        for_tiles(0, rows, int8_tile_rows(), [&](int64_t row, int64_t count, int64_t part, int64_t parts) {
+            const auto prefetch = prefetch_of(linear_, panel, count, tile * parts + part, tiles * parts);
+            with_constant_rows<INT8_TILE_ROWS>(count, [&](auto size) {
+                multiply_tile<size.value>(&x_[(first + row) * padded], padded, weights, prefetch, exact);
+            });
+            for (int64_t i = row; i < row + count; i++) {
+                scale_sums(exact + (i - row) * PANEL, linear_, first + i, panel * PANEL, PANEL, sums + i * PANEL);
+            }
         });
-        for (int64_t i = 0; i < rows; i++) {
-            scale_sums(exact + i * PANEL, linear_, first + i, panel * PANEL, PANEL, sums + i * PANEL);
-        }
     }
 
 private:

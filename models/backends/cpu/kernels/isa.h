@@ -38,6 +38,7 @@ namespace {
 #include "epilogue.h"
 #include "panels.h"
 
+#include "byte_products.h"
 #include "float_linear.h"
 #include "int8_linear.h"
 #include "group_layout.h"

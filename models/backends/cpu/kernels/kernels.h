@@ -260,6 +260,7 @@ struct GroupWeight {
     int64_t padded;         // inputs, padded to whole blocks
     int64_t rounded;        // activations that share a scale
     int64_t columns;        // output channels
+    const int8_t* table;    // [16]: values of codes of 4 bits; null: the codes are integers
 };
 
 // Product of rows with a weight in groups, see group_linear.h.
@@ -316,6 +317,8 @@ struct ExpertRows {
     const int64_t* tasks;      // see ExpertGroups
     const int64_t* num_tasks;  // [1]
     int64_t is_gated;          // each panel of a gate is followed by the panel of the values that it multiplies
+    double limit;              // gates are at most this large, and the values within [-limit, limit]; may be infinite
+    double offset;             // added to the values after they are clipped
 };
 
 // Products of rows with the weights of their experts, which are one float weight: [experts][panels]. `linear.epilogue`

@@ -12,7 +12,7 @@ constexpr int LANES = 8, TILE_ROWS = 6;
 #else
 constexpr int LANES = 4, TILE_ROWS = 6;
 #endif
-constexpr int SPAN = 2, COLUMNS = SPAN * LANES;
+constexpr int SPAN = 2;
 
 // One register. Compilers split the longer vectors of vectors.h badly when this many are in use.
 using Sums = float __attribute__((vector_size(LANES * 4)));
@@ -24,6 +24,13 @@ static_assert(alignof(UnalignedSums) == 4 && alignof(UnalignedUnits) == 1);
 // A tile of at most this many rows is the only tile of its block (see `for_tiles`; `max_tile_rows` is 8 or more), so its
 // weights are read once.
 constexpr int MAX_FEW_ROWS = std::min(TILE_ROWS, 8) / 2 - 1;
+
+// Registers of columns of a tile. One pass of few rows reads the whole panel, or as much of it as possible, so that it
+// reads memory in order.
+constexpr int span_of(int64_t rows) { return rows <= MAX_FEW_ROWS ? std::min<int>(4, PANEL / LANES) : SPAN; }
+
+// Passes over a panel in which a tile reads all its columns.
+constexpr int64_t passes_of(int64_t rows) { return PANEL / LANES / span_of(rows); }
 
 // Prefetches weights in equal steps while a tile is computed. A tile of few rows is limited by memory: it prefetches
 // its own panel a few KiB ahead and bypasses the second-level cache, which keeps the data that Python uses between

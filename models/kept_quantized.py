@@ -1,0 +1,45 @@
+"""Choose the quantised matrices of a checkpoint that a model computes with as they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import torch
+
+from models.backends import interface as ops
+from models.layers.embeddings import EmbeddingTable
+from models.layers.heads import LanguageModel
+from models.layers.linear import Linear
+from models.layers.moe import MixtureOfExperts
+from models.transformer import Transformer
+from weights.quantized_matrix import QuantizedMatrix
+
+_SEPARATE = frozenset(("router", "shared_gate", "experts", "key_heads", "value_heads"))
+"""Modules whose matrices are not packed one by one. Those of experts are packed together, see `kept_quantized`.
+Routers, gates of shared experts and the heads of latent attention are dequantised."""
+
+
+def kept_quantized(
+    transformer: Transformer, dtype: torch.dtype, device: torch.device, matrices: Mapping[str, QuantizedMatrix]
+) -> Collection[str]:
+    """Names of the quantised matrices that the transformer computes with as they are.
+
+    matrices: by the name of the parameter.
+    """
+    with_kernel = {name for name, matrix in matrices.items() if ops.has_kernel(matrix, dtype, device)}
+    kept = {name for name in with_kernel if _takes_matrix(transformer, name)}
+    for path, module in transformer.named_modules():
+        for linears in module.products if isinstance(module, MixtureOfExperts) else ():
+            names = [f"{path}.{linear}.weight" for linear in linears]
+            first = matrices.get(names[0])
+            if first is not None and with_kernel.issuperset(names):
+                kept.update(names if all(first.has_layout_of(matrices[name]) for name in names) else ())
+    return kept
+
+
+def _takes_matrix(transformer: Transformer, name: str) -> bool:
+    """Whether a parameter may be a quantised matrix. name: name of the parameter."""
+    path, _, attribute = name.rpartition(".")
+    owner = transformer.get_submodule(path)
+    takes = isinstance(owner, Linear | LanguageModel) or type(owner) is EmbeddingTable
+    return takes and attribute == "weight" and _SEPARATE.isdisjoint(path.split("."))
