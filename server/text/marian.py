@@ -19,7 +19,7 @@ from sentencepiece import SentencePieceProcessor
 from server.text.added_tokens import AddedTokenSplitter, added_tokens_by_id
 from server.text.protobuf import protobuf_fields
 from server.text.python_tokenizer import PythonTokenizer, TokenSpan
-from server.text.streams import DecoderChain, StripWhitespace, clean_up, clean_up_steps
+from server.text.streams import DecoderChain, StripWhitespace, TokenStream, clean_up, clean_up_steps
 from server.text.token_bound import bound_of_pieces
 from server.text.token_bytes import TokenBytes, bytes_of_piece
 from server.text.tokenizer import SpecialIds, TokenizerError
@@ -104,7 +104,7 @@ class PieceTokenizer(PythonTokenizer):
                 segment.append(token)
         return (text + _join_pieces(self._target, segment)).replace("▁", " ").strip()
 
-    def stream(self, skip_special_tokens: bool = True) -> PieceStream:
+    def stream(self, skip_special_tokens: bool = True) -> TokenStream:
         skipped = self.special_ids if skip_special_tokens else frozenset()
         steps = DecoderChain([], [StripWhitespace(), *(clean_up_steps() if self._clean_up else ())])
         return PieceStream(self._target, self._tokens, self._special_tokens, skipped, self._gap, steps)

@@ -6,12 +6,14 @@ Source: Ahmad et al. 2021, arXiv:2103.06333.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from tokenizers import AddedToken
 
 from server.text.marian import PieceTokenizer, load_pieces
+from server.text.streams import DecoderChain, MapTokens, StripWhitespace, VocabularyStream, clean_up_steps
 from server.text.tokenizer import TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
 
@@ -52,3 +54,11 @@ class PLBartTokenizer(PieceTokenizer):
     def _around(self) -> tuple[list[str], list[str]]:
         before, after = super()._around()
         return before, after if self._language is None else [*after, self._language]
+
+    def join(self, tokens: Sequence[str]) -> str:
+        return "".join(tokens).replace("▁", " ").strip()
+
+    def stream(self, skip_special_tokens: bool = True) -> VocabularyStream:
+        spaces = MapTokens(lambda token: token.replace("▁", " "))
+        chain = DecoderChain([spaces], [StripWhitespace(), *(clean_up_steps() if self._clean_up else ())])
+        return VocabularyStream(self._tokens.get, chain, self.special_ids if skip_special_tokens else frozenset())

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from models.families import FAMILIES
 from tests.e2e import gliner_checkpoints, retrieval_checkpoints
+from tests.engine.tiny_checkpoints import GENERATING
 from tests.parity import speech
 from tests.parity.checkpoints import edit_config, write_model
 from tests.parity.native_twins import rewrite_as_native
@@ -77,7 +78,7 @@ def _write_gemma3n(directory: Path) -> None:
 
 
 def _write_native(directory: Path) -> None:
-    architecture, config, _ = CASES["bart"]
+    architecture, config = GENERATING["native"]
     write_model(directory, config, architecture)
     rewrite_as_native(directory)
 
