@@ -55,7 +55,6 @@ PROMISES: tuple[Promise, ...] = (
         "worker-outlives-its-server",
         {"kills": 5},
         {"kills": 1},
-        is_timed=False,
     ),
     Promise(
         4,
