@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 import torch
 
-from models.backends import interface as ops
+from models.backends.linear_weights import has_kernel
 from models.layers.embeddings import EmbeddingTable
 from models.layers.heads import LanguageModel
 from models.layers.linear import Linear
@@ -26,7 +26,7 @@ def kept_quantized(
 
     matrices: by the name of the parameter.
     """
-    with_kernel = {name for name, matrix in matrices.items() if ops.has_kernel(matrix, dtype, device)}
+    with_kernel = {name for name, matrix in matrices.items() if has_kernel(matrix, dtype, device)}
     kept = {name for name in with_kernel if _takes_matrix(transformer, name)}
     for path, module in transformer.named_modules():
         for linears in module.products if isinstance(module, MixtureOfExperts) else ():

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from models.backends import interface as ops
+from models.backends import linear_weights
+from models.backends.linear_weights import LinearPacker, LinearWeight
 from models.layers.attention import Attention
 from models.layers.linear import Linear, set_parameter
 from models.layers.mixer import Mixer
@@ -21,11 +23,11 @@ class CountingPacker:
     """A `LinearPacker` that counts memory. packed_bytes: memory of all weights that it has packed."""
 
     def __init__(
-        self, pack: Callable[[Tensor | QuantizedMatrix, Tensor | None], ops.LinearWeight], out_dtype: torch.dtype
+        self, pack: Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight], out_dtype: torch.dtype
     ) -> None:
         self._pack, self.out_dtype, self.packed_bytes = pack, out_dtype, 0
 
-    def __call__(self, weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> ops.LinearWeight:
+    def __call__(self, weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
         packed = self._pack(weight, bias)
         self.packed_bytes += packed.nbytes
         return packed
@@ -38,10 +40,10 @@ class WeightPacker:
     device: device that runs the model. Its parameters may be on the meta device, because `memory` has their contents.
     quantization: `int8` rounds linears, the output head, and the token table that is tied to it. The other values round
         linears to 4 bits in groups, and head and table to int8. Routers, small projections of mixers, other
-        embeddings, norms, biases and hidden states keep their dtype. Attention then works in `ops.attention_dtype`,
+        embeddings, norms, biases and hidden states keep their dtype. Attention then works in `attention_dtype`,
         except sparse and disentangled attention.
     memory: keeps the packed weights, and then the parameters that are not packed.
-    Matrices that the checkpoint stores quantised, and that `ops.has_kernel` accepts, are packed as they are.
+    Matrices that the checkpoint stores quantised, and that `has_kernel` accepts, are packed as they are.
     Raises QuantizationUnavailable.
     """
 
@@ -58,7 +60,7 @@ class WeightPacker:
         for name, _ in model.named_parameters():
             if name.split(".")[1:2] == ["layers"]:
                 self._missing.setdefault(_layer_of(name), set()).add(name)
-        model.attention_dtype = ops.attention_dtype(dtype, quantization)
+        model.attention_dtype = linear_weights.attention_dtype(dtype, quantization)
         self._packers: list[CountingPacker] = []
         for out_dtype, rounding in (
             (dtype, quantization),
@@ -68,7 +70,7 @@ class WeightPacker:
             (dtype, None),
             (torch.float32, None),
         ):
-            pack = ops.packer(dtype, device, rounding, out_dtype, memory)
+            pack = linear_weights.packer(dtype, device, rounding, out_dtype, memory)
             if pack is not None:
                 self._packers.append(CountingPacker(pack, out_dtype))
 
@@ -114,10 +116,10 @@ def _layer_of(name: str) -> str:
 
 def _pack(
     module: nn.Module,
-    packer: ops.LinearPacker,
-    projection_packer: ops.LinearPacker,
-    gate_packer: ops.LinearPacker,
-    router_packer: ops.LinearPacker,
+    packer: LinearPacker,
+    projection_packer: LinearPacker,
+    gate_packer: LinearPacker,
+    router_packer: LinearPacker,
 ) -> None:
     """Pack all linears below a module.
 

@@ -89,7 +89,7 @@ import torch
 from torch import Tensor, nn
 
 from models.alignment import AlignmentStepInputs, CachedAlignmentStepInputs
-from models.backends import interface as ops
+from models.backends.linear_weights import LinearPacker
 from models.batch import AudioBatch, DecoderBatch, EncoderBatch
 from models.config import AttentionConfig, ClassificationHead, MixerConfig, ModelConfig, SpanHead
 from models.executor import MAX_LOGITS_ROWS, Executor
@@ -294,7 +294,7 @@ class Transformer(nn.Module):
                 hidden = self._reread(hidden, batch)
             return self.head(hidden)  # type: ignore[no-any-return]
 
-    def pack_head(self, packer: ops.LinearPacker, table_packer: ops.LinearPacker) -> None:
+    def pack_head(self, packer: LinearPacker, table_packer: LinearPacker) -> None:
         """Pack the weight of a language model head. A token table that is tied to it reads its rows from there.
 
         table_packer: packs the token tables that the checkpoint stores quantised.

@@ -3,12 +3,12 @@
 `backends/torch` is the reference: any device, any float dtype. `backends/cpu` has compiled kernels for float32 and
 bfloat16 on a CPU, and records operations on symbolic tensors. The arguments choose the backend. Tests compare each
 backend with the reference. docs/adding-an-operation.md shows how to add an operation. The operations of mixers are in
-`mixer_interface`.
+`mixer_interface`, the layouts of weights in `linear_weights`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Literal, NamedTuple, Protocol
@@ -24,7 +24,6 @@ from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_operations
 from models.backends.cpu import sampling as cpu_sampling
 from models.backends.cpu.experts import PackedExperts as PackedExperts
-from models.backends.cpu.group_weight import GroupWeight, fits
 from models.backends.cpu.library import StaleKernels as StaleKernels
 from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.cpu.trace import SymbolicTensor
@@ -32,19 +31,12 @@ from models.backends.torch import disentangled_attention as torch_disentangled
 from models.backends.torch import logits_top_k as torch_logits
 from models.backends.torch import operations as torch_operations
 from models.backends.torch import sampling as torch_sampling
-from models.backends.torch.quantization import quantize_int4
 from models.backends.torch.sampling import Drawn, Filters
-from models.config import Activation, MixtureOfExpertsConfig, RouterConfig
+from models.config import RouterConfig
 from models.int8_slots import CacheSide
-from models.layers.activations import activate
 from models.logits import LogitsTopK
-from models.tensor_memory import PRIVATE, TensorMemory
-from weights.quantized_matrix import QuantizedMatrix
 
 Quantization = Literal["int8", "int4", "int4-64", "int4-128"]
-
-_INT4_GROUPS: Mapping[str | None, int] = {"int4": 32, "int4-64": 64, "int4-128": 128}
-"""Inputs that share a scale, by quantisation."""
 
 kernels_are_built = cpu_operations.available()
 """Whether this installation has compiled kernels; without them a CPU computes with torch."""
@@ -88,83 +80,6 @@ class XieluShape(NamedTuple):
     eps: float
 
 
-class LinearWeight(Protocol):
-    """Weight and bias of a linear in one layout: dense, packed for a kernel, or quantised."""
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of weight, bias and scales."""
-
-    def multiply(
-        self,
-        x: Tensor,
-        activation: Activation | None = None,
-        multiplier: Tensor | None = None,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """`activation(x W^T + b) * multiplier`; activation and multiplier are optional.
-
-        x: [rows, in], model dtype.
-        multiplier: [rows, out], dtype of the result.
-        out: [rows or more, out], contiguous: memory for the result; None for new memory.
-        Returns [rows, out].
-        """
-
-    def rows(self, index: Tensor) -> Tensor:
-        """Rows of the weight, for an embedding that is tied to it. index: [n], int64 -> [n, in]. Raises IndexError."""
-
-    def slice(self, first: int, end: int) -> LinearWeight | None:
-        """Output features first..end-1 in the same memory; None where the layout cannot be cut there."""
-
-
-EXPERT_PANEL = cpu_linear.PANEL
-"""Output features of each expert in the weights of `pack_experts` are padded to a multiple of this."""
-
-
-class LinearPacker(Protocol):
-    """Function that packs a weight [out, in] and its bias, [out] or None, into a kernel's layout.
-
-    A quantised matrix must be one that `has_kernel` accepts.
-    out_dtype: dtype of the products.
-    """
-
-    @property
-    def out_dtype(self) -> torch.dtype: ...
-
-    def __call__(self, weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight: ...
-
-
-class DenseWeight:
-    """A weight as torch stores it. weight: [out, in]. bias: [out] or None. Implements `LinearWeight`."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight, self._bias = weight, bias
-
-    @property
-    def nbytes(self) -> int:
-        return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
-
-    def multiply(
-        self,
-        x: Tensor,
-        activation: Activation | None = None,
-        multiplier: Tensor | None = None,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        y = linear(x, self._weight, self._bias)
-        if activation is not None:
-            y = activate(y, activation)
-        if multiplier is not None:
-            y = y * multiplier
-        return y if out is None else out[: len(y)].copy_(y)
-
-    def rows(self, index: Tensor) -> Tensor:
-        return sum_of_rows([(index, self._weight)])
-
-    def slice(self, first: int, end: int) -> DenseWeight:
-        return DenseWeight(self._weight[first:end], None if self._bias is None else self._bias[first:end])
-
-
 # ------------------------------------------------------------------------------------------------ choice of the backend
 
 
@@ -201,66 +116,8 @@ def using(name: Literal["torch", "cpu"], programs: bool = True) -> Iterator[None
         _kernels, programs_are_enabled = before
 
 
-def attention_dtype(dtype: torch.dtype, quantization: Quantization | None) -> torch.dtype:
-    """Dtype of queries, keys and values, and of the attention output, in a model of the given dtype.
-
-    Quantised models attend in bfloat16: rounding the inputs to int8 already loses more than bfloat16 does.
-    """
-    return torch.bfloat16 if quantization is not None and dtype == torch.float32 else dtype
-
-
-def packer(
-    dtype: torch.dtype,
-    device: torch.device,
-    quantization: Quantization | None = None,
-    out_dtype: torch.dtype | None = None,
-    memory: TensorMemory = PRIVATE,
-) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight] | None:
-    """The function that packs a weight and its bias for the backend's kernels; None where weights stay dense.
-
-    out_dtype: dtype of the products; None for `dtype`. Float products give `dtype` or float32.
-    memory: keeps the packed tensors.
-    Raises QuantizationUnavailable where the backend has no kernel for quantised weights.
-    """
-    check_quantization(dtype, device, quantization)
-    if not _has_kernels(dtype, device):
-        return None
-
-    def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
-        if quantization in _INT4_GROUPS and not isinstance(weight, QuantizedMatrix):
-            weight = quantize_int4(weight, _INT4_GROUPS[quantization])
-        if isinstance(weight, QuantizedMatrix) and not cpu_linear.is_int8(weight):
-            return GroupWeight(weight, bias, dtype, out_dtype, memory)
-        if isinstance(weight, QuantizedMatrix) or quantization == "int8":
-            return cpu_linear.Int8Weight(weight, bias, out_dtype, memory, dtype)
-        return cpu_linear.FloatWeight(weight, bias, out_dtype=out_dtype, memory=memory)
-
-    return pack
-
-
-def has_kernel(matrix: QuantizedMatrix, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a kernel multiplies with a quantised matrix as it is.
-
-    matrix: may be on the meta device. dtype: dtype of hidden states.
-    """
-    return _has_kernels(dtype, device) and (cpu_linear.is_int8(matrix) or fits(matrix))
-
-
-def pack_experts(
-    packer: LinearPacker,
-    inner: tuple[Tensor | QuantizedMatrix, Tensor | None],
-    outer: tuple[Tensor | QuantizedMatrix, Tensor | None],
-    config: MixtureOfExpertsConfig,
-) -> PackedExperts:
-    """Pack the experts of a layer: weight and bias of all first and of all last products, see `PackedExperts`."""
-    weights = packer(*inner), packer(*outer)
-    assert all(isinstance(weight, cpu_linear.CpuWeight) for weight in weights), (
-        "only the CPU kernels have packed weights"
-    )
-    return PackedExperts(*weights, config)  # type: ignore[arg-type]
-
-
-def _has_kernels(dtype: torch.dtype, device: torch.device) -> bool:
+def has_kernels(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the compiled kernels compute with hidden states of a dtype on a device."""
     return _kernels and device.type == "cpu" and dtype in library.DTYPE_CODES
 
 
@@ -284,7 +141,7 @@ def check_int8_cache(dtype: torch.dtype, device: torch.device) -> None:
 
 def _check_kernels_of(setting: str, dtype: torch.dtype, device: torch.device) -> None:
     """Raises QuantizationUnavailable where the compiled kernels do not run. setting: the setting that needs them."""
-    if _has_kernels(dtype, device):
+    if has_kernels(dtype, device):
         return
     if device.type != "cpu":
         reason = f"the model runs on {device.type}"

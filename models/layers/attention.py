@@ -8,6 +8,7 @@ from itertools import accumulate
 from torch import Tensor, nn
 
 from models.backends import interface as ops
+from models.backends.linear_weights import LinearPacker, LinearWeight
 from models.config import AttentionConfig, QueryKeyNorm, RopeConfig
 from models.layers.linear import Linear, concatenate, parameter
 from models.layers.norms import Norm, PerHeadNorm, make_norm
@@ -34,7 +35,7 @@ class Attention(nn.Module):
         super().__init__()
         self.config = config
         self.gate: Linear | None = None
-        self.merged: ops.LinearWeight | None = None
+        self.merged: LinearWeight | None = None
         self.query_norm: HeadNorm | None = None
         self.key_norm: HeadNorm | None = None
         self.value_norm: HeadNorm | None = None
@@ -82,7 +83,7 @@ class Attention(nn.Module):
         first = heads if self.config.values_of_keys else heads + kv_heads
         return query, key, self._normalize_values(product[:, first * dim : (first + kv_heads) * dim])
 
-    def pack(self, packer: ops.LinearPacker, projection_packer: ops.LinearPacker, one_input: bool) -> None:
+    def pack(self, packer: LinearPacker, projection_packer: LinearPacker, one_input: bool) -> None:
         """Replace the weights by packed ones.
 
         packer: packs the output projection.

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models.backends import interface as ops
+from models.backends.linear_weights import DenseWeight, LinearWeight
 from models.batch import EncoderBatch
 from models.config import EmbeddingConfig, FairseqSinusoidalPositions, LearnedPositions, SinusoidalPositions
 from models.layers.linear import Linear, parameter
@@ -27,11 +28,11 @@ class EmbeddingTable(nn.Module):
     def __init__(self, rows: int, hidden_size: int) -> None:
         super().__init__()
         self.weight = parameter(rows, hidden_size)
-        self.packed: ops.LinearWeight | None = None
+        self.packed: LinearWeight | None = None
 
     def forward(self, index: Tensor) -> Tensor:
         assert self.matrix is None, "a quantised matrix must be packed first"
-        return (self.packed or ops.DenseWeight(self.weight, None)).rows(index)
+        return (self.packed or DenseWeight(self.weight, None)).rows(index)
 
     @property
     def matrix(self) -> QuantizedMatrix | None:
@@ -39,7 +40,7 @@ class EmbeddingTable(nn.Module):
         weight: object = self.weight
         return weight if isinstance(weight, QuantizedMatrix) else None
 
-    def share(self, packed: ops.LinearWeight, dtype: torch.dtype) -> None:
+    def share(self, packed: LinearWeight, dtype: torch.dtype) -> None:
         """Free `weight`, and read rows from a packed weight instead. dtype: of the empty table left in its place."""
         like = self.weight if self.matrix is None else self.matrix.codes
         del self.weight

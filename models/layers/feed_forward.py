@@ -6,8 +6,8 @@ from statistics import NormalDist
 
 from torch import Tensor, nn
 
-from models.backends import interface as ops
 from models.backends.cpu.trace import NotTraceable, SymbolicTensor
+from models.backends.linear_weights import LinearPacker
 from models.config import FeedForwardConfig
 from models.layers.activations import activate
 from models.layers.linear import Linear
@@ -55,7 +55,7 @@ class FeedForward(nn.Module):
             gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
         return activate(gate, self.activation) * (up + self.config.up_offset)
 
-    def pack(self, packer: ops.LinearPacker) -> None:
+    def pack(self, packer: LinearPacker) -> None:
         """Replace the weights by packed ones."""
         for linear in (self.gate, self.up, self.down):
             if linear is not None:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from models.backends import interface as ops
+from models.backends.linear_weights import LinearPacker
 from models.batch import EncoderBatch
 from models.config import RopeConfig
 from models.layers.attention import Attention
@@ -37,7 +37,7 @@ class FullSequenceAttention(Attention, ABC, Generic[PlanT]):
     def forward(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], plan: PlanT) -> Tensor:
         """Attend within each sequence of the step: [tokens, hidden] -> [tokens, hidden], model dtype."""
 
-    def pack(self, packer: ops.LinearPacker, projection_packer: ops.LinearPacker, one_input: bool) -> None:
+    def pack(self, packer: LinearPacker, projection_packer: LinearPacker, one_input: bool) -> None:
         """Replace the weight of each linear by a packed one. See `Attention.pack`."""
         for child in self.children():
             if isinstance(child, Linear):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from models.backends import interface as ops
 from models.backends import mixer_interface as mixer_ops
+from models.backends.linear_weights import LinearPacker
 from models.config import GatedDeltaConfig
 from models.layers.causal_convolution import CausalConvolution
 from models.layers.gated_norm import GatedNorm
@@ -73,7 +73,7 @@ class GatedDelta(Mixer):
         output: Tensor = self.output(self.norm(mixed, projections[3]))
         return output
 
-    def pack(self, packer: ops.LinearPacker, gate_packer: ops.LinearPacker) -> None:
+    def pack(self, packer: LinearPacker, gate_packer: LinearPacker) -> None:
         for linear in (self.query, self.key, self.value, self.gate, self.output):
             linear.pack(packer)
         for linear in (self.beta, self.decay):

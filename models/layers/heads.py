@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from models.backends import interface as ops
+from models.backends.linear_weights import DenseWeight, LinearPacker, LinearWeight
 from models.batch import EncoderBatch
 from models.config import (
     ClassificationHead,
@@ -48,7 +48,7 @@ class LanguageModel(nn.Module):
         self.norm = None if transform is None else make_norm(transform.norm, hidden_size)
         self.weight: nn.Parameter | QuantizedMatrix | None = None if config.tied else parameter(vocab_size, hidden_size)
         self.bias = parameter(vocab_size) if config.bias else None
-        self.packed: ops.LinearWeight | None = None
+        self.packed: LinearWeight | None = None
 
     def forward(self, hidden: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
         """Compute logits.
@@ -65,11 +65,11 @@ class LanguageModel(nn.Module):
         weight = self.packed
         if weight is None:
             assert not isinstance(self.weight, QuantizedMatrix), "a quantised matrix must be packed first"
-            weight = ops.DenseWeight(tokens if self.weight is None else self.weight, self.bias)
+            weight = DenseWeight(tokens if self.weight is None else self.weight, self.bias)
         logits = _float32_product(weight, hidden, out)
         return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
 
-    def pack(self, packer: ops.LinearPacker, tokens: Tensor | QuantizedMatrix | None) -> ops.LinearWeight:
+    def pack(self, packer: LinearPacker, tokens: Tensor | QuantizedMatrix | None) -> LinearWeight:
         """Replace the weight by a packed one that writes float32, and return it.
 
         tokens: [vocab, hidden], the token table of a tied head, else None.
@@ -103,10 +103,10 @@ class MaskedLanguageModel(nn.Module):
         assert self.norm is not None
         hidden = self.norm(self.activation(self.dense(hidden)))
         table = tokens if self.weight is None else self.weight
-        return _float32_product(ops.DenseWeight(table, self.bias), hidden, out)
+        return _float32_product(DenseWeight(table, self.bias), hidden, out)
 
 
-def _float32_product(weight: ops.LinearWeight, hidden: Tensor, out: Tensor | None) -> Tensor:
+def _float32_product(weight: LinearWeight, hidden: Tensor, out: Tensor | None) -> Tensor:
     """The product in float32. A dense half-precision product is converted. out: float32 memory, or None."""
     logits = weight.multiply(hidden, out=out)
     return logits if logits.dtype == torch.float32 else logits.float()

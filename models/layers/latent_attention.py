@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from models.backends import interface as ops
+from models.backends.linear_weights import LinearPacker
 from models.config import AttentionConfig, LatentAttentionConfig, RopeConfig
 from models.layers.attention import Attention
 from models.layers.linear import Linear
@@ -79,7 +79,7 @@ class LatentAttention(Attention):
         output: Tensor = self.output(values.flatten(-2))
         return output
 
-    def pack(self, packer: ops.LinearPacker, projection_packer: ops.LinearPacker, one_input: bool) -> None:
+    def pack(self, packer: LinearPacker, projection_packer: LinearPacker, one_input: bool) -> None:
         """Replace the weight of each linear by a packed one, but those of the heads. See `Attention.pack`."""
         for linear in (self.query_down, self.query, self.key_down, self.output):
             if linear is not None:

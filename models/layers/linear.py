@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from models.backends import interface as ops
+from models.backends.linear_weights import DenseWeight, LinearPacker, LinearWeight
 from models.config import Activation
 from weights.quantized_matrix import QuantizedMatrix, concatenate_rows
 
@@ -38,26 +38,26 @@ class Linear(nn.Module):
         super().__init__()
         self.weight: nn.Parameter | QuantizedMatrix = parameter(out_features, in_features)
         self.bias = parameter(out_features) if bias else None
-        self.packed: ops.LinearWeight | None = None
+        self.packed: LinearWeight | None = None
 
     def forward(self, x: Tensor, activation: Activation | None = None, multiplier: Tensor | None = None) -> Tensor:
-        """[rows, in] -> [rows, out]: `activation(x W^T + b) * multiplier`. See `ops.LinearWeight.multiply`."""
+        """[rows, in] -> [rows, out]: `activation(x W^T + b) * multiplier`. See `LinearWeight.multiply`."""
         return self.linear_weight.multiply(x, activation, multiplier)
 
     @property
-    def linear_weight(self) -> ops.LinearWeight:
+    def linear_weight(self) -> LinearWeight:
         """The weight in its current layout."""
         if self.packed is not None:
             return self.packed
         assert not isinstance(self.weight, QuantizedMatrix), "a quantised matrix must be packed first"
-        return ops.DenseWeight(self.weight, self.bias)
+        return DenseWeight(self.weight, self.bias)
 
-    def pack(self, packer: ops.LinearPacker) -> None:
+    def pack(self, packer: LinearPacker) -> None:
         """Replace the weight by a packed one, unless a layer that shares this module has already done so."""
         if self.packed is None:
             self.use_packed(packer(self.weight, self.bias))
 
-    def use_packed(self, packed: ops.LinearWeight) -> None:
+    def use_packed(self, packed: LinearWeight) -> None:
         """Replace the weight and the bias by a packed weight, and free them."""
         self.packed = packed
         del self.weight, self.bias

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from models.backends import interface as ops
+from models.backends.linear_weights import LinearPacker
 from models.config import MixerConfig
 
 Projections = tuple[Tensor, ...]
@@ -64,5 +64,5 @@ class Mixer(nn.Module, ABC):
         """
 
     @abstractmethod
-    def pack(self, packer: ops.LinearPacker, gate_packer: ops.LinearPacker) -> None:
+    def pack(self, packer: LinearPacker, gate_packer: LinearPacker) -> None:
         """Replace the weights of linears by packed ones. gate_packer: packs small matrices, without quantisation."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.backends.cpu.trace import NotTraceable, SymbolicTensor
+from models.backends.linear_weights import EXPERT_PANEL, LinearPacker, PackedExperts, pack_experts
 from models.config import FeedForwardConfig, FeedForwardSumConfig, MixtureOfExpertsConfig, XieluFeedForwardConfig
 from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, parameter
@@ -76,7 +77,7 @@ class MixtureOfExperts(nn.Module):
         self.config = config
         self.router = Router(config, hidden_size)
         self.experts = nn.ModuleList(FeedForward(config.expert, hidden_size) for _ in range(config.num_experts))
-        self.packed: ops.PackedExperts | None = None
+        self.packed: PackedExperts | None = None
         parts, numbers = ("gate", "up") if config.expert.gated else ("up",), range(config.num_experts)
         self.products = (
             [f"experts.{number}.{part}" for number in numbers for part in parts],
@@ -106,7 +107,7 @@ class MixtureOfExperts(nn.Module):
             return total
         return total + (shared if shared_gate is None else torch.sigmoid(shared_gate) * shared)
 
-    def pack(self, packer: ops.LinearPacker, gate_packer: ops.LinearPacker, router_packer: ops.LinearPacker) -> None:
+    def pack(self, packer: LinearPacker, gate_packer: LinearPacker, router_packer: LinearPacker) -> None:
         """Replace the weights by packed ones.
 
         gate_packer: packs the gate of the shared expert. router_packer: packs the router, with float32 products.
@@ -119,7 +120,7 @@ class MixtureOfExperts(nn.Module):
         if self.packed is None:
             inner, outer = ([cast(Linear, self.get_submodule(name)) for name in names] for names in self.products)
             parts = 2 if self.config.expert.gated else 1
-            self.packed = ops.pack_experts(packer, _joined(inner, parts), _joined(outer, 1), self.config)
+            self.packed = pack_experts(packer, _joined(inner, parts), _joined(outer, 1), self.config)
             del self.experts
 
     def _mix(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
@@ -159,7 +160,7 @@ class MixtureOfExperts(nn.Module):
 
 
 def _joined(linears: Sequence[Linear], parts: int) -> tuple[Tensor | QuantizedMatrix, Tensor | None]:
-    """Weight and bias of linears of all experts, in the order of `ops.pack_experts`. parts: see `_in_panels`.
+    """Weight and bias of linears of all experts, in the order of `pack_experts`. parts: see `_in_panels`.
 
     Quantised weights stay quantised. They have the same layout.
     """
@@ -183,14 +184,14 @@ def _in_panels(tensors: Sequence[Tensor], parts: int) -> Tensor:
     """Join tensors along their first dimension, panel by panel, of each of `parts` consecutive tensors in turn."""
     panels: list[Tensor] = []
     for first in range(0, len(tensors), parts):
-        in_turn = zip(*(tensor.split(ops.EXPERT_PANEL) for tensor in tensors[first : first + parts]), strict=True)  # type: ignore[no-untyped-call]
+        in_turn = zip(*(tensor.split(EXPERT_PANEL) for tensor in tensors[first : first + parts]), strict=True)  # type: ignore[no-untyped-call]
         panels += [_padded(panel) for group in in_turn for panel in group]
     return concatenate_rows(panels)
 
 
 def _padded(part: Tensor) -> Tensor:
     """At most one panel of output features, padded with zeros to a whole one."""
-    missing = ops.EXPERT_PANEL - part.shape[0]
+    missing = EXPERT_PANEL - part.shape[0]
     return part if missing == 0 else concatenate_rows([part, part.new_zeros((missing, *part.shape[1:]))])
 
 

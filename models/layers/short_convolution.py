@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from models.backends import interface as ops
 from models.backends import mixer_interface as mixer_ops
+from models.backends.linear_weights import LinearPacker
 from models.config import ShortConvolutionConfig
 from models.layers.causal_convolution import CausalConvolution
 from models.layers.linear import Linear
@@ -43,6 +43,6 @@ class ShortConvolution(Mixer):
         output: Tensor = self.output(mixed)
         return output
 
-    def pack(self, packer: ops.LinearPacker, gate_packer: ops.LinearPacker) -> None:
+    def pack(self, packer: LinearPacker, gate_packer: LinearPacker) -> None:
         self.input.pack(packer)
         self.output.pack(packer)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from models.backends import interface as ops
 from models.backends import mixer_interface as mixer_ops
+from models.backends.linear_weights import LinearPacker
 from models.config import StateSpaceConfig, StateSpaceMultipliers
 from models.layers.causal_convolution import CausalConvolution
 from models.layers.gated_norm import GatedNorm
@@ -82,6 +82,6 @@ class StateSpace(Mixer):
         output: Tensor = self.output(self.norm(mixed, projections[0]))
         return output if self._factors.output == 1.0 else output * self._factors.output
 
-    def pack(self, packer: ops.LinearPacker, gate_packer: ops.LinearPacker) -> None:
+    def pack(self, packer: LinearPacker, gate_packer: LinearPacker) -> None:
         self.input.pack(packer)
         self.output.pack(packer)

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.backends import interface as ops
+from models.backends import linear_weights
+from models.backends.linear_weights import DenseWeight, LinearWeight
 from models.config import Activation
 from models.layers.activations import activate
 from models.layers.attention import Attention
@@ -167,7 +168,7 @@ class AdapterSet:
     def _embedding_updates(self, embedding: Embedding) -> EmbeddingUpdates:
         return embedding.updates if isinstance(embedding.updates, EmbeddingUpdates) else EmbeddingUpdates(self)
 
-    def _adapt(self, base: ops.LinearWeight) -> AdaptedWeight:
+    def _adapt(self, base: LinearWeight) -> AdaptedWeight:
         return base if isinstance(base, AdaptedWeight) else AdaptedWeight(base, self)
 
 
@@ -179,11 +180,11 @@ class EmbeddingUpdates:
 
     def __init__(self, adapters: AdapterSet) -> None:
         self._adapters = adapters
-        self._updates: dict[str, dict[str, tuple[Tensor, ops.LinearWeight]]] = {}
+        self._updates: dict[str, dict[str, tuple[Tensor, LinearWeight]]] = {}
 
     def add(self, name: str, table: str, update: LowRankUpdate, dtype: torch.dtype, memory: TensorMemory) -> int:
         """Add the update of an adapter to a table, `tokens` or `token_types`. Returns its memory in bytes."""
-        packer = ops.packer(dtype, update.up.device, memory=memory) or ops.DenseWeight
+        packer = linear_weights.packer(dtype, update.up.device, memory=memory) or DenseWeight
         rows, up = update.down.T.to(dtype).contiguous(), packer(update.up.to(dtype).contiguous(), None)
         self._updates.setdefault(name, {})[table] = rows, up
         return rows.nbytes + up.nbytes
@@ -214,14 +215,14 @@ class AdaptedWeight:
     The product of an adapter is computed for the rows of this adapter only.
     """
 
-    def __init__(self, base: ops.LinearWeight, adapters: AdapterSet) -> None:
+    def __init__(self, base: LinearWeight, adapters: AdapterSet) -> None:
         self._base, self._adapters = base, adapters
-        self._updates: dict[str, tuple[torch.dtype, ops.LinearWeight, ops.LinearWeight]] = {}
+        self._updates: dict[str, tuple[torch.dtype, LinearWeight, LinearWeight]] = {}
         self._names: frozenset[str] = frozenset()
 
     def add(self, name: str, update: LowRankUpdate, dtype: torch.dtype, memory: TensorMemory) -> int:
         """Add the update of an adapter, computed in `dtype` and kept in `memory`. Returns its memory in bytes."""
-        packer = ops.packer(dtype, update.down.device, memory=memory) or ops.DenseWeight
+        packer = linear_weights.packer(dtype, update.down.device, memory=memory) or DenseWeight
         down, up = (packer(factor.to(dtype).contiguous(), None) for factor in (update.down, update.up))
         self._updates[name] = (dtype, down, up)
         self._names = frozenset(self._updates)
@@ -234,7 +235,7 @@ class AdaptedWeight:
     def rows(self, index: Tensor) -> Tensor:
         return self._base.rows(index)
 
-    def slice(self, first: int, end: int) -> ops.LinearWeight | None:
+    def slice(self, first: int, end: int) -> LinearWeight | None:
         """None, because weights are sliced before adapters are added to them."""
         return None
 
@@ -245,7 +246,7 @@ class AdaptedWeight:
         multiplier: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        """See `ops.LinearWeight`."""
+        """See `LinearWeight`."""
         rows = self._adapters.rows
         selection = None if rows is None else rows.select(self._names)
         if rows is None or selection is None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from models.backends import interface as ops
+from models.backends import linear_weights
 from models.backends.torch import operations as torch_ops
 from models.config import FeedForwardConfig, MixtureOfExpertsConfig, RouterConfig
 from models.layers.linear import Linear, set_parameter
@@ -55,8 +56,8 @@ def random_moe(config, dtype, hidden=HIDDEN) -> MixtureOfExperts:
 
 def packed(moe: MixtureOfExperts, quantization=None) -> MixtureOfExperts:
     dtype = moe.router.weight.dtype
-    packers = [CountingPacker(ops.packer(dtype, CPU, kind), dtype) for kind in (quantization, None)]
-    packers.append(CountingPacker(ops.packer(dtype, CPU, out_dtype=torch.float32), torch.float32))
+    packers = [CountingPacker(linear_weights.packer(dtype, CPU, kind), dtype) for kind in (quantization, None)]
+    packers.append(CountingPacker(linear_weights.packer(dtype, CPU, out_dtype=torch.float32), torch.float32))
     moe.pack(*packers)
     assert {name for name, _ in moe.named_parameters()} <= {"router.correction"} and packers[0].packed_bytes > 0
     return moe

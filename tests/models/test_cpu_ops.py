@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from models.backends import interface as ops
+from models.backends import linear_weights
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_ops
 from models.backends.torch import operations as torch_ops
@@ -154,7 +155,7 @@ def test_copy_blocks(dtype):
 @pytest.mark.parametrize(("width", "columns"), [(8, 5), (24, 40), (33, 17), (64, 256), (576, 1536), (1536, 576)])
 def test_packed_weights(dtype, quantized, width, columns):
     weight, bias = torch.randn(columns, width).to(dtype) * width**-0.5, torch.randn(columns).to(dtype)
-    packer = ops.packer(dtype, CPU, "int8" if quantized else None)
+    packer = linear_weights.packer(dtype, CPU, "int8" if quantized else None)
     assert packer is not None
     x = torch.randn(130, width).to(dtype)
     x[3] = 0
@@ -199,7 +200,7 @@ def test_int8_sums_are_exact_for_the_largest_values(dtype):
     weight[1::2] = -1
     x = torch.ones(3, width).to(dtype)
     x[1] = -1
-    found = ops.packer(dtype, CPU, "int8")(weight, None).multiply(x)
+    found = linear_weights.packer(dtype, CPU, "int8")(weight, None).multiply(x)
     expected = (x.double() @ weight.double().T).to(dtype)
     torch.testing.assert_close(found, expected, atol=0, rtol=1e-6 if dtype == torch.float32 else 1e-2)
 
@@ -211,7 +212,7 @@ def test_a_row_that_is_not_finite_affects_no_other_row(bad):
     x[4, 7] = bad
     weight = torch.randn(33, 20)
     for quantization in (None, "int8", "int4"):
-        packed = ops.packer(torch.float32, CPU, quantization)(weight, None)
+        packed = linear_weights.packer(torch.float32, CPU, quantization)(weight, None)
         finite = packed.multiply(x).sum(1).isfinite()
         assert finite.tolist() == [row != 4 for row in range(9)]
 

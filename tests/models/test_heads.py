@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from models.backends import interface as ops
+from models.backends import linear_weights
 from models.config import LanguageModelHead
 from models.layers.heads import LanguageModel
 from tests.models.int8_reference import ReferenceInt8Weight
@@ -37,7 +38,7 @@ def test_logits_equal_their_definition(config, quantization, dtype):
     if quantization is not None and not ops.runs_kernels(hidden):
         packer = partial(ReferenceInt8Weight, out_dtype=torch.float32)
     else:
-        packer = ops.packer(dtype, hidden.device, quantization, torch.float32)
+        packer = linear_weights.packer(dtype, hidden.device, quantization, torch.float32)
     if packer is not None:
         packed = head.pack(lambda weight, bias: packer(weight, bias), table)
         assert packed is head.packed

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from models.backends import interface as ops
+from models.backends import linear_weights
 from models.backends.cpu import linear as cpu_linear
+from models.backends.linear_weights import DenseWeight
 from models.layers.attention import Attention
 from models.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, SEQ2SEQ
@@ -30,10 +32,10 @@ def int8_reference(monkeypatch):
     with ops.using("torch"), monkeypatch.context() as patch:
         patch.setattr(ops, "check_quantization", lambda *_: None)
         patch.setattr(
-            ops,
+            linear_weights,
             "packer",
             lambda dtype, device, quantization, out_dtype, memory=None: (
-                partial(ReferenceInt8Weight, out_dtype=out_dtype) if quantization else ops.DenseWeight
+                partial(ReferenceInt8Weight, out_dtype=out_dtype) if quantization else DenseWeight
             ),
         )
         yield
@@ -62,7 +64,7 @@ def spread(difference) -> float:
 @pytest.mark.parametrize("name", NAMES)
 def test_bfloat16_attention_loses_less_than_int8(directory, name, monkeypatch):
     exact, found = numbers(directory, name, None), numbers(directory, name)
-    monkeypatch.setattr(ops, "attention_dtype", lambda dtype, quantization: dtype)
+    monkeypatch.setattr(linear_weights, "attention_dtype", lambda dtype, quantization: dtype)
     before = numbers(directory, name)
     assert not torch.equal(found, before)
     # The median ratio of all families is 1.00. Single ratios vary, because the models are tiny.
@@ -101,8 +103,8 @@ def test_dtypes_around_attention(directory, name, way, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_attention_keeps_half_precision(dtype):
-    assert ops.attention_dtype(dtype, "int8") == ops.attention_dtype(dtype, None) == dtype
-    assert ops.attention_dtype(torch.float32, None) == torch.float32
+    assert linear_weights.attention_dtype(dtype, "int8") == linear_weights.attention_dtype(dtype, None) == dtype
+    assert linear_weights.attention_dtype(torch.float32, None) == torch.float32
 
 
 @pytest.mark.parametrize("reads", [torch.float32, torch.bfloat16])

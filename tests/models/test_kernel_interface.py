@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from models.backends import interface as ops
+from models.backends import linear_weights
 from models.backends.cpu import header, library
 from models.loader import load_model
 from server.engine.loading import LoadError
@@ -81,4 +82,4 @@ def test_quantization_without_kernels_is_refused(saved, dtype, kind):
 @pytest.mark.parametrize(("device", "dtype"), [("cuda", torch.bfloat16), ("cpu", torch.float16)])
 def test_quantization_on_other_devices_and_dtypes_is_refused(device, dtype, kind):
     with pytest.raises(ops.QuantizationUnavailable, match=r"cuda|float16"):
-        ops.packer(dtype, torch.device(device), kind)
+        linear_weights.packer(dtype, torch.device(device), kind)

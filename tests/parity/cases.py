@@ -1,4 +1,4 @@
-"""Settings that several tiny decoders of the parity tests share, and functions that build their configurations."""
+"""Settings that several tiny models of the parity tests share, and functions that build their configurations."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ YARN = {
     "beta_fast": 4.0,
     "beta_slow": 0.5,
     "original_max_position_embeddings": 16,
+}
+BART = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 56,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "max_position_embeddings": 40,
 }
 _NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 

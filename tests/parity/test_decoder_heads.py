@@ -5,6 +5,7 @@ All texts are in one ragged batch. Every family with such a head is tested.
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -46,6 +47,17 @@ def _config(config, **changes):
     return type(config)(**{**config.to_dict(), **changes})
 
 
+def _in_turn(names, values):
+    """Pairs of a case and a value. The cases of one family share the values; a family with one case has all."""
+    families: dict[str, list[str]] = {}
+    for name, (_, config) in names.items():
+        families.setdefault(config.model_type, []).append(name)
+    pairs = []
+    for cases in families.values():
+        pairs += zip(cases, values, strict=True) if len(cases) == len(values) else itertools.product(cases, values)
+    return pairs
+
+
 BODIES, TEXTS, TOKENS = _cases("Model"), _cases("ForSequenceClassification"), _cases("ForTokenClassification")
 ANSWERS = _cases("ForQuestionAnswering")
 
@@ -81,8 +93,7 @@ def _one_by_one(oracle, texts):
     return [oracle(torch.tensor([text], device=oracle.device)) for text in texts]
 
 
-@pytest.mark.parametrize("name", BODIES)
-@pytest.mark.parametrize("with_head", [False, True], ids=["body", "with-head"])
+@pytest.mark.parametrize("name, with_head", _in_turn(BODIES, [False, True]))
 @torch.inference_mode()
 def test_embeddings(name, with_head, tmp_path, device):
     """Models without a head, and language models with sentence-transformers files, like Qwen3-Embedding."""
@@ -115,8 +126,7 @@ def _sentence_files(directory) -> None:
     (directory / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
 
 
-@pytest.mark.parametrize("labels", [1, 5])
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name, labels", _in_turn(TEXTS, [1, 5]))
 @torch.inference_mode()
 def test_class_logits(name, labels, tmp_path, device):
     architecture, config = TEXTS[name]

@@ -27,6 +27,7 @@ from transformers import (
 )
 
 from models.config import ConfigError
+from tests.parity.cases import BART
 from tests.parity.checkpoints import edit_config, forget_short_texts, load, random_ids, save
 from tests.parity.paged import Rows, chunked, encoder_batch, greedy, one_by_one, one_shot
 
@@ -45,17 +46,7 @@ _T5 = {
     "relative_attention_max_distance": 16,
     "decoder_start_token_id": 0,
 }
-_BART = {
-    "vocab_size": VOCAB,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_ffn_dim": 40,
-    "decoder_ffn_dim": 56,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "max_position_embeddings": 40,
-}
+_BART = {"vocab_size": VOCAB, **BART}
 _UNLIKE = {**_BART, "encoder_layers": 3, "decoder_layers": 1, "decoder_attention_heads": 2}
 _MARIAN = {**_BART, "pad_token_id": 88, "eos_token_id": 0, "decoder_start_token_id": 88, "forced_eos_token_id": None}
 _LED = {

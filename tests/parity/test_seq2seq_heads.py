@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 
+from tests.parity.cases import BART
 from tests.parity.checkpoints import edit_config, forget_short_texts, load, random_ids, save
 from tests.parity.paged import encoder_batch
 
@@ -23,17 +24,7 @@ _DEEP_ENCODER = {
     "tie_word_embeddings": False,
     "decoder_start_token_id": 5,
 }
-_BART = {
-    "vocab_size": VOCAB,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_ffn_dim": 40,
-    "decoder_ffn_dim": 56,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "max_position_embeddings": 40,
-}
+_BART = {"vocab_size": VOCAB, **BART}
 _UNLIKE = {**_BART, "encoder_layers": 3, "decoder_layers": 1, "decoder_attention_heads": 2}
 _LED = {"max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 40}
 T5 = {
