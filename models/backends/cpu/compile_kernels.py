@@ -1,7 +1,7 @@
 """Compile the C++ kernels in `kernels/` and link them to one library. Needs only the standard library.
 
 The kernels need g++ 11 or later, or clang 14 or later; no Python headers and no torch. They are compiled for every
-x86-64 level at once, and the level is chosen at run time.
+x86-64 level in one build, and the level is chosen at run time.
 
 `setup.py` calls `build`. `python models/backends/cpu/compile_kernels.py` compiles the object files alone. They stay in
 `build/kernels` under names that depend on everything that they are made of, and are compiled again only if one of these

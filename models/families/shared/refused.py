@@ -19,7 +19,7 @@ REFUSED: Mapping[str, str] = {
     "switch_transformers": "its experts drop tokens beyond their capacity in one pass, but not token by token",
     "pegasus_x": "its encoder carries global vectors, which are no tokens of the text, from layer to layer",
     "mobilebert": "its layers are narrower than its hidden states, with four feed-forwards and norms that only scale",
-    "convbert": "its attention heads stand beside convolutions whose kernels it computes for each token",
+    "convbert": "its attention heads run in parallel with convolutions whose kernels it computes for each token",
     **dict.fromkeys(("prophetnet", "xlm-prophetnet"), _TWO_STREAMS),
     "fnet": "it is a Fourier transform without attention",
     **dict.fromkeys(("mamba", "falcon_mamba", "jamba", "zamba"), _FIRST_MAMBA),
