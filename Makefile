@@ -20,7 +20,7 @@ WHEEL := $(VENV)/.wheel
 RARE := tests/families tests/parity tests/invariance tests/engine tests/models
 
 .DEFAULT_GOAL := help
-.PHONY: help serve objects test test-all test-families test-ray test-wheel test-page test-clients test-heavy-clients clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-cuda chaos soak fuzz clean
+.PHONY: help serve objects test test-families test-ray test-wheel test-page test-clients test-heavy-clients clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-cuda chaos soak fuzz clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,8 +64,9 @@ objects:  ## Compile the kernels without installing anything; the installation t
 serve: $(RUNTIME)  ## Install if needed, then serve the demo models (PORT=8000, ARGS="name=/path ...")
 	@$(BIN)/triptych serve --host $(HOST) --port $(PORT) $(ARGS)
 
-test: $(DEV)  ## Run the tests, except those of rare model families, of the page and of the client packages
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not rare_family and not ray" --ignore=tests/page --ignore=tests/clients --ignore=tests/wheel $(ARGS)
+test: $(DEV)  ## Run the tests, except those of rare model families, of the page and of the client packages (ALL=1: with these)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/wheel --ignore=tests/clients/heavy \
+		$(if $(ALL),-m "not ray",-m "not rare_family and not ray" --ignore=tests/page --ignore=tests/clients) $(ARGS)
 
 test-families: $(DEV)  ## Run the tests of rare model families, and `triptych check` on a checkpoint of every model type
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m rare_family $(RARE) $(ARGS)
@@ -75,9 +76,6 @@ test-page: $(DEV)  ## Run the tests of the playground page (needs Chromium)
 
 test-clients: $(DEV)  ## Run the tests with the client packages
 	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/clients --ignore=tests/clients/heavy $(ARGS)
-
-test-all: $(DEV)  ## Run the tests of `test`, `test-families`, `test-page` and `test-clients` in one session
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not ray" --ignore=tests/clients/heavy --ignore=tests/wheel $(ARGS)
 
 $(RAY): $(DEV)
 	@echo "installing Ray Serve"

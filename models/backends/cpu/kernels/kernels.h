@@ -1,7 +1,7 @@
 // The interface between Python and the compiled kernels: the operations, their parameters and the codes of both.
 //
 // Python reads the enumerations, the structs and the list of operations from this file (`header.py`), so that each has
-// one definition. `setup.py` compiles a hash of this file into the library, which refuses to load beside another version.
+// one definition. `setup.py` compiles a hash of this file into the library, and a library with another hash is refused.
 // To keep the Python reader simple, every field of a struct takes 8 bytes: a pointer, an int64_t, a double, or a struct
 // of such fields.
 //
@@ -26,7 +26,7 @@ enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QU
 // How a router computes the score of an expert, see experts.h.
 enum RouterScore : int32_t { SOFTMAX_SCORE = 0, SIGMOID_SCORE = 1, SPARSE_MIXER_SCORE = 2 };
 
-// How the scales and minimums of a weight in groups are stored, see group_layout.h.
+// How the scales and minimums of a group-wise quantized weight are stored, see group_layout.h.
 enum ScaleStorage : int32_t { HALF = 0, HALF_MINIMUM = 1, HALF_ZERO = 2, SINGLE = 3, SINGLE_MINIMUM = 4, UNIT = 5, UNIT_MINIMUM = 6 };
 
 struct bfloat16 {
@@ -42,7 +42,7 @@ constexpr int64_t PANEL = 32;
 // Numbers of a channel side by side in int8 panels.
 constexpr int64_t QUAD = 4;
 
-// Smallest number of activations that share a scale in products with weights in groups.
+// Smallest number of activations that share a scale in products with group-wise quantized weights.
 constexpr int64_t MIN_ROUNDED = 32;
 
 // --- Parameters of the operations. Strides count numbers, not bytes, unless the comment says otherwise.
@@ -177,7 +177,7 @@ struct Attention {
     const int32_t* rows;     // [queries]: row of each query
     const int32_t* starts;   // [queries]: first visible key
     const int32_t* ends;     // [queries]: end of the visible keys
-    const int32_t* origins;  // [queries]: key whose bias is number `bias_zero` of its head's
+    const int32_t* origins;  // [queries]: key whose bias has index `bias_zero` in the row of each head
     const int32_t* tiles;    // [tiles, 3]: first query, number of queries, first key of their row. The queries of a tile
                              // belong to one row; their starts and ends never decrease
     const float* bias;       // [heads, bias_stride], or null
@@ -263,7 +263,7 @@ struct GroupWeight {
     const int8_t* table;    // [16]: values of codes of 4 bits; null: the codes are integers
 };
 
-// Product of rows with a weight in groups, see group_linear.h.
+// Product of rows with a group-wise quantized weight, see group_linear.h.
 struct GroupLinear {
     const uint8_t* x;  // [rows, row_bytes], see BlockQuantization
     int64_t row_bytes, rows;
@@ -271,7 +271,7 @@ struct GroupLinear {
     Epilogue epilogue;
 };
 
-// Rows of a weight in groups, as numbers of the operation's dtype.
+// Rows of a group-wise quantized weight, as numbers of the operation's dtype.
 struct GroupRows {
     GroupWeight w;
     int64_t width;
@@ -289,7 +289,7 @@ struct Routing {
     const float* correction;  // [num_experts], added to the scores for the choice only, or null
     int64_t groups;           // equal groups of experts
     int64_t groups_per_row;   // groups of which experts may be chosen
-    int64_t group_members;    // largest scores whose sum ranks a group
+    int64_t group_members;    // number of best scores whose sum is the rank of a group
     int64_t is_normalized;    // whether the shares of a row are divided by their sum plus `epsilon`
     double epsilon, scale;    // scale: factor of the shares
     double tolerance;         // SPARSE_MIXER_SCORE only
@@ -329,14 +329,14 @@ struct FloatExperts {
     FloatLinear linear;
 };
 
-// The same with an int8 weight. The fields x and row_scales are unused.
+// The products of `FloatExperts` with an int8 weight. The fields x and row_scales are unused.
 struct Int8Experts {
     ExpertRows experts;
     int64_t width;  // numbers of an input row
     Int8Linear linear;
 };
 
-// The same with a weight in groups. The field x is unused.
+// The products of `FloatExperts` with a group-wise quantized weight. The field x is unused.
 struct GroupExperts {
     ExpertRows experts;
     int64_t width;  // numbers of an input row
@@ -493,8 +493,8 @@ template <int64_t GROUP, class T> struct Channel {
 // Work on fewer numbers than this is not worth a second thread.
 constexpr int64_t GRAIN = 32768;
 
-// X(name, parameters, number of items, numbers that one item reads). Threads share the items of an operation. The kernel
-// `name(dtype, p, begin, end)` computes items begin..end-1 on one thread.
+// X(name, parameters, number of items, numbers that one item reads). Threads share the items of an operation. The
+// kernel `name(dtype, p, begin, end)` computes items begin..end-1 on one thread.
 #define TRIPTYCH_OPERATIONS(X)                                                                             \
     X(rms_norm, Norm, p.rows, p.parts * p.width)                                                           \
     X(rms_norm_from_one, Norm, p.rows, p.parts * p.width)                                                  \
@@ -538,8 +538,9 @@ enum Operation : int64_t {
 #undef X
 };
 
-// The kernels of one instruction set: all operations in the order of the list, then the kernels that only loading needs.
-// Each isa compiles the same sources into such a table; `exports.cpp` chooses the best one that the processor runs.
+// The kernels of one instruction set: all operations in the order of the list, then the kernels that only loading
+// needs. Each isa compiles the same sources into such a table; `exports.cpp` chooses the best one that the processor
+// runs.
 struct Kernels {
 #define X(name, Parameters, ...) void (*name)(DType, const Parameters&, int64_t begin, int64_t end);
     TRIPTYCH_OPERATIONS(X)
