@@ -406,11 +406,18 @@ def _load_text(name: str, directory: Path, languages: str = "") -> CheckpointTex
 
 
 def _model_problem(name: str, directory: Path) -> str | None:
-    """Why the model of a checkpoint is not supported, in one line; None for a supported one. Reads no weights."""
+    """Why the model of a checkpoint is not supported, in one line. Reads no weights.
+
+    None for a supported model, and for a `config.json` that does not name a type of model.
+    """
     from models.checkpoint_heads import read_files
     from models.config import ConfigError
+    from models.json_file import json_object
 
     try:
+        config = json_object(directory, "config.json")
+        if config is not None and "model_type" not in config:
+            return None
         read_files(directory).config()
     except ConfigError as error:
         return f"model {name!r}: {' '.join(str(error).split())}"
