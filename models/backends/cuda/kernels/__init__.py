@@ -1,0 +1,21 @@
+"""Triton kernels for NVIDIA devices of compute capability 8.0 or later, and the functions that launch them.
+
+Each module imports triton; this file does not, so that it can be imported without triton. The functions compute on the
+device of their arguments. In Triton's interpreter (`TRITON_INTERPRET=1`) that may be the CPU: the tests compare all
+functions with the torch reference there.
+
+No function reads a device tensor on the host, so all of them can be captured in a CUDA graph. `out` arguments and
+scratch memory let a captured step allocate nothing.
+
+| module             | functions                                                                          |
+|--------------------|------------------------------------------------------------------------------------|
+| `decode_attention` | attention of one query per row over a paged cache                                  |
+| `tile_attention`   | attention of ragged rows of queries, over ragged keys or a paged cache             |
+| `norms`            | RMS norm and layer norm, with or without a residual sum                            |
+| `rotary`           | rotation of queries and keys, and the write to the cache                           |
+| `activation`       | gated activation                                                                   |
+| `logits_top_k`     | top k and log-sum-exp of logits                                                    |
+| `sampling`         | random choice of tokens                                                            |
+| `experts`          | products of a mixture of experts                                                   |
+| `quantized_linear` | products with weights of 8 or 4 bits                                               |
+"""
