@@ -1,9 +1,11 @@
-"""Arguments that the attention kernels share: which keys a query sees, and what is added to its scores."""
+"""What the attention kernels share: which keys a query sees, what is added to its scores, and the softmax."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import triton
+import triton.language as tl
 from torch import Tensor
 
 
@@ -39,3 +41,30 @@ class Scores(NamedTuple):
     cap: float | None = None
     sinks: Tensor | None = None
     bias: ScoreBias | None = None
+
+    def constants(self) -> dict[str, Any]:
+        """Constants of a kernel; 0 stands for none."""
+        return {
+            "WINDOW": self.window or 0,
+            "ATTENTION_CHUNK": self.chunk or 0,
+            "CAP": self.cap or 0.0,
+            "BIAS": "" if self.bias is None else "key" if self.bias.by_key else "distance",
+        }
+
+    def bias_arguments(self, unused: Tensor) -> tuple[Tensor, int]:
+        """Values and width of the bias. unused: stands for the values where there are none."""
+        return (unused, 0) if self.bias is None else (self.bias.values, self.bias.values.shape[-1])
+
+
+@triton.jit
+def capped(scores, CAP: tl.constexpr):
+    """`CAP * tanh(scores / CAP)`; the scores themselves where CAP is 0."""
+    if CAP == 0.0:
+        return scores
+    return CAP * (2.0 * tl.sigmoid(2.0 * (scores / CAP)) - 1.0)
+
+
+@triton.jit
+def finite_maximum(maximum):
+    """A maximum that can be subtracted: 0 where nothing is visible, because -inf - -inf is NaN."""
+    return tl.where(maximum == float("-inf"), 0.0, maximum)

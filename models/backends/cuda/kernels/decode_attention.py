@@ -8,15 +8,23 @@ Source: Dao et al. 2023, "Flash-Decoding"; Milakov and Gimelshein 2018, arXiv:18
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
-from models.backends.cuda.kernels.attention_arguments import Scores
+from models.backends.cuda.kernels.attention_arguments import Scores, capped, finite_maximum
+from models.backends.cuda.kernels.launch import is_wide, tile_width
 
 CHUNK_TOKENS = 256
 """Tokens of a chunk. Chunks begin at multiples of it, counted from the first token of the row."""
+
+
+_PROGRAMS_PER_PROCESSOR = 4
+"""Programs that a multiprocessor runs side by side, so that one computes while others load."""
 
 
 class DecodeRows(NamedTuple):
@@ -46,17 +54,19 @@ class Partials(NamedTuple):
     @classmethod
     def empty(cls, num_partials: int, num_heads: int, value_dim: int, device: torch.device) -> Partials:
         """Allocate memory for `num_partials` chunks of rows."""
-        raise NotImplementedError
+        sums = torch.empty(num_partials, num_heads, value_dim, device=device)
+        return cls(sums, *torch.empty(2, num_partials, num_heads, device=device))
 
 
 def partial_starts(key_lens: Sequence[int]) -> list[int]:
     """Index of each row's first partial result, and at the end their number: [rows + 1]."""
-    raise NotImplementedError
+    return [0, *accumulate(-(-length // CHUNK_TOKENS) for length in key_lens)]
 
 
 def num_splits(rows: int, num_kv_heads: int, max_key_len: int, num_processors: int) -> int:
     """Programs per row and key-value head that fill a device of `num_processors` multiprocessors."""
-    raise NotImplementedError
+    wanted = -(-_PROGRAMS_PER_PROCESSOR * num_processors // max(1, rows * num_kv_heads))
+    return max(1, min(wanted, -(-max_key_len // CHUNK_TOKENS)))
 
 
 def paged_decode_attention(
@@ -80,4 +90,230 @@ def paged_decode_attention(
     out: [rows, heads, value_dim], contiguous: memory for the result; None for new memory.
     Returns [rows, heads, value_dim].
     """
-    raise NotImplementedError
+    num_rows, heads, key_dim = query.shape
+    kv_heads, value_dim = value_cache.shape[2:]
+    if out is None:
+        out = query.new_empty(num_rows, heads, value_dim)
+    group = heads // kv_heads
+    bias, bias_width = scores.bias_arguments(partials.maxima)
+    width = max(tile_width(key_dim), tile_width(value_dim))
+    _chunks_kernel[num_rows, kv_heads, splits](
+        query,
+        key_cache,
+        value_cache,
+        rows.block_tables,
+        rows.key_lens,
+        rows.partial_starts,
+        bias,
+        *partials,
+        scores.scale,
+        bias_width,
+        heads,
+        rows.block_tables.stride(0),
+        *query.stride()[:2],
+        *key_cache.stride()[:3],
+        *value_cache.stride()[:3],
+        GROUP=group,
+        GROUP_TILE=tile_width(group),
+        KEY_DIM=key_dim,
+        KEY_WIDTH=tile_width(key_dim),
+        VALUE_DIM=value_dim,
+        VALUE_WIDTH=tile_width(value_dim),
+        BLOCK_SIZE=key_cache.shape[1],
+        TILE=_tile(width, query.dtype),
+        CHUNK=CHUNK_TOKENS,
+        **scores.constants(),
+        num_warps=4 if width <= 256 else 8,
+        num_stages=2,
+    )
+    _merge_kernel[num_rows, heads](
+        *partials,
+        rows.key_lens,
+        rows.partial_starts,
+        partials.maxima if scores.sinks is None else scores.sinks,
+        out,
+        heads,
+        VALUE_DIM=value_dim,
+        VALUE_WIDTH=tile_width(value_dim),
+        MERGED=_MERGED,
+        CHUNK=CHUNK_TOKENS,
+        WINDOW=scores.window or 0,
+        ATTENTION_CHUNK=scores.chunk or 0,
+        HAS_SINKS=scores.sinks is not None,
+        num_warps=4,
+    )
+    return out
+
+
+def _tile(width: int, dtype: torch.dtype) -> int:
+    """Keys that a program loads at once."""
+    return max(16, min(64, (4096 if is_wide(dtype) else 8192) // width))
+
+
+@triton.jit
+def _first_visible(end, WINDOW: tl.constexpr, ATTENTION_CHUNK: tl.constexpr):
+    """First key that the query at position `end - 1` sees."""
+    first = end * 0
+    if WINDOW > 0:
+        first = tl.maximum(first, end - WINDOW)
+    if ATTENTION_CHUNK > 0:
+        first = tl.maximum(first, tl.maximum(end - 1, 0) // ATTENTION_CHUNK * ATTENTION_CHUNK)
+    return first
+
+
+@triton.jit
+def _chunks_kernel(
+    query,
+    key_cache,
+    value_cache,
+    block_tables,
+    key_lens,
+    partial_starts,
+    bias,
+    sums,
+    maxima,
+    totals,
+    scale,
+    bias_width,
+    heads,
+    table_stride,
+    query_row,
+    query_head,
+    key_block,
+    key_slot,
+    key_head,
+    value_block,
+    value_slot,
+    value_head,
+    GROUP: tl.constexpr,
+    GROUP_TILE: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    KEY_WIDTH: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    VALUE_WIDTH: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    CHUNK: tl.constexpr,
+    WINDOW: tl.constexpr,
+    ATTENTION_CHUNK: tl.constexpr,
+    CAP: tl.constexpr,
+    BIAS: tl.constexpr,
+):
+    """Partial results of the chunks `split`, `split + splits`... of a row, for the heads of a key-value head."""
+    row = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1)
+    end = tl.load(key_lens + row)
+    first = _first_visible(end, WINDOW, ATTENTION_CHUNK)
+    start_of_partials = tl.load(partial_starts + row)
+    members = tl.arange(0, GROUP_TILE)
+    head = kv_head * GROUP + members
+    is_head = members < GROUP
+    key_dims = tl.arange(0, KEY_WIDTH)
+    value_dims = tl.arange(0, VALUE_WIDTH)
+    q = tl.load(
+        query + row * query_row + head[:, None] * query_head + key_dims[None, :],
+        mask=is_head[:, None] & (key_dims < KEY_DIM)[None, :],
+        other=0.0,
+    )
+    for chunk in range(first // CHUNK + tl.program_id(2), tl.cdiv(end, CHUNK), tl.num_programs(2)):
+        maximum = tl.full([GROUP_TILE], float("-inf"), tl.float32)
+        total = tl.zeros([GROUP_TILE], tl.float32)
+        weighted = tl.zeros([GROUP_TILE, VALUE_WIDTH], tl.float32)
+        for start in range(chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, end), TILE):
+            keys = start + tl.arange(0, TILE)
+            visible = (keys >= first) & (keys < end)
+            block = tl.load(block_tables + row * table_stride + keys // BLOCK_SIZE, mask=visible, other=0).to(tl.int64)
+            slot = keys % BLOCK_SIZE
+            k = tl.load(
+                key_cache + (block * key_block + slot * key_slot + kv_head * key_head)[:, None] + key_dims[None, :],
+                mask=visible[:, None] & (key_dims < KEY_DIM)[None, :],
+                other=0.0,
+            )
+            s = capped(tl.dot(q, tl.trans(k), input_precision="ieee") * scale, CAP)
+            if BIAS == "key":
+                index = tl.minimum(keys, bias_width - 1)
+                s += tl.load(bias + head[:, None] * bias_width + index[None, :], mask=is_head[:, None], other=0.0)
+            if BIAS == "distance":
+                index = tl.minimum(tl.maximum(keys - (end - 1) + bias_width // 2, 0), bias_width - 1)
+                s += tl.load(bias + head[:, None] * bias_width + index[None, :], mask=is_head[:, None], other=0.0)
+            s = tl.where(visible[None, :], s, float("-inf"))
+            larger = tl.maximum(maximum, tl.max(s, 1))
+            shift = finite_maximum(larger)
+            p = tl.exp(s - shift[:, None])
+            old = tl.exp(maximum - shift)
+            v = tl.load(
+                value_cache
+                + (block * value_block + slot * value_slot + kv_head * value_head)[:, None]
+                + value_dims[None, :],
+                mask=visible[:, None] & (value_dims < VALUE_DIM)[None, :],
+                other=0.0,
+            )
+            total = total * old + tl.sum(p, 1)
+            weighted = weighted * old[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+            maximum = larger
+        place = (start_of_partials + chunk).to(tl.int64) * heads + head
+        tl.store(maxima + place, maximum, mask=is_head)
+        tl.store(totals + place, total, mask=is_head)
+        tl.store(
+            sums + place[:, None] * VALUE_DIM + value_dims[None, :],
+            weighted,
+            mask=is_head[:, None] & (value_dims < VALUE_DIM)[None, :],
+        )
+
+
+_MERGED = 16
+"""Chunks that are merged at a time. Their numbers begin at a multiple of it, so that a row has the same bits always."""
+
+
+@triton.jit
+def _merge_kernel(
+    sums,
+    maxima,
+    totals,
+    key_lens,
+    partial_starts,
+    sinks,
+    out,
+    heads,
+    VALUE_DIM: tl.constexpr,
+    VALUE_WIDTH: tl.constexpr,
+    MERGED: tl.constexpr,
+    CHUNK: tl.constexpr,
+    WINDOW: tl.constexpr,
+    ATTENTION_CHUNK: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+):
+    """Merge the partial results of one row and head."""
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    end = tl.load(key_lens + row)
+    first = _first_visible(end, WINDOW, ATTENTION_CHUNK) // CHUNK
+    num_chunks = tl.cdiv(end, CHUNK)
+    start_of_partials = tl.load(partial_starts + row).to(tl.int64)
+    dims = tl.arange(0, VALUE_WIDTH)
+    sink = float("-inf")
+    if HAS_SINKS:
+        sink = tl.load(sinks + head)
+    maximum = tl.full([MERGED], float("-inf"), tl.float32)
+    for start in range(first // MERGED * MERGED, num_chunks, MERGED):
+        chunks = start + tl.arange(0, MERGED)
+        place = (start_of_partials + chunks) * heads + head
+        is_chunk = (chunks >= first) & (chunks < num_chunks)
+        maximum = tl.maximum(maximum, tl.load(maxima + place, mask=is_chunk, other=float("-inf")))
+    shift = finite_maximum(tl.maximum(tl.max(maximum, 0), sink))
+    total = tl.exp(sink - shift)
+    result = tl.zeros([VALUE_WIDTH], tl.float32)
+    for start in range(first // MERGED * MERGED, num_chunks, MERGED):
+        chunks = start + tl.arange(0, MERGED)
+        place = (start_of_partials + chunks) * heads + head
+        is_chunk = (chunks >= first) & (chunks < num_chunks)
+        factor = tl.exp(tl.load(maxima + place, mask=is_chunk, other=float("-inf")) - shift)
+        total += tl.sum(factor * tl.load(totals + place, mask=is_chunk, other=0.0), 0)
+        part = tl.load(
+            sums + place[:, None] * VALUE_DIM + dims[None, :],
+            mask=is_chunk[:, None] & (dims < VALUE_DIM)[None, :],
+            other=0.0,
+        )
+        result += tl.sum(factor[:, None] * part, 0)
+    result = result / tl.where(total == 0.0, 1.0, total)
+    tl.store(out + (row * heads + head) * VALUE_DIM + dims, result.to(out.dtype.element_ty), mask=dims < VALUE_DIM)

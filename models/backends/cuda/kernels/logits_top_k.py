@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
+from models.backends.cuda.kernels.launch import power_of_two, warps
 from models.logits import LogitsTopK
 
 MAX_TOP_K = 64
@@ -16,4 +20,117 @@ def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> Lo
     logits: [rows, vocab], float32; the last dimension contiguous. 1 <= k <= min(vocab, MAX_TOP_K).
     The results of a row depend on that row alone.
     """
-    raise NotImplementedError
+    rows, vocab = logits.shape
+    assert 1 <= k <= min(vocab, MAX_TOP_K), (k, vocab)
+    chunks, device = -(-vocab // _CHUNK), logits.device
+    keys = torch.empty(rows, chunks, k, dtype=torch.int64, device=device)
+    numbers = torch.empty(3, rows, chunks, device=device)
+    result = LogitsTopK(
+        torch.empty(rows, k, device=device),
+        torch.empty(rows, k, dtype=torch.int64, device=device),
+        torch.empty(rows, device=device) if with_logsumexp else None,
+        torch.empty(rows, dtype=torch.bool, device=device),
+    )
+    if rows:
+        _chunk_kernel[rows, chunks](
+            logits, keys, numbers, logits.stride(0), vocab, k, WITH_SUM=with_logsumexp, CHUNK=_CHUNK, num_warps=8
+        )
+        _merge_kernel[(rows,)](
+            keys,
+            numbers,
+            result.values,
+            result.ids,
+            result.values if result.logsumexp is None else result.logsumexp,
+            result.is_finite,
+            chunks,
+            k,
+            WITH_SUM=with_logsumexp,
+            CHUNKS_TILE=power_of_two(chunks),
+            TILE=power_of_two(chunks * k),
+            num_warps=warps(power_of_two(chunks * k)),
+        )
+    return result
+
+
+_CHUNK = 4096
+"""Logits of a program of the first kernel."""
+
+
+@triton.jit
+def sort_keys(x):
+    """Integers that sort like float32 numbers, int32. Zeros have one key. NaN has the lowest, -2 ** 31 + 1."""
+    bits = tl.where(x == 0.0, 0.0, x).to(tl.int32, bitcast=True)
+    return tl.where(x == x, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits), -2147483647)
+
+
+@triton.jit
+def numbers_of(keys):
+    """The numbers of sort keys; -inf for NaN."""
+    bits = tl.where(keys < 0, keys ^ 0x7FFFFFFF, keys)
+    return tl.where(keys == -2147483647, float("-inf"), bits.to(tl.float32, bitcast=True))
+
+
+@triton.jit
+def _chunk_kernel(logits, keys, numbers, stride, vocab, k, WITH_SUM: tl.constexpr, CHUNK: tl.constexpr):
+    """Top k of a chunk of a row, as keys that contain number and id; and its maximum, sum and count of the not finite.
+
+    numbers: [3, rows, chunks], float32.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    chunk = tl.program_id(1)
+    place = row * tl.num_programs(1) + chunk
+    layer = tl.num_programs(0).to(tl.int64) * tl.num_programs(1)
+    ids = chunk * CHUNK + tl.arange(0, CHUNK)
+    inside = ids < vocab
+    x = tl.load(logits + row * stride + ids, mask=inside, other=float("-inf"))
+    tl.store(numbers + 2 * layer + place, tl.sum(tl.where(inside & (x - x != 0.0), 1.0, 0.0), 0))
+    # Of equal numbers, the lower id has the larger key.
+    left = sort_keys(x).to(tl.int64) * 4294967296 + (0x7FFFFFFF - ids)
+    left = tl.where(inside, left, -9223372036854775807)
+    maximum = float("-inf")
+    for choice in range(k):
+        best = tl.max(left, 0)
+        tl.store(keys + place * k + choice, best)
+        if choice == 0:
+            maximum = numbers_of((best >> 32).to(tl.int32))
+        left = tl.where(left == best, -9223372036854775807, left)
+    if WITH_SUM:
+        tl.store(numbers + place, maximum)
+        total = tl.sum(tl.where(inside, tl.exp(x - tl.where(maximum == float("-inf"), 0.0, maximum)), 0.0), 0)
+        tl.store(numbers + layer + place, total)
+
+
+@triton.jit
+def _merge_kernel(
+    keys,
+    numbers,
+    values,
+    ids,
+    logsumexp,
+    is_finite,
+    chunks,
+    k,
+    WITH_SUM: tl.constexpr,
+    CHUNKS_TILE: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Top k of the candidates of a row's chunks."""
+    row = tl.program_id(0).to(tl.int64)
+    layer = tl.num_programs(0).to(tl.int64) * chunks
+    places = tl.arange(0, TILE)
+    left = tl.load(keys + row * chunks * k + places, mask=places < chunks * k, other=-9223372036854775807)
+    for choice in range(k):
+        best = tl.max(left, 0)
+        tl.store(values + row * k + choice, numbers_of((best >> 32).to(tl.int32)))
+        tl.store(ids + row * k + choice, 0x7FFFFFFF - (best & 0xFFFFFFFF))
+        left = tl.where(left == best, -9223372036854775807, left)
+    number = tl.arange(0, CHUNKS_TILE)
+    place = row * chunks + number
+    inside = number < chunks
+    others = tl.load(numbers + 2 * layer + place, mask=inside, other=0.0)
+    tl.store(is_finite + row, tl.sum(others, 0) == 0.0)
+    if WITH_SUM:
+        maxima = tl.load(numbers + place, mask=inside, other=float("-inf"))
+        totals = tl.load(numbers + layer + place, mask=inside, other=0.0)
+        total = tl.sum(tl.where(inside, tl.exp(maxima - tl.max(maxima, 0)) * totals, 0.0), 0)
+        tl.store(logsumexp + row, tl.log(total))

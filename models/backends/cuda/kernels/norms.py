@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import triton
+import triton.language as tl
 from torch import Tensor
+
+from models.backends.cuda.kernels.launch import power_of_two, warps
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
@@ -12,29 +16,107 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -
     out: like x, contiguous: memory for the result; None for new memory.
     Returns a contiguous tensor like x.
     """
-    raise NotImplementedError
+    return _norm(x, None, weight, None, eps, "rms", out)[1]
 
 
 def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
     """RMS norm with the weight `1 + weight`, computed in float32 to the end. Arguments as for `rms_norm`."""
-    raise NotImplementedError
+    return _norm(x, None, weight, None, eps, "rms_from_one", out)[1]
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor | None = None) -> Tensor:
     """Layer norm, computed in float32. bias: [hidden] or None; the other arguments as for `rms_norm`."""
-    raise NotImplementedError
+    return _norm(x, None, weight, bias, eps, "layer", out)[1]
 
 
 def add_rms_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Residual sum and its RMS norm: `(x + y, rms_norm(x + y))`. x, y: [tokens, hidden]; the sum has their dtype."""
-    raise NotImplementedError
+    return _norm(x, y, weight, None, eps, "rms")
 
 
 def add_rms_norm_from_one(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Residual sum and its norm, as `add_rms_norm` with `rms_norm_from_one`."""
-    raise NotImplementedError
+    return _norm(x, y, weight, None, eps, "rms_from_one")
 
 
 def add_layer_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
     """Residual sum and its layer norm: `(x + y, layer_norm(x + y))`. x, y: [tokens, hidden]."""
-    raise NotImplementedError
+    return _norm(x, y, weight, bias, eps, "layer")
+
+
+def _norm(
+    x: Tensor,
+    y: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    kind: str,
+    out: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Residual sum, which is x where y is None, and norm. kind: "rms", "rms_from_one" or "layer"."""
+    width = x.shape[-1]
+    rows = x.reshape(-1, width)
+    others = rows if y is None else y.reshape(-1, width)
+    if out is None:
+        out = x.new_empty(x.shape)
+    total = x if y is None else x.new_empty(x.shape)
+    if len(rows):
+        _norm_kernel[(len(rows),)](
+            rows,
+            others,
+            weight,
+            weight if bias is None else bias,
+            total,
+            out,
+            rows.stride(0),
+            others.stride(0),
+            eps,
+            KIND=kind,
+            HAS_SUM=y is not None,
+            HAS_BIAS=bias is not None,
+            WIDTH=width,
+            TILE=power_of_two(width),
+            num_warps=warps(width),
+        )
+    return total, out
+
+
+@triton.jit
+def _norm_kernel(
+    x,
+    y,
+    weight,
+    bias,
+    total,
+    out,
+    x_row,
+    y_row,
+    eps,
+    KIND: tl.constexpr,
+    HAS_SUM: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, TILE)
+    inside = columns < WIDTH
+    dtype = out.dtype.element_ty
+    wide = tl.load(x + row * x_row + columns, mask=inside, other=0.0).to(tl.float32)
+    if HAS_SUM:
+        summand = tl.load(y + row * y_row + columns, mask=inside, other=0.0).to(tl.float32)
+        wide = (wide + summand).to(dtype)
+        tl.store(total + row * WIDTH + columns, wide, mask=inside)
+        wide = wide.to(tl.float32)
+    factor = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    if KIND == "layer":
+        wide = tl.where(inside, wide - tl.sum(wide, 0) / WIDTH, 0.0)
+    normalized = wide * tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps)
+    if KIND == "rms":
+        normalized = normalized.to(dtype).to(tl.float32)
+    if KIND == "rms_from_one":
+        factor += 1.0
+    result = normalized * factor
+    if HAS_BIAS:
+        result += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * WIDTH + columns, result.to(dtype), mask=inside)

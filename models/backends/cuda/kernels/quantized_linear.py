@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
+import triton
+import triton.language as tl
 from torch import Tensor
+
+from models.backends.cuda.kernels.launch import is_wide, power_of_two
+
+_RUN = 32
+"""Inputs of half a run of 64: a byte holds codes of both halves."""
 
 
 class Int8Weight(NamedTuple):
@@ -32,7 +40,9 @@ def pack_int4(codes: Tensor) -> Tensor:
 
     In each run of 64 inputs, byte i holds input i in its lower half and input i + 32 in its upper half.
     """
-    raise NotImplementedError
+    runs = codes.unflatten(1, (-1, 2, _RUN))  # type: ignore[no-untyped-call]
+    packed: Tensor = (runs[:, :, 0] | runs[:, :, 1] << 4).flatten(1)
+    return packed
 
 
 def int8_linear(x: Tensor, weight: Int8Weight, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
@@ -41,9 +51,148 @@ def int8_linear(x: Tensor, weight: Int8Weight, bias: Tensor | None, out: Tensor 
     out: [rows, out], contiguous: memory for the result; None for new memory.
     Returns [rows, out], dtype of x.
     """
-    raise NotImplementedError
+    rows, columns, out = len(x), len(weight.codes), _result(x, weight.codes, out)
+    if rows == 0:
+        return out
+    row_tile, column_tile, input_tile = _tiles(rows, x.dtype)
+    _int8_kernel[-(-rows // row_tile), -(-columns // column_tile)](
+        x,
+        weight.codes,
+        weight.scales,
+        weight.scales if bias is None else bias,
+        out,
+        x.stride(0),
+        rows,
+        columns,
+        x.shape[1],
+        HAS_BIAS=bias is not None,
+        ROW_TILE=row_tile,
+        COLUMN_TILE=column_tile,
+        INPUT_TILE=input_tile,
+        num_warps=4,
+        num_stages=3,
+    )
+    return out
 
 
 def int4_linear(x: Tensor, weight: Int4Weight, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
     """`x W^T + b`, arguments as for `int8_linear`."""
-    raise NotImplementedError
+    rows, columns, out = len(x), len(weight.codes), _result(x, weight.codes, out)
+    assert x.shape[1] % (2 * _RUN) == 0 == weight.group % _RUN, (x.shape, weight.group)
+    if rows == 0:
+        return out
+    row_tile, column_tile, _ = _tiles(rows, x.dtype)
+    _int4_kernel[-(-rows // row_tile), -(-columns // column_tile)](
+        x,
+        weight.codes,
+        weight.scales,
+        weight.scales if weight.minimums is None else weight.minimums,
+        weight.scales if bias is None else bias,
+        out,
+        x.stride(0),
+        rows,
+        columns,
+        x.shape[1],
+        weight.scales.shape[1],
+        GROUP=weight.group,
+        HAS_MINIMUMS=weight.minimums is not None,
+        HAS_BIAS=bias is not None,
+        ROW_TILE=row_tile,
+        COLUMN_TILE=column_tile,
+        RUN=_RUN,
+        num_warps=4,
+        num_stages=4,
+    )
+    return out
+
+
+def _result(x: Tensor, codes: Tensor, out: Tensor | None) -> Tensor:
+    return x.new_empty(len(x), len(codes)) if out is None else out
+
+
+def _tiles(rows: int, dtype: torch.dtype) -> tuple[int, int, int]:
+    """Rows, output features and inputs of a tile. Few rows have small tiles, so that more programs read the weight."""
+    if is_wide(dtype):
+        return 16, 32, 32
+    row_tile = min(64, max(16, power_of_two(rows)))
+    return row_tile, 32 if row_tile <= 32 else 64, 128 if row_tile <= 32 else 64
+
+
+@triton.jit
+def _int8_kernel(
+    x,
+    codes,
+    scales,
+    bias,
+    out,
+    x_row,
+    rows,
+    columns,
+    inputs,
+    HAS_BIAS: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+    COLUMN_TILE: tl.constexpr,
+    INPUT_TILE: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * ROW_TILE + tl.arange(0, ROW_TILE)
+    column = tl.program_id(1).to(tl.int64) * COLUMN_TILE + tl.arange(0, COLUMN_TILE)
+    is_row, is_column = row < rows, column < columns
+    total = tl.zeros([ROW_TILE, COLUMN_TILE], tl.float32)
+    for step in range(0, inputs, INPUT_TILE):
+        place = step + tl.arange(0, INPUT_TILE)
+        is_input = place < inputs
+        a = tl.load(x + row[:, None] * x_row + place[None, :], mask=is_row[:, None] & is_input[None, :], other=0.0)
+        w = tl.load(
+            codes + column[:, None] * inputs + place[None, :], mask=is_column[:, None] & is_input[None, :], other=0
+        )
+        total = tl.dot(a, tl.trans(w.to(a.dtype)), total, input_precision="ieee")
+    total *= tl.load(scales + column, mask=is_column, other=0.0)[None, :]
+    if HAS_BIAS:
+        total += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)[None, :]
+    place = row[:, None] * columns + column[None, :]
+    tl.store(out + place, total.to(out.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
+
+
+@triton.jit
+def _int4_kernel(
+    x,
+    codes,
+    scales,
+    minimums,
+    bias,
+    out,
+    x_row,
+    rows,
+    columns,
+    inputs,
+    groups,
+    GROUP: tl.constexpr,
+    HAS_MINIMUMS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+    COLUMN_TILE: tl.constexpr,
+    RUN: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * ROW_TILE + tl.arange(0, ROW_TILE)
+    column = tl.program_id(1).to(tl.int64) * COLUMN_TILE + tl.arange(0, COLUMN_TILE)
+    is_row, is_column = row < rows, column < columns
+    total = tl.zeros([ROW_TILE, COLUMN_TILE], tl.float32)
+    within = tl.arange(0, RUN)
+    for step in range(0, inputs, 2 * RUN):
+        packed = tl.load(
+            codes + column[:, None] * (inputs // 2) + (step // 2 + within)[None, :], mask=is_column[:, None], other=0
+        )
+        for half in tl.static_range(2):
+            first = step + half * RUN
+            a = tl.load(x + row[:, None] * x_row + (first + within)[None, :], mask=is_row[:, None], other=0.0)
+            group = column * groups + first // GROUP
+            scale = tl.load(scales + group, mask=is_column, other=0.0).to(tl.float32)
+            code = (packed >> (4 * half)) & 15
+            w = (code.to(tl.float32) - 8.0) * scale[:, None]
+            if HAS_MINIMUMS:
+                w -= tl.load(minimums + group, mask=is_column, other=0.0).to(tl.float32)[:, None]
+            total = tl.dot(a, tl.trans(w.to(a.dtype)), total, input_precision="ieee")
+    if HAS_BIAS:
+        total += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)[None, :]
+    place = row[:, None] * columns + column[None, :]
+    tl.store(out + place, total.to(out.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])

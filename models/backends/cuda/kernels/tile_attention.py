@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
-from models.backends.cuda.kernels.attention_arguments import Scores
+from models.backends.cuda.kernels.attention_arguments import Scores, capped, finite_maximum
+from models.backends.cuda.kernels.launch import is_wide, tile_width
 
 
 class TileRows(NamedTuple):
@@ -44,4 +48,187 @@ def tile_attention(
     out: [tokens, heads, value_dim], contiguous: memory for the result; None for new memory.
     Returns [tokens, heads, value_dim]. A query that sees no key gives zeros, or with sinks a share of zero.
     """
-    raise NotImplementedError
+    tokens, heads, key_dim = query.shape
+    kv_heads, value_dim = value.shape[-2:]
+    num_rows = len(rows.key_lens)
+    if out is None:
+        out = query.new_empty(tokens, heads, value_dim)
+    if tokens == 0 or num_rows == 0:
+        return out
+    is_paged = rows.block_tables is not None
+    where = rows.block_tables if rows.block_tables is not None else rows.key_starts
+    assert where is not None, "keys are ragged or paged"
+    bias, bias_width = scores.bias_arguments(query)
+    queries, keys, num_warps = _tiles(max(tile_width(key_dim), tile_width(value_dim)), query.dtype)
+    _tiles_kernel[-(-rows.max_query_len // queries), heads, num_rows](
+        query,
+        key,
+        value,
+        out,
+        rows.query_starts,
+        rows.key_lens,
+        rows.first_positions,
+        where,
+        bias,
+        query if scores.sinks is None else scores.sinks,
+        scores.scale,
+        bias_width,
+        heads,
+        where.stride(0),
+        *query.stride()[:2],
+        *(key.stride()[:3] if is_paged else (0, *key.stride()[:2])),
+        *(value.stride()[:3] if is_paged else (0, *value.stride()[:2])),
+        GROUP=heads // kv_heads,
+        KEY_DIM=key_dim,
+        KEY_WIDTH=tile_width(key_dim),
+        VALUE_DIM=value_dim,
+        VALUE_WIDTH=tile_width(value_dim),
+        BLOCK_SIZE=key.shape[1] if is_paged else 0,
+        QUERY_TILE=queries,
+        KEY_TILE=keys,
+        CAUSAL=scores.causal,
+        HAS_SINKS=scores.sinks is not None,
+        **scores.constants(),
+        num_warps=num_warps,
+        num_stages=2,
+    )
+    return out
+
+
+def _tiles(width: int, dtype: torch.dtype) -> tuple[int, int, int]:
+    """Queries and keys of a tile, and warps, for heads of a width. They fit in the registers of a program."""
+    if is_wide(dtype):
+        return (32, 32, 4) if width <= 64 else (16, 32, 4) if width <= 128 else (16, 16, 8)
+    return (128, 64, 8) if width <= 128 else (64, 32, 8) if width <= 256 else (16, 16, 8)
+
+
+@triton.jit
+def _tiles_kernel(
+    query,
+    key,
+    value,
+    out,
+    query_starts,
+    key_lens,
+    first_positions,
+    where,
+    bias,
+    sinks,
+    scale,
+    bias_width,
+    heads,
+    table_stride,
+    query_token,
+    query_head,
+    key_block,
+    key_slot,
+    key_head,
+    value_block,
+    value_slot,
+    value_head,
+    GROUP: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    KEY_WIDTH: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    VALUE_WIDTH: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    QUERY_TILE: tl.constexpr,
+    KEY_TILE: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    ATTENTION_CHUNK: tl.constexpr,
+    CAP: tl.constexpr,
+    BIAS: tl.constexpr,
+):
+    """One tile of queries of a row and head. where: block tables, or with BLOCK_SIZE 0 the first keys of the rows."""
+    # The last tiles of causal rows have the most keys and begin first.
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    head = tl.program_id(1)
+    row = tl.program_id(2).to(tl.int64)
+    start = tl.load(query_starts + row)
+    count = tl.load(query_starts + row + 1) - start
+    if tile * QUERY_TILE >= count:
+        return
+    key_len = tl.load(key_lens + row)
+    places = tile * QUERY_TILE + tl.arange(0, QUERY_TILE)
+    is_query = places < count
+    lowest = tl.load(first_positions + row) + tile * QUERY_TILE
+    highest = lowest + tl.minimum(QUERY_TILE, count - tile * QUERY_TILE) - 1
+    positions = lowest + tl.arange(0, QUERY_TILE)
+    key_dims = tl.arange(0, KEY_WIDTH)
+    value_dims = tl.arange(0, VALUE_WIDTH)
+    token = (start + places).to(tl.int64)
+    q = tl.load(
+        query + token[:, None] * query_token + head * query_head + key_dims[None, :],
+        mask=is_query[:, None] & (key_dims < KEY_DIM)[None, :],
+        other=0.0,
+    )
+    begin = key_len * 0
+    end = key_len
+    if CAUSAL:
+        end = tl.minimum(end, highest + 1)
+    if WINDOW > 0:
+        begin = tl.maximum(begin, lowest - WINDOW + 1)
+        if not CAUSAL:
+            end = tl.minimum(end, highest + WINDOW)
+    if ATTENTION_CHUNK > 0:
+        begin = tl.maximum(begin, lowest // ATTENTION_CHUNK * ATTENTION_CHUNK)
+    first_key = tl.load(where + row).to(tl.int64) if BLOCK_SIZE == 0 else row * 0
+    kv_head = head // GROUP
+    maximum = tl.full([QUERY_TILE], float("-inf"), tl.float32)
+    total = tl.zeros([QUERY_TILE], tl.float32)
+    if HAS_SINKS:
+        maximum = tl.zeros([QUERY_TILE], tl.float32) + tl.load(sinks + head)
+        total += 1.0
+    weighted = tl.zeros([QUERY_TILE, VALUE_WIDTH], tl.float32)
+    for first in range(begin // KEY_TILE * KEY_TILE, end, KEY_TILE):
+        keys = first + tl.arange(0, KEY_TILE)
+        is_key = keys < key_len
+        if BLOCK_SIZE == 0:
+            key_place = (first_key + keys) * key_slot
+            value_place = (first_key + keys) * value_slot
+        else:
+            block = tl.load(where + row * table_stride + keys // BLOCK_SIZE, mask=is_key, other=0).to(tl.int64)
+            key_place = block * key_block + keys % BLOCK_SIZE * key_slot
+            value_place = block * value_block + keys % BLOCK_SIZE * value_slot
+        k = tl.load(
+            key + (key_place + kv_head * key_head)[:, None] + key_dims[None, :],
+            mask=is_key[:, None] & (key_dims < KEY_DIM)[None, :],
+            other=0.0,
+        )
+        s = capped(tl.dot(q, tl.trans(k), input_precision="ieee") * scale, CAP)
+        distance = keys[None, :] - positions[:, None]
+        visible = is_query[:, None] & is_key[None, :]
+        if CAUSAL:
+            visible = visible & (distance <= 0)
+        if WINDOW > 0:
+            visible = visible & (distance > -WINDOW)
+            if not CAUSAL:
+                visible = visible & (distance < WINDOW)
+        if ATTENTION_CHUNK > 0:
+            visible = visible & (keys[None, :] >= (positions // ATTENTION_CHUNK * ATTENTION_CHUNK)[:, None])
+        if BIAS == "key":
+            s += tl.load(bias + head * bias_width + tl.minimum(keys, bias_width - 1))[None, :]
+        if BIAS == "distance":
+            index = tl.minimum(tl.maximum(distance + bias_width // 2, 0), bias_width - 1)
+            s += tl.load(bias + head * bias_width + index)
+        s = tl.where(visible, s, float("-inf"))
+        larger = tl.maximum(maximum, tl.max(s, 1))
+        shift = finite_maximum(larger)
+        p = tl.exp(s - shift[:, None])
+        old = tl.exp(maximum - shift)
+        v = tl.load(
+            value + (value_place + kv_head * value_head)[:, None] + value_dims[None, :],
+            mask=is_key[:, None] & (value_dims < VALUE_DIM)[None, :],
+            other=0.0,
+        )
+        total = total * old + tl.sum(p, 1)
+        weighted = weighted * old[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+        maximum = larger
+    result = weighted / tl.where(total == 0.0, 1.0, total)[:, None]
+    tl.store(
+        out + (token[:, None] * heads + head) * VALUE_DIM + value_dims[None, :],
+        result.to(out.dtype.element_ty),
+        mask=is_query[:, None] & (value_dims < VALUE_DIM)[None, :],
+    )
