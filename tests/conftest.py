@@ -21,6 +21,10 @@ from hypothesis import HealthCheck, settings
 
 from tests.rare_families import is_rare
 
+# Read when the Triton kernels are imported: without a device, they are interpreted.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # No time limits for examples, because a test machine may stall.
 settings.register_profile("triptych", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("triptych")

@@ -61,7 +61,8 @@ def capped(scores, CAP: tl.constexpr):
     """`CAP * tanh(scores / CAP)`; the scores themselves where CAP is 0."""
     if CAP == 0.0:
         return scores
-    return CAP * (2.0 * tl.sigmoid(2.0 * (scores / CAP)) - 1.0)
+    else:
+        return CAP * (2.0 * tl.sigmoid(2.0 * (scores / CAP)) - 1.0)
 
 
 @triton.jit

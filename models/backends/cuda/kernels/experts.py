@@ -201,6 +201,7 @@ def _product_kernel(
     is_column = column < columns
     features = columns * 2 if GATED else columns
     first = weight + expert * features * inputs + column.to(tl.int64)[:, None] * inputs
+    up_first = weight + expert * features * inputs + (column.to(tl.int64) + columns)[:, None] * inputs
     total = tl.zeros([PAIR_TILE, COLUMN_TILE], tl.float32)
     up_total = tl.zeros([PAIR_TILE, COLUMN_TILE], tl.float32)
     for step in range(0, inputs, INPUT_TILE):
@@ -211,7 +212,7 @@ def _product_kernel(
         w = tl.load(first + place[None, :], mask=inside, other=0.0)
         total = tl.dot(a, tl.trans(w), total, input_precision="ieee")
         if GATED:
-            u = tl.load(first + columns.to(tl.int64) * inputs + place[None, :], mask=inside, other=0.0)
+            u = tl.load(up_first + place[None, :], mask=inside, other=0.0)
             up_total = tl.dot(a, tl.trans(u), up_total, input_precision="ieee")
     if HAS_BIAS:
         total += tl.load(bias + expert * features + column, mask=is_column, other=0.0).to(tl.float32)[None, :]

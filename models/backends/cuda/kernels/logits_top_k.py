@@ -87,14 +87,12 @@ def _chunk_kernel(logits, keys, numbers, stride, vocab, k, WITH_SUM: tl.constexp
     # Of equal numbers, the lower id has the larger key.
     left = sort_keys(x).to(tl.int64) * 4294967296 + (0x7FFFFFFF - ids)
     left = tl.where(inside, left, -9223372036854775807)
-    maximum = float("-inf")
     for choice in range(k):
         best = tl.max(left, 0)
         tl.store(keys + place * k + choice, best)
-        if choice == 0:
-            maximum = numbers_of((best >> 32).to(tl.int32))
         left = tl.where(left == best, -9223372036854775807, left)
     if WITH_SUM:
+        maximum = tl.max(x, 0)
         tl.store(numbers + place, maximum)
         total = tl.sum(tl.where(inside, tl.exp(x - tl.where(maximum == float("-inf"), 0.0, maximum)), 0.0), 0)
         tl.store(numbers + layer + place, total)

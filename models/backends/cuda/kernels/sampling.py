@@ -86,8 +86,9 @@ def _threshold(logits, vocab, temperature, maximum, lowest, wanted, BY_MASS: tl.
     # Sort keys plus 2 ** 31, so that they are not negative.
     found = tl.zeros([], tl.int64)
     digit = tl.arange(0, 8)
-    for step in tl.static_range(11):
-        steps = digit.to(tl.int64) << (30 - 3 * step)
+    for step in range(11):
+        shift = tl.zeros([], tl.int64) + (30 - 3 * step)
+        steps = digit.to(tl.int64) << shift
         reached = tl.zeros([8], tl.float64)
         for start in range(0, vocab, TILE):
             ids, x = _scaled(logits, start, vocab, temperature, TILE)
@@ -96,7 +97,8 @@ def _threshold(logits, vocab, temperature, maximum, lowest, wanted, BY_MASS: tl.
             if BY_MASS:
                 weights = tl.where(ids < vocab, _mass(x, maximum, lowest), 0.0)
             for number in tl.static_range(1, 8):
-                above = tl.sum(tl.where(keys >= found + (number << (30 - 3 * step)), weights, 0.0), 0)
+                bound = found + ((shift * 0 + number) << shift)
+                above = tl.sum(tl.where(keys >= bound, weights, 0.0), 0)
                 reached += tl.where(digit == number, above, 0.0)
         enough = (reached >= wanted) | (digit == 0)
         found += tl.max(tl.where(enough, steps, 0), 0)

@@ -1,0 +1,80 @@
+"""Attention of one query per row, compared with the torch reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.backends.cuda.kernels import decode_attention as kernels
+from models.backends.cuda.kernels.attention_arguments import Scores
+from tests.cuda.kernels import cases
+
+
+def _attend(query, key, value, tables, key_lens, scores, splits):
+    starts = kernels.partial_starts(key_lens)
+    partials = kernels.Partials.empty(starts[-1], query.shape[1], value.shape[3], query.device)
+    for part in partials:
+        part.fill_(torch.nan)
+    rows = kernels.DecodeRows(tables, cases.numbers(key_lens), cases.numbers(starts[:-1]))
+    return kernels.paged_decode_attention(query, key, value, rows, scores, splits, partials)
+
+
+@settings(max_examples=12)
+@given(
+    cases.heads(),
+    st.lists(st.integers(1, 600), min_size=1, max_size=3),
+    st.sampled_from([8, 32]),
+    st.integers(1, 4),
+)
+def test_equals_the_reference(case, key_lens, block_size, splits):
+    key, value, tables = cases.paged_cache(case, key_lens, block_size)
+    query = case.random(case.generator(), len(key_lens), case.heads, case.key_dim)
+    scores = cases.scores(case, max(key_lens), causal=True)
+    actual = _attend(query, key, value, tables, key_lens, scores, splits)
+    facts = {"query_lens": (1,) * len(key_lens), "key_lens": tuple(key_lens)}
+    facts |= {"block_tables": tables, "block_size": block_size}
+    cases.assert_near(actual, cases.expected(query, key, value, scores, True, **facts))
+
+
+@pytest.mark.parametrize("window", [None, 300])
+def test_splits_and_other_rows_change_no_bit(window):
+    case, key_lens = cases.Heads(torch.float16, 2, 1, 16, 16, window=window, sinks=True), [700, 40, 600]
+    key, value, tables = cases.paged_cache(case, key_lens, 16)
+    query = case.random(case.generator(), 3, 2, 16)
+    scores = cases.scores(case, 700, causal=True)
+    together = _attend(query, key, value, tables, key_lens, scores, 1)
+    for splits in (2, 3):
+        assert torch.equal(_attend(query, key, value, tables, key_lens, scores, splits), together)
+    for row in range(3):
+        part = slice(row, row + 1)
+        alone = _attend(query[part], key, value, tables[part], key_lens[part], scores, 1)
+        assert torch.equal(alone, together[part])
+
+
+def test_unused_rows_and_slots_are_not_read():
+    case, key_lens = cases.Heads(torch.float32, 2, 1, 16, 16), [20, 0]
+    key, value, tables = cases.paged_cache(case, key_lens, 16)
+    query = case.random(case.generator(), 2, 2, 16)
+    before = _attend(query, key, value, tables, key_lens, Scores(0.25), 2)
+    key[tables[0, 1], 4:] = value[tables[0, 1], 4:] = torch.nan
+    tables[1] = 1 << 40
+    after = _attend(query, key, value, tables, key_lens, Scores(0.25), 2)
+    assert torch.equal(before, after) and bool(after.isfinite().all()) and not bool(after[1].any())
+
+
+def test_latent_heads_share_one_cache():
+    case = cases.Heads(torch.float16, 3, 1, 36, 36)
+    key, _, tables = cases.paged_cache(case, [90], 32)
+    query = case.random(case.generator(), 1, 3, 36)
+    actual = _attend(query, key, key, tables, [90], Scores(0.2), 1)
+    facts = {"query_lens": (1,), "key_lens": (90,), "block_tables": tables, "block_size": 32}
+    cases.assert_near(actual, cases.expected(query, key, key, Scores(0.2), True, **facts))
+
+
+def test_splits_fill_the_device():
+    assert kernels.num_splits(1, 8, 8192, 132) == 32
+    assert kernels.num_splits(1, 8, 100_000, 132) == 66
+    assert kernels.num_splits(256, 8, 8192, 132) == 1
+    assert kernels.partial_starts([1, 256, 0, 257]) == [0, 1, 2, 2, 4]

@@ -1,0 +1,85 @@
+"""Top k of logits and random choice of tokens, compared with the torch reference and the CPU kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.backends import interface as ops
+from models.backends.cuda.kernels import logits_top_k as top_k_kernels
+from models.backends.cuda.kernels import sampling
+from models.backends.torch import logits_top_k as reference_top_k
+from models.backends.torch import sampling as reference
+from tests.cuda.kernels.cases import DEVICE
+
+
+@settings(max_examples=10)
+@given(st.integers(1, 3), st.sampled_from([1, 7, 100, 4096, 9000]), st.integers(1, 9), st.booleans())
+def test_top_k(rows, vocab, k, coarse):
+    logits = torch.randn(rows, vocab) * 5
+    # Equal logits: the lower id comes first. Both zeros are equal.
+    logits = (logits.round() * 0.25 if coarse else logits).to(DEVICE)
+    k = min(k, vocab)
+    actual = top_k_kernels.logits_top_k(logits, k, True)
+    expected = reference_top_k.logits_top_k(logits, k, True)
+    assert torch.equal(actual.values, expected.values) and torch.equal(actual.ids, expected.ids)
+    assert torch.equal(actual.is_finite, expected.is_finite)
+    torch.testing.assert_close(actual.logsumexp, expected.logsumexp, rtol=1e-5, atol=2e-6)
+
+
+def test_top_k_of_numbers_that_are_not_finite():
+    logits = torch.randn(4, 5000)
+    logits[0, 4500], logits[1, 3], logits[2, :] = torch.nan, torch.inf, -torch.inf
+    logits[3, 4100:] = -torch.inf
+    actual = top_k_kernels.logits_top_k(logits.to(DEVICE), 2)
+    assert actual.is_finite.tolist() == [False, False, False, False] and actual.logsumexp is None
+    assert int(actual.ids[1, 0]) == 3 and float(actual.values[2, 0]) == -torch.inf
+    assert torch.equal(actual.values[3].cpu(), logits[3].topk(2).values)
+    # Grammars hide tokens with -inf.
+    hidden = torch.randn(1, 9000).masked_fill(torch.arange(9000) < 8500, -torch.inf).to(DEVICE)
+    actual, expected = top_k_kernels.logits_top_k(hidden, 3, True), reference_top_k.logits_top_k(hidden, 3, True)
+    assert torch.equal(actual.ids, expected.ids)
+    torch.testing.assert_close(actual.logsumexp, expected.logsumexp, rtol=1e-5, atol=2e-6)
+
+
+FILTERS = st.builds(
+    reference.Filters,
+    temperature=st.sampled_from([0.3, 1.0, 1.7]),
+    top_k=st.sampled_from([0, 1, 5, 50, 10_000]),
+    top_p=st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]),
+    min_p=st.sampled_from([0.0, 0.0, 0.05, 1.0]),
+)
+
+
+def _draw(logits, rows, uniforms):
+    columns = sampling.FilterColumns(
+        reference.temperatures(rows).to(DEVICE),
+        torch.tensor([row.top_k for row in rows], dtype=torch.int32, device=DEVICE),
+        torch.tensor([row.top_p for row in rows], dtype=torch.float64, device=DEVICE),
+        torch.tensor([row.min_p for row in rows], device=DEVICE).log(),
+    )
+    return sampling.draw(logits.to(DEVICE), columns, torch.from_numpy(uniforms).to(DEVICE))
+
+
+@settings(max_examples=10)
+@given(st.lists(FILTERS, min_size=1, max_size=2), st.sampled_from([1, 60, 9000]), st.integers(0, 1 << 20))
+def test_draw_equals_the_reference_and_the_cpu(rows, vocab, seed):
+    logits = torch.randn(len(rows), vocab, generator=torch.Generator().manual_seed(seed)) * 3
+    uniforms = np.random.default_rng(seed).random(len(rows))
+    drawn = _draw(logits, rows, uniforms)
+    for expected in (reference.draw(logits, rows, uniforms), ops.draw(logits, rows, uniforms)):
+        assert torch.equal(drawn.tokens.cpu(), expected.tokens)
+        torch.testing.assert_close(drawn.lowest.cpu(), expected.lowest, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("uniform", [0.0, np.nextafter(1.0, 0.0)])
+def test_draw_of_equal_and_hidden_logits(uniform):
+    logits = torch.full((2, 40), -torch.inf)
+    logits[0, 10:20] = 1.5
+    logits[1, 30] = -70.0
+    rows = [reference.Filters(1.0, top_k=3, top_p=0.2)] * 2
+    tokens = _draw(logits, rows, np.full(2, uniform)).tokens
+    assert tokens.tolist() == [10 if uniform == 0.0 else 19, 30]
