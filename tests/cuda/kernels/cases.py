@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.attention_metadata import AttentionMetadata, KeyBias
-from models.backends.cuda.kernels.attention_arguments import Scores, ScoreBias
+from models.backends.cuda.kernels.attention_arguments import ScoreBias, Scores
 from models.backends.torch import operations as reference
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,8 +1,8 @@
 """Compile what the kernel functions launch, for a device that is not there, and print the resources of each kernel.
 
-Run as a program, without the interpreter: `python -m tests.cuda.kernels.cross_compile CAPABILITY...`, for example 80.
-Prints a JSON list of `Compiled`. A launch is recorded with the arguments of the real function, so that tile sizes,
-warps, and the divisibility of pointers and strides are those of a launch on a device.
+Run as a program, without the interpreter: `python -m tests.cuda.kernels.cross_compile CAPABILITY,... [CASE...]`, for
+example 80,90. Prints a JSON list of `Compiled`. The kernels are compiled for the arguments of the real functions, so
+that tile sizes, warps, and the divisibility of pointers and strides are those of a launch on a device.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,8 +20,8 @@ import torch
 import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
-from triton.compiler.compiler import ASTSource, make_backend
-from triton.runtime.jit import JITFunction, create_function_from_signature
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
 
 from models.backends.cuda.kernels import (
     activation,
@@ -35,7 +34,7 @@ from models.backends.cuda.kernels import (
     sampling,
     tile_attention,
 )
-from models.backends.cuda.kernels.attention_arguments import Scores, ScoreBias
+from models.backends.cuda.kernels.attention_arguments import ScoreBias, Scores
 from tests.cuda.kernels.planted_spill import spill
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -54,13 +53,6 @@ class Compiled(NamedTuple):
     local: int
     shared: int
     has_wide_loads: bool
-
-
-class Launch(NamedTuple):
-    case: str
-    kernel: Any
-    arguments: tuple[Any, ...]
-    options: dict[str, Any]
 
 
 def _half(*shape: int) -> Tensor:
@@ -156,59 +148,57 @@ CASES: dict[str, Callable[[], Any]] = {
 PLANTED = "planted spill"
 
 
-@contextmanager
-def recorded() -> Iterator[list[tuple[Any, tuple[Any, ...], dict[str, Any]]]]:
-    """Launches of the kernels within the context, which are not run."""
-    launches: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+class AbsentDevice:
+    """Stands for the driver of a device that kernels are compiled for and never run on."""
 
-    def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        launches.append((self, arguments, options))
+    def __init__(self, capability: int) -> None:
+        self._capability = capability
 
-    launch, JITFunction.run = JITFunction.run, run
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self._capability, 32)
+
+    def get_current_device(self) -> int:
+        # The runtime keeps compiled kernels by device.
+        return self._capability
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def compile_case(name: str, call: Callable[[], Any], capability: int) -> list[Compiled]:
+    """Compile what a call launches, with the specialisation that the runtime chooses, and read the resources."""
+    compiled: list[Compiled] = []
+
+    def compile_only(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        binary = run(self, *arguments, grid=grid, warmup=True, **options)
+        compiled.append(_resources(name, self.__name__, capability, binary))
+
+    driver.set_active(AbsentDevice(capability))
+    run, JITFunction.run = JITFunction.run, compile_only
     try:
-        yield launches
+        call()
     finally:
-        JITFunction.run = launch
+        JITFunction.run = run
+    return compiled
 
 
-def compile_launch(launch: Launch, capability: int) -> Compiled:
-    """Compile one launch with the specialisation that the runtime chooses, and read its resources."""
-    target = GPUTarget("cuda", capability, 32)
-    backend = make_backend(target)
-    function = launch.kernel
-    binder = create_function_from_signature(function.signature, function.params, backend)
-    bound, specialization, options = binder(*launch.arguments, **{**launch.options, "debug": False})
-    packed = function._pack_args(backend, launch.options, bound, specialization, options)
-    options, signature, constants, attributes = packed[:4]
-    source = ASTSource(function, signature, constants, attributes)
-    binary = triton.compile(source, target=target, options=options.__dict__)
+def _resources(case: str, kernel: str, capability: int, binary: Any) -> Compiled:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary.asm["cubin"])
         file.flush()
         command = [str(CUOBJDUMP), "--dump-resource-usage", file.name]
         usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = {name: int(number) for name, number in re.findall(r"\b(REG|STACK|LOCAL|SHARED):(\d+)", usage)}
-    return Compiled(
-        launch.case,
-        function.__name__,
-        capability,
-        found["REG"],
-        found["STACK"],
-        found["LOCAL"],
-        binary.metadata.shared,
-        WIDE_LOAD.search(binary.asm["ptx"]) is not None,
-    )
+    found = {name: int(number) for name, number in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", usage)}
+    has_wide_loads = WIDE_LOAD.search(binary.asm["ptx"]) is not None
+    resources = found["REG"], found["STACK"], found["LOCAL"], binary.metadata.shared
+    return Compiled(case, kernel, capability, *resources, has_wide_loads)
 
 
 def main() -> None:
-    launches = []
-    for case, call in {**CASES, PLANTED: spill}.items():
-        with recorded() as calls:
-            call()
-        launches += [Launch(case, *call) for call in calls]
-    capabilities = [int(argument) for argument in sys.argv[1:]]
-    results = [compile_launch(launch, capability)._asdict() for capability in capabilities for launch in launches]
-    json.dump(results, sys.stdout, indent=1)
+    capabilities, chosen = map(int, sys.argv[1].split(",")), sys.argv[2:]
+    cases = {name: call for name, call in {**CASES, PLANTED: spill}.items() if not chosen or name in chosen}
+    results = [one for capability in capabilities for case in cases.items() for one in compile_case(*case, capability)]
+    json.dump([one._asdict() for one in results], sys.stdout, indent=1)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[Compiled]:
     # A process of its own: Triton interprets in this one.
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    command = [sys.executable, "-m", "tests.cuda.kernels.cross_compile", *map(str, CAPABILITIES)]
+    command = [sys.executable, "-m", "tests.cuda.kernels.cross_compile", ",".join(map(str, CAPABILITIES))]
     output = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
     return [Compiled(**one) for one in json.loads(output)]
 

@@ -208,41 +208,40 @@ def _rotate_kernel(
             REST_TILE,
             INTERLEAVED,
         )
-    if KV_HEADS > 0:
-        if part >= QUERY_PARTS:
-            slot = tl.load(slots + token).to(tl.int64)
-            is_value = part >= QUERY_PARTS + KEY_PARTS
-            if (slot >= 0) & (not is_value):
-                heads = (part - QUERY_PARTS) * TILE + members
-                _rotate_heads(
-                    key + token * key_token,
-                    key_cache + slot * KV_HEADS * HEAD_DIM,
-                    heads,
-                    heads < KV_HEADS,
-                    key_head,
-                    cos,
-                    sin,
-                    angle,
-                    HEAD_DIM,
-                    DIM,
-                    HALF_TILE,
-                    REST_TILE,
-                    INTERLEAVED,
-                )
-            if (slot >= 0) & is_value:
-                heads = (part - QUERY_PARTS - KEY_PARTS) * TILE + members
-                _rotate_heads(
-                    value + token * value_token,
-                    value_cache + slot * KV_HEADS * VALUE_DIM,
-                    heads,
-                    heads < KV_HEADS,
-                    value_head,
-                    cos,
-                    sin,
-                    angle,
-                    VALUE_DIM,
-                    0,
-                    HALF_TILE,
-                    VALUE_TILE,
-                    INTERLEAVED,
-                )
+    if part >= QUERY_PARTS:
+        slot = tl.load(slots + token).to(tl.int64)
+        is_value = part >= QUERY_PARTS + KEY_PARTS
+        if (slot >= 0) & (not is_value):
+            heads = (part - QUERY_PARTS) * TILE + members
+            _rotate_heads(
+                key + token * key_token,
+                key_cache + slot * KV_HEADS * HEAD_DIM,
+                heads,
+                heads < KV_HEADS,
+                key_head,
+                cos,
+                sin,
+                angle,
+                HEAD_DIM,
+                DIM,
+                HALF_TILE,
+                REST_TILE,
+                INTERLEAVED,
+            )
+        if (slot >= 0) & is_value:
+            heads = (part - QUERY_PARTS - KEY_PARTS) * TILE + members
+            _rotate_heads(
+                value + token * value_token,
+                value_cache + slot * KV_HEADS * VALUE_DIM,
+                heads,
+                heads < KV_HEADS,
+                value_head,
+                cos,
+                sin,
+                angle,
+                VALUE_DIM,
+                0,
+                HALF_TILE,
+                VALUE_TILE,
+                INTERLEAVED,
+            )

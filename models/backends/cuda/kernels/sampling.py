@@ -1,8 +1,8 @@
 """Random choice of a token per row: filters by top_k, top_p and min_p, and the draw. One program per row.
 
-Filters are thresholds (`models.backends.torch.sampling`). A threshold is found without sorting: its sort key is searched
-for three bits at a time, in 11 passes over the row. Probabilities are summed in float64, in an order that depends on
-the row alone.
+Filters are thresholds (`models.backends.torch.sampling`). A threshold is found without sorting: its sort key is
+searched for three bits at a time, in 11 passes over the row. Probabilities are summed in float64, in an order that
+depends on the row alone.
 """
 
 from __future__ import annotations
