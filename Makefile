@@ -20,7 +20,7 @@ WHEEL := $(VENV)/.wheel
 RARE := tests/families tests/parity tests/invariance tests/engine tests/models
 
 .DEFAULT_GOAL := help
-.PHONY: help serve objects test test-families test-ray test-wheel test-page test-clients test-heavy-clients clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-cuda chaos soak fuzz clean
+.PHONY: help serve objects test test-families test-kernels test-ray test-wheel test-page test-clients test-heavy-clients clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-cuda chaos soak fuzz clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,10 +66,13 @@ serve: $(RUNTIME)  ## Install if needed, then serve the demo models (PORT=8000, 
 
 test: $(DEV)  ## Run the tests, except those of rare model families, of the page and of the client packages (ALL=1: with these)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/wheel --ignore=tests/clients/heavy \
-		$(if $(ALL),-m "not ray",-m "not rare_family and not ray" --ignore=tests/page --ignore=tests/clients) $(ARGS)
+		$(if $(ALL),-m "not ray",-m "not rare_family and not ray and not cross_compile" --ignore=tests/page --ignore=tests/clients) $(ARGS)
 
 test-families: $(DEV)  ## Run the tests of rare model families, and `triptych check` on a checkpoint of every model type
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m rare_family $(RARE) $(ARGS)
+
+test-kernels: $(DEV)  ## Run the tests of the Triton kernels, and compile them for NVIDIA devices (needs no device)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/cuda/kernels $(ARGS)
 
 test-page: $(DEV)  ## Run the tests of the playground page (needs Chromium)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/page $(ARGS)

@@ -9,7 +9,7 @@ import triton.language as tl
 
 def spill() -> None:
     numbers = torch.zeros(1 << 17)
-    _spilling_kernel[(1,)](numbers, numbers, WIDTH=1 << 17, num_warps=4)
+    _spilling_kernel[(1,)](numbers, numbers, WIDTH=1 << 17, num_warps=4, enable_fp_fusion=True)
 
 
 @triton.jit

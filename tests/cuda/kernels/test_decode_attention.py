@@ -21,7 +21,7 @@ def _attend(query, key, value, tables, key_lens, scores, splits):
     return kernels.paged_decode_attention(query, key, value, rows, scores, splits, partials)
 
 
-@settings(max_examples=12)
+@settings(max_examples=12, derandomize=True)
 @given(
     cases.heads(),
     st.lists(st.integers(1, 600), min_size=1, max_size=3),

@@ -20,7 +20,7 @@ def _starts(lens):
     return [0, *accumulate(lens)]
 
 
-@settings(max_examples=12)
+@settings(max_examples=12, derandomize=True)
 @given(cases.heads(), LENGTHS, st.sampled_from([8, 32]))
 def test_prefill_equals_the_reference(case, lengths, block_size):
     query_lens, key_lens = [count for _, count in lengths], [sum(row) for row in lengths]
@@ -40,8 +40,8 @@ def test_prefill_equals_the_reference(case, lengths, block_size):
     cases.assert_near(actual, cases.expected(query, key, value, scores, True, **facts))
 
 
-@settings(max_examples=12)
-@given(cases.heads(causal=False), st.lists(st.integers(1, 200), min_size=1, max_size=4), st.booleans())
+@settings(max_examples=10, derandomize=True)
+@given(cases.heads(causal=False), st.lists(st.integers(1, 150), min_size=1, max_size=3), st.booleans())
 def test_encoders_equal_the_reference(case, lengths, causal):
     if causal and case.bias == "key":
         causal = False

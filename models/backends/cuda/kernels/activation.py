@@ -22,7 +22,16 @@ def gated_activation(gate: Tensor, up: Tensor, activation: Activation, out: Tens
         out = gate.new_empty(rows, width)
     if rows:
         _gated_kernel[rows, -(-width // _TILE)](
-            gate, up, out, gate.stride(0), up.stride(0), width, ACTIVATION=activation, TILE=_TILE, num_warps=4
+            gate,
+            up,
+            out,
+            gate.stride(0),
+            up.stride(0),
+            width,
+            ACTIVATION=activation,
+            TILE=_TILE,
+            num_warps=4,
+            enable_fp_fusion=True,
         )
     return out
 

@@ -124,6 +124,7 @@ def paged_decode_attention(
         CHUNK=CHUNK_TOKENS,
         **scores.constants(),
         num_warps=4 if width <= 256 else 8,
+        enable_fp_fusion=True,
         num_stages=2,
     )
     _merge_kernel[num_rows, heads](
@@ -141,6 +142,7 @@ def paged_decode_attention(
         ATTENTION_CHUNK=scores.chunk or 0,
         HAS_SINKS=scores.sinks is not None,
         num_warps=4,
+        enable_fp_fusion=True,
     )
     return out
 

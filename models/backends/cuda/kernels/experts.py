@@ -115,6 +115,7 @@ def sum_of_experts(x: Tensor, shares: Tensor, shared: Tensor | None, shared_gate
             HAS_GATE=shared_gate is not None,
             TILE=_SUM_TILE,
             num_warps=4,
+            enable_fp_fusion=True,
         )
     return out
 
@@ -159,6 +160,7 @@ def _multiply(
         COLUMN_TILE=column_tile,
         INPUT_TILE=input_tile,
         num_warps=4,
+        enable_fp_fusion=True,
         num_stages=3,
     )
     return out

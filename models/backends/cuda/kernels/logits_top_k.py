@@ -33,7 +33,16 @@ def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> Lo
     )
     if rows:
         _chunk_kernel[rows, chunks](
-            logits, keys, numbers, logits.stride(0), vocab, k, WITH_SUM=with_logsumexp, CHUNK=_CHUNK, num_warps=8
+            logits,
+            keys,
+            numbers,
+            logits.stride(0),
+            vocab,
+            k,
+            WITH_SUM=with_logsumexp,
+            CHUNK=_CHUNK,
+            num_warps=8,
+            enable_fp_fusion=True,
         )
         _merge_kernel[(rows,)](
             keys,
@@ -48,6 +57,7 @@ def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> Lo
             CHUNKS_TILE=power_of_two(chunks),
             TILE=power_of_two(chunks * k),
             num_warps=warps(power_of_two(chunks * k)),
+            enable_fp_fusion=True,
         )
     return result
 

@@ -77,6 +77,7 @@ def _norm(
             WIDTH=width,
             TILE=power_of_two(width),
             num_warps=warps(width),
+            enable_fp_fusion=True,
         )
     return total, out
 

@@ -40,7 +40,7 @@ def pack_int4(codes: Tensor) -> Tensor:
 
     In each run of 64 inputs, byte i holds input i in its lower half and input i + 32 in its upper half.
     """
-    runs = codes.unflatten(1, (-1, 2, _RUN))  # type: ignore[no-untyped-call]
+    runs = codes.unflatten(1, (-1, 2, _RUN))
     packed: Tensor = (runs[:, :, 0] | runs[:, :, 1] << 4).flatten(1)
     return packed
 
@@ -70,6 +70,7 @@ def int8_linear(x: Tensor, weight: Int8Weight, bias: Tensor | None, out: Tensor 
         COLUMN_TILE=column_tile,
         INPUT_TILE=input_tile,
         num_warps=4,
+        enable_fp_fusion=True,
         num_stages=3,
     )
     return out
@@ -100,7 +101,9 @@ def int4_linear(x: Tensor, weight: Int4Weight, bias: Tensor | None, out: Tensor 
         ROW_TILE=row_tile,
         COLUMN_TILE=column_tile,
         RUN=_RUN,
-        num_warps=4,
+        RUNS=4 if row_tile <= 32 else 1,
+        num_warps=2 if row_tile <= 32 else 4,
+        enable_fp_fusion=True,
         num_stages=4,
     )
     return out
@@ -172,26 +175,32 @@ def _int4_kernel(
     ROW_TILE: tl.constexpr,
     COLUMN_TILE: tl.constexpr,
     RUN: tl.constexpr,
+    RUNS: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64) * ROW_TILE + tl.arange(0, ROW_TILE)
     column = tl.program_id(1).to(tl.int64) * COLUMN_TILE + tl.arange(0, COLUMN_TILE)
     is_row, is_column = row < rows, column < columns
+    row_inputs, column_inputs = tl.where(is_row, inputs, 0), tl.where(is_column, inputs, 0)
     total = tl.zeros([ROW_TILE, COLUMN_TILE], tl.float32)
     within = tl.arange(0, RUN)
-    for step in range(0, inputs, 2 * RUN):
-        packed = tl.load(
-            codes + column[:, None] * (inputs // 2) + (step // 2 + within)[None, :], mask=is_column[:, None], other=0
-        )
-        for half in tl.static_range(2):
-            first = step + half * RUN
-            a = tl.load(x + row[:, None] * x_row + (first + within)[None, :], mask=is_row[:, None], other=0.0)
-            group = column * groups + first // GROUP
-            scale = tl.load(scales + group, mask=is_column, other=0.0).to(tl.float32)
-            code = (packed >> (4 * half)) & 15
-            w = (code.to(tl.float32) - 8.0) * scale[:, None]
-            if HAS_MINIMUMS:
-                w -= tl.load(minimums + group, mask=is_column, other=0.0).to(tl.float32)[:, None]
-            total = tl.dot(a, tl.trans(w.to(a.dtype)), total, input_precision="ieee")
+    # Several runs per step, so that enough bytes are on their way.
+    for step in range(0, inputs, 2 * RUN * RUNS):
+        for run in tl.static_range(RUNS):
+            start = step + run * 2 * RUN
+            has_weights = start < column_inputs
+            place = (start // 2 + within)[None, :]
+            packed = tl.load(codes + column[:, None] * (inputs // 2) + place, mask=has_weights[:, None], other=0)
+            for half in tl.static_range(2):
+                first = start + half * RUN
+                is_input = first < row_inputs
+                a = tl.load(x + row[:, None] * x_row + (first + within)[None, :], mask=is_input[:, None], other=0.0)
+                group = column * groups + first // GROUP
+                scale = tl.load(scales + group, mask=has_weights, other=0.0).to(tl.float32)
+                code = (packed >> (4 * half)) & 15
+                w = (code.to(tl.float32) - 8.0) * scale[:, None]
+                if HAS_MINIMUMS:
+                    w -= tl.load(minimums + group, mask=has_weights, other=0.0).to(tl.float32)[:, None]
+                total = tl.dot(a, tl.trans(w.to(a.dtype)), total, input_precision="ieee")
     if HAS_BIAS:
         total += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)[None, :]
     place = row[:, None] * columns + column[None, :]

@@ -111,6 +111,7 @@ def _launch(
         HAS_POSITIONS=positions is not None,
         TILE=_HEADS,
         num_warps=warps(_HEADS * max(head_dim, value_dim)),
+        enable_fp_fusion=True,
     )
 
 

@@ -54,12 +54,13 @@ def draw(logits: Tensor, filters: FilterColumns, uniforms: Tensor) -> Drawn:
             logits.stride(0),
             vocab,
             TILE=min(_TILE, power_of_two(vocab)),
-            num_warps=16,
+            num_warps=8,
+            enable_fp_fusion=True,
         )
     return drawn
 
 
-_TILE = 8192
+_TILE = 4096
 """Logits that a program loads at once."""
 
 
@@ -93,12 +94,12 @@ def _threshold(logits, vocab, temperature, maximum, lowest, wanted, BY_MASS: tl.
         for start in range(0, vocab, TILE):
             ids, x = _scaled(logits, start, vocab, temperature, TILE)
             keys = sort_keys(x).to(tl.int64) + 2147483648
-            weights = tl.where((ids < vocab) & (x >= lowest), 1.0, 0.0).to(tl.float64)
+            weights = tl.where((ids < vocab) & (x >= lowest), 1.0, 0.0)
             if BY_MASS:
-                weights = tl.where(ids < vocab, _mass(x, maximum, lowest), 0.0)
+                weights = weights * tl.exp(x - maximum)
             for number in tl.static_range(1, 8):
                 bound = found + ((shift * 0 + number) << shift)
-                above = tl.sum(tl.where(keys >= bound, weights, 0.0), 0)
+                above = tl.sum(tl.where(keys >= bound, weights, 0.0).to(tl.float64), 0)
                 reached += tl.where(digit == number, above, 0.0)
         enough = (reached >= wanted) | (digit == 0)
         found += tl.max(tl.where(enough, steps, 0), 0)

@@ -90,6 +90,7 @@ def tile_attention(
         HAS_SINKS=scores.sinks is not None,
         **scores.constants(),
         num_warps=num_warps,
+        enable_fp_fusion=True,
         num_stages=2,
     )
     return out
