@@ -32,7 +32,8 @@ from server.text.load import load_tokenizer
 from server.text.markup import MarkupOptions, parse
 from server.text.markup_tokens import MarkupError
 from server.text.tokenizer import Tokenizer, TokenizerError
-from weights.read import WeightsError, open_checkpoint
+from weights.errors import WeightsError
+from weights.read import open_checkpoint
 
 DEMO = Path(__file__).resolve().parents[2] / "weights" / "demo"
 MAX_TENSOR_BYTES = 1 << 20
