@@ -19,7 +19,7 @@ from weights.stored import Stored, StoredTensor
 _PARTS = ("qweight", "qzeros", "scales")
 _BITS = 4
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Place in its word of the code of each of eight output features."""
+"""Eight output features share a word. Item i is the place of feature i in it."""
 
 
 class Awq:
