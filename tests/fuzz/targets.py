@@ -25,7 +25,7 @@ from server.api_keys import load_keys
 from server.audio.containers import container_of
 from server.audio.read import max_seconds_of, reading_bytes
 from server.audio.wav import AudioError, read_wav
-from server.client.connection import Event, read_events
+from server.client.connection import StreamEvent, read_events
 from server.errors import RequestError, StartError
 from server.text.detokenizer import IncrementalDetokenizer
 from server.text.load import load_tokenizer
@@ -96,17 +96,17 @@ def events(data: bytes) -> None:
 def frames(data: bytes) -> None:
     """A text in an event that our server writes is one event with the same text for our client."""
     text = data.decode("utf-16-le", "ignore")
-    assert _read_events([frame("token", {"text": text})]) == [Event("token", json.dumps({"text": text}))] or [
+    assert _read_events([frame("token", {"text": text})]) == [StreamEvent("token", json.dumps({"text": text}))] or [
         json.loads(event.data) for event in _read_events([frame("token", {"text": text})])
     ] == [{"text": text}]
 
 
-def _read_events(chunks: list[bytes]) -> list[Event]:
+def _read_events(chunks: list[bytes]) -> list[StreamEvent]:
     async def stream() -> AsyncIterator[bytes]:
         for chunk in chunks:
             yield chunk
 
-    async def read() -> list[Event]:
+    async def read() -> list[StreamEvent]:
         return [event async for event in read_events(stream())]
 
     return asyncio.run(read())

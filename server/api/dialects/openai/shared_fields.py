@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -32,7 +32,7 @@ class NamedFunction(ChatObject):
     name: FunctionName
 
 
-def chosen_tool(choice: str | NamedFunction | None) -> ToolChoice:
+def chosen_tool(choice: Literal["none", "auto", "required"] | NamedFunction | None) -> ToolChoice:
     """The value of `tool_choice`. None: the field is absent."""
     if isinstance(choice, NamedFunction):
         return ToolChoice("required", choice.name)
