@@ -11,7 +11,7 @@ from server.api.dialects.openai.common import ServiceTier, TopLogprobs
 from server.api.fields import NoEffect, SamplingFields, Unsupported
 from server.operations.chat import ToolChoice
 
-MaxTokens = Annotated[int, Field(ge=1, le=1 << 20, description="default: as many as the context leaves")]
+MaxTokens = Annotated[int, Field(ge=1, le=1 << 20)]
 
 
 class OpenAIFunction(ChatObject):
