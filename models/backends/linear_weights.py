@@ -12,9 +12,9 @@ from models.backends import interface as ops
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu.experts import PackedExperts as PackedExperts
 from models.backends.cpu.group_weight import GroupWeight, fits
+from models.backends.torch.activations import activate
 from models.backends.torch.quantization import quantize_int4
 from models.config import Activation, MixtureOfExpertsConfig
-from models.layers.activations import activate
 from models.tensor_memory import PRIVATE, TensorMemory
 from weights.quantized_matrix import QuantizedMatrix
 

@@ -108,7 +108,7 @@ class RouterConfig:
 
     @property
     def chooses_by_logits(self) -> bool:
-        """Whether the choice needs no scores, which rise with the logits."""
+        """Whether the best logits belong to the best scores, so that experts are chosen without computing scores."""
         return not self.correction and self.groups == 1
 
 

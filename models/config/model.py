@@ -107,7 +107,7 @@ class StackConfig:
 
     @cached_property
     def cache_layers(self) -> tuple[int, ...]:
-        """For each layer, the number of its keys and values in a cache, which has only layers with self-attention."""
+        """For each layer, the index of its keys and values in a cache, which skips layers without self-attention."""
         has_attention = [layer.attention is not None for layer in self.layers]
         return tuple(accumulate(has_attention[:-1], initial=0))
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from models.backends.linear_weights import DenseWeight, LinearPacker, LinearWeight
+from models.backends.torch.activations import ACTIVATIONS
 from models.batch import EncoderBatch
 from models.config import (
     ClassificationHead,
@@ -18,7 +19,6 @@ from models.config import (
     SpanHead,
     TokenClassificationHead,
 )
-from models.layers.activations import ACTIVATIONS
 from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, parameter
 from models.layers.norms import SublayerNorms, make_norm

@@ -181,7 +181,10 @@ def _joined(linears: Sequence[Linear], parts: int) -> tuple[Tensor | QuantizedMa
 
 
 def _in_panels(tensors: Sequence[Tensor], parts: int) -> Tensor:
-    """Join tensors along their first dimension, panel by panel, of each of `parts` consecutive tensors in turn."""
+    """Join tensors along their first dimension. Panels of `parts` consecutive tensors alternate.
+
+    With two parts: first panel of the first tensor, first panel of the second one, second panel of the first one, ...
+    """
     panels: list[Tensor] = []
     for first in range(0, len(tensors), parts):
         in_turn = zip(*(tensor.split(EXPERT_PANEL) for tensor in tensors[first : first + parts]), strict=True)  # type: ignore[no-untyped-call]

@@ -20,10 +20,12 @@ from models.layers.linear import Linear
 from models.lora.adapters import LowRankUpdate
 from models.lora.config import ALL_LINEAR, LoraConfig
 from models.transformer import Transformer
+from weights.errors import WeightsError
 from weights.finite import is_finite
 from weights.own_adapters import adapter_names
-from weights.read import StoredTensor, WeightsError, open_checkpoint, open_safetensors
+from weights.read import open_checkpoint, open_safetensors
 from weights.rules import Rule, first_match, transpose
+from weights.stored import StoredTensor
 
 WEIGHTS = "adapter_model.safetensors"
 _NAME = re.compile(r"base_model\.model\.(.+)\.lora_(?:(A|B)\.weight|embedding_(A|B))")

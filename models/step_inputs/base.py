@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from models.attention_metadata import AttentionMetadata, KeyBias
+from models.backends import attention_interface as attention_ops
 from models.backends import interface as ops
 from models.backends.cpu.attention_view import CpuAttentionView
 from models.batch import DecoderBatch
@@ -276,12 +277,16 @@ class PagedStepInputs(StepInputs):
         if own is not None:
             self._cache.write(index, self._batch.slot_mapping, *own)
         keys, values = self._cache.keys[index], self._cache.values[index]
-        return ops.paged_attention(query, keys, values, metadata, config.scale, config.score_cap, attention.sink_scores)
+        return attention_ops.paged_attention(
+            query, keys, values, metadata, config.scale, config.score_cap, attention.sink_scores
+        )
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         assert self._cross_cache is not None, "cross-attention needs the encoder's keys and values"
         keys, values = self._cross_cache.keys[layer], self._cross_cache.values[layer]
-        return ops.paged_attention(query, keys, values, metadata, attention.config.scale, attention.config.score_cap)
+        return attention_ops.paged_attention(
+            query, keys, values, metadata, attention.config.scale, attention.config.score_cap
+        )
 
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
         assert self._state_memory is not None, "a mixer needs a state memory"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from models.attention_metadata import AttentionMetadata
-from models.backends import interface as ops
+from models.backends import attention_interface as attention_ops
 from models.batch import AudioBatch, EncoderBatch
 from models.config import AttentionConfig
 from models.layers.attention import Attention
@@ -95,12 +95,16 @@ class RaggedStepInputs(StepInputs):
     ) -> Tensor:
         key, value = self._shared_keys.of(layer, attention, own)
         config = attention.config
-        return ops.ragged_attention(query, key, value, metadata, config.scale, config.score_cap, attention.sink_scores)
+        return attention_ops.ragged_attention(
+            query, key, value, metadata, config.scale, config.score_cap, attention.sink_scores
+        )
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         assert self._source is not None, "cross-attention needs the encoder output"
         key, value = attention.keys_values(self._source.hidden, {})
-        return ops.ragged_attention(query, key, value, metadata, attention.config.scale, attention.config.score_cap)
+        return attention_ops.ragged_attention(
+            query, key, value, metadata, attention.config.scale, attention.config.score_cap
+        )
 
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
         return run_whole(mixer, projections, self.lengths)

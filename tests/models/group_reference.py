@@ -10,9 +10,9 @@ from torch import Tensor
 
 from models.backends.cpu.linear import is_int8
 from models.backends.linear_weights import int4_group
+from models.backends.torch.activations import ACTIVATIONS
 from models.backends.torch.quantization import quantize_int4, quantize_int8
 from models.config import Activation
-from models.layers.activations import ACTIVATIONS
 from weights.quantized_matrix import QuantizedMatrix
 
 

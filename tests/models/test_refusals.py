@@ -117,8 +117,8 @@ NEEDED = {
     "glm4_moe": {"head_dim": 128},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
 }
-"""Settings that a family needs besides its defaults: no default, heads that do not divide the hidden size, or types of
-the layers."""
+"""Settings that the test adds, because the defaults of these families lack a needed setting, have heads that do not
+divide the hidden size, or have no layer types."""
 
 
 def settings(kind: str) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def test_files_that_name_no_class_are_refused(tmp_path: Path) -> None:
 
 
 def test_words_of_another_program_are_refused_with_tokenizer_json_too(tmp_path: Path) -> None:
-    """transformers saves the file with another way of splitting words, and replaces it when it loads the file."""
+    """`tokenizer.json` of RoFormer splits words in another way. transformers sets jieba when it loads the file."""
     checkpoints.write_llama(tmp_path)
     name_class(tmp_path, "RoFormerTokenizer")
     with pytest.raises(TokenizerError, match="jieba"):
