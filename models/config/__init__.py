@@ -6,6 +6,8 @@ Imports no torch, so that listing families and checking a configuration takes mi
 
 from models.config.attention import (
     AttentionConfig,
+    BottleneckAttentionConfig,
+    ConvolutionAttentionConfig,
     DisentangledConfig,
     DistanceConfig,
     LatentAttentionConfig,
@@ -14,6 +16,7 @@ from models.config.attention import (
 from models.config.embeddings import (
     ConvolutionalEmbeddingConfig,
     EmbeddingConfig,
+    NeighbourEmbeddingConfig,
     PerLayerEmbeddingConfig,
     QuestionTypesEmbeddingConfig,
 )
@@ -32,9 +35,11 @@ from models.config.heads import (
 from models.config.layers import (
     Activation,
     AlternatingLayerConfig,
+    BottleneckLayerConfig,
     ConvolutionLayerConfig,
     FeedForwardConfig,
     FeedForwardSumConfig,
+    GlobalVectorsLayerConfig,
     LayerConfig,
     LayerInputConfig,
     MixtureOfExpertsConfig,
@@ -73,9 +78,12 @@ __all__ = [
     "AlibiConfig",
     "AlternatingLayerConfig",
     "AttentionConfig",
+    "BottleneckAttentionConfig",
+    "BottleneckLayerConfig",
     "BucketBiasConfig",
     "ClassificationHead",
     "ConfigError",
+    "ConvolutionAttentionConfig",
     "ConvolutionLayerConfig",
     "ConvolutionalEmbeddingConfig",
     "DisentangledConfig",
@@ -87,6 +95,7 @@ __all__ = [
     "FeedForwardSpanHead",
     "FeedForwardSumConfig",
     "GatedDeltaConfig",
+    "GlobalVectorsLayerConfig",
     "HeadConfig",
     "HeadTransform",
     "KeyAlibiConfig",
@@ -102,6 +111,7 @@ __all__ = [
     "MixerConfig",
     "MixtureOfExpertsConfig",
     "ModelConfig",
+    "NeighbourEmbeddingConfig",
     "NormConfig",
     "NormSlots",
     "PerLayerEmbeddingConfig",

@@ -120,6 +120,11 @@ class MixtureOfExpertsConfig:
     shared: one more expert for every token. None for no shared expert.
     shared_gate: the shared expert is multiplied by the sigmoid of its own gate (Qwen Team 2024, arXiv:2407.10671).
     weighs_inputs: the share of an expert multiplies its input instead of its result (Llama 4).
+    latent_size: width of the inputs and results of the experts, if a linear layer projects the input to it and another
+        one projects the sum of the results from it (NVIDIA 2026, Nemotron 3). None: the hidden size, without them.
+    latent_bias: whether these two layers have biases.
+    capacity: number of tokens of one text that an expert computes. The result of its later tokens is zero (Fedus et al.
+        2021, arXiv:2101.03961, section 2.2). None for no such number.
     Source: Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2022, arXiv:2101.03961.
     """
 
@@ -130,8 +135,17 @@ class MixtureOfExpertsConfig:
     shared: FeedForwardConfig | None = None
     shared_gate: bool = False
     weighs_inputs: bool = False
+    latent_size: int | None = None
+    latent_bias: bool = False
+    capacity: int | None = None
 
     def __post_init__(self) -> None:
+        require(self.latent_size is None or self.latent_size > 0, f"latent_size must be positive: {self.latent_size}")
+        require(
+            self.latent_size is None or not self.weighs_inputs, "shares of inputs and latent experts exclude each other"
+        )
+        require(self.capacity is None or self.capacity > 0, f"expert capacity must be positive, got {self.capacity}")
+        require(self.capacity is None or self.experts_per_token == 1, "an expert capacity needs one expert per token")
         require(
             0 < self.experts_per_token <= self.num_experts,
             f"experts_per_token must be between 1 and num_experts {self.num_experts}, got {self.experts_per_token}",
@@ -208,6 +222,14 @@ class LayerConfig:
             require(whole and self.mixer is None, "a layer with cross-attention needs self-attention and feed-forward")
         if self.mixer is not None and self.attention is not None:
             require(self.attention.causal, "attention in parallel with a mixer must be causal")
+        if self.has_capacity:
+            whole_texts = self.attention is not None and not self.attention.causal and not self.parallel
+            require(whole_texts, "experts with a capacity need attention to whole texts")
+
+    @property
+    def has_capacity(self) -> bool:
+        """Whether the experts compute a limited number of tokens of each text."""
+        return isinstance(self.feed_forward, MixtureOfExpertsConfig) and self.feed_forward.capacity is not None
 
 
 @dataclass(frozen=True)
@@ -226,6 +248,49 @@ class ConvolutionLayerConfig(LayerConfig):
             self.attention is not None and not self.attention.causal and self.mixer is None,
             "a layer with a convolution needs attention that is not causal, and no mixer",
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BottleneckLayerConfig(LayerConfig):
+    """A layer that is narrower than its input (Sun et al. 2020, arXiv:2004.02984).
+
+    Its result is `norm(x + up(sublayers(norm(down(x)))))`. Attention is followed by several feed-forwards in a row.
+
+    width: width of the sublayers. norm: norm after each of the two projections.
+    feed_forwards: number of feed-forwards, which are configured alike.
+    """
+
+    width: int
+    norm: NormConfig
+    feed_forwards: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.width > 0 and self.feed_forwards > 0, "a bottleneck needs a width and a feed-forward")
+        whole = self.attention is not None and self.feed_forward is not None
+        plain = self.mixer is None and self.cross_attention is None and not self.parallel
+        require(whole and plain, "a layer with a bottleneck has self-attention and feed-forwards")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalVectorsLayerConfig(LayerConfig):
+    """A layer of an encoder with global vectors for each text (Phang et al. 2022, arXiv:2208.04347, section 3).
+
+    Tokens attend to their block and to the global vectors of their text, which attend to all its tokens and to each
+    other. The vectors pass through the same projections and feed-forward as the tokens, after a norm of their own.
+
+    block_size: tokens of a block. shift: number of tokens by which the first block is shorter.
+    """
+
+    block_size: int
+    shift: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.shift < self.block_size, f"a block of {self.block_size} tokens cannot shift by {self.shift}")
+        plain = self.mixer is None and self.cross_attention is None and not self.parallel
+        whole = self.attention is not None and not self.attention.causal and self.feed_forward is not None
+        require(whole and plain, "a layer with global vectors has self-attention to whole texts and a feed-forward")
 
 
 @dataclass(frozen=True, kw_only=True)
