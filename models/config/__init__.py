@@ -34,14 +34,9 @@ from models.config.heads import (
 )
 from models.config.layers import (
     Activation,
-    AlternatingLayerConfig,
-    BottleneckLayerConfig,
-    ConvolutionLayerConfig,
     FeedForwardConfig,
     FeedForwardSumConfig,
-    GlobalVectorsLayerConfig,
     LayerConfig,
-    LayerInputConfig,
     MixtureOfExpertsConfig,
     RouterConfig,
     XieluFeedForwardConfig,
@@ -62,6 +57,13 @@ from models.config.positions import (
     Scaling,
     SinusoidalPositions,
     YarnScaling,
+)
+from models.config.special_layers import (
+    AlternatingLayerConfig,
+    BottleneckLayerConfig,
+    ConvolutionLayerConfig,
+    GlobalVectorsLayerConfig,
+    LayerInputConfig,
 )
 from models.config.state import (
     CHUNK_TOKENS,

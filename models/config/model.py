@@ -11,9 +11,10 @@ from models.config.attention import AttentionConfig, DisentangledConfig, Distanc
 from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig, PerLayerEmbeddingConfig
 from models.config.errors import require
 from models.config.heads import HeadConfig
-from models.config.layers import AlternatingLayerConfig, GlobalVectorsLayerConfig, LayerConfig, LayerInputConfig
+from models.config.layers import LayerConfig
 from models.config.norms import NormConfig
 from models.config.positions import AlibiConfig, BucketBiasConfig, KeyAlibiConfig, LongScaling, RopeConfig
+from models.config.special_layers import AlternatingLayerConfig, GlobalVectorsLayerConfig, LayerInputConfig
 from models.config.state import MixerConfig
 
 
