@@ -59,7 +59,7 @@ def adaptable(model: Transformer) -> dict[str, tuple[int, int]]:
     if model.head is None and model.decoder is None and isinstance(embedding, Embedding) and embedding.scale == 1:
         for leaf in ("tokens", "token_types"):
             table = getattr(embedding, leaf)
-            if type(table) is EmbeddingTable:
+            if type(table) is EmbeddingTable and table.weight.shape[1] == embedding.sum_width:
                 shapes[_EMBEDDING + leaf] = (table.weight.shape[1], table.weight.shape[0])
     return shapes
 

@@ -55,7 +55,7 @@ class StepInputs(ABC):
     Only some rows of the last layer may be needed (the last token of each sequence, or a pooled token). The last layer
     then computes keys and values for all rows, and all later operations for the needed rows only. In a step with
     adapters all layers compute all rows, because an adapter finds its rows by their index in the whole step. Rows that
-    are not needed are then dropped after the last layer.
+    are not needed are then dropped after the last layer. `StackConfig.needs_all_rows` has the same effect.
 
     encodings: position encodings of the tokens.
     output_rows: [n], int64, rows whose outputs the caller needs, or None for all.
@@ -77,11 +77,12 @@ class StepInputs(ABC):
         output_rows: Tensor | None,
         num_layers: int,
         adapters: Sequence[str] = (),
+        needs_all_rows: bool = False,
     ) -> None:
         self.rotations, self._score_bias, self.output_rows = encodings.rotations, encodings.score_bias, output_rows
         self._query_scales = encodings.query_scales
         self.layer_inputs: Tensor | None = None
-        self._selecting_layer = num_layers if adapters else num_layers - 1
+        self._selecting_layer = num_layers if adapters or needs_all_rows else num_layers - 1
         if adapters:
             self.kind = None
         self._metadata: dict[AttentionPattern, AttentionMetadata] = {}

@@ -32,8 +32,9 @@ class RaggedStepInputs(StepInputs):
 
     dtype: dtype of the hidden states.
     source: encoder output for cross-attention, or None.
-    key_value_layers: see `StackConfig`.
+    key_value_layers, needs_all_rows: see `StackConfig`.
     lengths: tokens of each sequence.
+    global_vectors: [sequences * vectors, hidden], model dtype, input of the next layer with global vectors; or None.
     """
 
     kind: StepKind | None = "ragged"
@@ -46,12 +47,13 @@ class RaggedStepInputs(StepInputs):
         dtype: torch.dtype,
         source: SourceStates | None = None,
         key_value_layers: frozenset[int] = frozenset(),
+        needs_all_rows: bool = False,
     ) -> None:
         self._texts = batch if isinstance(batch, EncoderBatch) else None
-        super().__init__(
-            encodings, None if self._texts is None else self._texts.output_rows, num_layers, batch.adapters
-        )
+        output_rows = None if self._texts is None else self._texts.output_rows
+        super().__init__(encodings, output_rows, num_layers, batch.adapters, needs_all_rows)
         self.lengths, self._dtype = batch.lengths, dtype
+        self.global_vectors: Tensor | None = None
         self._source, self._encodings = source, encodings
         self._full_plans: dict[AttentionConfig, Any] = {}
         self._shared_keys = SharedKeys(key_value_layers)

@@ -15,7 +15,13 @@ from server.text.tokenizer_files import read_tokenizer_files
 from tests.text import checkpoints
 from tests.text.checkpoints import CORPUS
 
-WITHOUT_CLASS = {"squeezebert": "bert", "data2vec-text": "roberta", "opt": "gpt2", "whisper": "gpt2"}
+WITHOUT_CLASS = {
+    "squeezebert": "bert",
+    "convbert": "bert",
+    "data2vec-text": "roberta",
+    "opt": "gpt2",
+    "whisper": "gpt2",
+}
 
 
 def name_class(directory: Path, name: str) -> None:
