@@ -2,7 +2,7 @@
 
 The model computes every step, and then the text is forced to follow a given answer: random weights decode real texts.
 Some answers repeat their prompt (a summary, an edited tale, edited code), the others do not. Each text is decoded with
-and without drafts in turn. Prints the rates and their ratio as JSON.
+and without drafts in turn. Prints the rates and their ratio as one line of JSON for each kind of text.
 
 Goals at one stream: at least 1.5 for answers that repeat, at least 0.95 for the others.
 """
@@ -16,7 +16,7 @@ import random
 import statistics
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,9 @@ def decode_seconds(engine: Engine, name: str, pairs: Sequence[tuple[list[int], l
     return time.perf_counter() - started
 
 
-def measure(loaded: LoadedCheckpoint, kinds: Sequence[str], streams: Sequence[int], turns: int) -> list[dict[str, Any]]:
+def measure(
+    loaded: LoadedCheckpoint, kinds: Sequence[str], streams: Sequence[int], turns: int
+) -> Iterator[dict[str, Any]]:
     """Rates of each kind and number of streams, with and without drafts. One pair of engines serves all texts."""
     options = EngineOptions(prefix_cache=False, kv_cache_bytes=1 << 30)
     tokenizer = Tokenizer.from_file(str(HOME / "story" / "tokenizer.json"))
@@ -113,7 +115,6 @@ def measure(loaded: LoadedCheckpoint, kinds: Sequence[str], streams: Sequence[in
     ]
     generation = engines[1].models[name].generation
     assert generation is not None
-    found = []
     for count in streams:
         for kind in kinds:
             rates: list[list[float]] = [[], []]
@@ -124,19 +125,16 @@ def measure(loaded: LoadedCheckpoint, kinds: Sequence[str], streams: Sequence[in
                 for engine, own in zip(engines, rates, strict=True):
                     own.append(total / decode_seconds(engine, name, pairs))
             plain, with_drafts = (statistics.median(own) for own in rates)
-            found.append(
-                {
-                    "streams": count,
-                    "text": kind,
-                    "repeats": kind in REPEATING,
-                    "tokens_per_second": plain,
-                    "with_drafts": with_drafts,
-                    "ratio": statistics.median(fast / slow for slow, fast in zip(*rates, strict=True)),
-                    "drafted": generation.num_drafted_tokens - drafted,
-                    "accepted": generation.num_accepted_tokens - accepted,
-                }
-            )
-    return found
+            yield {
+                "streams": count,
+                "text": kind,
+                "repeats": kind in REPEATING,
+                "tokens_per_second": plain,
+                "with_drafts": with_drafts,
+                "ratio": statistics.median(fast / slow for slow, fast in zip(*rates, strict=True)),
+                "drafted": generation.num_drafted_tokens - drafted,
+                "accepted": generation.num_accepted_tokens - accepted,
+            }
 
 
 def main() -> None:
@@ -149,16 +147,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    results = []
     for precision in given.precisions:
         dtype: DTypeChoice = "bfloat16" if precision == "bfloat16" else "float32"
         spec = ModelSpec("model", str(given.checkpoint), dtype)
         if precision in ("int8", "int4"):
             spec = replace(spec, quantization=precision)
         loaded = load(spec, torch.device("cpu"), lambda done, total: None)
-        rows = measure(loaded, given.texts, given.streams, given.turns)
-        results += [{"precision": precision, **row} for row in rows]
-    print(json.dumps(results, indent=1))
+        for row in measure(loaded, given.texts, given.streams, given.turns):
+            print(json.dumps({"precision": precision, **row}), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import asyncio
 import gc
 
 CHECK_SECONDS = 1.0
-MAX_OBJECTS = 150_000
-"""Objects that a collection visits within 20 ms."""
+MAX_OBJECTS = 50_000
+"""Objects that a collection visits within about 20 ms."""
 MIN_ROUNDS, MAX_ROUNDS = 10, 250
 """Collections of the younger generations after which a full one is useful, and after which it must come.
 

@@ -15,9 +15,15 @@ import pytest
 ROOMS = ("parity", "invariance", "engine", "models")
 """Directories whose tests are marked."""
 RARE_FILES = frozenset(
-    {"test_falcon_alibi", "test_gpt_oss_mxfp4", "test_sparse_encoder_decoders", "test_sparse_encoders"}
+    {
+        "test_falcon_alibi",
+        "test_gpt_oss_mxfp4",
+        "test_served_quantized_checkpoints",
+        "test_sparse_encoder_decoders",
+        "test_sparse_encoders",
+    }
 )
-"""Files of rare families only."""
+"""Files of rare families and rare formats only."""
 RARE_IDS = re.compile(
     r"albert|apertus|arcee|bidirectional|bigbird|big_bird|big bird|biogpt|blenderbot|bloom|camembert|cohere|data2vec"
     r"|deepseek|electra|ernie|eurobert|exaone4|falcon|gemma\b|gemma3n|gemma4|glm|gpt[-_]bigcode|gpt[-_]oss"

@@ -34,7 +34,9 @@ from models.config import RouterConfig
 from models.int8_slots import CacheSide
 from models.logits import LogitsTopK
 
-Quantization = Literal["int8", "int4", "int4-64", "int4-128"]
+Quantization = Literal[
+    "int8", "int4", "int4-32", "int4-64", "int4-128", "int4-32-zero", "int4-64-zero", "int4-128-zero"
+]
 
 kernels_are_built = cpu_operations.available()
 """Whether this installation has compiled kernels; without them a CPU computes with torch."""

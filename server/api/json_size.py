@@ -12,6 +12,8 @@ from server.errors import InvalidRequest
 
 MAX_VALUES = 1 << 18
 """Values and keys in one body. Token ids are the usual reason for many: 262,144 of them parse in 15 ms."""
+MAX_STRINGS = 1 << 16
+"""Strings and keys in one body; a string takes five times as long as a number. No route takes as many texts."""
 MAX_KEYS = 1 << 15
 MAX_CONTAINERS = 1 << 13
 """Lists and objects in one body."""
@@ -22,9 +24,11 @@ def check_size(raw: bytes) -> None:
     # Most bodies are within the limits even if the characters inside strings are counted.
     commas, keys = raw.count(b","), raw.count(b":")
     containers = raw.count(b"[") + raw.count(b"{")
-    if commas + keys + containers > MAX_VALUES or keys > MAX_KEYS or containers > MAX_CONTAINERS:
-        commas, keys, containers = _outside_strings(raw)
+    many_strings = raw.count(b'"') // 2 > MAX_STRINGS
+    if commas + keys + containers > MAX_VALUES or keys > MAX_KEYS or containers > MAX_CONTAINERS or many_strings:
+        commas, keys, containers, strings = _outside_strings(raw)
         _check("values and keys", commas + keys + containers, MAX_VALUES)
+        _check("strings", strings, MAX_STRINGS)
         _check("keys", keys, MAX_KEYS)
         _check("lists and objects", containers, MAX_CONTAINERS)
 
@@ -34,12 +38,12 @@ def _check(name: str, count: int, limit: int) -> None:
         raise InvalidRequest(f"the body has {count} {name}; the limit is {limit}")
 
 
-def _outside_strings(raw: bytes) -> tuple[int, int, int]:
-    """Number of commas, colons, and opening brackets and braces outside of strings."""
+def _outside_strings(raw: bytes) -> tuple[int, int, int, int]:
+    """Number of commas, colons, and opening brackets and braces outside of strings, and of strings."""
     if b"\\" in raw:
         raw = raw.replace(rb"\\", b"").replace(rb"\"", b"")
     data = np.frombuffer(raw, dtype=np.uint8)
-    quotes = np.cumsum(data == ord('"'), dtype=np.uint8)  # overflow keeps the parity
-    outside = (quotes & 1) == 0
+    is_quote = data == ord('"')
+    outside = (np.cumsum(is_quote, dtype=np.uint8) & 1) == 0  # overflow keeps the parity
     commas, keys, lists, objects = (int(np.count_nonzero((data == ord(mark)) & outside)) for mark in ",:[{")
-    return commas, keys, lists + objects
+    return commas, keys, lists + objects, int(np.count_nonzero(is_quote)) // 2

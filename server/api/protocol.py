@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import weakref
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
@@ -146,10 +147,13 @@ class UvicornConnection:
 
     Produces the same bytes as uvicorn's `send` (chunked encoding, RFC 9112, section 7.1). Through ASGI, a chunk passes
     five wrappers and a timer. With one chunk per stream and step, these would cost more than the chunks themselves.
+
+    cycle: the request. Its scope refers to this object, so a reference back would keep the request and its body in
+        memory until the garbage collector runs.
     """
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
+        self._cycle = weakref.ref(cycle)
 
     def write(self, body: bytes) -> bool:
         """Write a chunk of at least one byte and return True, or return False and write nothing.
@@ -157,8 +161,10 @@ class UvicornConnection:
         Returns False before the response head, after the end of the response, after the client has disconnected, and
         while the client reads more slowly than the server writes.
         """
-        cycle = self._cycle
-        if not cycle.chunked_encoding or cycle.flow.write_paused or cycle.disconnected or cycle.response_complete:
+        cycle = self._cycle()
+        if cycle is None or not cycle.chunked_encoding:
+            return False
+        if cycle.flow.write_paused or cycle.disconnected or cycle.response_complete:
             return False
         cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
         return True

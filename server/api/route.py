@@ -31,6 +31,7 @@ from server.ipc.call import Call
 from server.operations.cost import Cost
 from server.operations.generation_run import Run
 from server.operations.runtime import Runtime, ServedModel
+from server.turns import next_turn
 
 
 class Spec(Protocol):
@@ -136,6 +137,7 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
             spec = await self.specify(request, state, call, lambda: self.parse(body))
             with self.errors.renaming():
                 async with leaving_on_disconnect(request, call):
+                    await next_turn()
                     result = await self.run(state.runtime, call, spec)
         except BaseException:
             call.close()
@@ -199,12 +201,14 @@ class StreamingRoute(
             spec = await self.specify(request, state, call, lambda: self.parse(body))
             with self.errors.renaming():
                 async with leaving_on_disconnect(request, call):
+                    await next_turn()
                     run = await self.run(state.runtime, call, spec)
                     renderer = self.renderer(body, run)
                     if not spec.stream:
                         # The deadline's timer would keep the request in memory after its answer.
                         with call:
                             await run.complete()
+                            await next_turn()
                             pool = state.runtime.pools.render
                             return await json_answer(lambda: renderer.whole(run.result()), run.answer_size, pool, call)
                     first = await run.begin()

@@ -14,6 +14,7 @@ from server.text.detect import PRECISE_LANGUAGES, DetectedLanguage, DetectionErr
 from server.text.language_codes import parse_language
 from server.text.markup import MarkupOptions, plain_text
 from server.text.markup_tokens import MarkupError
+from server.turns import next_turn
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ async def translate_detected(runtime: Runtime, call: Call, spec: TranslateSpec) 
 async def _translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> list[TranslatedText]:
     run = await translate(runtime, call, spec)
     await run.complete()
+    await next_turn()
     return run.result().translations
 
 

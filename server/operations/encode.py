@@ -16,6 +16,7 @@ from server.operations.runtime import Runtime, ServedModel
 from server.text.tokenizer import Encoding
 from server.text.truncation import TruncationSide, truncate
 from server.text.windows import TokenWindow
+from server.turns import next_turn
 
 Numbers = NDArray[np.float32]
 
@@ -157,6 +158,7 @@ async def encoded_items(call: Call, message: Encode) -> list[Encoded]:
                 raise request_error(event)
             if isinstance(event, Encoded):
                 answers[event.index] = event
+    await next_turn()
     return [answer for answer in answers if answer is not None]
 
 

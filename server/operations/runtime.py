@@ -34,6 +34,7 @@ from server.text.language_offers import PAIR_FAMILIES
 from server.text.pairs import PairTemplate
 from server.text.tokenizer import Encoding, Tokenizer
 from server.text.tool_formats import TemplateTools
+from server.turns import next_turn
 
 MAX_TEXT_TOKENS = 1 << 19
 """Maximum number of tokens of a single text. The memory of tokenizing it is up to 700 bytes per token."""
@@ -315,6 +316,7 @@ class Runtime:
             RequestTooLarge: a text may become too many tokens.
             Overloaded: too many requests wait for the tokenizer.
         """
+        await next_turn()
         every = (*texts, *(pairs or ()))
         self.check_characters(every, param)
         self.check_tokens(tokenizer, every, param)
@@ -339,6 +341,7 @@ class Runtime:
             if large:
                 await self.pools.tokenize_large.run_pieces([partial(encode, piece) for piece in large], call)
         self.metrics.tokenize_seconds.observe(time.perf_counter() - started)
+        await next_turn()
         return [found[place] for place in range(len(texts))]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from server.api.body import MAX_ERRORS, parse, validate
 from server.api.dialects.native.bodies import GenerateBody
-from server.api.json_size import MAX_CONTAINERS, MAX_KEYS, MAX_VALUES, _outside_strings, check_size
+from server.api.json_size import MAX_CONTAINERS, MAX_KEYS, MAX_STRINGS, MAX_VALUES, _outside_strings, check_size
 from server.errors import InvalidRequest
 
 
@@ -25,13 +25,14 @@ def random_value(chance: random.Random, depth: int) -> Any:
     return text if kind else chance.choice([1, None, -2.5])
 
 
-def count(value: Any) -> tuple[int, int, int]:
-    """Commas, keys, and lists and objects."""
+def count(value: Any) -> tuple[int, int, int, int]:
+    """Commas, keys, lists and objects, and strings with the keys."""
     if not isinstance(value, list | dict):
-        return 0, 0, 0
+        return 0, 0, 0, int(isinstance(value, str))
     inner = list(map(count, value.values() if isinstance(value, dict) else value))
-    commas, keys, containers = (sum(one[index] for one in inner) for index in range(3))
-    return commas + max(len(value) - 1, 0), keys + (len(value) if isinstance(value, dict) else 0), containers + 1
+    commas, keys, containers, strings = (sum(one[index] for one in inner) for index in range(4))
+    own_keys = len(value) if isinstance(value, dict) else 0
+    return commas + max(len(value) - 1, 0), keys + own_keys, containers + 1, strings + own_keys
 
 
 def test_characters_inside_strings_do_not_count() -> None:
@@ -46,6 +47,9 @@ def test_characters_inside_strings_do_not_count() -> None:
     [
         ([1] * MAX_VALUES, None),
         ([1] * (MAX_VALUES + 1), "values and keys"),
+        (["x"] * MAX_STRINGS, None),
+        (['"x"'] * MAX_STRINGS, None),
+        (["x"] * (MAX_STRINGS + 1), "strings"),
         (dict.fromkeys(map(str, range(MAX_KEYS)), 1), None),
         (dict.fromkeys(map(str, range(MAX_KEYS + 1)), 1), "keys"),
         ([[]] * (MAX_CONTAINERS - 1), None),

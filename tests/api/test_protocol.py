@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import uvicorn
+from starlette.responses import PlainTextResponse
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from server.api.protocol import DirectHttpProtocol, LimitedHttpProtocol, choose_protocol
@@ -92,6 +95,29 @@ async def test_direct_writes_stop_while_the_client_reads_slowly() -> None:
 
     answer = await request(app, read_late)
     assert refused and decode_chunked(answer) == EVENT * 5000
+
+
+async def test_a_request_is_freed_without_the_garbage_collector() -> None:
+    """Its scope holds the parsed body, which would otherwise stay in memory until a full collection."""
+    kept: list[weakref.ref[_Kept]] = []
+
+    async def app(scope: dict, receive: Callable, send: Callable) -> None:
+        scope["kept"] = body = _Kept()
+        kept.append(weakref.ref(body))
+        await PlainTextResponse("done")(scope, receive, send)
+
+    gc.disable()
+    try:
+        await request(app, lambda reader: reader.read())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert [one() for one in kept] == [None]
+    finally:
+        gc.enable()
+
+
+class _Kept:
+    """An object in the scope of a request."""
 
 
 async def test_direct_writes_work_with_the_installed_uvicorn(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,8 +1,9 @@
 """Run the checks of the promises and write the report: `python -m tests.chaos` (`make chaos`).
 
 Every check runs in a process of its own: once as the product is, once with its planted bug, which it must catch.
-Checks that measure speed run alone, the others beside each other. So do all runs with planted bugs: a bug fails its
-check by a count, a processor time or a large factor, which other work on the machine does not change.
+Checks that measure speed run alone. Then those that mostly wait run two at a time, and those that only count three at
+a time, each with one thread. The runs with planted bugs run beside others too: a bug fails its check by a count, a
+processor time or a large factor, which other work on the machine does not change.
 Results are written to a file after each check; `--resume` keeps those that are there.
 """
 
@@ -14,27 +15,35 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from tests.chaos.promise import Promise
+from tests.chaos.promise import Conditions, Promise
 from tests.chaos.promises import PROMISES
 from tests.chaos.report import is_caught, write_report
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 900.0
-UNTIMED_AT_ONCE = 3
-"""Checks that run at the same time, after those that need the machine for themselves. Some of them mostly wait."""
+AT_ONCE: dict[Conditions, int] = {"alone": 1, "waiting": 2, "any": 3}
+"""Checks that run at the same time, by their conditions, in the order in which they run."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "TRIPTYCH_THREADS": "1"}
+"""Threads of a product would wait for each other on cores that other checks use."""
 
 
-def run(promise: Promise, scale: str, bug: str | None) -> dict[str, Any]:
-    """Run one check in a process of its own and return its record."""
+def run(promise: Promise, scale: str, bug: str | None, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Run one check in a process of its own and return its record. environment: variables for it and its servers."""
     command = [sys.executable, "-m", "tests.chaos.one", str(promise.number), scale, *([bug] if bug else [])]
     began = time.monotonic()
     with subprocess.Popen(
-        command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=REPOSITORY,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         try:
             output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
@@ -64,8 +73,9 @@ def main() -> int:
     asked = [promise for promise in PROMISES if not arguments.only or promise.number in arguments.only]
     lock = Lock()
 
-    def check(promise: Promise, bug: str | None) -> None:
-        record = run(promise, "small" if bug else arguments.scale, bug)
+    def check(promise: Promise, bug: str | None, conditions: Conditions) -> None:
+        environment = ONE_THREAD if conditions == "any" else {}
+        record = run(promise, "small" if bug else arguments.scale, bug, environment)
         with lock:
             print(f"{promise.number:2} {promise.title}\n{_line(bug or 'as it is', record)}", flush=True)
             result = results.setdefault(str(promise.number), {"scale": arguments.scale, "controls": {}})
@@ -75,20 +85,18 @@ def main() -> int:
                 result["record"] = record
             arguments.results.write_text(json.dumps(results, indent=1))
 
-    unchecked = [promise for promise in asked if "record" not in results.get(str(promise.number), {})]
-    for promise in unchecked:
-        if promise.is_timed:
-            check(promise, None)
-    rest: list[tuple[Promise, str | None]] = [(promise, None) for promise in unchecked if not promise.is_timed]
+    runs: dict[Conditions, list[tuple[Promise, str | None]]] = {conditions: [] for conditions in AT_ONCE}
+    for promise in asked:
+        if "record" not in results.get(str(promise.number), {}):
+            runs[promise.conditions].append((promise, None))
     if not arguments.no_bugs:
-        rest += [
-            (promise, bug)
-            for promise in asked
-            for bug in promise.bugs
-            if bug not in results.get(str(promise.number), {}).get("controls", {})
-        ]
-    with ThreadPoolExecutor(UNTIMED_AT_ONCE) as pool:
-        list(pool.map(lambda one: check(*one), rest))
+        for promise in asked:
+            for bug in promise.bugs:
+                if bug not in results.get(str(promise.number), {}).get("controls", {}):
+                    runs["waiting" if promise.conditions == "waiting" else "any"].append((promise, bug))
+    for conditions, found in runs.items():
+        with ThreadPoolExecutor(AT_ONCE[conditions]) as pool:
+            list(pool.map(lambda one, conditions=conditions: check(*one, conditions), found))
     if arguments.report is not None:
         write_report(arguments.report, results)
     caught = all(is_caught(control) for one in results.values() for control in one["controls"].values())

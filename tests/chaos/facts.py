@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 
 import httpx
 import psutil
 
 from tests.waiting import HANG_SECONDS
+
+_LOOK_SECONDS = 0.1
+_QUIET_SECONDS = 0.03
+"""Processor time that the process of an idle server uses in `_LOOK_SECONDS`, the monitor of its event loop included."""
 
 
 def memory_bytes(process: psutil.Process) -> int:
@@ -53,3 +58,14 @@ def is_idle(url: str) -> bool:
     page = metric_page(url)
     names = ("triptych_requests_running", "triptych_requests_waiting", "triptych_kv_blocks_used")
     return not any(metric(page, name) for name in names)
+
+
+def wait_until_quiet(process: psutil.Process) -> None:
+    """Wait until the process does no work any more, looked at three times in a row; at most `HANG_SECONDS`."""
+    quiet, used = 0, -1.0
+    end = time.monotonic() + HANG_SECONDS
+    while quiet < 3 and time.monotonic() < end:
+        now = sum(process.cpu_times()[:2])
+        quiet = quiet + 1 if now - used < _QUIET_SECONDS else 0
+        used = now
+        time.sleep(_LOOK_SECONDS)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from tests.chaos.record import Record
+
+Conditions = Literal["alone", "waiting", "any"]
+"""What may run beside a check; see `Promise`."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +22,8 @@ class Promise:
     bug: name of the planted bug (`tests.chaos.bugs`) with which `check` must fail. more_bugs: further ones.
     full: counts of `make chaos`.
     small: counts of the runs with planted bugs, which must only fail.
-    is_timed: whether it measures rates, ratios or times near their limit, so that nothing else may run
-        at the same time.
+    conditions: what may run at the same time. "alone": nothing, because it measures rates, ratios or times near their
+        limit. "waiting": one other check that mostly waits, as it does itself. "any": other checks that only count.
     """
 
     number: int
@@ -31,7 +35,7 @@ class Promise:
     full: Mapping[str, float] = field(default_factory=dict)
     small: Mapping[str, float] = field(default_factory=dict)
     more_bugs: tuple[str, ...] = ()
-    is_timed: bool = True
+    conditions: Conditions = "alone"
 
     @property
     def bugs(self) -> tuple[str, ...]:

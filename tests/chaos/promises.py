@@ -32,6 +32,7 @@ PROMISES: tuple[Promise, ...] = (
         {"kills": 50, "pool": 10},
         {"kills": 1, "streams": 8},
         more_bugs=("lost-requests-are-repeated-without-end",),
+        conditions="waiting",
     ),
     Promise(
         2,
@@ -55,6 +56,7 @@ PROMISES: tuple[Promise, ...] = (
         "worker-outlives-its-server",
         {"kills": 5},
         {"kills": 1},
+        conditions="waiting",
     ),
     Promise(
         4,
@@ -68,7 +70,7 @@ PROMISES: tuple[Promise, ...] = (
         "clients-that-leave-are-not-seen",
         {"closes": 1000},
         {"closes": 40},
-        is_timed=False,
+        conditions="any",
     ),
     Promise(
         5,
@@ -81,9 +83,9 @@ PROMISES: tuple[Promise, ...] = (
         ),
         engine.interleavings,
         "released-blocks-are-lost",
-        {"count": 10_000, "events": 40, "processes": 2},
+        {"count": 8000, "events": 40, "processes": 2},
         {"count": 20},
-        is_timed=False,
+        conditions="any",
     ),
     Promise(
         6,
@@ -127,7 +129,7 @@ PROMISES: tuple[Promise, ...] = (
         "preempted-sequences-lose-a-token",
         {"requests": 500},
         {"requests": 80},
-        is_timed=False,
+        conditions="any",
     ),
     Promise(
         10,
@@ -138,7 +140,7 @@ PROMISES: tuple[Promise, ...] = (
         "answers-are-swapped",
         {"requests": 10_000},
         {"requests": 300},
-        is_timed=False,
+        conditions="any",
     ),
     Promise(
         11,
@@ -153,7 +155,7 @@ PROMISES: tuple[Promise, ...] = (
         "noise-depends-on-the-batch",
         {},
         {"families": "llama and test_in_a_mixed_batch"},
-        is_timed=False,
+        conditions="any",
     ),
     Promise(
         12,
@@ -162,7 +164,7 @@ PROMISES: tuple[Promise, ...] = (
         ("tests/invariance/test_bad_row_fails_alone.py::test_one_poisoned_request_of_sixteen_fails_alone",),
         engine.bad_rows,
         "values-that-are-not-finite-pass",
-        is_timed=False,
+        conditions="any",
     ),
     Promise(
         13,
@@ -176,7 +178,7 @@ PROMISES: tuple[Promise, ...] = (
         "an-error-has-no-words",
         {"per_route": 60},
         {"per_route": 6},
-        is_timed=False,
+        conditions="any",
     ),
     Promise(
         14,
@@ -187,7 +189,7 @@ PROMISES: tuple[Promise, ...] = (
         "errors-quote-the-request",
         {},
         {"every": 10},
-        is_timed=False,
+        conditions="any",
     ),
     Promise(
         15,
@@ -224,7 +226,7 @@ PROMISES: tuple[Promise, ...] = (
         "incomplete-characters-are-sent",
         {"count": 5000},
         {"count": 100},
-        is_timed=False,
+        conditions="any",
     ),
     Promise(
         18,
@@ -235,7 +237,7 @@ PROMISES: tuple[Promise, ...] = (
         "frames-are-not-escaped",
         {"step": 1},
         {},
-        is_timed=False,
+        conditions="any",
     ),
     Promise(
         19,
@@ -249,7 +251,7 @@ PROMISES: tuple[Promise, ...] = (
         "drain-cuts-streams",
         {"count": 6, "restarts": 3},
         {"count": 1},
-        is_timed=False,
+        conditions="waiting",
     ),
     Promise(
         20,
@@ -263,7 +265,7 @@ PROMISES: tuple[Promise, ...] = (
         "the-manifest-is-not-read",
         {"flips": 1},
         {"models": 1, "flips": 1, "damages": 0},
-        is_timed=False,
+        conditions="any",
     ),
     Promise(
         21,
@@ -276,7 +278,7 @@ PROMISES: tuple[Promise, ...] = (
         ),
         checkpoints.no_code,
         "links-leave-the-directory",
-        is_timed=False,
+        conditions="any",
     ),
     Promise(
         22,
@@ -285,7 +287,7 @@ PROMISES: tuple[Promise, ...] = (
         ("tests/wire/test_lifecycle.py::test_every_route_but_probes_and_the_page_needs_a_key",),
         security.keys,
         "no-key-is-a-key",
-        is_timed=False,
+        conditions="any",
     ),
     Promise(
         23,
@@ -299,7 +301,7 @@ PROMISES: tuple[Promise, ...] = (
         "paths-become-labels",
         {"paths": 10_000},
         {"paths": 200, "requests": 15},
-        is_timed=False,
+        conditions="any",
     ),
     Promise(
         24,
@@ -310,7 +312,7 @@ PROMISES: tuple[Promise, ...] = (
         "every-request-leaves-a-kilobyte",
         {"requests": 20_000, "every": 1000},
         {"requests": 2000, "every": 250, "warm_up": 750},
-        is_timed=False,
+        conditions="any",
     ),
     Promise(
         25,
@@ -337,7 +339,7 @@ PROMISES: tuple[Promise, ...] = (
         "loading-has-no-limit",
         {"stops": 1},
         {"stops": 1, "crashes": 0, "limit": 40},
-        is_timed=False,
+        conditions="waiting",
     ),
     Promise(
         27,
@@ -359,7 +361,7 @@ PROMISES: tuple[Promise, ...] = (
         ("tests/test_kernel_build.py::test_check_says_in_one_line_why_the_kernels_are_missing",),
         checkpoints.silent_installation,
         "missing-kernels-are-silent",
-        is_timed=False,
+        conditions="any",
     ),
     Promise(
         29,
@@ -370,6 +372,6 @@ PROMISES: tuple[Promise, ...] = (
         "workers-pack-their-own-weights",
         {"layers": 12, "hidden_size": 1024, "kv_cache_bytes": 64 << 20},
         {"layers": 12, "hidden_size": 1024, "kv_cache_bytes": 64 << 20},
-        is_timed=False,
+        conditions="any",
     ),
 )

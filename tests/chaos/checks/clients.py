@@ -84,8 +84,10 @@ def slow_readers(readers: int = 32, streams: int = 16, memory_bytes: int = 64 <<
         before = facts.memory_bytes(process)
         began = time.monotonic()
         stalled = [stack.enter_context(contextlib.closing(_stalled(running.url, i))) for i in range(readers)]
-        # While their tokens are generated, they share the steps with others, as all streams do.
+        # While their tokens are generated, they share the steps with others, and their events are written until the
+        # buffers are full. All streams take this work; a stalled one must take none after it.
         eventually(lambda: facts.is_idle(running.url))
+        facts.wait_until_quiet(process)
         beside = p99(asyncio.run(_gaps(running.url, streams, 3)))
         record.most("p99 gap beside them", beside / alone, 1.5, "times alone")
         held = 0

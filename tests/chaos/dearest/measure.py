@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from tests.chaos import facts
 from tests.chaos.dearest.monitor import Stalls
 from tests.chaos.dearest.recipe import JSON
 from tests.waiting import HANG_SECONDS, eventually
@@ -25,8 +26,6 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 LAUNCHER = "tests.chaos.dearest.monitor"
 _READ_BYTES = 1 << 16
 _KEPT_BYTES = 1000
-_QUIET_SECONDS = 0.03
-"""Processor time that an idle server with the monitor uses in 0.1 s."""
 
 
 @dataclass(frozen=True)
@@ -104,22 +103,12 @@ class MeasuredServer:
             connection.close()
         return Answer(status, size, text.decode("utf-8", "replace"), time.monotonic() - started)
 
-    def settle(self) -> None:
-        """Wait until the process does nothing any more for earlier requests."""
-        quiet, used = 0, -1.0
-        end = time.monotonic() + HANG_SECONDS
-        while quiet < 3 and time.monotonic() < end:
-            now = sum(psutil.Process(self.process.pid).cpu_times()[:2])
-            quiet = quiet + 1 if now - used < _QUIET_SECONDS else 0
-            used = now
-            time.sleep(0.1)
-
     def measure(
         self, path: str, bodies: Sequence[bytes], timeout: float = HANG_SECONDS, content_type: str = JSON
     ) -> Measurement:
         """Send bodies to one route at the same time, and wait until all are answered or `timeout` seconds are over."""
         process = Path(f"/proc/{self.process.pid}")
-        self.settle()
+        facts.wait_until_quiet(psutil.Process(self.process.pid))
         before = _memory(process, "VmRSS")
         (process / "clear_refs").write_text("5")  # the peak is counted from now on
         self.stalls.reset()
