@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from models.attention_metadata import AttentionMetadata
-from models.backends import interface as ops
+from models.backends import attention_interface as attention_ops
 from models.batch import EncoderBatch
 from models.config import ConvolutionAttentionConfig, RopeConfig
 from models.layers.full_sequence_attention import FullSequenceAttention
@@ -61,7 +61,7 @@ class ConvolutionAttention(FullSequenceAttention[ConvolutionPlan]):
     def forward(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], plan: ConvolutionPlan) -> Tensor:
         query = self.query(hidden)
         heads, key, value = (self._split_heads(x) for x in (query, self.key(hidden), self.value(hidden)))
-        attended = ops.ragged_attention(heads, key, value, plan.metadata, self.config.scale)
+        attended = attention_ops.ragged_attention(heads, key, value, plan.metadata, self.config.scale)
         convolved = self._convolve(hidden, query, plan.neighbours)
         output: Tensor = self.output(torch.cat([attended.flatten(1), convolved], 1))
         return output
