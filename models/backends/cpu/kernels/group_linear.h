@@ -1,6 +1,6 @@
 // Linear with group-wise quantized weights (group_layout.h). Activations are rounded to int8 in blocks of 32, 64 or
-// 128 with a scale each (rounded_blocks.h). The sums of a group are exact in int32; they are scaled and added up in float32 in the order
-// of the inputs, so a row gives the same bits in every batch.
+// 128 with a scale each (rounded_blocks.h). The sums of a group are exact in int32; they are scaled and added up in
+// float32 in the order of the inputs, so a row gives the same bits in every batch.
 
 // Rows of a tile. Each has sums of int32 and of float32, so that fewer rows fill the registers than in other products.
 constexpr int GROUP_TILE_ROWS = TILE_ROWS * 2 / 3;
