@@ -328,3 +328,10 @@ def test_drafts_are_measured_on_texts_that_repeat_and_on_others(tmp_path: Path) 
     assert code["repeats"] and not chance["repeats"]
     assert code["accepted"] > 0.5 * code["drafted"] > 100 and chance["accepted"] < 20
     assert all(row["ratio"] > 0 for row in (code, chance))
+
+
+def test_workloads_share_no_prompt() -> None:
+    """A prompt that begins as an earlier one would be in the prefix cache."""
+    names = ("A", "B", "streams-4", "B-mixed", "C-512", "C")
+    first = [prompt[0] for name in names for prompt in workloads.job(name, "llama-1b", seed=1).inputs[:1]]
+    assert len(set(first)) == len(first)
