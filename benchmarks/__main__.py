@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
         scale=scale,
         run_seconds=60.0 if given.quick else 300.0,
         detailed_shape="llama-tiny" if given.tiny else "llama-135m",
-        programs={"llama.cpp": given.llama_cpp} if given.llama_cpp else {},
+        programs=dict.fromkeys(("llama.cpp", "llama.cpp-k"), given.llama_cpp) if given.llama_cpp else {},
         isa=given.isa,
     )
     folder = given.out / "benchmarks"

@@ -63,7 +63,10 @@ def full() -> list[Contest]:
         contests.append(Contest("gpt2-124m", precision, ("A", "B", "B-mixed", "C"), decoders, restricted[1:]))
         contests.append(Contest("bert-base", precision, ("F",), _EMBEDDERS))
     for precision in reversed(LARGE_PRECISIONS):
-        contests += [Contest(shape, precision, ("A", "B", "C-512", "C"), _LARGE) for shape in ("llama-1b", "moe-1b")]
+        contestants = (*_LARGE, "llama.cpp-k") if precision == "int4" else _LARGE
+        contests += [
+            Contest(shape, precision, ("A", "B", "C-512", "C"), contestants) for shape in ("llama-1b", "moe-1b")
+        ]
     for precision in reversed(PRECISIONS):
         contests.append(Contest("llama-135m", precision, _SWEEP, (*OURS, "openvino-genai")))
     return contests

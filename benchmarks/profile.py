@@ -23,13 +23,12 @@ import torch
 from benchmarks import checkpoints, machine, plan, workloads
 from benchmarks.contestants.contract import Subject
 from benchmarks.contestants.ours import Entry
-from benchmarks.summary import ITEM_BYTES
+from benchmarks.summary import HEAD_ITEM_BYTES
 from models.backends.cpu import program
 from models.layers.heads import LanguageModel
 from server.engine import generation_engine
 
 PROFILED = ("A", "B", "C", "D", "D-beam", "E", "F")
-SHAPES = ("llama-135m", "gpt2-124m", "marian-74m", "minilm-22m", "bert-base")
 
 
 class Clock:
@@ -105,7 +104,7 @@ def profile(shape: str, precision: str, workload: str, options: argparse.Namespa
         "products": [sum(column) for column in zip(*products, strict=True)] or [0.0, 0.0],
         "head": [
             clock.seconds["output head"] + recorded_head[0],
-            clock.head_floor(ITEM_BYTES[precision], bandwidth, operations) + recorded_head[1],
+            clock.head_floor(HEAD_ITEM_BYTES[precision], bandwidth, operations) + recorded_head[1],
         ],
         "attention": parts.pop("attend", 0.0),
         "choice": clock.seconds["selection"] + parts.pop("logits_top_k", 0.0),

@@ -5,9 +5,10 @@
     python -m benchmarks.speech ctranslate2 DIRECTORY float32 int8     CTranslate2, which faster-whisper uses
 
 Each number is the median time to encode the windows and to generate 96 tokens of each, greedily; the end token is
-suppressed on both sides. Sixteen windows are what the batched mode of long recordings decodes at once. Run the two
-contestants one after the other on an idle machine, with the same `--threads`. The converter of CTranslate2 needs
-transformers.
+suppressed on both sides. Sixteen windows are what the batched mode of long recordings decodes at once. `encoder` is the
+time with one new token. For this engine its floor is printed, too: the operations of the encoder at the rate of a large
+product, measured in the same run. Run the two contestants one after the other on an idle machine, with the same
+`--threads`. The converter of CTranslate2 needs transformers.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ START, ENGLISH, TRANSCRIBE, NO_TIMESTAMPS, END = 50258, 50259, 50359, 50363, 502
 PREFIX = [START, ENGLISH, TRANSCRIBE, NO_TIMESTAMPS]
 NEW_TOKENS = 96
 WINDOWS = (1, 4, 16)
+LAYERS, HIDDEN, INNER = 12, 768, 3072
+
+Run = Callable[[int, int], int]
+"""Transcribes a number of windows, generates a number of tokens of each, and returns the number of all new tokens."""
 
 
 def make(directory: Path) -> None:
@@ -37,8 +42,8 @@ def make(directory: Path) -> None:
     torch.manual_seed(0)
     sides = ("encoder", "decoder")
     sizes = {f"{side}_{name}": value for side in sides for name, value in
-             {"layers": 12, "attention_heads": 12, "ffn_dim": 3072}.items()}  # fmt: skip
-    config = WhisperConfig(**sizes, d_model=768, num_mel_bins=NUM_MELS, vocab_size=VOCABULARY)
+             {"layers": LAYERS, "attention_heads": 12, "ffn_dim": INNER}.items()}  # fmt: skip
+    config = WhisperConfig(**sizes, d_model=HIDDEN, num_mel_bins=NUM_MELS, vocab_size=VOCABULARY)
     WhisperForConditionalGeneration(config).save_pretrained(directory)
     (directory / "generation_config.json").write_text(
         json.dumps({"decoder_start_token_id": START, "eos_token_id": END, "pad_token_id": END, "max_length": 448})
@@ -51,8 +56,29 @@ def frames(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return generator.normal(0, 0.5, (count, 2 * SOURCE_POSITIONS, NUM_MELS)).astype(np.float32)
 
 
-def ours(directory: Path, precision: str, threads: int) -> Callable[[int], int]:
-    """A function that transcribes windows with this engine and returns the number of new tokens."""
+def encoder_floor(precision: str, threads: int) -> float:
+    """Least seconds to encode a window: its multiplications and additions at the rate of a large product.
+
+    Includes the keys and values of cross-attention. Models in int8 attend in bfloat16 and convolve in float32.
+    """
+    import torch
+
+    from benchmarks.machine import peak
+
+    torch.set_num_threads(threads)
+    positions, quantized = SOURCE_POSITIONS, precision.startswith("int")
+    linear = LAYERS * 2 * positions * (6 * HIDDEN**2 + 2 * HIDDEN * INNER)
+    attention = LAYERS * 4 * positions**2 * HIDDEN
+    convolution = 2 * 3 * HIDDEN * (2 * positions * NUM_MELS + positions * HIDDEN)
+    return (
+        linear / peak(precision)
+        + attention / peak("bfloat16" if quantized else precision)
+        + convolution / peak("float32" if quantized else precision)
+    )
+
+
+def ours(directory: Path, precision: str, threads: int) -> Run:
+    """This engine."""
     import itertools
 
     from server.engine.service import start
@@ -69,9 +95,9 @@ def ours(directory: Path, precision: str, threads: int) -> Callable[[int], int]:
     ids = itertools.count(1)
     params = GenerationParams(suppress_token_ids=[END], end_token_ids=[END])
 
-    def run(count: int) -> int:
+    def run(count: int, new_tokens: int) -> int:
         sources = [one.astype("<f4").tobytes() for one in frames(count)]
-        rows = [GenerateRow(next(ids), NEW_TOKENS, place, PREFIX) for place in range(count)]
+        rows = [GenerateRow(next(ids), new_tokens, place, PREFIX) for place in range(count)]
         engine.add(Generate("m", params, [], rows, frames=sources))
         made = 0
         while engine.has_work:
@@ -85,8 +111,8 @@ def ours(directory: Path, precision: str, threads: int) -> Callable[[int], int]:
     return run
 
 
-def peer(directory: Path, precision: str, threads: int) -> Callable[[int], int]:
-    """A function that transcribes windows with CTranslate2 and returns the number of new tokens."""
+def peer(directory: Path, precision: str, threads: int) -> Run:
+    """CTranslate2."""
     import ctranslate2
 
     made = directory / "ctranslate2"
@@ -94,13 +120,13 @@ def peer(directory: Path, precision: str, threads: int) -> Callable[[int], int]:
         ctranslate2.converters.TransformersConverter(str(directory)).convert(str(made), force=True)
     model = ctranslate2.models.Whisper(str(made), device="cpu", compute_type=precision, intra_threads=threads)
 
-    def run(count: int) -> int:
+    def run(count: int, new_tokens: int) -> int:
         features = ctranslate2.StorageView.from_array(np.ascontiguousarray(frames(count).transpose(0, 2, 1)))
         found = model.generate(
             features,
             [PREFIX] * count,
             beam_size=1,
-            max_length=len(PREFIX) + NEW_TOKENS,
+            max_length=len(PREFIX) + new_tokens,
             suppress_tokens=[END],
             suppress_blank=False,
         )
@@ -109,19 +135,23 @@ def peer(directory: Path, precision: str, threads: int) -> Callable[[int], int]:
     return run
 
 
-def measure(run: Callable[[int], int], turns: int) -> list[dict[str, float]]:
-    """Median seconds of each number of windows, after one run to warm up."""
+def measure(run: Run, turns: int) -> list[dict[str, float]]:
+    """Median seconds of each number of windows, whole and with one new token, after one run to warm up."""
     results = []
     for count in WINDOWS:
-        times, made = [], run(count)
-        for _ in range(turns if count < max(WINDOWS) else max(turns // 3, 1)):
-            started = time.perf_counter()
-            made = run(count)
-            times.append(time.perf_counter() - started)
-        seconds = statistics.median(times)
-        results.append({"windows": count, "seconds": seconds, "new_tokens": made})
-        print(f"  {count:2d} windows: {seconds:7.2f} s, {seconds / count:6.2f} s each, {made} tokens", flush=True)
+        made, repeats = run(count, NEW_TOKENS), turns if count < max(WINDOWS) else max(turns // 3, 1)
+        seconds = statistics.median(_seconds(run, count, NEW_TOKENS) for _ in range(repeats))
+        encoder = statistics.median(_seconds(run, count, 1) for _ in range(repeats))
+        results.append({"windows": count, "seconds": seconds, "encoder_seconds": encoder, "new_tokens": made})
+        each = f"{seconds / count:6.2f} s each, of which the encoder {encoder / count:6.2f} s"
+        print(f"  {count:2d} windows: {seconds:7.2f} s, {each}, {made} tokens", flush=True)
     return results
+
+
+def _seconds(run: Run, count: int, new_tokens: int) -> float:
+    started = time.perf_counter()
+    run(count, new_tokens)
+    return time.perf_counter() - started
 
 
 def main() -> None:
@@ -140,7 +170,12 @@ def main() -> None:
     for precision in arguments.precisions:
         print(f"{arguments.contestant}, {precision}, {arguments.threads} threads", flush=True)
         build = ours if arguments.contestant == "ours" else peer
-        results[precision] = measure(build(arguments.directory, precision, arguments.threads), arguments.turns)
+        found = measure(build(arguments.directory, precision, arguments.threads), arguments.turns)
+        results[precision] = found
+        if arguments.contestant == "ours":
+            floor = encoder_floor(precision, arguments.threads)
+            best = min(one["encoder_seconds"] / one["windows"] for one in found)
+            print(f"  floor of the encoder: {floor:.2f} s each, {floor / best:.0%} of it reached", flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2))
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks.contestants import OURS
 
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "int4": 0.5625}
-"""Bytes of a weight. 32 weights of int4 share a scale of two bytes."""
+HEAD_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "int4": 1}
+"""Bytes of a weight of the output head. Models in int4 have a head in int8."""
 
 Key = tuple[str, str, str, str]
 """Key of an entry: shape, precision, workload, contestant."""
@@ -71,6 +71,16 @@ class Summary:
         values = [value for value in found if value is not None]
         return statistics.median(values) if values else None
 
+    def floor_share(self, shape: str, precision: str, workload: str) -> float | None:
+        """Least time for all products, output head included, over the time of the run in process; None if not measured.
+
+        From the measurement by operation, `benchmarks.profile`.
+        """
+        for one in self.sections.get("profile", []):
+            if (one["shape"], one["precision"], one["workload"]) == (shape, precision, workload):
+                return float((one["products"][1] + one["head"][1]) / one["seconds"])
+        return None
+
     def best_peer(self, shape: str, precision: str, workload: str) -> str | None:
         """The fastest peer at this precision, or None."""
         rates = [
@@ -96,17 +106,17 @@ class Summary:
 
     def precisions(self, shape: str) -> list[str]:
         found = {entry["precision"] for entry in self.entries if entry["shape"] == shape}
-        return [name for name in ITEM_BYTES if name in found]
+        return [name for name in HEAD_ITEM_BYTES if name in found]
 
     def bandwidth_share(self, shape: str, precision: str) -> float | None:
         """Share of the memory bandwidth that workload A uses in process to read the weights; None if not measured.
 
-        Each token reads all weights once. The bandwidth was measured just before and after each run.
+        Each token reads all weights once. The bandwidth was measured just before and after each run. The output heads
+        of these models are their token tables, so no table is counted that a token does not read.
         """
-        entry, parameters = self.entry(shape, precision, "A", "ours"), self.load(shape, precision, "ours", "parameters")
-        if entry is None or parameters is None:
+        entry, weights = self.entry(shape, precision, "A", "ours"), self.load(shape, precision, "ours", "weight_bytes")
+        if entry is None or weights is None:
             return None
-        weights = parameters * ITEM_BYTES[precision]
         shares = [
             weights / run["gaps_p50"] / run["read_bytes_per_second"]
             for run in entry["runs"]

@@ -77,9 +77,9 @@ def job(name: str, shape: str, scale: Scale = FULL, seed: int = 0) -> Job:
 
     name: name of the workload; `docs/benchmarks.md` describes each.
     shape: name of the checkpoint's shape.
-    seed: seed of the token ids. Rounds have different ids of the same lengths, so that a prefix cache does not help.
+    seed: seed of the token ids. Rounds and workloads have different ids, so that a prefix cache does not help.
     """
-    length_rng, id_rng = random.Random(7), random.Random(seed)
+    length_rng, id_rng = random.Random(7), random.Random(f"{name} {seed}")
     vocab_size = SHAPES[shape].vocab_size
 
     def ids(length: int) -> list[int]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.attention_metadata import AttentionMetadata
-from models.backends import interface as ops
+from models.backends import attention_interface as attention_ops
 from models.batch import EncoderBatch
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
@@ -77,7 +77,9 @@ class CachedAlignmentStepInputs(RaggedStepInputs):
         if chosen:
             weights = _weights(attention, query, key)
             self.weights |= {(layer, head): weights[head] for head in chosen}
-        return ops.ragged_attention(query, key, value, metadata, attention.config.scale, attention.config.score_cap)
+        return attention_ops.ragged_attention(
+            query, key, value, metadata, attention.config.scale, attention.config.score_cap
+        )
 
 
 def _weights(attention: Attention, query: Tensor, key: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ _PUNCTUATION = tuple(string.punctuation)
 
 
 def is_colbert(hf: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` is that of a ColBERT checkpoint of its authors."""
+    """Whether a `config.json` belongs to a checkpoint that the authors of ColBERT published."""
     return hf.get("architectures") == [COLBERT_CLASS]
 
 

@@ -34,6 +34,7 @@ from models.lora.read import adaptable, read_lora, read_own_lora
 from models.pack_weights import WeightPacker
 from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
+from weights.errors import ResolveError, WeightsError
 from weights.gguf.choose import is_gguf
 from weights.gguf.container import read_gguf
 from weights.load import LoadReport, load_weights
@@ -41,8 +42,7 @@ from weights.own_adapters import adapter_names
 from weights.quantized.formats import QuantizedFormat, quantized_format
 from weights.quantized.gguf import GgufFormat
 from weights.quantized_matrix import QuantizedMatrix
-from weights.read import WeightsError, open_checkpoint
-from weights.resolve import ResolveError
+from weights.read import open_checkpoint
 from weights.rules import Drop, Rule, first_match
 
 

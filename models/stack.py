@@ -8,24 +8,31 @@ from models.attention_metadata import KeyBias
 from models.config import (
     AlibiConfig,
     AlternatingLayerConfig,
+    BottleneckLayerConfig,
     BucketBiasConfig,
     ConvolutionalEmbeddingConfig,
     ConvolutionLayerConfig,
     EmbeddingConfig,
+    GlobalVectorsLayerConfig,
     KeyAlibiConfig,
     LayerConfig,
     LayerInputConfig,
+    NeighbourEmbeddingConfig,
     QuestionTypesEmbeddingConfig,
     StackConfig,
 )
 from models.layers.alternating_layer import AlternatingLayer, Streams
 from models.layers.audio_embedding import ConvolutionalEmbedding
+from models.layers.bottleneck_layer import BottleneckLayer
+from models.layers.capacity_layer import CapacityLayer
 from models.layers.convolution_layer import ConvolutionLayer
 from models.layers.disentangled_attention import DistanceTable
 from models.layers.embeddings import Embedding, EmbeddingTable
+from models.layers.global_vectors import GlobalVectorsLayer
 from models.layers.layer import Layer
 from models.layers.layer_input import LayerWithInput, PerLayerEmbedding
-from models.layers.linear import Linear
+from models.layers.linear import Linear, parameter
+from models.layers.neighbour_embedding import NeighbourEmbedding
 from models.layers.norms import make_norm
 from models.layers.positions import (
     Alibi,
@@ -38,6 +45,7 @@ from models.layers.positions import (
 )
 from models.layers.question_types import QuestionTypesEmbedding
 from models.step_inputs.base import StepInputs
+from models.step_inputs.ragged import RaggedStepInputs
 
 
 class Stack(nn.Module):
@@ -66,6 +74,8 @@ class Stack(nn.Module):
             self.per_layer = PerLayerEmbedding(
                 config.per_layer, config.embedding.vocab_size, len(config.layers), hidden_size
             )
+        count = config.global_vectors
+        self.global_vectors = parameter(count, hidden_size) if count else None
         self.streams = None if config.streams is None else Streams(config.streams, hidden_size)
         self._rotaries = [Rotary(rope) for rope in config.ropes]
         self._query_scales = config.query_scales
@@ -95,12 +105,14 @@ class Stack(nn.Module):
         return None if self.score_bias is None else self.score_bias(length)
 
     def set_layer_inputs(self, step: StepInputs, token_ids: Tensor, x: Tensor) -> None:
-        """Give a step the vectors of `PerLayerEmbedding`, if the stack has them.
+        """Give a step the vectors of `PerLayerEmbedding`, and the global vectors of its texts, if the stack has them.
 
         token_ids: [tokens], int64. x: [tokens, hidden], the output of the embedding.
         """
         if self.per_layer is not None:
             step.layer_inputs = self.per_layer(token_ids, x)
+        if self.global_vectors is not None and isinstance(step, RaggedStepInputs):
+            step.global_vectors = self.global_vectors.repeat(len(step.lengths), 1)
 
     def run_layers(self, x: Tensor, step: StepInputs) -> Tensor:
         """Run layers, final norm and projection: [tokens, hidden] -> [n, hidden or output width], the output rows."""
@@ -120,6 +132,8 @@ def _make_embedding(
         return ConvolutionalEmbedding(config, hidden_size)
     if isinstance(config, QuestionTypesEmbeddingConfig):
         return QuestionTypesEmbedding(config, hidden_size, tokens)
+    if isinstance(config, NeighbourEmbeddingConfig):
+        return NeighbourEmbedding(config, hidden_size, tokens)
     return Embedding(config, hidden_size, tokens)
 
 
@@ -144,4 +158,10 @@ def _make_layer(config: LayerConfig, hidden_size: int, index: int) -> Layer:
         return LayerWithInput(config, hidden_size, index)
     if isinstance(config, ConvolutionLayerConfig):
         return ConvolutionLayer(config, hidden_size, index)
+    if isinstance(config, GlobalVectorsLayerConfig):
+        return GlobalVectorsLayer(config, hidden_size, index)
+    if isinstance(config, BottleneckLayerConfig):
+        return BottleneckLayer(config, hidden_size, index)
+    if config.has_capacity:
+        return CapacityLayer(config, hidden_size, index)
     return Layer(config, hidden_size, index)

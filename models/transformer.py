@@ -12,6 +12,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.embedding.{norm,token_norm}.{weight,bias}`         | [hidden]                                        |
 | `encoder.embedding.projection.{weight,bias}`                | [hidden, width]; tables and norm have `width`   |
 | `encoder.embedding.tokens.projection.weight`                | [hidden, width]; the token table has `width`    |
+| `encoder.embedding.neighbours.{weight,bias}`                | [hidden, 3 * width]; the token table has `width` |
 | `encoder.embedding.convolution_{1,2}.{weight,bias}`         | [hidden, num_mels or hidden, 3], sound only     |
 | `encoder.layers.N.attention.query.{weight,bias}`            | [heads * head_dim, hidden]                      |
 | `encoder.layers.N.attention.{key,value}.{weight,bias}`      | [kv_heads * head_dim, hidden]                   |
@@ -23,6 +24,9 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 |                                                             | latent attention only, like the next two rows   |
 | `encoder.layers.N.attention.query_down_norm.weight`         | [query_rank]; `query` reads [query_rank]        |
 | `encoder.layers.N.attention.{key,value}_heads.H.weight`     | [latent_dim, plain_dim], [value_dim, latent_dim] |
+| `encoder.layers.N.attention.{bottleneck,bottleneck_norm}.{weight,bias}` | [width, hidden] and [width], MobileBERT |
+| `encoder.layers.N.attention.depthwise.weight`               | [hidden, 1, kernel], ConvBERT only, like the    |
+| `encoder.layers.N.attention.{pointwise,kernel,convolved}.{weight,bias}` | next row                            |
 | `encoder.layers.N.attention.global_{query,key,value}.{weight,bias}` | as without `global_`, Longformer only   |
 | `encoder.layers.N.attention.summary_norm.weight`            | [hidden], LongT5 only                           |
 | `encoder.layers.N.attention.summary_bias.weight`            | [num_buckets, heads], LongT5 only               |
@@ -41,6 +45,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.feed_forward.experts.E.{up,gate,down}.weight` | as without `experts.E`, expert E of a mixture |
 | `encoder.layers.N.feed_forward.shared.{up,gate,down}.weight` | as without `shared`, shared expert only        |
 | `encoder.layers.N.feed_forward.shared_gate.weight`          | [1, hidden], shared expert only                 |
+| `encoder.layers.N.feed_forward.{to,from}_latent.{weight,bias}` | [latent, hidden] and [hidden, latent]        |
 | `encoder.layers.N.feed_forward_norms.{input,output,residual}.{weight,bias}` | [hidden]                        |
 | `encoder.layers.N.feed_forward.router.{norm.weight,expert_scale}` | [hidden] and [experts], Gemma 4 only      |
 | `encoder.layers.N.feed_forward.parts.P....`                 | as of `feed_forward`, sums of feed-forwards     |
@@ -52,7 +57,11 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 |                                                             | [streams, streams], layers with streams only    |
 | `encoder.layers.N.{correction_scale,router_norm.weight}`    | [hidden]                                        |
 | `encoder.layers.N.{down,up,low_rank_norm}.weight`           | [rank, hidden], [hidden, rank] and [hidden]     |
+| `encoder.layers.N.{down,down_norm,up,up_norm}.{weight,bias}` | [width, hidden], [width], [hidden, width] and  |
+|                                                             | [hidden], layers with a bottleneck only         |
+| `encoder.layers.N.stacked.F.{up,down}.{weight,bias}`        | as of `feed_forward`, with `stacked_norms.F`    |
 | `encoder.streams.{expand,merge}.S.weight`                   | [hidden, hidden]                                |
+| `encoder.global_vectors`, `encoder.layers.N.global_norm.{weight,bias}` | [vectors, hidden] and [hidden], Pegasus-X |
 | `encoder.per_layer.tokens.weight`                           | [vocab, layers * input_width]                   |
 | `encoder.per_layer.projection.weight`                       | [layers * input_width, hidden]                  |
 | `encoder.per_layer.norm.weight`                             | [input_width]                                   |
@@ -69,6 +78,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 |                                                             | and `cross_attention_norms.*`                   |
 | `head.weight`                                               | [vocab, hidden], language model head, untied;   |
 |                                                             | [vocab, table_width], masked head, untied       |
+| `head.further`                                              | [vocab, further_width], masked head, MobileBERT |
 | `head.bias`                                                 | [vocab], language model and masked head         |
 | `head.{dense,norm}.{weight,bias}`                           | masked language model head: dense, then norm    |
 | `head.{feed_forward.{up,down},norms.residual,output}.{weight,bias}` | BigBird's span head                     |
@@ -119,12 +129,13 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = None if config.encoder is None else Stack(config.encoder, config.hidden_size)
+        source_size = config.source_size or config.hidden_size
+        self.encoder = None if config.encoder is None else Stack(config.encoder, source_size)
         shared = self.encoder.tokens if self.encoder is not None and config.shared_embeddings else None
         self.decoder = None if config.decoder is None else Stack(config.decoder, config.hidden_size, shared)
         stack = config.encoder or config.decoder
         assert stack is not None
-        token_width = stack.embedding.width or config.hidden_size
+        token_width = stack.embedding.width or stack.embedding.token_width or config.hidden_size
         self.head = make_head(config.head, config.output_size, config.vocab_size, token_width)
         self.adapters = AdapterSet()
         self._executors = {
@@ -164,7 +175,7 @@ class Transformer(nn.Module):
     ) -> None:
         """Compute and store the keys and values of each decoder layer's cross-attention.
 
-        encoder_hidden: [source tokens, hidden], model dtype.
+        encoder_hidden: [source tokens, source size], model dtype.
         slot_mapping: [source tokens], int64, slots of the cache.
         sources: the batch that was encoded, for its adapters; None for no adapters.
         """
@@ -337,8 +348,8 @@ class Transformer(nn.Module):
     ) -> RaggedStepInputs:
         rope_lengths = batch.rope_lengths if stack.rotates_by_length and isinstance(batch, EncoderBatch) else None
         encodings = stack.encodings(batch.positions, max(batch.lengths), rope_lengths)
-        layers = stack.config.key_value_layers
-        return RaggedStepInputs(batch, encodings, len(stack.layers), self.dtype, source, layers)
+        layers, all_rows = stack.config.key_value_layers, stack.config.needs_all_rows
+        return RaggedStepInputs(batch, encodings, len(stack.layers), self.dtype, source, layers, all_rows)
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
         """Run the decoder on the encoded text itself, shifted right. source: [tokens, hidden], encoder output."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from server.errors import StartError
-from server.operations.key_limits import KeyLimits
+from server.key_limits import KeyLimits
 
 log = logging.getLogger("triptych.keys")
 

@@ -47,8 +47,9 @@ from server.settings import Settings
 from server.text import checkpoint_text
 from server.text.answer_prompts import AnswerPrompt, PromptError, read_prompt
 from server.text.checkpoint_text import CheckpointText
+from weights.errors import ResolveError
 from weights.own_adapters import adapter_directory
-from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, ResolveError, resolve
+from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, resolve
 
 if TYPE_CHECKING:
     from server.api.tracing import Tracing

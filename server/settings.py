@@ -130,9 +130,9 @@ class Settings(BaseSettings):
     )
     quantize: Names = Field(
         default=[],
-        description="Models whose weights are rounded to 8 or 4 bits: int8, int4 (groups of 32 weights share a scale), "
-        "int4-64 or int4-128 for all, or NAME=KIND entries separated by commas. Faster and less exact. With dtype "
-        "float32, their attention and KV cache are bfloat16.",
+        description="Models whose weights are rounded to 8 or 4 bits: int8, int4 (128 weights share a scale), int4-32, "
+        "int4-64, int4-128, or one of these with -zero (they share a zero point, too) for all, or NAME=KIND entries "
+        "separated by commas. Faster and less exact. With dtype float32, their attention and KV cache are bfloat16.",
     )
     adapter: Adapters = Field(
         default=[],

@@ -15,15 +15,21 @@ import pytest
 ROOMS = ("parity", "invariance", "engine", "models")
 """Directories whose tests are marked."""
 RARE_FILES = frozenset(
-    {"test_falcon_alibi", "test_gpt_oss_mxfp4", "test_sparse_encoder_decoders", "test_sparse_encoders"}
+    {
+        "test_falcon_alibi",
+        "test_gpt_oss_mxfp4",
+        "test_served_quantized_checkpoints",
+        "test_sparse_encoder_decoders",
+        "test_sparse_encoders",
+    }
 )
-"""Files of rare families only."""
+"""Files of rare families and rare formats only."""
 RARE_IDS = re.compile(
     r"albert|apertus|arcee|bidirectional|bigbird|big_bird|big bird|biogpt|blenderbot|bloom|camembert|cohere|data2vec"
     r"|deepseek|electra|ernie|eurobert|exaone4|falcon|gemma\b|gemma3n|gemma4|glm|gpt[-_]bigcode|gpt[-_]oss"
     r"|gpt[-_ ]?neo|gptj|granite|helium|hunyuan|led\b|llama4|longformer|longt5|ministral3|mistral4"
-    r"|modernbert[-_]decoder|megatron|mpt|mt5|nemotron|nomic|olmo|openai|opt\b|persimmon|phi\b|phimoe|plbart|rembert"
-    r"|roberta-prelayernorm|roformer|seed[-_]oss|smollm3|squeezebert|stablelm|starcoder2|t5gemma|ul2|umt5|xglm"
+    r"|mobilebert|convbert|modernbert[-_]decoder|megatron|mpt|mt5|nemotron|nomic|olmo|openai|opt\b|pegasus[-_]x|persimmon|phi\b|phimoe|plbart|rembert"
+    r"|roberta-prelayernorm|roformer|seed[-_]oss|smollm3|squeezebert|stablelm|starcoder2|switch_transformers|t5gemma|ul2|umt5|xglm"
     r"|xlm-roberta-xl|lfm2-|lfm2_moe|lfm3|mamba2|qwen3_5-|qwen3_5_moe|qwen3_next"
 )
 """Beginnings of the parameters of tests of rare families."""

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import __main__ as command
 from benchmarks import checkpoints, goals, machine, plan, profile, speculation, vocabulary, workloads
-from benchmarks.contestants import http_server, llama_cpp, ours
+from benchmarks.contestants import http_server, llama_cpp, llama_cpp_k, ours
 from benchmarks.contestants.contract import Refused, Subject
 from benchmarks.context import deviation
 from benchmarks.http_client import Response
@@ -87,7 +87,7 @@ def test_page_lists_goals_and_missing_contestants(tiny_run: Path) -> None:
         "B, moe-1b, int4",
         "B, gpt2-124m, int8",
         "A, llama-135m, bfloat16, in process",
-        "F, bert-base, float32",
+        "F, bert-base, float32, in process",
         "D beam 4",
     )
     assert all(row in page for row in rows)
@@ -194,10 +194,29 @@ def test_llama_cpp_without_a_source_tree_is_reported(tmp_path: Path, precision: 
         llama_cpp.Entry().load(subject)
 
 
+def test_llama_cpp_runs_with_both_of_its_formats_of_4_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a file of its own, made from the file in bfloat16."""
+    program = tmp_path / "llama-quantize"
+    program.write_text('#!/bin/sh\necho "$3" > "$2"\n')
+    program.chmod(0o755)
+    (tmp_path / "bfloat16.gguf").touch()
+    commands = []
+    monkeypatch.setattr(
+        llama_cpp, "PeerServer", lambda command: commands.append(command) or SimpleNamespace(wait=float)
+    )
+    subject = Subject("llama-1b", "int4", str(tmp_path), str(tmp_path), 1, str(tmp_path / "llama-server"))
+    for module in (llama_cpp, llama_cpp_k, llama_cpp_k):
+        module.Entry().load(subject)
+    models = [Path(command[command.index("-m") + 1]) for command in commands]
+    assert [model.name for model in models] == ["int4.gguf", "int4-k.gguf", "int4-k.gguf"]
+    assert [model.read_text() for model in models[:2]] == ["Q4_0\n", "Q4_K_M\n"]
+
+
 def test_large_models_are_compared_with_llama_cpp() -> None:
     chosen = plan.select(plan.full(), ["moe-1b"], [])
     assert {one.precision for one in chosen} == set(plan.LARGE_PRECISIONS)
     assert all({"A", "B"} <= set(one.workloads) and "llama.cpp" in one.contestants for one in chosen)
+    assert [one.precision for one in chosen if "llama.cpp-k" in one.contestants] == ["int4"]
 
 
 def _summary(path: Path, rates: dict[str, float]) -> Summary:
@@ -229,6 +248,36 @@ def test_goal_compares_with_the_best_peer(tmp_path: Path) -> None:
     assert line.verdict == "not measured" and "no peer was measured" in line.measured
 
 
+def test_goals_that_the_processor_limits(tmp_path: Path) -> None:
+    """Encoders are compared with the floor of their products, and B in bfloat16 with llama.cpp or that floor."""
+    made = _summary(tmp_path / "results.json", {"http": 150.0, "llama.cpp": 100.0})
+    for entry in made.entries:
+        entry |= {"shape": "llama-1b", "precision": "bfloat16"}
+    profiled = {"seconds": 10.0, "products": [8.5, 8.0], "head": [1.0, 1.0]}
+    made.sections["profile"] = [
+        {"shape": "llama-1b", "precision": "bfloat16", "workload": "B", **profiled},
+        {"shape": "bert-base", "precision": "float32", "workload": "F", **profiled},
+    ]
+    lines = {line.quantity: line for line in goals.lines(made)}
+    assert lines["B, llama-1b, bfloat16"].ratio == pytest.approx(0.9 / 0.88)
+    assert lines["B, llama-1b, bfloat16"].measured == "150 /s; llama.cpp 100: 1.50 ×; 90% of the floor"
+    encoder = lines["F, bert-base, float32, in process"]
+    assert encoder.verdict == "missed" and encoder.ratio == pytest.approx(0.9 / 0.92)
+    assert lines["B, llama-1b, int4 over int8"].verdict == "not measured"
+    del made.sections["profile"]
+    lines = {line.quantity: line for line in goals.lines(made)}
+    assert lines["B, llama-1b, bfloat16"].ratio == pytest.approx(0.75)
+
+
+def test_int4_must_not_be_slower_than_int8_with_16_streams(tmp_path: Path) -> None:
+    made = _summary(tmp_path / "results.json", {"http": 90.0, "ours": 1.0})
+    for entry, precision, rate in zip(made.entries, ("int4", "int8"), (90.0, 100.0), strict=True):
+        run = {"units": rate, "seconds": 1.0, "extra": {}}
+        entry |= {"shape": "llama-1b", "precision": precision, "contestant": "http", "runs": [run]}
+    (line,) = [line for line in goals.lines(made) if line.quantity == "B, llama-1b, int4 over int8"]
+    assert line.verdict == "missed" and line.ratio == pytest.approx(0.9)
+
+
 def test_ratio_compares_the_same_rounds(tmp_path: Path) -> None:
     """A machine that becomes slower from round to round affects both rates."""
     made = _summary(tmp_path / "results.json", {"http": 1.0, "openvino-genai": 1.0})
@@ -245,7 +294,7 @@ def test_bandwidth_share_uses_the_bandwidth_around_each_run(tmp_path: Path) -> N
     key = {"shape": "gpt2-124m", "precision": "int8", "contestant": "ours"}
     runs = [{"units": 1, "seconds": 1, "gaps_p50": 0.5, "read_bytes_per_second": speed} for speed in (200, 400, 800)]
     content = {"about": {}, "entries": [{**key, "workload": "A", "runs": runs}], "sections": {}}
-    content["loads"] = [{**key, "parameters": 120}]
+    content["loads"] = [{**key, "weight_bytes": 120}]
     (tmp_path / "results.json").write_text(json.dumps(content))
     share = Summary(tmp_path / "results.json").bandwidth_share("gpt2-124m", "int8")
     assert share == pytest.approx(120 / 0.5 / 400)
@@ -279,3 +328,10 @@ def test_drafts_are_measured_on_texts_that_repeat_and_on_others(tmp_path: Path) 
     assert code["repeats"] and not chance["repeats"]
     assert code["accepted"] > 0.5 * code["drafted"] > 100 and chance["accepted"] < 20
     assert all(row["ratio"] > 0 for row in (code, chance))
+
+
+def test_workloads_share_no_prompt() -> None:
+    """A prompt that begins as an earlier one would be in the prefix cache."""
+    names = ("A", "B", "streams-4", "B-mixed", "C-512", "C")
+    first = [prompt[0] for name in names for prompt in workloads.job(name, "llama-1b", seed=1).inputs[:1]]
+    assert len(set(first)) == len(first)

@@ -34,7 +34,6 @@ def _alone() -> Iterator[None]:
     _Cycle.freed = 0
     yield
     gc.set_threshold(*thresholds)
-    gc.unfreeze()
 
 
 def _old_cycle(rounds: int) -> None:

@@ -13,11 +13,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from weights.errors import WeightsError
 from weights.finite import is_finite
 from weights.manifest import ManifestError, check_manifest
 from weights.quantized_matrix import QuantizedMatrix
-from weights.read import MatrixFormat, Stored, StoredMatrix, StoredTensor, WeightsError, open_checkpoint
+from weights.read import open_checkpoint
 from weights.rules import Rule, first_match
+from weights.stored import MatrixFormat, Stored, StoredMatrix, StoredTensor
 
 __all__ = ["LoadReport", "WeightsError", "load_weights"]
 

@@ -9,7 +9,8 @@ import hashlib
 import re
 from pathlib import Path
 
-from weights.resolve import ResolveError, file_in
+from weights.errors import ResolveError
+from weights.resolve import file_in
 
 NAME = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")

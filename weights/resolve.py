@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
+from weights.errors import ResolveError
 from weights.gguf.choose import choice, is_gguf, models_in
 from weights.mistakes import missing, mistake
 
@@ -29,10 +30,6 @@ _IGNORED_FILES = (
     "*/*.jinja",
     "*/tokenizer*.json",
 )
-
-
-class ResolveError(ValueError):
-    """No checkpoint directory was found, or one of its files may not be opened. The message is one line."""
 
 
 MODEL_WEIGHTS = ("model.safetensors", "pytorch_model.bin")

@@ -14,8 +14,14 @@ PEERS = (
     "sentence-transformers",
     "infinity",
     "llama.cpp",
+    "llama.cpp-k",
 )
-LABELS = {"ours": "Triptych, in process", "http": "Triptych, HTTP", "llama.cpp": "llama.cpp server"}
+LABELS = {
+    "ours": "Triptych, in process",
+    "http": "Triptych, HTTP",
+    "llama.cpp": "llama.cpp server",
+    "llama.cpp-k": "llama.cpp server, Q4_K_M",
+}
 
 
 def module(name: str) -> str:

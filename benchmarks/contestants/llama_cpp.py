@@ -1,6 +1,7 @@
 """The server of llama.cpp (`--llama-cpp`), over HTTP, without streaming.
 
-Its models are in GGUF format, in `made/SHAPE/PRECISION.gguf` in the checkpoint directory; int8 means Q8_0, int4 Q4_0.
+Its models are in GGUF format, in `made/SHAPE/PRECISION.gguf` in the checkpoint directory; int8 means Q8_0, int4 Q4_0
+(`llama_cpp_k.py` has Q4_K_M).
 A missing file is made by the converter and by llama-quantize, if the server lies in a source tree of llama.cpp.
 """
 
@@ -19,7 +20,8 @@ from benchmarks.http_client import send_all
 from benchmarks.workloads import Job
 
 SLOTS, SLOT_TOKENS = 16, 1024
-TYPES = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0", "int4": "Q4_0"}
+TYPES = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0"}
+"""Types that the converter writes, by precision."""
 
 _CONVERT = """
 import runpy, sys
@@ -34,14 +36,20 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 class Entry:
-    """A server for one model, with sixteen slots and without its prompt cache."""
+    """A server for one model, with sixteen slots and without its prompt cache.
+
+    int4_type: type of the file with 4 bits. int4_name: its name without `.gguf`.
+    """
+
+    int4_type, int4_name = "Q4_0", "int4"
 
     def load(self, subject: Subject) -> dict[str, Any]:
         if subject.program is None:
             raise Refused("not run: no path to llama-server was given")
-        model = Path(subject.made) / f"{subject.precision}.gguf"
+        name = self.int4_name if subject.precision == "int4" else subject.precision
+        model = Path(subject.made) / f"{name}.gguf"
         if not model.exists():
-            convert(subject, model)
+            convert(subject, model, TYPES.get(subject.precision, self.int4_type))
         command = [subject.program, "-m", str(model)]
         command += ["-t", str(subject.threads), "-np", str(SLOTS), "-c", str(SLOTS * SLOT_TOKENS)]
         self._server = PeerServer(command)
@@ -60,15 +68,18 @@ class Entry:
         self._server.close()
 
 
-def convert(subject: Subject, model: Path) -> None:
-    """Write the checkpoint as a GGUF file. model: path of the file. Raises Refused where the tools are missing."""
+def convert(subject: Subject, model: Path, kind: str) -> None:
+    """Write the checkpoint as a GGUF file. Raises Refused where the tools are missing.
+
+    model: path of the file. kind: type of its matrices.
+    """
     assert subject.program is not None
-    program, partial, kind = Path(subject.program).resolve(), model.with_suffix(".partial"), TYPES[subject.precision]
-    if subject.precision == "int4":
+    program, partial = Path(subject.program).resolve(), model.with_suffix(".partial")
+    if kind not in TYPES.values():
         # The converter writes no 4-bit types.
         whole = model.with_name("bfloat16.gguf")
         if not whole.exists():
-            convert(replace(subject, precision="bfloat16"), whole)
+            convert(replace(subject, precision="bfloat16"), whole, TYPES["bfloat16"])
         command = [str(program.with_name("llama-quantize")), str(whole), str(partial), kind]
     else:
         root = next((root for root in program.parents if (root / "convert_hf_to_gguf.py").exists()), None)

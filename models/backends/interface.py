@@ -2,8 +2,8 @@
 
 `backends/torch` is the reference: any device, any float dtype. `backends/cpu` has compiled kernels for float32 and
 bfloat16 on a CPU, and records operations on symbolic tensors. The arguments choose the backend. Tests compare each
-backend with the reference. docs/adding-an-operation.md shows how to add an operation. The operations of mixers are in
-`mixer_interface`, the layouts of weights in `linear_weights`.
+backend with the reference. docs/adding-an-operation.md shows how to add an operation. Attention is in
+`attention_interface`, the operations of mixers in `mixer_interface`, the layouts of weights in `linear_weights`.
 """
 
 from __future__ import annotations
@@ -11,23 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.attention_metadata import AttentionMetadata
 from models.backends.cpu import library
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_operations
 from models.backends.cpu import sampling as cpu_sampling
-from models.backends.cpu.experts import PackedExperts as PackedExperts
 from models.backends.cpu.library import StaleKernels as StaleKernels
 from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.cpu.trace import SymbolicTensor
-from models.backends.torch import disentangled_attention as torch_disentangled
+from models.backends.operands import RotaryAngles, XieluShape
 from models.backends.torch import logits_top_k as torch_logits
 from models.backends.torch import operations as torch_operations
 from models.backends.torch import sampling as torch_sampling
@@ -36,7 +34,9 @@ from models.config import RouterConfig
 from models.int8_slots import CacheSide
 from models.logits import LogitsTopK
 
-Quantization = Literal["int8", "int4", "int4-64", "int4-128"]
+Quantization = Literal[
+    "int8", "int4", "int4-32", "int4-64", "int4-128", "int4-32-zero", "int4-64-zero", "int4-128-zero"
+]
 
 kernels_are_built = cpu_operations.available()
 """Whether this installation has compiled kernels; without them a CPU computes with torch."""
@@ -49,35 +49,6 @@ _kernels = kernels_are_built
 
 class QuantizationUnavailable(ValueError):
     """A setting asks for int8 or int4, but no kernel computes with them on this device."""
-
-
-class RotaryAngles(Protocol):
-    """Rotation angles of a step's tokens.
-
-    cos_table, sin_table: [positions, 1, dim / 2], float32.
-    positions: [tokens], int64, row of each token in the tables; None where token i has row i.
-    cos, sin: [tokens, 1, dim / 2], float32: the table rows of the tokens.
-    """
-
-    @property
-    def cos_table(self) -> Tensor: ...
-    @property
-    def sin_table(self) -> Tensor: ...
-    @property
-    def positions(self) -> Tensor | None: ...
-    @property
-    def cos(self) -> Tensor: ...
-    @property
-    def sin(self) -> Tensor: ...
-
-
-class XieluShape(NamedTuple):
-    """Parameters of one activation, see `xielu`."""
-
-    alpha_p: float
-    alpha_n: float
-    beta: float
-    eps: float
 
 
 # ------------------------------------------------------------------------------------------------ choice of the backend
@@ -298,77 +269,6 @@ def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, 
     """
     copying = cpu_operations if _kernels and caches[0].is_cpu else torch_operations
     copying.copy_blocks(caches, copies)
-
-
-def ragged_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    metadata: AttentionMetadata,
-    scale: float,
-    cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    """Attention over keys and values that lie one sequence after the other, as the queries do.
-
-    query: [tokens, heads, head_dim]. key, value: [key tokens, kv_heads, head_dim]. kv_heads divides heads.
-    scale: factor of the scores. cap: scaled scores become `cap * tanh(score / cap)` before masks; None for no cap.
-    sinks: [heads], float32, a score per head that takes part in the softmax and has no value; None for none.
-    Returns [tokens, heads, head_dim].
-    """
-    return backend(query).ragged_attention(query, key, value, metadata, scale, cap, sinks)  # type: ignore[no-any-return]
-
-
-def paged_attention(
-    query: Tensor,
-    key_cache: CacheSide,
-    value_cache: CacheSide,
-    metadata: AttentionMetadata,
-    scale: float,
-    cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    """Attention over keys and values in the blocks of a cache, those of the current step included.
-
-    query: [tokens, heads, head_dim]. key_cache, value_cache: [blocks, block_size, kv_heads, head_dim], or both in int8.
-        Every slot of a row's blocks must hold finite numbers, even beyond the row's length.
-        Both caches may be the same tensor.
-    scale, cap, sinks: as for `ragged_attention`.
-    Returns [tokens, heads, head_dim].
-    """
-    attend = backend(query).paged_attention
-    return attend(query, key_cache, value_cache, metadata, scale, cap, sinks)  # type: ignore[no-any-return]
-
-
-def block_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """Attention of blocks of queries, each over its own keys.
-
-    query: [blocks, size, heads, head_dim]. key, value: [blocks, key_len, kv_heads, head_dim].
-    mask: added to the scores, broadcastable to [blocks, heads, size, key_len], or None. No query has all keys hidden.
-    Returns a tensor like the query.
-    """
-    return torch_operations.block_attention(query, key, value, mask, scale)
-
-
-def disentangled_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    position_key: Tensor | None,
-    position_query: Tensor | None,
-    metadata: AttentionMetadata,
-    scale: float,
-) -> Tensor:
-    """Self-attention of ragged sequences with scores that depend on distances.
-
-    The score of query i and key j is `query_i · key_j + query_i · position_key[d] + key_j · position_query[d]`, scaled,
-    where d is the row of distance `i - j`.
-
-    query, key, value: [tokens, heads, head_dim].
-    position_key, position_query: [rows, heads, head_dim], of the rows of `metadata.distances`, or None.
-    Returns [tokens, heads, head_dim]. Source: He et al. 2021, arXiv:2006.03654, section 3.1.
-    """
-    return torch_disentangled.disentangled_attention(query, key, value, position_key, position_query, metadata, scale)
 
 
 def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> LogitsTopK:

@@ -12,14 +12,22 @@ from models.backends import interface as ops
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu.experts import PackedExperts as PackedExperts
 from models.backends.cpu.group_weight import GroupWeight, fits
+from models.backends.torch.activations import activate
 from models.backends.torch.quantization import quantize_int4
 from models.config import Activation, MixtureOfExpertsConfig
-from models.layers.activations import activate
 from models.tensor_memory import PRIVATE, TensorMemory
 from weights.quantized_matrix import QuantizedMatrix
 
-_INT4_GROUPS: Mapping[str | None, int] = {"int4": 32, "int4-64": 64, "int4-128": 128}
-"""Inputs that share a scale, by quantisation."""
+_INT4: Mapping[str | None, tuple[int, bool]] = {
+    "int4": (128, False),
+    "int4-32": (32, False),
+    "int4-64": (64, False),
+    "int4-128": (128, False),
+    "int4-32-zero": (32, True),
+    "int4-64-zero": (64, True),
+    "int4-128-zero": (128, True),
+}
+"""Largest number of inputs that share a scale, and whether they have a zero point, by quantisation."""
 
 
 class LinearWeight(Protocol):
@@ -125,8 +133,9 @@ def packer(
         return None
 
     def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
-        if quantization in _INT4_GROUPS and not isinstance(weight, QuantizedMatrix):
-            weight = quantize_int4(weight, _INT4_GROUPS[quantization])
+        if quantization in _INT4 and not isinstance(weight, QuantizedMatrix):
+            most, with_zero_points = _INT4[quantization]
+            weight = quantize_int4(weight, int4_group(weight.shape[1], most), with_zero_points)
         if isinstance(weight, QuantizedMatrix) and not cpu_linear.is_int8(weight):
             return GroupWeight(weight, bias, dtype, out_dtype, memory)
         if isinstance(weight, QuantizedMatrix) or quantization == "int8":
@@ -134,6 +143,11 @@ def packer(
         return cpu_linear.FloatWeight(weight, bias, out_dtype=out_dtype, memory=memory)
 
     return pack
+
+
+def int4_group(width: int, most: int) -> int:
+    """Inputs that share a scale: `most`, or else the largest half of it, at least 32, that divides the width."""
+    return next((size for size in (most, most // 2, most // 4) if size >= 32 and width % size == 0), 32)
 
 
 def has_kernel(matrix: QuantizedMatrix, dtype: torch.dtype, device: torch.device) -> bool:

@@ -8,60 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NamedTuple
 
 from torch import Tensor
 
 from models.backends.cpu import mixers as cpu_mixers
 from models.backends.cpu import operations as cpu_operations
 from models.backends.interface import backend
+from models.backends.operands import ConvolutionNumbers, DeltaNumbers, GatedNormShape, SpaceNumbers
 from models.backends.torch import mixer_chunks as torch_chunks
 from models.backends.torch import mixers as torch_mixers
-
-
-class Convolution(NamedTuple):
-    """Parameters of a short causal convolution with separate weights for each channel.
-
-    weights: [taps, channels], float32, those of the most distant token first. bias: [channels], float32, or None.
-    """
-
-    weights: Tensor
-    bias: Tensor | None
-
-
-class DeltaNumbers(NamedTuple):
-    """Parameters of a gated delta rule. decay_bias, decay_factors: [heads], float32. key_heads: heads of the keys."""
-
-    decay_bias: Tensor
-    decay_factors: Tensor
-    key_heads: int
-
-
-class SpaceNumbers(NamedTuple):
-    """Parameters of a selective state space.
-
-    time_step_bias, decay_factors, skip: [heads], float32.
-    groups: heads of keys and queries.
-    time_scale: factor of the time steps before their bias.
-    chunk_time_steps: limits of the time steps in `state_space_chunks`.
-    """
-
-    time_step_bias: Tensor
-    decay_factors: Tensor
-    skip: Tensor
-    groups: int
-    time_scale: float
-    chunk_time_steps: tuple[float, float]
-
-
-class GatedNormShape(NamedTuple):
-    """See `gated_norm`."""
-
-    groups: int
-    eps: float
-    is_shared: bool
-    gate_first: bool
-    gate_scale: float
 
 
 def _mixers(x: Tensor) -> ModuleType:
@@ -69,7 +24,7 @@ def _mixers(x: Tensor) -> ModuleType:
 
 
 def convolution_step(
-    parts: Sequence[Tensor], scales: Sequence[float], convolution: Convolution, windows: Tensor, slots: Tensor
+    parts: Sequence[Tensor], scales: Sequence[float], convolution: ConvolutionNumbers, windows: Tensor, slots: Tensor
 ) -> Tensor:
     """Convolve one token of each row with the tokens before it, then apply SiLU, in float32.
 
@@ -81,7 +36,7 @@ def convolution_step(
 
 
 def gated_convolution_step(
-    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: Convolution, windows: Tensor, slots: Tensor
+    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: ConvolutionNumbers, windows: Tensor, slots: Tensor
 ) -> Tensor:
     """Convolve `x * gate` of each row with the tokens before it, times `multiplier`.
 
@@ -127,14 +82,14 @@ def gated_norm(x: Tensor, gate: Tensor, weight: Tensor | None, shape: GatedNormS
 
 
 def convolution_chunk(
-    parts: Sequence[Tensor], scales: Sequence[float], convolution: Convolution, window: Tensor
+    parts: Sequence[Tensor], scales: Sequence[float], convolution: ConvolutionNumbers, window: Tensor
 ) -> Tensor:
     """`convolution_step` for consecutive tokens of one text. window: [taps - 1, channels]."""
     return torch_chunks.convolution_chunk(parts, scales, convolution, window)
 
 
 def gated_convolution_chunk(
-    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: Convolution, window: Tensor
+    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: ConvolutionNumbers, window: Tensor
 ) -> Tensor:
     """`gated_convolution_step` for consecutive tokens of one text. window: [taps - 1, channels]."""
     return torch_chunks.gated_convolution_chunk(x, gate, multiplier, convolution, window)

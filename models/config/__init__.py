@@ -6,6 +6,8 @@ Imports no torch, so that listing families and checking a configuration takes mi
 
 from models.config.attention import (
     AttentionConfig,
+    BottleneckAttentionConfig,
+    ConvolutionAttentionConfig,
     DisentangledConfig,
     DistanceConfig,
     LatentAttentionConfig,
@@ -14,6 +16,7 @@ from models.config.attention import (
 from models.config.embeddings import (
     ConvolutionalEmbeddingConfig,
     EmbeddingConfig,
+    NeighbourEmbeddingConfig,
     PerLayerEmbeddingConfig,
     QuestionTypesEmbeddingConfig,
 )
@@ -31,12 +34,9 @@ from models.config.heads import (
 )
 from models.config.layers import (
     Activation,
-    AlternatingLayerConfig,
-    ConvolutionLayerConfig,
     FeedForwardConfig,
     FeedForwardSumConfig,
     LayerConfig,
-    LayerInputConfig,
     MixtureOfExpertsConfig,
     RouterConfig,
     XieluFeedForwardConfig,
@@ -58,6 +58,13 @@ from models.config.positions import (
     SinusoidalPositions,
     YarnScaling,
 )
+from models.config.special_layers import (
+    AlternatingLayerConfig,
+    BottleneckLayerConfig,
+    ConvolutionLayerConfig,
+    GlobalVectorsLayerConfig,
+    LayerInputConfig,
+)
 from models.config.state import (
     CHUNK_TOKENS,
     GatedDeltaConfig,
@@ -73,9 +80,12 @@ __all__ = [
     "AlibiConfig",
     "AlternatingLayerConfig",
     "AttentionConfig",
+    "BottleneckAttentionConfig",
+    "BottleneckLayerConfig",
     "BucketBiasConfig",
     "ClassificationHead",
     "ConfigError",
+    "ConvolutionAttentionConfig",
     "ConvolutionLayerConfig",
     "ConvolutionalEmbeddingConfig",
     "DisentangledConfig",
@@ -87,6 +97,7 @@ __all__ = [
     "FeedForwardSpanHead",
     "FeedForwardSumConfig",
     "GatedDeltaConfig",
+    "GlobalVectorsLayerConfig",
     "HeadConfig",
     "HeadTransform",
     "KeyAlibiConfig",
@@ -102,6 +113,7 @@ __all__ = [
     "MixerConfig",
     "MixtureOfExpertsConfig",
     "ModelConfig",
+    "NeighbourEmbeddingConfig",
     "NormConfig",
     "NormSlots",
     "PerLayerEmbeddingConfig",

@@ -67,6 +67,8 @@ class AttentionConfig:
     2025, arXiv:2505.06708). The projection has a bias where the queries have one."""
     output_scale: float = 1.0
     """Factor of the result of the output projection."""
+    key_value_width: int | None = None
+    """Width of the vectors that keys and values are computed from. None: that of the queries' vectors."""
 
     values_are_keys: ClassVar[bool] = False
     """Whether the keys serve as values too, so that a cache stores them once."""
@@ -81,6 +83,8 @@ class AttentionConfig:
         require(self.window is None or self.window > 0, f"sliding window must be positive, got {self.window}")
         require(self.clip is None or self.clip > 0, f"clip must be positive, got {self.clip}")
         require(self.score_cap is None or self.score_cap > 0, f"score cap must be positive, got {self.score_cap}")
+        width = self.key_value_width
+        require(width is None or width > 0, f"the width of keys and values must be positive, got {width}")
         require(self.chunk is None or self.chunk > 0, f"attention chunk must be positive, got {self.chunk}")
         require(self.chunk is None or (self.causal and self.window is None), "chunks need causal attention, no window")
         require(not (self.sinks and self.score_cap), "sinks and capped scores exclude each other")
@@ -136,6 +140,44 @@ class LatentAttentionConfig(AttentionConfig):
         """Width of the query of a head, before its unrotated part is mapped to the space of the latent vectors."""
         assert self.rope is not None
         return self.plain_dim + self.rope.dim
+
+
+@dataclass(frozen=True, kw_only=True)
+class BottleneckAttentionConfig(AttentionConfig):
+    """Attention whose queries and keys are computed from a narrow projection of the input, its values from the input.
+
+    `key_value_width` is the width of the input (Sun et al. 2020, arXiv:2004.02984, published code).
+
+    norm: norm of the narrow projection, which is as wide as the result.
+    """
+
+    norm: NormConfig
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        plain = self.rope is None and self.query_key_norm is None and self.clip is None and not self.values_of_keys
+        require(self.key_value_width is not None and plain, "attention with a bottleneck needs the width of its input")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionAttentionConfig(AttentionConfig):
+    """Attention heads beside as many heads that convolve the values of neighbouring tokens (Jiang et al. 2020).
+
+    The kernels of the convolution are computed from each token and its neighbours (ConvBERT, arXiv:2008.02496).
+
+    kernel_size: number of neighbouring tokens, including the token itself.
+    """
+
+    kernel_size: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.kernel_size > 0 and self.kernel_size % 2 == 1, f"kernel size must be odd, got {self.kernel_size}")
+        plain = self.rope is None and self.query_key_norm is None and self.window is None and self.score_cap is None
+        require(
+            plain and not self.causal and self.num_heads == self.num_kv_heads and self.clip is None,
+            "attention beside convolutions supports none of causal, rope, head norms, windows, caps and grouped heads",
+        )
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,20 @@ class QuestionTypesEmbeddingConfig(EmbeddingConfig):
         require(self.num_token_types >= least, f"at least {least} token types are needed, got {self.num_token_types}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class NeighbourEmbeddingConfig(EmbeddingConfig):
+    """Embeddings whose token part is projected from three rows of the token table (Sun et al. 2020, arXiv:2004.02984).
+
+    The rows are those of the next token, of the token and of the token before it, each of `token_width`; a row beyond
+    the text is zero. The projection has a bias.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        plain = self.scale == 1.0 and self.token_norm is None and self.num_task_types == 0
+        require(self.token_width is not None and plain, "neighbouring tokens need a token width, and no norm or scale")
+
+
 @dataclass(frozen=True)
 class PerLayerEmbeddingConfig:
     """A small vector per token for each layer, the input of `LayerInputConfig` (Gemma Team 2025, Gemma 3n).

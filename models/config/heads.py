@@ -46,6 +46,7 @@ class MaskedLanguageModelHead:
     The output of the dense layer is as wide as the table of the logits.
     dense_bias, bias: whether the dense layer and the logits have biases.
     table_width: width of a table of the logits' own, which are then not tied (RemBERT). None: they are tied.
+    further_width: width of a second table, which continues the rows of the token table (MobileBERT). 0 for none.
     """
 
     activation: Activation
@@ -53,6 +54,11 @@ class MaskedLanguageModelHead:
     dense_bias: bool = True
     bias: bool = True
     table_width: int | None = None
+    further_width: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.further_width >= 0, f"further_width must not be negative, got {self.further_width}")
+        require(self.table_width is None or self.further_width == 0, "logits of their own have one table")
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class RouterConfig:
 
     @property
     def chooses_by_logits(self) -> bool:
-        """Whether the choice needs no scores, which rise with the logits."""
+        """Whether the best logits belong to the best scores, so that experts are chosen without computing scores."""
         return not self.correction and self.groups == 1
 
 
@@ -120,6 +120,11 @@ class MixtureOfExpertsConfig:
     shared: one more expert for every token. None for no shared expert.
     shared_gate: the shared expert is multiplied by the sigmoid of its own gate (Qwen Team 2024, arXiv:2407.10671).
     weighs_inputs: the share of an expert multiplies its input instead of its result (Llama 4).
+    latent_size: width of the inputs and results of the experts, if a linear layer projects the input to it and another
+        one projects the sum of the results from it (NVIDIA 2026, Nemotron 3). None: the hidden size, without them.
+    latent_bias: whether these two layers have biases.
+    capacity: number of tokens of one text that an expert computes. The result of its later tokens is zero (Fedus et al.
+        2021, arXiv:2101.03961, section 2.2). None for no such number.
     Source: Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2022, arXiv:2101.03961.
     """
 
@@ -130,8 +135,17 @@ class MixtureOfExpertsConfig:
     shared: FeedForwardConfig | None = None
     shared_gate: bool = False
     weighs_inputs: bool = False
+    latent_size: int | None = None
+    latent_bias: bool = False
+    capacity: int | None = None
 
     def __post_init__(self) -> None:
+        require(self.latent_size is None or self.latent_size > 0, f"latent_size must be positive: {self.latent_size}")
+        require(
+            self.latent_size is None or not self.weighs_inputs, "shares of inputs and latent experts exclude each other"
+        )
+        require(self.capacity is None or self.capacity > 0, f"expert capacity must be positive, got {self.capacity}")
+        require(self.capacity is None or self.experts_per_token == 1, "an expert capacity needs one expert per token")
         require(
             0 < self.experts_per_token <= self.num_experts,
             f"experts_per_token must be between 1 and num_experts {self.num_experts}, got {self.experts_per_token}",
@@ -208,72 +222,11 @@ class LayerConfig:
             require(whole and self.mixer is None, "a layer with cross-attention needs self-attention and feed-forward")
         if self.mixer is not None and self.attention is not None:
             require(self.attention.causal, "attention in parallel with a mixer must be causal")
+        if self.has_capacity:
+            whole_texts = self.attention is not None and not self.attention.causal and not self.parallel
+            require(whole_texts, "experts with a capacity need attention to whole texts")
 
-
-@dataclass(frozen=True)
-class ConvolutionLayerConfig(LayerConfig):
-    """A layer and a convolution with the same input: `norm(layer(x) + act(conv(x)))` (first layer of DeBERTa-v2)."""
-
-    kernel_size: int = 3
-    groups: int = 1
-    activation: Activation = "tanh"
-    norm: NormConfig = NormConfig("layer", 1e-7)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.kernel_size % 2 == 1, f"the kernel size of a convolution must be odd, got {self.kernel_size}")
-        require(
-            self.attention is not None and not self.attention.causal and self.mixer is None,
-            "a layer with a convolution needs attention that is not causal, and no mixer",
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerInputConfig(LayerConfig):
-    """A layer that adds a vector of each token for this layer, and scales the sum (Gemma 3n and Gemma 4, 2025).
-
-    Its result is `y = scale * (x + norm(project(act(gate(x)) * input)))`, where x is the result of the other sublayers
-    and `input` is the layer's part of `PerLayerEmbeddingConfig`.
-
-    input_width: width of the vector. None: there is no such vector, only the factor.
-    activation: activation of the gate. input_norm: norm of the projected vector.
-    output_scale: whether the layer has a learned factor of its result.
-    """
-
-    input_width: int | None = None
-    activation: Activation = "gelu_tanh"
-    input_norm: NormConfig | None = None
-    output_scale: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.input_width is None or self.input_width > 0, f"input_width must be positive: {self.input_width}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlternatingLayerConfig(LayerInputConfig):
-    """A layer of a stack with several streams of hidden states (Baykal et al. 2023, arXiv:2301.13310; Gemma 3n).
-
-    The layer predicts all streams, computes the active one, and corrects all by the error of its prediction. The input
-    of attention plus a low-rank projection of it is added to the result of attention, and the sum is divided by the
-    square root of two. The vector of the token is added to all streams but the first.
-
-    streams: number of streams. active: number of the stream that the layer computes.
-    rank: rank of the projection. router_norm: norm of the router's input and of the projection.
-    scales_correction: whether the corrected active stream is scaled, by a learned factor for each of its features,
-        before the vector of the token is computed from it.
-    """
-
-    streams: int
-    active: int
-    rank: int
-    router_norm: NormConfig
-    scales_correction: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 <= self.active < self.streams, f"stream {self.active} is not one of {self.streams} streams")
-        require(self.streams > 1 and self.rank > 0, "a layer with streams needs two of them, and a positive rank")
-        whole = self.attention is not None and self.feed_forward is not None and self.input_width is not None
-        plain = self.mixer is None and self.cross_attention is None and not (self.parallel or self.output_scale)
-        require(whole and plain, "a layer with streams needs self-attention, a feed-forward and a vector per token")
+    @property
+    def has_capacity(self) -> bool:
+        """Whether the experts compute a limited number of tokens of each text."""
+        return isinstance(self.feed_forward, MixtureOfExpertsConfig) and self.feed_forward.capacity is not None

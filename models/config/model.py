@@ -11,9 +11,10 @@ from models.config.attention import AttentionConfig, DisentangledConfig, Distanc
 from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig, PerLayerEmbeddingConfig
 from models.config.errors import require
 from models.config.heads import HeadConfig
-from models.config.layers import AlternatingLayerConfig, LayerConfig, LayerInputConfig
+from models.config.layers import LayerConfig
 from models.config.norms import NormConfig
 from models.config.positions import AlibiConfig, BucketBiasConfig, KeyAlibiConfig, LongScaling, RopeConfig
+from models.config.special_layers import AlternatingLayerConfig, GlobalVectorsLayerConfig, LayerInputConfig
 from models.config.state import MixerConfig
 
 
@@ -39,6 +40,7 @@ class StackConfig:
     output_width: width to which a matrix projects the final hidden states (OPT-350m). None for no such matrix.
     per_layer: vectors of tokens for each layer, for layers with an `input_width`. None for none.
     streams: streams of hidden states, for layers with streams. None for one.
+    global_vectors: number of global vectors of each text, for layers with global vectors.
     """
 
     embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig
@@ -50,6 +52,7 @@ class StackConfig:
     output_width: int | None = None
     per_layer: PerLayerEmbeddingConfig | None = None
     streams: StreamsConfig | None = None
+    global_vectors: int = 0
 
     def __post_init__(self) -> None:
         require(self.output_width is None or self.output_width > 0, "the output width must be positive")
@@ -74,6 +77,13 @@ class StackConfig:
         require(disentangled == (self.distances is not None), "disentangled attention and distances require each other")
         self._check_shared_keys()
         self._check_layer_inputs()
+        has_global_vectors = {isinstance(layer, GlobalVectorsLayerConfig) for layer in self.layers}
+        require(has_global_vectors == {self.global_vectors > 0}, "global vectors need layers for them, and vice versa")
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether the last layer computes all tokens even if few are needed, because its experts count them."""
+        return self.layers[-1].has_capacity
 
     @property
     def key_value_layers(self) -> frozenset[int]:
@@ -107,7 +117,7 @@ class StackConfig:
 
     @cached_property
     def cache_layers(self) -> tuple[int, ...]:
-        """For each layer, the number of its keys and values in a cache, which has only layers with self-attention."""
+        """For each layer, the index of its keys and values in a cache, which skips layers without self-attention."""
         has_attention = [layer.attention is not None for layer in self.layers]
         return tuple(accumulate(has_attention[:-1], initial=0))
 
@@ -146,6 +156,7 @@ class ModelConfig:
     shared_embeddings: both stacks use one table of token embeddings.
     max_positions: longest sequence in tokens, None for no limit (T5).
     max_source_positions: longest source of an encoder-decoder in tokens, None for the limit of the decoder.
+    source_size: width of the hidden states of the encoder of an encoder-decoder. None: `hidden_size`.
     """
 
     hidden_size: int
@@ -156,6 +167,7 @@ class ModelConfig:
     shared_embeddings: bool = False
     max_positions: int | None = None
     max_source_positions: int | None = None
+    source_size: int | None = None
 
     def __post_init__(self) -> None:
         require(self.encoder is not None or self.decoder is not None, "a model needs an encoder or a decoder")
@@ -168,6 +180,14 @@ class ModelConfig:
                 )
         crosses = self.decoder is not None and any(layer.cross_attention for layer in self.decoder.layers)
         require(crosses == (self.encoder is not None and self.decoder is not None), "cross-attention needs an encoder")
+        self._check_source_size()
+
+    def _check_source_size(self) -> None:
+        size, layers = self.source_size, () if self.decoder is None else self.decoder.layers
+        require(size is None or self.is_encoder_decoder, "only the encoder of an encoder-decoder has its own width")
+        require(size is None or not self.shared_embeddings, "stacks of different widths cannot share embeddings")
+        widths = {layer.cross_attention.key_value_width for layer in layers if layer.cross_attention is not None}
+        require(widths <= {size}, "cross-attention must read hidden states of the width of the encoder")
 
     @property
     def output_size(self) -> int:

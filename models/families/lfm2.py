@@ -44,7 +44,7 @@ def _intermediate_size(fields: Fields) -> int:
 
 
 def _default_types(fields: Fields, layers: int) -> list[str]:
-    """Types of the layers in older files: attention in the layers of `full_attn_idxs`, or in all of them without it."""
+    """Types of the layers in older files: the layers of `full_attn_idxs` have attention; without it, all layers."""
     stated = fields.integers("full_attn_idxs")
     attending = range(layers) if stated is None else stated
     return ["full_attention" if index in attending else "conv" for index in range(layers)]

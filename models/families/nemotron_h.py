@@ -44,7 +44,6 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     # The published code ignores these settings, so other values are refused.
     for name, value in (("attention_bias", False), ("tie_word_embeddings", False), ("sliding_window", None)):
         fields.refuse_unless(name, value)
-    fields.refuse_unless("moe_latent_size")
     fields.refuse_unless("mamba_hidden_act", "silu", "swish")
     norm = NormConfig("rms", fields.number("layer_norm_epsilon", 1e-5), bias=False)
     parts = {
@@ -110,6 +109,8 @@ def _experts(fields: Fields) -> MixtureOfExpertsConfig:
         experts_per_token=fields.integer("num_experts_per_tok", 2),
         router=corrected_router(fields),
         shared=_feed_forward(fields, "moe_shared_expert_intermediate_size", 7688),
+        latent_size=fields.optional_integer("moe_latent_size"),
+        latent_bias=fields.flag("mlp_bias", False),
     )
 
 
@@ -138,6 +139,8 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
         Rename(layer + r"mixer\.gate\.weight", feed_forward + "router.weight"),
         Rename(layer + r"mixer\.gate\.e_score_correction_bias", feed_forward + "router.correction"),
         Rename(layer + r"mixer\.shared_experts\.(up|down)_proj\.(weight|bias)", feed_forward + r"shared.\2.\3"),
+        Rename(layer + r"mixer\.fc1_latent_proj\.(weight|bias)", feed_forward + r"to_latent.\2"),
+        Rename(layer + r"mixer\.fc2_latent_proj\.(weight|bias)", feed_forward + r"from_latent.\2"),
         Rename(layer + r"mixer\.experts\.(\d+)\.(up|down)_proj\.weight", feed_forward + r"experts.\2.\3.weight"),
         *(
             Rule(

@@ -1,6 +1,6 @@
 """T5Gemma (Zhang et al. 2025, arXiv:2504.06225): two stacks with the layers of Gemma 2, an encoder and a decoder.
 
-Each stack has its own token table. Checkpoints whose stacks have different widths (9B-2B) are not supported.
+Each stack has its own token table and its own width (9B-2B).
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ _DEFAULTS = {
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf)
     (encoder, max_source), (decoder, max_positions) = (_stack(fields, side) for side in ("encoder", "decoder"))
-    encoder_width, width = (_side(fields, side).integer("hidden_size") for side in ("encoder", "decoder"))
-    if encoder_width != width:
-        raise ConfigError(f"'hidden_size': an encoder of {encoder_width} and a decoder of {width} are not supported")
+    source_size, width = (_side(fields, side).integer("hidden_size") for side in ("encoder", "decoder"))
     cap = _cap(_side(fields, "decoder"), "final_logit_softcapping", 30.0)
     return ModelConfig(
         hidden_size=width,
@@ -42,6 +40,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         decoder=decoder,
         max_positions=max_positions,
         max_source_positions=max_source,
+        source_size=source_size,
     )
 
 
@@ -78,7 +77,8 @@ def _stack(fields: Fields, side: str) -> tuple[StackConfig, int]:
         )
         if side == "encoder" or base.attention is None:
             return base
-        cross = replace(base.attention, causal=False, rope=None, window=None)
+        source_size = _side(fields, "encoder").integer("hidden_size")
+        cross = replace(base.attention, causal=False, rope=None, window=None, key_value_width=source_size)
         return replace(base, cross_attention=cross, cross_attention_norms=base.attention_norms)
 
     stack = StackConfig(

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from models.backends import interface as ops
+from models.backends.torch.activations import by_rows
 from models.config import AlternatingLayerConfig, StreamsConfig
-from models.layers.activations import by_rows
 from models.layers.layer_input import LayerWithInput
 from models.layers.linear import Linear, parameter
 from models.layers.norms import make_norm

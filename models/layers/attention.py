@@ -50,9 +50,10 @@ class Attention(nn.Module):
         if norm is not None:
             self.query_norm = _make_head_norm(norm, config.num_heads, config.head_dim)
         if config.key_value_layer is None:
-            self.key = Linear(hidden_size, kv_width, config.key_bias)
+            source_width = config.key_value_width or hidden_size
+            self.key = Linear(source_width, kv_width, config.key_bias)
             if not config.values_of_keys:
-                self.value = Linear(hidden_size, kv_width, config.value_bias)
+                self.value = Linear(source_width, kv_width, config.value_bias)
             self.value_norm = make_norm(config.value_norm, config.head_dim)
             if norm is not None:
                 self.key_norm = _make_head_norm(norm, config.num_kv_heads, config.head_dim)

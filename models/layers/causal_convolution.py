@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.backends import mixer_interface as mixer_ops
+from models.backends.operands import ConvolutionNumbers
 from models.layers.linear import ConvolutionWeights
 
 
@@ -14,12 +14,12 @@ class CausalConvolution(ConvolutionWeights):
 
     def __init__(self, channels: int, kernel_size: int, bias: bool) -> None:
         super().__init__(channels, 1, kernel_size, bias)
-        self._numbers: mixer_ops.Convolution | None = None
+        self._numbers: ConvolutionNumbers | None = None
 
     @property
-    def numbers(self) -> mixer_ops.Convolution:
+    def numbers(self) -> ConvolutionNumbers:
         """The weights in the layout of the operations, which is made at the first use."""
         if self._numbers is None:
             bias = None if self.bias is None else self.bias.float()
-            self._numbers = mixer_ops.Convolution(self.weight[:, 0].T.float().contiguous(), bias)
+            self._numbers = ConvolutionNumbers(self.weight[:, 0].T.float().contiguous(), bias)
         return self._numbers

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.backends.cpu.trace import NotTraceable, SymbolicTensor
+from models.backends.torch.activations import ACTIVATIONS
 from models.config import ConvolutionLayerConfig
-from models.layers.activations import ACTIVATIONS
 from models.layers.layer import Layer
 from models.layers.linear import ConvolutionWeights
 from models.layers.norms import make_norm

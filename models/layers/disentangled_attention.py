@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from models.attention_metadata import AttentionMetadata, Distances
-from models.backends import interface as ops
+from models.backends import attention_interface as attention_ops
 from models.batch import EncoderBatch
 from models.config import DisentangledConfig, DistanceConfig, RopeConfig
 from models.layers.full_sequence_attention import FullSequenceAttention
@@ -86,5 +86,5 @@ class DisentangledAttention(FullSequenceAttention[AttentionMetadata]):
         )
         query, key, value = self.queries_keys_values(hidden, rotations)
         return self.project_output(
-            ops.disentangled_attention(query, key, value, keys, queries, plan, self.config.scale)
+            attention_ops.disentangled_attention(query, key, value, keys, queries, plan, self.config.scale)
         )

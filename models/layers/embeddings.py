@@ -87,6 +87,7 @@ class Embedding(nn.Module):
     Positions, token types, norm and projection are optional.
 
     tokens: token table to share with another stack, or None to create one.
+    sum_width: width of the sum.
     updates: adds the updates of adapters to the sum; see `models.lora.adapters.EmbeddingUpdates`. None without any.
     """
 
@@ -95,10 +96,8 @@ class Embedding(nn.Module):
     def __init__(self, config: EmbeddingConfig, hidden_size: int, tokens: EmbeddingTable | None = None) -> None:
         super().__init__()
         self.scale = config.scale
-        width = config.width or hidden_size
-        if tokens is None and config.token_width is not None:
-            tokens = ProjectedEmbeddingTable(config.vocab_size, config.token_width, hidden_size)
-        self.tokens = EmbeddingTable(config.vocab_size, width) if tokens is None else tokens
+        self.sum_width = width = config.width or hidden_size
+        self.tokens = self._make_tokens(config, hidden_size) if tokens is None else tokens
         self.positions: EmbeddingTable | SinusoidalTable | None = None
         match config.positions:
             case LearnedPositions(num_positions=rows):
@@ -112,6 +111,21 @@ class Embedding(nn.Module):
         self.norm = make_norm(config.norm, width)
         self.token_norm = make_norm(config.token_norm, width)
         self.projection = None if config.width is None else Linear(width, hidden_size, bias=True)
+
+    @property
+    def _reads_rows(self) -> bool:
+        """Whether the token part of the sum has the rows of the token table unchanged, except for their scale."""
+        return type(self.tokens) is EmbeddingTable and self.token_norm is None
+
+    def _token_vectors(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """The token part of the sum: [tokens, width], model dtype. Arguments as for `forward`."""
+        x: Tensor = self.tokens(token_ids) if self.scale == 1.0 else self.tokens(token_ids) * self.scale
+        return x if self.token_norm is None else self.token_norm(x)
+
+    def _make_tokens(self, config: EmbeddingConfig, hidden_size: int) -> EmbeddingTable:
+        if config.token_width is not None:
+            return ProjectedEmbeddingTable(config.vocab_size, config.token_width, hidden_size)
+        return EmbeddingTable(config.vocab_size, config.width or hidden_size)
 
     def embed(self, batch: EncoderBatch) -> Tensor:
         """Hidden states that enter the first layer: [tokens, hidden], model dtype."""
@@ -127,11 +141,10 @@ class Embedding(nn.Module):
         """
         parts: list[tuple[Tensor | None, Tensor]] = []
         x: Tensor | None = None
-        if type(self.tokens) is EmbeddingTable and self.tokens.packed is None and self.token_norm is None:
+        if self._reads_rows and self.tokens.packed is None:
             parts.append((token_ids, self.tokens.weight))
         else:
-            x = self.tokens(token_ids) if self.scale == 1.0 else self.tokens(token_ids) * self.scale
-            x = x if self.token_norm is None else self.token_norm(x)
+            x = self._token_vectors(token_ids, positions)
         if isinstance(self.positions, SinusoidalTable):
             parts.append((positions, self.positions.table_like(self.tokens.weight)))
         elif self.positions is not None:

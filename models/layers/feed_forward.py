@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.backends.linear_weights import LinearPacker
+from models.backends.torch.activations import activate
 from models.config import FeedForwardConfig
-from models.layers.activations import activate
 from models.layers.linear import Linear
 
 

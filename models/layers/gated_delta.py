@@ -8,6 +8,7 @@ from torch import Tensor
 
 from models.backends import mixer_interface as mixer_ops
 from models.backends.linear_weights import LinearPacker
+from models.backends.operands import DeltaNumbers
 from models.config import GatedDeltaConfig
 from models.layers.causal_convolution import CausalConvolution
 from models.layers.gated_norm import GatedNorm
@@ -45,14 +46,14 @@ class GatedDelta(Mixer):
         self.decay_bias = parameter(config.num_value_heads)
         self.norm = GatedNorm(config.value_width, config.norm_eps, config.num_value_heads, "after", is_shared=True)
         self.output = Linear(config.value_width, hidden_size, bias=False)
-        self._numbers: mixer_ops.DeltaNumbers | None = None
+        self._numbers: DeltaNumbers | None = None
 
     @property
-    def numbers(self) -> mixer_ops.DeltaNumbers:
+    def numbers(self) -> DeltaNumbers:
         """The parameters of the delta rule of each head, computed at the first use."""
         if self._numbers is None:
             factors = -self.log_decay.float().exp()
-            self._numbers = mixer_ops.DeltaNumbers(self.decay_bias.float(), factors, self._key_heads)
+            self._numbers = DeltaNumbers(self.decay_bias.float(), factors, self._key_heads)
         return self._numbers
 
     def project(self, hidden: Tensor) -> Projections:

@@ -7,6 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from models.backends import mixer_interface as mixer_ops
+from models.backends.operands import GatedNormShape
 from models.layers.linear import parameter
 
 
@@ -29,7 +30,7 @@ class GatedNorm(nn.Module):
         gate_scale: float = 1.0,
     ) -> None:
         super().__init__()
-        self.shape = mixer_ops.GatedNormShape(groups, eps or 1.0, is_shared, gate == "before", gate_scale)
+        self.shape = GatedNormShape(groups, eps or 1.0, is_shared, gate == "before", gate_scale)
         self.weight = None if eps is None else parameter(width // groups if is_shared else width)
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:

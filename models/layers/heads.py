@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from models.backends.linear_weights import DenseWeight, LinearPacker, LinearWeight
+from models.backends.torch.activations import ACTIVATIONS
 from models.batch import EncoderBatch
 from models.config import (
     ClassificationHead,
@@ -18,7 +19,6 @@ from models.config import (
     SpanHead,
     TokenClassificationHead,
 )
-from models.layers.activations import ACTIVATIONS
 from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, parameter
 from models.layers.norms import SublayerNorms, make_norm
@@ -86,24 +86,29 @@ class MaskedLanguageModel(nn.Module):
 
     token_width: width of the token table.
     weight: [vocab, table_width], model dtype; None for a head that is tied to the token table.
+    further: [vocab, further_width], model dtype, the rest of the rows of the token table; None without it.
     Source: Devlin et al. 2018, arXiv:1810.04805.
     """
 
     def __init__(self, config: MaskedLanguageModelHead, hidden_size: int, vocab_size: int, token_width: int) -> None:
         super().__init__()
-        width = config.table_width or token_width
+        width = config.table_width or token_width + config.further_width
         self.dense = Linear(hidden_size, width, config.dense_bias)
         self.activation = ACTIVATIONS[config.activation]
         self.norm = make_norm(config.norm, width)
         self.weight = None if config.table_width is None else parameter(vocab_size, width)
+        self.further = parameter(vocab_size, config.further_width) if config.further_width else None
         self.bias = parameter(vocab_size) if config.bias else None
 
     def forward(self, hidden: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
         """Compute logits. tokens: [vocab, token_width]. The other arguments are those of `LanguageModel.forward`."""
         assert self.norm is not None
         hidden = self.norm(self.activation(self.dense(hidden)))
-        table = tokens if self.weight is None else self.weight
-        return _float32_product(DenseWeight(table, self.bias), hidden, out)
+        table = DenseWeight(tokens if self.weight is None else self.weight, self.bias)
+        if self.further is None:
+            return _float32_product(table, hidden, out)
+        first, rest = (part.contiguous() for part in torch.split(hidden, [tokens.shape[1], self.further.shape[1]], 1))
+        return _float32_product(table, first, out).add_(_float32_product(DenseWeight(self.further, None), rest, None))
 
 
 def _float32_product(weight: LinearWeight, hidden: Tensor, out: Tensor | None) -> Tensor:

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from models.config import (
     AttentionConfig,
+    BottleneckAttentionConfig,
+    ConvolutionAttentionConfig,
     DisentangledConfig,
     GatedDeltaConfig,
     LatentAttentionConfig,
@@ -23,6 +25,8 @@ from models.config.sparse_attention import (
     TransientGlobalAttentionConfig,
 )
 from models.layers.attention import Attention
+from models.layers.bottleneck_attention import BottleneckAttention
+from models.layers.convolution_attention import ConvolutionAttention
 from models.layers.disentangled_attention import DisentangledAttention
 from models.layers.gated_delta import GatedDelta
 from models.layers.latent_attention import LatentAttention
@@ -87,7 +91,13 @@ class Layer(nn.Module):
             hidden = self.feed_forward_norms.norm_input(x)
         else:
             x, hidden = norms.add_residual_and_norm(x, result, self.feed_forward_norms)
-        return self.feed_forward_norms.add_residual(x, self.feed_forward(hidden))
+        return self.feed_forward_norms.add_residual(x, self._run_feed_forward(hidden, step))
+
+    def _run_feed_forward(self, hidden: Tensor, step: StepInputs) -> Tensor:
+        """The result of the feed-forward. hidden: [tokens, hidden], normed."""
+        assert self.feed_forward is not None
+        result: Tensor = self.feed_forward(hidden)
+        return result
 
     def _mix_tokens(self, hidden: Tensor, step: StepInputs) -> Tensor:
         """The result of self-attention, of the mixer, or the sum of both. hidden: [tokens, hidden], normed."""
@@ -120,8 +130,12 @@ def _make_self_attention(config: AttentionConfig, hidden_size: int) -> Attention
             return TransientGlobalAttention(config, hidden_size)
         case BandedAttentionConfig():
             return BandedAttention(config, hidden_size)
+        case ConvolutionAttentionConfig():
+            return ConvolutionAttention(config, hidden_size)
         case DisentangledConfig():
             return DisentangledAttention(config, hidden_size)
+        case BottleneckAttentionConfig():
+            return BottleneckAttention(config, hidden_size)
         case LatentAttentionConfig():
             return LatentAttention(config, hidden_size)
         case _:

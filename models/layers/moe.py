@@ -59,8 +59,9 @@ class MixtureOfExperts(nn.Module):
     """Weighted sum of the outputs of each token's experts: `sum(share * expert(x))`.
 
     With a shared expert, `sigmoid(shared_gate(x)) * shared(x)` is added for every token; the gate is optional.
-    An expert computes only its own tokens. The result of a token does not depend on the other tokens.
+    An expert computes only its own tokens. Without a capacity, the result of a token does not depend on other tokens.
 
+    to_latent, from_latent: projections around the experts, or None. See `MixtureOfExpertsConfig.latent_size`.
     router, shared_gate: never quantised. They are small, and rounding would change which experts a token uses.
     experts: one feed-forward per expert, deleted once they are packed together.
     packed: all experts in a kernel's layout; None while they are not packed together.
@@ -76,7 +77,8 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         self.config = config
         self.router = Router(config, hidden_size)
-        self.experts = nn.ModuleList(FeedForward(config.expert, hidden_size) for _ in range(config.num_experts))
+        width = config.latent_size or hidden_size
+        self.experts = nn.ModuleList(FeedForward(config.expert, width) for _ in range(config.num_experts))
         self.packed: PackedExperts | None = None
         parts, numbers = ("gate", "up") if config.expert.gated else ("up",), range(config.num_experts)
         self.products = (
@@ -89,15 +91,34 @@ class MixtureOfExperts(nn.Module):
             self.shared = FeedForward(config.shared, hidden_size)
         if config.shared_gate:
             self.shared_gate = Linear(hidden_size, 1, bias=False)
+        self.to_latent: Linear | None = None
+        self.from_latent: Linear | None = None
+        if config.latent_size is not None:
+            self.to_latent = Linear(hidden_size, config.latent_size, config.latent_bias)
+            self.from_latent = Linear(config.latent_size, hidden_size, config.latent_bias)
 
-    def forward(self, x: Tensor, router_input: Tensor | None = None) -> Tensor:
-        """Mix the experts of each token. router_input: [tokens, hidden], from which the router chooses; None for x."""
+    def forward(self, x: Tensor, router_input: Tensor | None = None, lengths: Sequence[int] | None = None) -> Tensor:
+        """Mix the experts of each token.
+
+        router_input: [tokens, hidden], from which the router chooses; None for x.
+        lengths: tokens of each text, for experts with a capacity; None for those without.
+        """
         if x.shape[0] == 0:
             return x
         shares, experts = self.router.choose(x if router_input is None else router_input)
+        if self.config.capacity is not None:
+            assert lengths is not None, "a capacity counts the tokens of each text"
+            shares = shares * _has_room(experts, lengths, self.config.num_experts, self.config.capacity)
         shared: Tensor | None = None if self.shared is None else self.shared(x)
         shared_gate: Tensor | None = None if self.shared_gate is None else self.shared_gate(x)
-        if self.config.weighs_inputs:
+        total: Tensor
+        if self.to_latent is not None and self.from_latent is not None:
+            latent = self.to_latent(x)
+            if self.packed is None:
+                total = self.from_latent(self._mix(latent, shares, experts))
+            else:
+                total = self.from_latent(self.packed.mix(latent, shares, experts, None, None))
+        elif self.config.weighs_inputs:
             total = self._mix_weighted_inputs(x, shares, experts)
         elif self.packed is not None:
             return self.packed.mix(x, shares, experts, shared, shared_gate)
@@ -117,6 +138,9 @@ class MixtureOfExperts(nn.Module):
             self.shared_gate.pack(gate_packer)
         if self.shared is not None:
             self.shared.pack(packer)
+        for linear in (self.to_latent, self.from_latent):
+            if linear is not None:
+                linear.pack(packer)
         if self.packed is None:
             inner, outer = ([cast(Linear, self.get_submodule(name)) for name in names] for names in self.products)
             parts = 2 if self.config.expert.gated else 1
@@ -159,6 +183,19 @@ class MixtureOfExperts(nn.Module):
         return total
 
 
+def _has_room(experts: Tensor, lengths: Sequence[int], num_experts: int, capacity: int) -> Tensor:
+    """Whether each token is among the first `capacity` tokens of its text that its expert gets.
+
+    experts: [tokens, 1], int64. lengths: tokens of each text.
+    Returns [tokens, 1], bool.
+    """
+    parts = []
+    for own in torch.split(experts, list(lengths)):
+        places = nn.functional.one_hot(own[:, 0], num_experts).cumsum(0).gather(1, own)
+        parts.append(places <= capacity)
+    return torch.cat(parts)
+
+
 def _joined(linears: Sequence[Linear], parts: int) -> tuple[Tensor | QuantizedMatrix, Tensor | None]:
     """Weight and bias of linears of all experts, in the order of `pack_experts`. parts: see `_in_panels`.
 
@@ -181,7 +218,10 @@ def _joined(linears: Sequence[Linear], parts: int) -> tuple[Tensor | QuantizedMa
 
 
 def _in_panels(tensors: Sequence[Tensor], parts: int) -> Tensor:
-    """Join tensors along their first dimension, panel by panel, of each of `parts` consecutive tensors in turn."""
+    """Join tensors along their first dimension. Panels of `parts` consecutive tensors alternate.
+
+    With two parts: first panel of the first tensor, first panel of the second one, second panel of the first one, ...
+    """
     panels: list[Tensor] = []
     for first in range(0, len(tensors), parts):
         in_turn = zip(*(tensor.split(EXPERT_PANEL) for tensor in tensors[first : first + parts]), strict=True)  # type: ignore[no-untyped-call]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models.backends import interface as ops
+from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.config import NormConfig, NormSlots
 from models.layers.linear import parameter
 
@@ -61,6 +62,30 @@ def _ones(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 def ones_like(x: Tensor, size: int) -> Tensor:
     """The weight of a norm without one: [size], of the dtype and the device of x."""
     return _ones(size, x.dtype, torch.device("cpu") if x.is_cpu else x.device)
+
+
+class Affine(nn.Module):
+    """A weight and a bias in the place of a norm: `x * weight + bias`.
+
+    weight, bias: [hidden], model dtype.
+    forward: [..., hidden] -> [..., hidden], any float dtype.
+    Source: Sun et al. 2020, arXiv:2004.02984, section 3.3.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = parameter(size)
+        self.bias = parameter(size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(x, SymbolicTensor):
+            raise NotTraceable("an affine norm")
+        return x * self.weight + self.bias
+
+    def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum `x + y` and its norm, all [tokens, hidden]."""
+        total = x + y
+        return total, self(total)
 
 
 class RMSNorm(nn.Module):
@@ -133,7 +158,7 @@ class PerHeadNorm(nn.Module):
         return torch.stack([norm(head) for norm, head in zip(self.heads, x.unbind(1), strict=True)], dim=1)
 
 
-Norm = LayerNorm | UnscaledLayerNorm | RMSNorm | UnscaledRMSNorm
+Norm = Affine | LayerNorm | UnscaledLayerNorm | RMSNorm | UnscaledRMSNorm
 
 
 def make_norm(config: NormConfig | None, size: int) -> Norm | None:
@@ -141,6 +166,8 @@ def make_norm(config: NormConfig | None, size: int) -> Norm | None:
     if config is None:
         return None
     match config.kind:
+        case "affine":
+            return Affine(size)
         case "layer":
             return LayerNorm(size, config.eps, config.bias)
         case "layer_unscaled":

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from models.backends.torch.activations import ACTIVATIONS
 from models.batch import EncoderBatch
 from models.config.sentence import DenseConfig, SentenceConfig
-from models.layers.activations import ACTIVATIONS
 from models.layers.linear import Linear
 from models.layers.pooling import output_positions, pool
 

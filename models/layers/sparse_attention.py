@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.attention_metadata import KeyBias
-from models.backends import interface as ops
+from models.backends import attention_interface as attention_ops
 from models.batch import EncoderBatch
 from models.config import RopeConfig
 from models.config.sparse_attention import (
@@ -119,7 +119,7 @@ class SparseAttention(FullSequenceAttention[Sequence[tuple[SequenceSlice, Sparse
 
     def _attend_globally(self, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor, tokens: Tensor) -> Tensor:
         """Attend from the global tokens to the whole sequence: [n, heads, head_dim]. tokens: [n], int64."""
-        return ops.block_attention(query[None, tokens], key[None], value[None], None, self.config.scale)[0]
+        return attention_ops.block_attention(query[None, tokens], key[None], value[None], None, self.config.scale)[0]
 
 
 class BandedAttention(SparseAttention):
@@ -178,7 +178,7 @@ class LongformerAttention(BandedAttention):
     def _attend_globally(self, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor, tokens: Tensor) -> Tensor:
         queries = self._split_heads(self.global_query(hidden[tokens]))
         keys, values = self._split_heads(self.global_key(hidden)), self._split_heads(self.global_value(hidden))
-        return ops.block_attention(queries[None], keys[None], values[None], None, self.config.scale)[0]
+        return attention_ops.block_attention(queries[None], keys[None], values[None], None, self.config.scale)[0]
 
 
 class TransientGlobalAttention(BandedAttention):
@@ -288,7 +288,7 @@ def _attend_in_blocks(
     if shared is not None:
         pairs = zip(sides, shared, strict=True)
         sides = [torch.cat([side, more.expand(len(side), *more.shape)], 1) for side, more in pairs]
-    return ops.block_attention(blocks, sides[0], sides[1], plan.mask, scale).flatten(0, 1)[:length]
+    return attention_ops.block_attention(blocks, sides[0], sides[1], plan.mask, scale).flatten(0, 1)[:length]
 
 
 def _with_neighbours(side: Tensor, size: int) -> Tensor:

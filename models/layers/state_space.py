@@ -8,6 +8,7 @@ from torch import Tensor
 
 from models.backends import mixer_interface as mixer_ops
 from models.backends.linear_weights import LinearPacker
+from models.backends.operands import SpaceNumbers
 from models.config import StateSpaceConfig, StateSpaceMultipliers
 from models.layers.causal_convolution import CausalConvolution
 from models.layers.gated_norm import GatedNorm
@@ -41,14 +42,14 @@ class StateSpace(Mixer):
         self.skip = parameter(config.num_heads)
         self.norm = GatedNorm(config.width, config.norm_eps, config.norm_groups, config.gate, gate_scale=factors.gate)
         self.output = Linear(config.width, hidden_size, config.output_bias)
-        self._numbers: mixer_ops.SpaceNumbers | None = None
+        self._numbers: SpaceNumbers | None = None
 
     @property
-    def numbers(self) -> mixer_ops.SpaceNumbers:
+    def numbers(self) -> SpaceNumbers:
         """The parameters of the state space of each head, computed at the first use."""
         if self._numbers is None:
             factors = -self.log_decay.float().exp()
-            self._numbers = mixer_ops.SpaceNumbers(
+            self._numbers = SpaceNumbers(
                 self.time_step_bias.float(),
                 factors,
                 self.skip.float(),

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.backends import interface as ops
+from models.backends.operands import XieluShape
 from models.config import XieluFeedForwardConfig
 from models.layers.linear import Linear, parameter
 
@@ -22,13 +23,13 @@ class Xielu(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.alpha_p, self.alpha_n, self.beta, self.eps = (parameter(1) for _ in range(4))
-        self._shape: ops.XieluShape | None = None
+        self._shape: XieluShape | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         if self._shape is None:
             beta, eps = float(self.beta), float(self.eps)
             rising, falling = (float(F.softplus(alpha.float())) for alpha in (self.alpha_p, self.alpha_n))
-            self._shape = ops.XieluShape(rising, beta + falling, beta, eps)
+            self._shape = XieluShape(rising, beta + falling, beta, eps)
         return ops.xielu(x, self._shape)
 
 

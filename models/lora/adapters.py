@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from models.backends import linear_weights
 from models.backends.linear_weights import DenseWeight, LinearWeight
+from models.backends.torch.activations import activate
 from models.config import Activation
-from models.layers.activations import activate
 from models.layers.attention import Attention
 from models.layers.embeddings import Embedding
 from models.layers.linear import Linear

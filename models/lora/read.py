@@ -20,10 +20,12 @@ from models.layers.linear import Linear
 from models.lora.adapters import LowRankUpdate
 from models.lora.config import ALL_LINEAR, LoraConfig
 from models.transformer import Transformer
+from weights.errors import WeightsError
 from weights.finite import is_finite
 from weights.own_adapters import adapter_names
-from weights.read import StoredTensor, WeightsError, open_checkpoint, open_safetensors
+from weights.read import open_checkpoint, open_safetensors
 from weights.rules import Rule, first_match, transpose
+from weights.stored import StoredTensor
 
 WEIGHTS = "adapter_model.safetensors"
 _NAME = re.compile(r"base_model\.model\.(.+)\.lora_(?:(A|B)\.weight|embedding_(A|B))")
@@ -57,7 +59,7 @@ def adaptable(model: Transformer) -> dict[str, tuple[int, int]]:
     if model.head is None and model.decoder is None and isinstance(embedding, Embedding) and embedding.scale == 1:
         for leaf in ("tokens", "token_types"):
             table = getattr(embedding, leaf)
-            if type(table) is EmbeddingTable:
+            if type(table) is EmbeddingTable and table.weight.shape[1] == embedding.sum_width:
                 shapes[_EMBEDDING + leaf] = (table.weight.shape[1], table.weight.shape[0])
     return shapes
 

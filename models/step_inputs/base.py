@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from models.attention_metadata import AttentionMetadata, KeyBias
+from models.backends import attention_interface as attention_ops
 from models.backends import interface as ops
 from models.backends.cpu.attention_view import CpuAttentionView
 from models.batch import DecoderBatch
@@ -54,7 +55,7 @@ class StepInputs(ABC):
     Only some rows of the last layer may be needed (the last token of each sequence, or a pooled token). The last layer
     then computes keys and values for all rows, and all later operations for the needed rows only. In a step with
     adapters all layers compute all rows, because an adapter finds its rows by their index in the whole step. Rows that
-    are not needed are then dropped after the last layer.
+    are not needed are then dropped after the last layer. `StackConfig.needs_all_rows` has the same effect.
 
     encodings: position encodings of the tokens.
     output_rows: [n], int64, rows whose outputs the caller needs, or None for all.
@@ -76,11 +77,12 @@ class StepInputs(ABC):
         output_rows: Tensor | None,
         num_layers: int,
         adapters: Sequence[str] = (),
+        needs_all_rows: bool = False,
     ) -> None:
         self.rotations, self._score_bias, self.output_rows = encodings.rotations, encodings.score_bias, output_rows
         self._query_scales = encodings.query_scales
         self.layer_inputs: Tensor | None = None
-        self._selecting_layer = num_layers if adapters else num_layers - 1
+        self._selecting_layer = num_layers if adapters or needs_all_rows else num_layers - 1
         if adapters:
             self.kind = None
         self._metadata: dict[AttentionPattern, AttentionMetadata] = {}
@@ -276,12 +278,16 @@ class PagedStepInputs(StepInputs):
         if own is not None:
             self._cache.write(index, self._batch.slot_mapping, *own)
         keys, values = self._cache.keys[index], self._cache.values[index]
-        return ops.paged_attention(query, keys, values, metadata, config.scale, config.score_cap, attention.sink_scores)
+        return attention_ops.paged_attention(
+            query, keys, values, metadata, config.scale, config.score_cap, attention.sink_scores
+        )
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         assert self._cross_cache is not None, "cross-attention needs the encoder's keys and values"
         keys, values = self._cross_cache.keys[layer], self._cross_cache.values[layer]
-        return ops.paged_attention(query, keys, values, metadata, attention.config.scale, attention.config.score_cap)
+        return attention_ops.paged_attention(
+            query, keys, values, metadata, attention.config.scale, attention.config.score_cap
+        )
 
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
         assert self._state_memory is not None, "a mixer needs a state memory"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from models.attention_metadata import AttentionMetadata
-from models.backends import interface as ops
+from models.backends import attention_interface as attention_ops
 from models.batch import AudioBatch, EncoderBatch
 from models.config import AttentionConfig
 from models.layers.attention import Attention
@@ -32,8 +32,9 @@ class RaggedStepInputs(StepInputs):
 
     dtype: dtype of the hidden states.
     source: encoder output for cross-attention, or None.
-    key_value_layers: see `StackConfig`.
+    key_value_layers, needs_all_rows: see `StackConfig`.
     lengths: tokens of each sequence.
+    global_vectors: [sequences * vectors, hidden], model dtype, input of the next layer with global vectors; or None.
     """
 
     kind: StepKind | None = "ragged"
@@ -46,12 +47,13 @@ class RaggedStepInputs(StepInputs):
         dtype: torch.dtype,
         source: SourceStates | None = None,
         key_value_layers: frozenset[int] = frozenset(),
+        needs_all_rows: bool = False,
     ) -> None:
         self._texts = batch if isinstance(batch, EncoderBatch) else None
-        super().__init__(
-            encodings, None if self._texts is None else self._texts.output_rows, num_layers, batch.adapters
-        )
+        output_rows = None if self._texts is None else self._texts.output_rows
+        super().__init__(encodings, output_rows, num_layers, batch.adapters, needs_all_rows)
         self.lengths, self._dtype = batch.lengths, dtype
+        self.global_vectors: Tensor | None = None
         self._source, self._encodings = source, encodings
         self._full_plans: dict[AttentionConfig, Any] = {}
         self._shared_keys = SharedKeys(key_value_layers)
@@ -95,12 +97,16 @@ class RaggedStepInputs(StepInputs):
     ) -> Tensor:
         key, value = self._shared_keys.of(layer, attention, own)
         config = attention.config
-        return ops.ragged_attention(query, key, value, metadata, config.scale, config.score_cap, attention.sink_scores)
+        return attention_ops.ragged_attention(
+            query, key, value, metadata, config.scale, config.score_cap, attention.sink_scores
+        )
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         assert self._source is not None, "cross-attention needs the encoder output"
         key, value = attention.keys_values(self._source.hidden, {})
-        return ops.ragged_attention(query, key, value, metadata, attention.config.scale, attention.config.score_cap)
+        return attention_ops.ragged_attention(
+            query, key, value, metadata, attention.config.scale, attention.config.score_cap
+        )
 
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
         return run_whole(mixer, projections, self.lengths)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from models.attention_metadata import AttentionMetadata
+from models.backends import attention_interface as attention_ops
 from models.backends import interface as ops
 from models.backends.cpu.trace import NotTraceable, ProgramInput, SymbolicMetadata, Trace
 from models.config import BucketBiasConfig, QueryScale, RopeConfig, StackConfig
@@ -79,17 +80,19 @@ class SymbolicStepInputs(StepInputs):
         scale, cap, sinks = attention.config.scale, attention.config.score_cap, attention.sink_scores
         if not self._is_paged:
             key, value = self._shared_keys.of(layer, attention, own)
-            return ops.ragged_attention(query, key, value, metadata, scale, cap, sinks)
+            return attention_ops.ragged_attention(query, key, value, metadata, scale, cap, sinks)
         keys, values = self._caches("self", self._config.cache_layers[layer], attention)
         if own is not None:
             ops.write_slots(keys, values, cast(Tensor, self._trace.input("slots", torch.int64)), *own)
-        return ops.paged_attention(query, keys, values, metadata, scale, cap, sinks)
+        return attention_ops.paged_attention(query, keys, values, metadata, scale, cap, sinks)
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         if not self._is_paged:
             raise NotTraceable("cross-attention to a ragged source")
         keys, values = self._caches("cross", layer, attention)
-        return ops.paged_attention(query, keys, values, metadata, attention.config.scale, attention.config.score_cap)
+        return attention_ops.paged_attention(
+            query, keys, values, metadata, attention.config.scale, attention.config.score_cap
+        )
 
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
         if not self._is_paged:

@@ -11,17 +11,10 @@ from urllib.parse import quote
 
 from starlette.types import Scope
 
-from server.api.state import KEY_LIMITS
+from server.api.scope import CALL, KEY_LIMITS, TRACE
 from server.ipc.call import Call
 
 log = logging.getLogger("triptych.access")
-
-CALL = "triptych.call"
-"""Key of the scope for the engine work of a request. Absent if the request never reached an operation."""
-OPERATION = "triptych.operation"
-"""Key of the scope for the name of the operation of a request that has engine work."""
-TRACE = "triptych.trace"
-"""Key of the scope for the span of a request; absent unless it is traced."""
 _MAX_PATH_CHARACTERS = 256
 
 

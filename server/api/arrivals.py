@@ -65,7 +65,7 @@ class Arrivals:
         self._waiting: deque[tuple[str, Callable[[], None]]] = deque()
         self._started: list[str] = []
         self._models: Counter[str] = Counter()
-        """Requests by model, or an empty name, that wait or whose task has not run yet."""
+        """Number of requests that wait, or whose task has not run yet, by model; the empty name stands for no model."""
         self._preparing = ExitStack()
 
     def __call__(self, scope: Scope, body: bytearray | None, start: Callable[[], None]) -> Response | None:

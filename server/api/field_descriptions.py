@@ -65,6 +65,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "context",
     "max_tokens": "maximum number of new tokens; reduced to the rest of the context",
     "max_completion_tokens": "the same as `max_tokens`",
+    "max_output_tokens": "maximum number of new tokens; by default as many as the context leaves",
     "min_new_tokens": "no end of text before this many new tokens",
     "do_sample": "draw tokens at random; default: true if a sampling field is set",
     "temperature": "divides the logits; 0 always takes the likeliest token",

@@ -7,7 +7,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from server.api.state import CACHE_SALT, KEY_LIMITS, State
+from server.api.scope import CACHE_SALT, KEY_LIMITS
+from server.api.state import State
 from server.errors import InvalidRequest, Unauthorized
 
 _IN_HEADER = "as `Authorization: Bearer KEY` or `x-api-key: KEY`"

@@ -17,14 +17,15 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api import docs_page, playground_page
-from server.api.access_log import TRACE, log_request
+from server.api.access_log import log_request
 from server.api.dialects.registry import KEYS_IN_FIELDS, error_shape
 from server.api.door import OVER_CONNECTION_LIMIT
 from server.api.error_shape import ErrorShape
 from server.api.keys import KEY_DEFERRED
 from server.api.route import ERROR_FORMAT
+from server.api.scope import CACHE_SALT, KEY_LIMITS, TRACE
 from server.api.sse import dumps
-from server.api.state import CACHE_SALT, KEY_LIMITS, State
+from server.api.state import State
 from server.errors import InvalidRequest, NotReady, RequestError, Unauthorized
 from server.log_format import REQUEST_ID
 from server.settings import ErrorDialect

@@ -17,15 +17,15 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.access_log import CALL, OPERATION
 from server.api.body import is_large, read, read_json
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.form import is_form, read_fields
 from server.api.json_answer import MAX_INLINE, json_answer, json_response
 from server.api.json_pieces import weight
 from server.api.keys import KEY_DEFERRED, authorize, read_unverified
+from server.api.scope import CALL, KEY_LIMITS, OPERATION
 from server.api.sse import SERVER_SENT_EVENTS, EventStream, EventWriter, StreamFormat, watch_disconnect
-from server.api.state import KEY_LIMITS, State, arrival, cache_salt, of
+from server.api.state import State, arrival, cache_salt, of
 from server.errors import ClientGone, InvalidRequest, RequestError
 from server.ipc.call import Call
 from server.operations.cost import Cost

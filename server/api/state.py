@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from server.api.door import Door
+from server.api.scope import CACHE_SALT
 from server.api_keys import ApiKeys
 from server.errors import InvalidRequest
 from server.operations.runtime import Runtime
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_MS = 60_000
 _BODY_SHARE = 3
 """The bodies of the requests in progress may have a third of the memory for requests."""
-KEY_LIMITS = "triptych.key_limits"
-"""Key of the scope for the `KeyLimits` of the request's API key. Missing if no key is required."""
-CACHE_SALT = "triptych.cache_salt"
-"""Key of the scope for the salt of the request's API key. Missing until the key was checked."""
 
 
 @dataclass

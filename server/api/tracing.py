@@ -22,8 +22,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_
 from starlette.types import Scope
 
 from server.api import trace_attributes as names
-from server.api.access_log import CALL, OPERATION
-from server.api.state import KEY_LIMITS
+from server.api.scope import CALL, KEY_LIMITS, OPERATION
 from server.api.telemetry import version
 from server.errors import StartError
 from server.ipc.call import Call

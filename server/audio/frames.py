@@ -1,7 +1,7 @@
 """Split a recording for the log-mel computation in the worker, join its frames, and take windows of them.
 
 The worker returns log10 of the power in each mel band. The scaling that depends on the whole recording is done here:
-values are raised to at most 8 below the maximum, then scaled to about -1..1.
+values below the maximum minus 8 are raised to it, then all are scaled to about -1..1.
 Source: Radford et al. 2022, arXiv:2212.04356, section 2.2, and the code published with it.
 """
 

@@ -95,7 +95,7 @@ def _positive(text: str) -> int:
 
 
 @dataclass
-class Run:
+class CommandRun:
     """One run of a command.
 
     records: the inputs to send. total: number of inputs, with those that an earlier run has sent.
@@ -132,7 +132,7 @@ def run(arguments: argparse.Namespace, name: str, start: StartServer) -> None:
     records = read_records(arguments.texts, arguments.input, arguments.input_format, task.format, task.field)
     if not records:
         return
-    this = Run(task, arguments, records, len(records), body)
+    this = CommandRun(task, arguments, records, len(records), body)
     output = _check_output(this)
     if arguments.resume and output is not None and output.exists():
         this.records = remaining(records, output)
@@ -155,7 +155,7 @@ def run(arguments: argparse.Namespace, name: str, start: StartServer) -> None:
         raise RequestFailed(f"{this.failed:,} of {len(this.records):,} texts failed{again}", 200)
 
 
-def _check_output(run: Run) -> Path | None:
+def _check_output(run: CommandRun) -> Path | None:
     """The output file, or None for standard output. Raises CommandError rather than lose an earlier output."""
     arguments = run.arguments
     output: Path | None = arguments.output
@@ -187,7 +187,7 @@ def _opened(output: Path | None, append: bool) -> Iterator[TextIO]:
         yield file
 
 
-async def _send_all(connection: Connection, run: Run, file: TextIO) -> None:
+async def _send_all(connection: Connection, run: CommandRun, file: TextIO) -> None:
     """Send all inputs and write the outcomes."""
     from tqdm import tqdm
 
@@ -226,7 +226,7 @@ async def _send_all(connection: Connection, run: Run, file: TextIO) -> None:
         _say(arguments, f"{answers:,} answers in {time.monotonic() - started:.1f} s, in {arguments.output}")
 
 
-def _text_writer(run: Run, file: TextIO) -> Callable[[Outcome], None]:
+def _text_writer(run: CommandRun, file: TextIO) -> Callable[[Outcome], None]:
     """Writes answers as text. A failed input gets an empty line, and its error on standard error."""
 
     def write(outcome: Outcome) -> None:
@@ -240,7 +240,7 @@ def _text_writer(run: Run, file: TextIO) -> Callable[[Outcome], None]:
     return write
 
 
-async def _stream(connection: Connection, run: Run) -> None:
+async def _stream(connection: Connection, run: CommandRun) -> None:
     """Write the answer to one text while it is generated."""
     complete = False
     body = run.task.body(run.records, run.body) | {"stream": True}

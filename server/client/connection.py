@@ -31,7 +31,7 @@ LATE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Target:
+class ServerAddress:
     """Where to send requests.
 
     url: address of the server, without a path.
@@ -55,7 +55,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Event:
+class StreamEvent:
     """One server-sent event. name: empty for an event that has only data."""
 
     name: str
@@ -71,7 +71,7 @@ class Connection:
 
     def __init__(
         self,
-        target: Target,
+        target: ServerAddress,
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -124,7 +124,7 @@ class Connection:
         async with self._answer(path, None) as response:
             return (await response.aread()).decode(errors="replace")
 
-    async def events(self, path: str, body: Any) -> AsyncIterator[Event]:
+    async def events(self, path: str, body: Any) -> AsyncIterator[StreamEvent]:
         """Send a JSON request and yield the server-sent events of the answer. Raises RequestFailed, Unreachable.
 
         Nothing is retried after the answer has begun.
@@ -181,7 +181,7 @@ class Connection:
         )
 
 
-async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[Event]:
+async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[StreamEvent]:
     """Parse server-sent events whose lines end in LF or CRLF. Source: WHATWG HTML Living Standard, section 9.2.6.
 
     Lines are divided as bytes: httpx would also divide them at U+2028, which JSON may contain.
@@ -197,7 +197,7 @@ async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[Event]:
                 data.append(value.removeprefix(" "))
             elif not field and not value:
                 if data:
-                    yield Event(name, "\n".join(data))
+                    yield StreamEvent(name, "\n".join(data))
                 name, data = "", []
 
 

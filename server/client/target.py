@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from server.client import environment
-from server.client.connection import DEFAULT_URL, Target
+from server.client.connection import DEFAULT_URL, ServerAddress
 from server.client.errors import CommandError
 
 StartServer = Callable[[str, Mapping[str, str]], AbstractContextManager[tuple[str, str]]]
@@ -23,7 +23,7 @@ Arguments: the model, as `[NAME=]PATH_OR_HUB_ID`, and settings of the server by 
 LOAD_SETTINGS = {
     "device": "auto, cpu or cuda",
     "dtype": "auto, float32, bfloat16 or float16",
-    "quantize": "int8, int4, int4-64 or int4-128: round the weights to 8 or 4 bits",
+    "quantize": "int8, int4, int4-32, int4-64, int4-128, or one with -zero: round the weights to 8 or 4 bits",
     "kv_cache_memory": "memory for keys and values, such as 512M",
     "kv_cache_dtype": "int8: keys and values in half the memory of bfloat16",
     "threads": "number of torch threads",
@@ -67,7 +67,7 @@ def seconds(text: str) -> float:
 
 
 @contextlib.contextmanager
-def target(arguments: argparse.Namespace, start: StartServer) -> Iterator[tuple[Target, str | None]]:
+def target(arguments: argparse.Namespace, start: StartServer) -> Iterator[tuple[ServerAddress, str | None]]:
     """The server of a command, and the name of its model or None. A server of this process stops at the end."""
     settings = {name: value for name in LOAD_SETTINGS if (value := getattr(arguments, name)) is not None}
     limits = {"retries": arguments.retries, "timeout_seconds": arguments.timeout}
@@ -78,7 +78,7 @@ def target(arguments: argparse.Namespace, start: StartServer) -> Iterator[tuple[
             )
         url = arguments.url or os.environ.get(environment.URL) or DEFAULT_URL
         model = arguments.model or os.environ.get(environment.MODEL)
-        yield Target(url.rstrip("/"), api_key(arguments.api_key_file), **limits), model
+        yield ServerAddress(url.rstrip("/"), api_key(arguments.api_key_file), **limits), model
         return
     for name in ("url", "model", "api_key_file"):
         if getattr(arguments, name) is not None:
@@ -86,7 +86,7 @@ def target(arguments: argparse.Namespace, start: StartServer) -> Iterator[tuple[
     if sys.stderr.isatty():
         print(f"loading {arguments.load}", file=sys.stderr)
     with start(arguments.load, settings) as (url, key):
-        yield Target(url, key, **limits), None
+        yield ServerAddress(url, key, **limits), None
 
 
 def api_key(file: Path | None) -> str:

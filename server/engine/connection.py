@@ -25,7 +25,7 @@ class ConnectionClosed(Exception):
     """The HTTP process has closed the connection."""
 
 
-class Connection:
+class ServerConnection:
     """A connected stream socket. The constructor makes it non-blocking."""
 
     def __init__(self, sock: socket.socket) -> None:

@@ -10,13 +10,12 @@ import time
 from typing import Literal
 
 import torch
-from msgspec.structs import replace
 
 from models.logits import DecoderOutput
 from server.engine.beam_groups import make_search
-from server.engine.beam_search import Beam
 from server.engine.drafts import Drafter
 from server.engine.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
+from server.engine.finished_groups import hypotheses_of, result_of, with_attention
 from server.engine.grammar_masks import NO_ALLOWED_TOKEN, GrammarMasks
 from server.engine.grammar_state import fork
 from server.engine.grammar_waits import TOO_SLOW, GrammarWaits
@@ -32,11 +31,9 @@ from server.engine.stop_texts import StopTexts
 from server.ipc.logprobs import pack
 from server.ipc.messages import (
     Failed,
-    Finished,
     FinishReason,
     Generate,
     GenerateRow,
-    Hypothesis,
     PromptScored,
     StepTiming,
     Tokens,
@@ -356,64 +353,11 @@ class GenerationEngine:
 
         source_blocks: cross-attention blocks of the group. They are free, and keep their contents until the next step.
         """
-        hypotheses = _hypotheses(group, reason)
-        if group.params.attention or group.params.alignment is not None:
-            try:
-                hypotheses = [
-                    self._with_attention(group, one, source_blocks) if one.token_ids else one for one in hypotheses
-                ]
-            except Exception:
-                log.exception("computing the attention of a request to %s failed", self.name)
-                events.failed.append(Failed(group.request_id, "engine_error", ATTENTION_FAILED))
-                return
-        events.finished.append(self._finished(group, hypotheses))
-
-    def _with_attention(self, group: SequenceGroup, hypothesis: Hypothesis, source_blocks: list[int]) -> Hypothesis:
-        start, made = group.sequences[0].tokens[: group.num_prompt_tokens], hypothesis.token_ids
-        alignment = group.params.alignment
-        if alignment is None:
-            weights = self.runner.align(group.source_token_ids, start + made, len(made), group.adapter)
-        else:
-            weights = self.runner.align_speech(
-                source_blocks,
-                group.num_source_tokens,
-                group.recorded_tokens,
-                start + made,
-                len(made) - 1,
-                alignment,
-                group.adapter,
-            )
-        return replace(hypothesis, attention=weights)
-
-    def _finished(self, group: SequenceGroup, hypotheses: list[Hypothesis]) -> Finished:
-        now = time.monotonic()
-        scheduled = group.first_scheduled if group.first_scheduled is not None else now
-        first_token = group.first_token if group.first_token is not None else now
-        return Finished(
-            group.request_id,
-            hypotheses,
-            queue_seconds=scheduled - group.arrival,
-            prefill_seconds=first_token - scheduled,
-            decode_seconds=now - first_token,
-            cached_tokens=group.cached_tokens or 0,
-            probe_logprob=group.probe_logprob,
-        )
-
-
-def _hypotheses(group: SequenceGroup, reason: FinishReason) -> list[Hypothesis]:
-    if group.beams is None:
-        tokens = group.sequences[0].tokens[group.num_prompt_tokens :]
-        return [_hypothesis(group, Beam(tokens, logprobs=group.logprobs), None, reason)]
-    beams = group.beams.hypotheses(group.params.num_return_sequences)
-    return [_hypothesis(group, beam, float(beam.score), reason) for beam in beams]
-
-
-def _hypothesis(group: SequenceGroup, beam: Beam, score: float | None, reason: FinishReason) -> Hypothesis:
-    logprobs = pack(beam.logprobs) if group.params.logprobs else None
-    # A text that ends may not be the best one of a beam search that a deadline cut short.
-    ended: FinishReason = "timeout" if reason == "timeout" else "stop"
-    if beam.tokens and beam.tokens[-1] in group.end_ids:
-        return Hypothesis(beam.tokens, ended, beam.tokens[-1], score, logprobs)
-    if beam.tokens and group.beams is not None and group.beams.ends(beam.tokens[:-1], beam.tokens[-1]):
-        return Hypothesis(beam.tokens, ended, None, score, logprobs)
-    return Hypothesis(beam.tokens, reason, None, score, logprobs)
+        hypotheses = hypotheses_of(group, reason)
+        try:
+            hypotheses = with_attention(self.runner, group, hypotheses, source_blocks)
+        except Exception:
+            log.exception("computing the attention of a request to %s failed", self.name)
+            events.failed.append(Failed(group.request_id, "engine_error", ATTENTION_FAILED))
+            return
+        events.finished.append(result_of(group, hypotheses, time.monotonic()))

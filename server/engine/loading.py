@@ -44,8 +44,7 @@ from server.ipc.descriptions import (
     Task,
 )
 from server.ipc.messages import EncodeTask
-from weights.read import WeightsError
-from weights.resolve import ResolveError
+from weights.errors import ResolveError, WeightsError
 
 UNLIMITED_TOKENS = 4096
 """Context of a model whose positions have no limit (T5's buckets)."""

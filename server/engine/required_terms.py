@@ -34,7 +34,7 @@ class TermState(NamedTuple):
     progress: int
 
 
-class _Tokens:
+class _TermTokens:
     """A token sequence that spells a term.
 
     ids: its tokens.
@@ -71,7 +71,7 @@ class _Spelling:
 
     term: int
     text: str
-    tokens: list[_Tokens]
+    tokens: list[_TermTokens]
 
     def missing(self, length: int) -> int:
         """Fewest tokens that are missing after `length` characters."""
@@ -106,7 +106,7 @@ class RequiredTerms:
         for index, term in enumerate(terms):
             for text in dict(term.spellings):
                 own = [tokens for written, tokens in term.spellings if written == text]
-                tokens = [_Tokens(ids, list(map(self._bytes_of, ids))) for ids in own]
+                tokens = [_TermTokens(ids, list(map(self._bytes_of, ids))) for ids in own]
                 self._spellings.append(_Spelling(index, text, tokens))
         self._sizes = [
             min(one.missing(0) for one in self._spellings if one.term == index) for index in range(len(terms))

@@ -18,7 +18,7 @@ from models.backends.cpu.missing import why_kernels_are_missing
 from models.tensor_memory import PRIVATE, TensorMemory
 from server.cores import usable_cores
 from server.engine.audio_encoder import warm_up_messages
-from server.engine.connection import Connection
+from server.engine.connection import ServerConnection
 from server.engine.engine import Engine
 from server.engine.host import map_large_blocks, reuse_large_blocks, use_all_processors
 from server.engine.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load
@@ -48,7 +48,7 @@ DRAIN_SECONDS = 2.0
 
 
 def run_worker(
-    connection: Connection, configure: Configure, early: list[ToWorker], stop_beats: Callable[[], None]
+    connection: ServerConnection, configure: Configure, early: list[ToWorker], stop_beats: Callable[[], None]
 ) -> int:
     """Run a worker until `Shutdown`. Returns the exit status: 0, or 2 if a model cannot be loaded.
 
@@ -192,7 +192,7 @@ def _warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
     engine.stats()
 
 
-def _serve(engine: Engine, connection: Connection, early: list[ToWorker], stats_seconds: float) -> int:
+def _serve(engine: Engine, connection: ServerConnection, early: list[ToWorker], stats_seconds: float) -> int:
     next_stats = time.monotonic()
     messages = early
     while True:

@@ -54,7 +54,7 @@ class StepCosts:
             self._sorted = sorted(self._sizes)
 
     def has_baseline(self, rows: int) -> bool:
-        """Whether steps with about `rows` tokens, and no more, were measured lately."""
+        """Whether a step with `rows` tokens, or slightly fewer, was measured lately."""
         place = bisect_left(self._sorted, BASELINE_SHARE * rows)
         return place < len(self._sorted) and self._sorted[place] <= rows
 

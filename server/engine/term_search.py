@@ -79,12 +79,12 @@ class TermSearch(BeamSearch):
         super().__init__(num_beams, max_new_tokens, end_ids, length_penalty, early_stopping)
         self._terms = terms
         self._states = [terms.start]
-        """Of each running beam, what its text has of the terms."""
+        """The parts of the required terms that the text of each running beam contains."""
         self._find_further_tokens()
 
     @property
     def shape(self) -> Hashable:
-        """A unique value: the candidates of such a search are its own."""
+        """A unique value, because this search cannot be advanced together with another one."""
         return id(self)
 
     def advance(self, log_probs: Float32s, token_ids: Ids, describe: Describe | None = None) -> list[int]:

@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 
-from server.engine.connection import Connection, ConnectionClosed
+from server.engine.connection import ConnectionClosed, ServerConnection
 from server.engine.host import die_with_parent, leave_signals_to_parent, let_threads_sleep, pin_to_processors
 from server.engine.loading_beats import LoadingBeats
 from server.ipc.messages import Configure, Shutdown
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     let_threads_sleep()
     start_logging("warning", os.environ.get(ENVIRONMENT, "text"))
     try:
-        connection = Connection(socket.socket(fileno=descriptor))
+        connection = ServerConnection(socket.socket(fileno=descriptor))
     except OSError:
         print(f"error: descriptor {descriptor} is not a socket; workers are started by the server", file=sys.stderr)
         return 2

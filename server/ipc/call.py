@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from server.errors import (
     ClientGone,
@@ -33,15 +33,13 @@ from server.ipc.messages import (
     PromptScored,
     Tokens,
 )
-
-if TYPE_CHECKING:
-    from server.operations.key_limits import KeyLimits
+from server.key_limits import KeyLimits
 
 DEADLINE_SLACK_SECONDS = 1.0
 """The worker enforces deadlines. The call fails its sequences this long after the deadline if the worker did not."""
 
-Event = PromptScored | Tokens | Finished | Encoded | Failed
-EventSink = Callable[[list[tuple[int, Event]]], bool]
+SequenceEvent = PromptScored | Tokens | Finished | Encoded | Failed
+EventSink = Callable[[list[tuple[int, SequenceEvent]]], bool]
 """Receives new events of a call as (sequence index, event). Returns whether it can take more now."""
 
 
@@ -106,7 +104,7 @@ class Call:
         self._client = client
         self._ids: list[int] = []
         self._open: set[int] = set()
-        self._events: list[tuple[int, Event]] = []
+        self._events: list[tuple[int, SequenceEvent]] = []
         self._sink: EventSink | None = None
         self._wake: asyncio.Future[bool] | None = None
         self._gone = False
@@ -161,7 +159,7 @@ class Call:
             delay = max(0.0, self.deadline - self.submitted) + DEADLINE_SLACK_SECONDS
             self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
 
-    async def events(self) -> list[tuple[int, Event]]:
+    async def events(self) -> list[tuple[int, SequenceEvent]]:
         """All events since the last call, as (sequence index, event). Empty when all sequences have ended.
 
         A slow reader receives more events at once. Raises ClientGone after `leave`.
@@ -244,7 +242,7 @@ class Call:
                 self.put(index, Failed(request_id, code, message))
         self.deliver()
 
-    def put(self, index: int, event: Event) -> None:
+    def put(self, index: int, event: SequenceEvent) -> None:
         """Add an event of sequence `index`; `deliver` passes it on."""
         self._events.append((index, event))
 
@@ -273,7 +271,7 @@ class Call:
             self._timer.cancel()
             self._timer = None
 
-    def _take_events(self) -> list[tuple[int, Event]]:
+    def _take_events(self) -> list[tuple[int, SequenceEvent]]:
         self.check_open()
         events, self._events = self._events, []
         return events

@@ -12,10 +12,12 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 DType = Literal["float32", "bfloat16", "float16"]
 DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
 """`auto` is float32 on a CPU and bfloat16 on CUDA; `ModelInfo.dtype` has the outcome."""
-Quantization = Literal["int8", "int4", "int4-64", "int4-128"]
+Quantization = Literal[
+    "int8", "int4", "int4-32", "int4-64", "int4-128", "int4-32-zero", "int4-64-zero", "int4-128-zero"
+]
 """`int8`: weights are rounded per output channel, activations per row. `int4`: weights are rounded to 4 bits in groups
-of 32 inputs, activations to int8 in groups of as many; output heads and tied embeddings are as with `int8`. `int4-64`
-and `int4-128` have larger groups.
+of 128 inputs, activations to int8 in groups of as many; output heads and tied embeddings are as with `int8`. The other
+values name the size of the groups; with `-zero`, each group also has a zero point.
 
 Norms and hidden states keep the model dtype. Attention and its KV cache use bfloat16 if the model dtype is float32.
 """

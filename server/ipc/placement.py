@@ -20,7 +20,8 @@ MAX_PREFIX_BLOCKS = 64
 MAX_PREFIXES = 16_384
 MAX_EXTRA_LOAD = 16
 """A worker that holds n blocks of a prompt gets the request if its load exceeds the lowest load by at most n, and by at
-most this number (four waiting sequences). Requests that share a short system prompt are therefore still spread."""
+most this number (the load of four waiting sequences). Requests with the same short system prompt therefore still go to
+several workers."""
 SPREAD_TOKENS = 512
 """The texts of an `Encode` go to several workers if each of them gets at least this many tokens."""
 

@@ -23,8 +23,8 @@ from pathlib import Path
 import msgspec
 
 from server.ipc.descriptions import ModelSpec
+from weights.errors import ResolveError
 from weights.gguf.choose import is_gguf, pieces
-from weights.resolve import ResolveError
 
 log = logging.getLogger("triptych.supervisor")
 

@@ -6,7 +6,6 @@
 | `embed`, `classify`, `rerank`, ...    | one file per encoder operation                                              |
 | `tokenize`, `transcribe`              | tokens of texts; text of recordings                                         |
 | `cost`                                | upper bounds of a specification's work, before any of it is done            |
-| `key_limits`                          | name and limits of an API key                                               |
 | `stages`                              | times of the stages before the engine, for traces                           |
 | `runtime`                             | loaded models, the engine client, tokenizer threads                         |
 | `encode`                              | shared by encoder operations: texts to engine items, numbers back           |

@@ -15,7 +15,7 @@ from server.ipc.messages import Encode, Encoded, EncodeItem, Failed
 from server.operations.runtime import Runtime, ServedModel
 from server.text.tokenizer import Encoding
 from server.text.truncation import TruncationSide, truncate
-from server.text.windows import Window
+from server.text.windows import TokenWindow
 from server.turns import next_turn
 
 Numbers = NDArray[np.float32]
@@ -108,7 +108,7 @@ def encode_item(encoding: Encoding, model: ServedModel, truncation: TruncationSi
     return EncodeItem(check_tokens(encoding.ids, model, param), type_ids_or_none(encoding.type_ids))
 
 
-def window_item(encoding: Encoding, window: Window, model: ServedModel, param: str) -> EncodeItem:
+def window_item(encoding: Encoding, window: TokenWindow, model: ServedModel, param: str) -> EncodeItem:
     """The engine item of one window of an encoded text. Raises the errors of `check_tokens`."""
     token_ids = check_tokens([encoding.ids[index] for index in window], model, param)
     return EncodeItem(token_ids, type_ids_or_none([encoding.type_ids[index] for index in window]))

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from server.operations.encode import Numbers
 from server.text.tokenizer import Encoding, Tokenizer
-from server.text.windows import Window
+from server.text.windows import TokenWindow
 
 Aggregation = Literal["none", "simple", "first", "average", "max"]
 OUTSIDE = "O"
@@ -55,7 +55,7 @@ class NamedEntity(Struct, frozen=True, gc=False):
 
 
 def text_tokens(
-    text: str, encoding: Encoding, window: Window, logits: Numbers, tokenizer: Tokenizer
+    text: str, encoding: Encoding, window: TokenWindow, logits: Numbers, tokenizer: Tokenizer
 ) -> list[ScoredTextToken]:
     """The text tokens of one window. logits: [tokens of the window, labels]."""
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))

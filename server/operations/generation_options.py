@@ -85,7 +85,10 @@ class GenerationOptions:
     text_format: TextFormat | None = None
 
     def sampler(self, neutral: bool = False) -> str | None:
-        """Name of the first sampler option that changes the distribution, or with `neutral` of the first one set."""
+        """Name of the first sampler option that changes the distribution; None without one.
+
+        neutral: options that are set to their neutral value count as well.
+        """
         for name, values in SAMPLER_NEUTRAL.items():
             value = getattr(self, name)
             if value is not None and (neutral or value not in values):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from server.errors import DeadlineExceeded, NotReady, RequestError, RequestTooLarge
-from server.ipc.call import Call, Event, request_error
+from server.ipc.call import Call, SequenceEvent, request_error
 from server.ipc.logprobs import Logprobs
 from server.ipc.messages import Encoded, Failed, Finished, PromptScored, Tokens
 from server.operations.generated_text import GeneratedText, TextDelta
@@ -131,7 +131,7 @@ class TextRun:
             time.monotonic() - self.call.arrival,
         )
 
-    def _deltas(self, events: Sequence[tuple[int, Event]]) -> list[TextDelta]:
+    def _deltas(self, events: Sequence[tuple[int, SequenceEvent]]) -> list[TextDelta]:
         """Deltas of new events; several events of one answer become one delta."""
         if len(events) == 1:
             return self._handle(*events[0])
@@ -143,7 +143,7 @@ class TextRun:
                     earlier.extend(delta)
         return list(merged.values())
 
-    def _handle(self, row: int, event: Event) -> list[TextDelta]:
+    def _handle(self, row: int, event: SequenceEvent) -> list[TextDelta]:
         if self.failure_of(row) is not None:
             return []
         texts = self.texts[row]

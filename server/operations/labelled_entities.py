@@ -66,7 +66,7 @@ class LabelledEntitiesSpec:
 
 
 @dataclass(frozen=True)
-class _Words:
+class _TextWords:
     """The words of a text. places: (start, end) of each in characters. ids: its tokens, at least one."""
 
     places: list[tuple[int, int]]
@@ -132,7 +132,7 @@ async def _frame(
     return _Frame(check_ids(before, model.info, "labels"), end, indices)
 
 
-async def _words(runtime: Runtime, call: Call, model: ServedModel, texts: Sequence[str]) -> list[_Words]:
+async def _words(runtime: Runtime, call: Call, model: ServedModel, texts: Sequence[str]) -> list[_TextWords]:
     """The words of each text. Each different word is tokenized once."""
     runtime.check_characters(texts, "inputs")
     runtime.check_tokens(model.tokenizer, texts, "inputs")
@@ -147,7 +147,7 @@ async def _words(runtime: Runtime, call: Call, model: ServedModel, texts: Sequen
         [(place, ids_of[word]) for place, word in zip(one, words, strict=True) if ids_of[word]]
         for one, words in zip(places, found, strict=True)
     )
-    return [_Words([place for place, _ in one], [tokens for _, tokens in one]) for one in read]
+    return [_TextWords([place for place, _ in one], [tokens for _, tokens in one]) for one in read]
 
 
 def _split(text: str) -> list[tuple[int, int]]:
@@ -155,7 +155,7 @@ def _split(text: str) -> list[tuple[int, int]]:
 
 
 def _windows(
-    model: ServedModel, about: LabelledSpansInfo, frame: _Frame, words: _Words, overlap_words: int | None
+    model: ServedModel, about: LabelledSpansInfo, frame: _Frame, words: _TextWords, overlap_words: int | None
 ) -> list[tuple[int, int]]:
     """(first word, end) of each window over a text.
 
@@ -191,7 +191,7 @@ def _windows(
     return found
 
 
-def _item(model: ServedModel, frame: _Frame, words: _Words, first: int, end: int) -> EncodeItem:
+def _item(model: ServedModel, frame: _Frame, words: _TextWords, first: int, end: int) -> EncodeItem:
     """The engine item of one window."""
     parts = words.ids[first:end]
     starts = [*accumulate([len(frame.before), *map(len, parts)])]
@@ -201,7 +201,7 @@ def _item(model: ServedModel, frame: _Frame, words: _Words, first: int, end: int
 
 
 def _entities(
-    text: str, words: _Words, labels: Sequence[str], windows: Sequence[tuple[int, Numbers]]
+    text: str, words: _TextWords, labels: Sequence[str], windows: Sequence[tuple[int, Numbers]]
 ) -> list[NamedEntity]:
     """The entities of a text. windows: first word of each window, and its entities: [n, 4]."""
     scored = [

@@ -13,7 +13,7 @@ from server.operations.runtime import Runtime, ServedModel
 from server.operations.spans import MAX_ANSWER_TOKENS, best_spans
 from server.text.tokenizer import Encoding
 from server.text.truncation import text_runs
-from server.text.windows import Window, window_room, windows
+from server.text.windows import TokenWindow, window_room, windows
 
 WINDOW_TOKENS = 384
 """Longest window, question included. Models are trained with this length, and transformers uses it."""
@@ -77,7 +77,7 @@ class _Pair:
 
     encoding: Encoding
     run: tuple[int, int]
-    cut: list[Window]
+    cut: list[TokenWindow]
     items: list[EncodeItem]
 
 

@@ -31,7 +31,7 @@ _PARTS_SIGNS = ("content[0]", ".type", "'type'", '"type"', "item.type", "message
 
 
 @dataclass(frozen=True)
-class _Tokens:
+class _AnswerPrompt:
     """Token ids of a prompt around the part with the document, and the answers.
 
     before, after: tokens before and after that part. query_tokens: tokens of the part without a document.
@@ -138,7 +138,7 @@ async def _cut_texts(
 
 async def _prompt_tokens(
     runtime: Runtime, call: Call, model: ServedModel, prompt: AnswerPrompt, asked: RerankTexts
-) -> _Tokens:
+) -> _AnswerPrompt:
     """Tokens of a prompt whose parts are tokenized alone."""
     place = prompt.parts.index(prompt.document_part)
     texts = [prompt.fill(part, asked.query, asked.instruction) for part in prompt.parts]
@@ -149,7 +149,7 @@ async def _prompt_tokens(
     parts, found = encoded[: len(texts)], encoded[len(texts) :]
     if not all(one.ids for one in found):
         raise InvalidRequest(f"the tokenizer of `{model.name}` has no token for the answer {answers[0]!r}", "model")
-    return _Tokens(
+    return _AnswerPrompt(
         [token for one in parts[:place] for token in one.ids],
         [token for one in parts[place + 1 :] for token in one.ids],
         len(parts[place].ids),
@@ -160,7 +160,7 @@ async def _prompt_tokens(
 
 async def _template_tokens(
     runtime: Runtime, call: Call, model: ServedModel, asked: RerankTexts, texts: Sequence[str]
-) -> tuple[_Tokens, list[str]]:
+) -> tuple[_AnswerPrompt, list[str]]:
     """Tokens of the end of the chat template, and the prompt of each text.
 
     The end of the template counts as `query_tokens`, because it is kept when a prompt loses tokens.
@@ -185,7 +185,7 @@ async def _template_tokens(
     prompts = await _rendered(runtime, call, model, [(asked.query, text) for text in texts], instruction)
     answer = model.info.answer
     assert answer is not None, "a model without a prompt of the operator names its answers"
-    return _Tokens([], [], end, answer.positive, answer.negative), prompts
+    return _AnswerPrompt([], [], end, answer.positive, answer.negative), prompts
 
 
 async def _rendered(

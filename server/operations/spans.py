@@ -45,7 +45,7 @@ def best_spans(
     cls_id: id of the classifier token, if the tokenizer has one.
     max_answer_tokens: longest answer.
     """
-    words = _Words(encoding, run)
+    words = _WordPlaces(encoding, run)
     best: dict[tuple[int, int], AnswerSpan] = {}
     for window, logits in parts:
         found: set[tuple[int, int]] = set()
@@ -65,7 +65,7 @@ def _likeliest(spans: Iterable[AnswerSpan], count: int) -> list[AnswerSpan]:
     return nlargest(count, spans, key=lambda span: span.score)
 
 
-class _Words:
+class _WordPlaces:
     """Places of the words of a context, found when they are asked for. run: (start, end) of the context's tokens."""
 
     def __init__(self, encoding: Encoding, run: tuple[int, int]) -> None:

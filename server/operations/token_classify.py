@@ -16,7 +16,7 @@ from server.operations.entities import OUTSIDE, Aggregation, NamedEntity, entiti
 from server.operations.runtime import Runtime, ServedModel
 from server.text.tokenizer import Encoding
 from server.text.truncation import text_runs
-from server.text.windows import Window, window_room, windows
+from server.text.windows import TokenWindow, window_room, windows
 
 DEFAULT_STRIDE_TOKENS = 64
 
@@ -57,7 +57,7 @@ async def token_classify(runtime: Runtime, call: Call, spec: TokenClassifySpec) 
         )
     runtime.admission.admit(call, model, spec.cost(model))
 
-    def cut(encoding: Encoding) -> tuple[Encoding, list[Window], list[EncodeItem]]:
+    def cut(encoding: Encoding) -> tuple[Encoding, list[TokenWindow], list[EncodeItem]]:
         found = _windows(model, encoding, spec.stride_tokens)
         return encoding, found, [window_item(encoding, window, model, "inputs") for window in found]
 
@@ -77,7 +77,7 @@ def _entities(
     model: ServedModel,
     text: str,
     encoding: Encoding,
-    of_text: list[Window],
+    of_text: list[TokenWindow],
     logits: list[Numbers],
 ) -> list[NamedEntity]:
     tokens = [text_tokens(text, encoding, *one, model.tokenizer) for one in zip(of_text, logits, strict=True)]
@@ -88,7 +88,7 @@ def _entities(
     return without_overlaps(list(found)) if len(of_text) > 1 else list(found)
 
 
-def _windows(model: ServedModel, encoding: Encoding, stride: int | None) -> list[Window]:
+def _windows(model: ServedModel, encoding: Encoding, stride: int | None) -> list[TokenWindow]:
     """Windows over the text. Raises InvalidRequest for a stride that is not less than the text tokens of a window."""
     limit = model.max_input_tokens
     runs = text_runs(encoding) or [(0, 0)]

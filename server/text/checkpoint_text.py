@@ -16,8 +16,8 @@ from server.text.speech import SpeechTokens
 from server.text.speech_settings import SpeechSettings
 from server.text.tokenizer import Tokenizer, TokenizerError
 from server.text.tokenizer_files import read_json, read_tokenizer_files
+from weights.errors import ResolveError
 from weights.json_files import NotJson, read_json_file
-from weights.resolve import ResolveError
 
 PROMPTS_FILE = "config_sentence_transformers.json"
 SPEECH_FAMILIES = frozenset({"whisper"})

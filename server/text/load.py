@@ -18,9 +18,10 @@ from server.text.sentencepiece_files import build_sentencepiece
 from server.text.tokenizer import Tokenizer, TokenizerError
 from server.text.tokenizer_files import TokenizerFiles, read_tokenizer_files
 from server.text.vocabulary_files import build_byte_level, build_word_piece
+from weights.errors import ResolveError
 from weights.gguf.choose import is_gguf
 from weights.gguf.container import read_gguf
-from weights.resolve import ResolveError, file_in
+from weights.resolve import file_in
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:

@@ -107,7 +107,7 @@ class InlineElement:
 
 
 @dataclass
-class Run:
+class TaggedText:
     """Text with inline tags. elements: the element of each opening tag and atom, by index of its piece."""
 
     pieces: list[Piece]
@@ -116,12 +116,12 @@ class Run:
     elements: dict[int, InlineElement]
 
 
-def parse(document: str, options: MarkupOptions) -> list[str | Run]:
+def parse(document: str, options: MarkupOptions) -> list[str | TaggedText]:
     """The document as markup, which does not change, and runs. Raises MarkupError for bad XML or too many tags."""
     found = tokens(document, options.kind)
     if sum(token.kind in ("start", "void") for token in found) > MAX_TAGS:
         raise MarkupError(f"the markup has more than {MAX_TAGS} tags")
-    parts: list[str | Run] = []
+    parts: list[str | TaggedText] = []
     run: list[Piece] = []
     for piece in [*_broken_tags_as_blocks(list(_pieces(found, options))), Piece("block", "")]:
         if piece.kind != "block":
@@ -138,7 +138,7 @@ def parse(document: str, options: MarkupOptions) -> list[str | Run]:
 
 def plain_text(document: str, options: MarkupOptions) -> str:
     """The text that is to be translated, without tags. Raises MarkupError."""
-    return "\n".join([part.text for part in parse(document, options) if isinstance(part, Run)])
+    return "\n".join([part.text for part in parse(document, options) if isinstance(part, TaggedText)])
 
 
 def _pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Piece]:
@@ -288,7 +288,7 @@ def _broken_tags_as_blocks(pieces: list[Piece]) -> list[Piece]:
     return pieces
 
 
-def _run(pieces: list[Piece]) -> Run:
+def _run(pieces: list[Piece]) -> TaggedText:
     roots: list[InlineElement] = []
     elements: dict[int, InlineElement] = {}
     path: list[InlineElement] = []
@@ -308,4 +308,4 @@ def _run(pieces: list[Piece]) -> Run:
                 path.append(element)
         text.append(piece.text)
         at += len(piece.text)
-    return Run(pieces, "".join(text), roots, elements)
+    return TaggedText(pieces, "".join(text), roots, elements)

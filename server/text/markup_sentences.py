@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from server.text.markup import InlineElement, MarkupOptions, Run, parse
+from server.text.markup import InlineElement, MarkupOptions, TaggedText, parse
 from server.text.markup_tokens import MarkupKind
 from server.text.tag_placement import InlineTag, TokenAlignment, place_tags
 
@@ -79,7 +79,7 @@ class _RunSentences:
 
     def __init__(
         self,
-        run: Run,
+        run: TaggedText,
         options: MarkupOptions,
         split: Callable[[str], Sequence[tuple[str, str]]],
         fits: Callable[[str], bool],
@@ -193,12 +193,12 @@ def _locate(text: str, split: Sequence[tuple[str, str]]) -> Iterator[_SentenceSp
             yield _SentenceSpan(start, at, "" if text[at : at + 1].isspace() else separator)
 
 
-def _without_atoms(run: Run) -> str:
+def _without_atoms(run: TaggedText) -> str:
     """The text of a run, with each atom (markup that is not translated) replaced by as many spaces."""
     return "".join([" " * len(piece.text) if piece.kind == "atom" else piece.text for piece in run.pieces])
 
 
-def _joined(spans: Sequence[_SentenceSpan], run: Run, fits: Callable[[str], bool]) -> list[_SentenceSpan]:
+def _joined(spans: Sequence[_SentenceSpan], run: TaggedText, fits: Callable[[str], bool]) -> list[_SentenceSpan]:
     """Join sentences that lie in one element of the markup, if the model can read them together."""
     starts, ends = [one.start for one in spans], [one.end for one in spans]
     joins = [0] * (len(spans) + 1)  # difference array of the number of elements that join a sentence to the next one
@@ -223,7 +223,7 @@ def _joined(spans: Sequence[_SentenceSpan], run: Run, fits: Callable[[str], bool
     return found
 
 
-def _widened(spans: Sequence[_SentenceSpan], run: Run) -> list[_SentenceSpan]:
+def _widened(spans: Sequence[_SentenceSpan], run: TaggedText) -> list[_SentenceSpan]:
     """The sentences with the white space up to the tags of elements that begin or end in it."""
     starts, ends = [one.start for one in spans], [one.end for one in spans]
     found = list(spans)

@@ -141,7 +141,10 @@ class _Placement:
         return best
 
     def _occurrence(self, tag: InlineTag, free: Sequence[Span]) -> Span | None:
-        """Units that spell the tag's source text. Of several occurrences, the one that attends to it most."""
+        """Units of the translation that spell the tag's source text; None where the text does not occur.
+
+        If it occurs several times, the units with the most attention to the source text are chosen.
+        """
         text = self.source[tag.start : tag.end].strip()
         starts = {start: unit for unit, (start, _) in enumerate(self.units)}
         ends = {end: unit + 1 for unit, (_, end) in enumerate(self.units)}

@@ -10,7 +10,7 @@ from server.text.tokenizer import Encoding
 
 
 @dataclass(frozen=True)
-class Window:
+class TokenWindow:
     """Indices of an encoding's tokens, in order: the text tokens of the window, and all tokens around the text.
 
     before, text, after: the tokens before the text, the window's part of the text, and the tokens after the text.
@@ -27,7 +27,7 @@ class Window:
         return len(self.before) + len(self.text) + len(self.after)
 
 
-def windows(encoding: Encoding, run: tuple[int, int], max_tokens: int, stride: int) -> list[Window]:
+def windows(encoding: Encoding, run: tuple[int, int], max_tokens: int, stride: int) -> list[TokenWindow]:
     """Windows over the text tokens `run`, each with the last `stride` text tokens of the window before it.
 
     run: (start, end) of the tokens that are split; all other tokens are in every window.
@@ -40,7 +40,7 @@ def windows(encoding: Encoding, run: tuple[int, int], max_tokens: int, stride: i
     found = []
     for first in range(start, max(end, start + 1), width - stride):
         last = min(first + width, end)
-        found.append(Window(range(start), range(first, last), range(end, len(encoding.ids))))
+        found.append(TokenWindow(range(start), range(first, last), range(end, len(encoding.ids))))
         if last == end:
             break
     return found

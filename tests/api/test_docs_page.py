@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from html.parser import HTMLParser
-from pathlib import Path
 
 import httpx
 import pytest
 
 from server.api.docs_page import PAGE
-from server.settings import Settings
-from tests.api.conftest import Bench
 
 DIRECTORY, FILES = PAGE.directory, PAGE.files
 KEY = {"authorization": "Bearer the-key"}
@@ -27,16 +23,6 @@ class Addresses(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found += [value for name, value in attrs if name in ("src", "href", "action") and value]
-
-
-@pytest.fixture
-async def guarded(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an application with an API key."""
-    bench = Bench(tmp_path, Settings(api_keys="the-key"))
-    transport = httpx.ASGITransport(bench.app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        yield client
-    bench.runtime.pools.close()
 
 
 async def test_the_page_and_all_its_files_come_from_this_server_without_a_key(guarded: httpx.AsyncClient) -> None:

@@ -140,7 +140,7 @@ async def test_the_protocol_leaves_keys_and_other_needs_to_the_application(bench
 
 
 async def test_the_protocol_refuses_requests_to_a_full_model(bench: Bench) -> None:
-    """`decoder`, which answers `/generate` by default, has as many requests as one of several models may have."""
+    """The default model of `/generate` has reached the share of requests that one of several models may have."""
     bench.become_ready()
     admission = bench.runtime.admission
     admission.models, admission.max_requests = 2, 4

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path, PurePosixPath
 
 import httpx
 import pytest
 
 from server.api.playground_page import PAGE, accepts_html
-from server.settings import Settings
-from tests.api.conftest import Bench
 
 HTML = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 SCRIPTS = sorted(name for name in PAGE.files.values() if name.endswith(".js"))
@@ -22,16 +19,6 @@ XML_NAMESPACE = "http://www.w3.org/2000/svg"
 
 def source(name: str) -> str:
     return (PAGE.directory / name).read_text()
-
-
-@pytest.fixture
-async def guarded(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an application with an API key."""
-    bench = Bench(tmp_path, Settings(api_keys="the-key"))
-    transport = httpx.ASGITransport(bench.app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        yield client
-    bench.runtime.pools.close()
 
 
 async def test_browsers_get_the_page_and_others_a_description(guarded: httpx.AsyncClient) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from server.ipc.messages import (
     Abort,
@@ -60,18 +62,28 @@ async def test_tokenize_works_without_a_worker(bench: Bench, http: httpx.AsyncCl
     assert (await http.post("/tokenize", json={"inputs": "a"})).status_code == 200
 
 
-async def test_a_fault_after_the_first_byte_is_one_error_event_and_no_done(
-    bench: Bench, http: httpx.AsyncClient
-) -> None:
+async def failed_after_the_first_byte(bench: Bench, http: httpx.AsyncClient, *failures: Failed) -> list[Any]:
+    """The events of a stream with two prompts; the first has a token. failures: the index of the prompt as id."""
     bench.become_ready()
     body = {"prompt": ["abc", "xyz"], "stream": True, "model": "decoder"}
     posted = asyncio.create_task(http.post("/generate", json=body, headers={"x-request-id": "mine"}))
-    first, second = await bench.sent_rows()
-    bench.output(tokens=[Tokens(first.request_id, [100])])
+    rows = await bench.sent_rows()
+    bench.output(tokens=[Tokens(rows[0].request_id, [100])])
     for _ in range(100):
         await asyncio.sleep(0)  # gives the stream time to begin
-    bench.output(failed=[Failed(second.request_id, "engine_error", "non-finite logits")])
+    bench.output(failed=[replace(failure, request_id=rows[failure.request_id].request_id) for failure in failures])
     events = parse_events((await posted).text)
+    rest = set(range(2)) - {failure.request_id for failure in failures}
+    assert bench.sent == [Abort(rows[number].request_id) for number in rest]
+    return events
+
+
+async def test_a_fault_after_the_first_byte_is_one_error_event_and_no_done(
+    bench: Bench, http: httpx.AsyncClient
+) -> None:
+    """Both prompts fail. If only one did, the stream would go on."""
+    faults = Failed(1, "engine_error", "non-finite logits"), Failed(0, "engine_error", "another fault")
+    events = await failed_after_the_first_byte(bench, http, *faults)
     assert [name for name, _ in events] == ["token", "error"]
     assert events[1][1]["error"] == {
         "message": "non-finite logits",
@@ -80,7 +92,12 @@ async def test_a_fault_after_the_first_byte_is_one_error_event_and_no_done(
         "code": "engine_error",
         "request_id": "mine",
     }
-    assert bench.sent == [Abort(first.request_id)]
+
+
+async def test_a_fault_of_the_whole_request_aborts_its_other_sequences(bench: Bench, http: httpx.AsyncClient) -> None:
+    events = await failed_after_the_first_byte(bench, http, Failed(1, "request_too_large", "too many tokens"))
+    assert [name for name, _ in events] == ["token", "error"]
+    assert events[1][1]["error"]["code"] == "request_too_large"
 
 
 async def test_tokens_that_arrive_before_the_stream_begins_form_one_event(

@@ -10,8 +10,8 @@ import psutil
 
 from tests.waiting import HANG_SECONDS
 
-_LOOK_SECONDS = 0.1
-_QUIET_SECONDS = 0.03
+_LOOK_SECONDS = 0.05
+_QUIET_SECONDS = 0.025
 """Processor time that the process of an idle server uses in `_LOOK_SECONDS`, the monitor of its event loop included."""
 
 

@@ -1,6 +1,7 @@
-"""The least server that refuses: `python -m tests.chaos.floor`. It shows how well any server could refuse on a machine.
+"""The simplest server that refuses every request: `python -m tests.chaos.floor`.
 
-It answers whatever arrives with the same 503, on asyncio, without reading the request.
+It shows how well any server could refuse on a machine. It answers every request with the same 503, on asyncio, and does
+not parse the request.
 """
 
 from __future__ import annotations

@@ -310,7 +310,7 @@ PROMISES: tuple[Promise, ...] = (
         ("tests/e2e/test_growth.py::test_requests_leave_nothing",),
         growth.growth,
         "every-request-leaves-a-kilobyte",
-        {"requests": 20_000, "every": 1000},
+        {"requests": 10_000, "every": 1000},
         {"requests": 2000, "every": 250, "warm_up": 750},
         conditions="any",
     ),

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from server.client.batch import run_batch
-from server.client.connection import Connection, Target
+from server.client.connection import Connection, ServerAddress
 from server.client.errors import CommandError, RequestFailed
 from server.client.records import JsonLines, Outcome, Record, read_records, remaining
 from server.client.tasks import TASKS, groups, send
@@ -93,7 +93,7 @@ def connection(answer) -> tuple[Connection, list[dict]]:
         bodies.append(json.loads(request.content))
         return answer(bodies[-1])
 
-    return Connection(Target("http://server", retries=0), httpx.MockTransport(handle)), bodies
+    return Connection(ServerAddress("http://server", retries=0), httpx.MockTransport(handle)), bodies
 
 
 async def test_a_refused_text_fails_alone() -> None:

@@ -22,7 +22,7 @@ from server.client.bench.dialects import ROUTES, measure
 from server.client.bench.lengths import make_prompt, parse_lengths
 from server.client.bench.load import Job, Sample, closed_loop, open_loop, poisson_arrivals
 from server.client.bench.summary import Level, percentile, spread, table
-from server.client.connection import Connection, Target
+from server.client.connection import Connection, ServerAddress
 from tests.client.fake_server import FakeRequest, Reply, error, events, fake_server
 
 JOB = Job("some words", 5)
@@ -197,7 +197,7 @@ async def sample_of(reply: Reply | Exception, route: tuple[str, str]) -> Sample:
             raise reply
         return httpx.Response(reply.status, headers=dict(reply.headers), content=reply.encode())
 
-    connection = Connection(Target("http://server", retries=0), httpx.MockTransport(handle))
+    connection = Connection(ServerAddress("http://server", retries=0), httpx.MockTransport(handle))
     return await measure(connection, ROUTES[route], JOB, 100.0, {}, SteppingClock())
 
 

@@ -9,7 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from server.client.connection import MAX_PAUSE_SECONDS, Connection, Event, Target, pause_seconds, read_events
+from server.client.connection import (
+    MAX_PAUSE_SECONDS,
+    Connection,
+    ServerAddress,
+    StreamEvent,
+    pause_seconds,
+    read_events,
+)
 from server.client.errors import CommandError, RequestFailed, Unreachable
 
 OVERLOADED = httpx.Response(429, headers={"retry-after": "3"}, json={"error": {"message": "full"}})
@@ -23,7 +30,7 @@ class Script:
         self.requests: list[httpx.Request] = []
         self.pauses: list[float] = []
         self.connection = Connection(
-            Target("http://server", **target), httpx.MockTransport(self._answer), sleep=self._sleep
+            ServerAddress("http://server", **target), httpx.MockTransport(self._answer), sleep=self._sleep
         )
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
@@ -109,7 +116,7 @@ async def test_cut_inputs_are_known() -> None:
 @pytest.mark.parametrize("url", ["server", "ftp://server", "http://", "http://host:port", ""])
 def test_a_wrong_url_is_one_line(url: str) -> None:
     with pytest.raises(CommandError, match="is not the URL of a server"):
-        Connection(Target(url))
+        Connection(ServerAddress(url))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
@@ -122,4 +129,7 @@ async def test_events_are_parsed_wherever_the_network_divides_them(size: int, en
         for start in range(0, len(data), size):
             yield data[start : start + size]
 
-    assert [event async for event in read_events(chunks())] == [Event("token", '{"text":"\u2028é"}'), Event("", "a\nb")]
+    assert [event async for event in read_events(chunks())] == [
+        StreamEvent("token", '{"text":"\u2028é"}'),
+        StreamEvent("", "a\nb"),
+    ]

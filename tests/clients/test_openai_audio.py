@@ -14,7 +14,7 @@ __all__ = ["client"]
 
 
 class TestAudio:
-    """The text itself is compared with transformers in `tests/e2e/test_transcribe.py`."""
+    """The text itself is compared with transformers in `tests/e2e/speech/test_transcribe.py`."""
 
     def test_words_segments_and_subtitles(self, client: OpenAI) -> None:
         file = ("talk.flac", encode("flac", recording(1.8, seed=2)))

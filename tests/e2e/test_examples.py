@@ -16,8 +16,9 @@ from server.api.dialects.openai import audio
 from tests.audio.wavs import wav
 from tests.e2e.conftest import REPOSITORY, RunningServer, serving
 from tests.e2e.encoder_checkpoints import write_encoder
-from tests.e2e.test_transcribe import LONG, write_tokenizer
+from tests.e2e.speech.recordings import LONG
 from tests.parity.speech import write as write_whisper
+from tests.parity.speech import write_tokenizer
 
 HEAVY_EXAMPLES = {"langchain_chat", "litellm_chat"}
 """Examples whose packages have an environment of their own: `tests.clients.heavy` runs them."""

@@ -50,7 +50,7 @@ class Texts:
         return re.search(before + re.escape(term) + after, self.text(tokens)) is not None
 
     def beginning(self, tokens: list[int], term: str) -> int:
-        """How many characters of a term, fewer than all, end the text as the beginning of a word."""
+        """Length of the longest part of a term that begins a word at the end of the text, without the whole term."""
         text, before = self.text(tokens), r"(?<!\w)" if re.match(r"\w", term) else ""
         lengths = [n for n in range(1, len(term)) if re.search(before + re.escape(term[:n]) + r"\Z", text)]
         return max(lengths, default=0)

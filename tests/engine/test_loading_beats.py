@@ -8,19 +8,19 @@ from collections.abc import Iterator
 import pytest
 
 from server.engine import loading_beats
-from server.engine.connection import Connection
+from server.engine.connection import ServerConnection
 from server.engine.loading_beats import LoadingBeats
 from server.ipc.messages import FRAME_HEADER, Loading, Progress, decode_from_worker
 from tests.waiting import HANG_SECONDS
 
 
 @pytest.fixture
-def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, Connection]]:
+def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, ServerConnection]]:
     monkeypatch.setattr(loading_beats, "BEAT_SECONDS", 0.005)
     server, worker = socket.socketpair()
     server.settimeout(HANG_SECONDS)
     with server, worker:
-        yield server, Connection(worker)
+        yield server, ServerConnection(worker)
 
 
 def read(server: socket.socket) -> object:
@@ -28,7 +28,7 @@ def read(server: socket.socket) -> object:
     return decode_from_worker(server.recv(length, socket.MSG_WAITALL))
 
 
-def test_beats_arrive_until_they_are_stopped(ends: tuple[socket.socket, Connection]) -> None:
+def test_beats_arrive_until_they_are_stopped(ends: tuple[socket.socket, ServerConnection]) -> None:
     server, connection = ends
     beats = LoadingBeats(connection, 3)
     try:
@@ -42,7 +42,7 @@ def test_beats_arrive_until_they_are_stopped(ends: tuple[socket.socket, Connecti
     assert message == Progress(3, "llm", 1, 2)
 
 
-def test_a_beat_never_cuts_another_message(ends: tuple[socket.socket, Connection]) -> None:
+def test_a_beat_never_cuts_another_message(ends: tuple[socket.socket, ServerConnection]) -> None:
     server, connection = ends
     beats = LoadingBeats(connection, 3)
     try:
@@ -58,7 +58,9 @@ def test_a_beat_never_cuts_another_message(ends: tuple[socket.socket, Connection
         beats.stop()
 
 
-def test_a_beat_to_a_server_that_is_gone_does_not_interrupt_loading(ends: tuple[socket.socket, Connection]) -> None:
+def test_a_beat_to_a_server_that_is_gone_does_not_interrupt_loading(
+    ends: tuple[socket.socket, ServerConnection],
+) -> None:
     server, connection = ends
     server.close()
     beats = LoadingBeats(connection, 3)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from server.engine.connection import Connection, ConnectionClosed
+from server.engine.connection import ConnectionClosed, ServerConnection
 from server.ipc.descriptions import EngineOptions, ModelSpec
 from server.ipc.messages import (
     FRAME_HEADER,
@@ -161,7 +161,7 @@ def _alive(pid: int) -> bool:
 
 def test_frames_are_complete_for_a_slow_reader():
     ours, theirs = socket.socketpair()
-    connection = Connection(ours)
+    connection = ServerConnection(ours)
     sent = [Progress(1, "m" * (i % 5000), i, 1 << 40) for i in range(3000)]
     received: list = []
 
@@ -194,7 +194,7 @@ def test_frames_are_complete_for_a_slow_reader():
 
 def test_messages_that_arrive_byte_by_byte_are_received():
     ours, theirs = socket.socketpair()
-    connection = Connection(ours)
+    connection = ServerConnection(ours)
     expected = [Abort(1), Encode(2, "m", "embed", [EncodeItem([1, 2, 3])]), Shutdown()]
     received = []
     for byte in b"".join(encode_frame(message) for message in expected):

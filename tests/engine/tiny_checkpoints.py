@@ -326,6 +326,22 @@ SEQ2SEQ = {
     ),
     "m2m-100": ("M2M100ForConditionalGeneration", transformers.M2M100Config(**_M2M, **_TWO_LAYERS)),
     "pegasus": ("PegasusForConditionalGeneration", transformers.PegasusConfig(**_BART, **_DEEP_ENCODER)),
+    "pegasus_x": (
+        "PegasusXForConditionalGeneration",
+        transformers.PegasusXConfig(**_BART, **_TWO_LAYERS, block_size=4, num_global_tokens=3),
+    ),
+    "switch_transformers": (
+        "SwitchTransformersForConditionalGeneration",
+        transformers.SwitchTransformersConfig(
+            **_T5,
+            num_layers=2,
+            num_decoder_layers=2,
+            num_sparse_encoder_layers=1,
+            num_sparse_decoder_layers=1,
+            num_experts=4,
+            expert_capacity=2,
+        ),
+    ),
     "blenderbot": ("BlenderbotForConditionalGeneration", transformers.BlenderbotConfig(**_BART, **_TWO_LAYERS)),
     "blenderbot-small": (
         "BlenderbotSmallForConditionalGeneration",

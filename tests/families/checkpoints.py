@@ -45,7 +45,7 @@ LANGUAGE_TOKENS = {
 PAIR = {"source_lang": "en", "target_lang": "fr"}
 STATED_PAIRS = ("marian", "triptych")
 """Model types whose `tokenizer_config.json` states the languages."""
-STATED_TASKS = ("mt5", "umt5", "longt5")
+STATED_TASKS = ("mt5", "umt5", "longt5", "switch_transformers")
 """Model types whose `config.json` states the languages, as a task with a prefix."""
 TRANSLATION = {"translation_en_to_fr": {"prefix": "translate English to French: "}}
 

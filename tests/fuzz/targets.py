@@ -25,14 +25,15 @@ from server.api_keys import load_keys
 from server.audio.containers import container_of
 from server.audio.read import max_seconds_of, reading_bytes
 from server.audio.wav import AudioError, read_wav
-from server.client.connection import Event, read_events
+from server.client.connection import StreamEvent, read_events
 from server.errors import RequestError, StartError
 from server.text.detokenizer import IncrementalDetokenizer
 from server.text.load import load_tokenizer
 from server.text.markup import MarkupOptions, parse
 from server.text.markup_tokens import MarkupError
 from server.text.tokenizer import Tokenizer, TokenizerError
-from weights.read import WeightsError, open_checkpoint
+from weights.errors import WeightsError
+from weights.read import open_checkpoint
 
 DEMO = Path(__file__).resolve().parents[2] / "weights" / "demo"
 MAX_TENSOR_BYTES = 1 << 20
@@ -95,17 +96,17 @@ def events(data: bytes) -> None:
 def frames(data: bytes) -> None:
     """A text in an event that our server writes is one event with the same text for our client."""
     text = data.decode("utf-16-le", "ignore")
-    assert _read_events([frame("token", {"text": text})]) == [Event("token", json.dumps({"text": text}))] or [
+    assert _read_events([frame("token", {"text": text})]) == [StreamEvent("token", json.dumps({"text": text}))] or [
         json.loads(event.data) for event in _read_events([frame("token", {"text": text})])
     ] == [{"text": text}]
 
 
-def _read_events(chunks: list[bytes]) -> list[Event]:
+def _read_events(chunks: list[bytes]) -> list[StreamEvent]:
     async def stream() -> AsyncIterator[bytes]:
         for chunk in chunks:
             yield chunk
 
-    async def read() -> list[Event]:
+    async def read() -> list[StreamEvent]:
         return [event async for event in read_events(stream())]
 
     return asyncio.run(read())

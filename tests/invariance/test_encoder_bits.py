@@ -10,10 +10,13 @@ from models.backends.cpu import operations as cpu_ops
 from models.loader import load_model
 from tests.engine.tiny_checkpoints import SEQ2SEQ
 from tests.parity.paged import encoder_batch
+from tests.parity.recent_encoder_cases import BODIES as RECENT
 from tests.parity.test_encoders import BODIES
 from tests.parity.test_sparse_encoders import CASES as SPARSE
 
 CPU = torch.device("cpu")
+OWN_PARTS = {body: RECENT[body] for body in ("mobilebert-small", "mobilebert-wide", "convbert-small", "convbert-wide")}
+"""Recent encoders with layers or attention of their own."""
 CASES = {"float32": (torch.float32, None), "bfloat16": (torch.bfloat16, None), "int8": (torch.float32, "int8")}
 LENGTHS = (5, 1, 17, 9, 5, 24, 3)
 TEXTS = [[5 + (7 * place + 11 * text) % 80 for place in range(length)] for text, length in enumerate(LENGTHS)]
@@ -30,10 +33,10 @@ def alone_and_together(directory, case):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("body", [*BODIES, *SPARSE])
+@pytest.mark.parametrize("body", [*BODIES, *SPARSE, *OWN_PARTS])
 @torch.inference_mode()
 def test_encoders(saved, body, case):
-    family, options = (BODIES | SPARSE)[body]
+    family, options = (BODIES | SPARSE | OWN_PARTS)[body]
     alone_and_together(saved(getattr(transformers, f"{family}Config")(**options), f"{family}Model"), case)
 
 

@@ -17,7 +17,7 @@ from models.layers.convolution_layer import ConvolutionLayer
 from models.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ
 from tests.invariance.test_bits import CASES, CPU
-from tests.invariance.test_encoder_bits import LENGTHS, TEXTS
+from tests.invariance.test_encoder_bits import LENGTHS, OWN_PARTS, TEXTS
 from tests.parity.adapters import save_adapter
 from tests.parity.checkpoints import save
 from tests.parity.paged import Rows, encoder_batch
@@ -104,11 +104,11 @@ def compare_texts(model, adapters=()):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("body", [*BODIES, *SPARSE])
+@pytest.mark.parametrize("body", [*BODIES, *SPARSE, *OWN_PARTS])
 @torch.inference_mode()
 def test_encoders(saved, body, case):
     dtype, quantization = CASES[case]
-    family, options = (BODIES | SPARSE)[body]
+    family, options = (BODIES | SPARSE | OWN_PARTS)[body]
     directory = saved(getattr(transformers, f"{family}Config")(**options), f"{family}Model")
     compare_texts(load_model(directory, dtype, CPU, quantization=quantization).transformer)
 
@@ -132,7 +132,9 @@ def test_adapters_of_texts(tmp_path, body):
     compare_texts(model, ("warm", "", "warm", "", "", "warm", ""))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "mistral", "bloom", "falcon", "gemma3", "llama-dynamic", "t5"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "mistral", "bloom", "falcon", "gemma3", "llama-dynamic", "t5", "pegasus_x", "switch_transformers"]
+)
 @torch.inference_mode()
 def test_texts_in_generating_families(saved, name):
     architecture, config = (DECODERS | SEQ2SEQ)[name]

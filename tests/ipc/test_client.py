@@ -9,7 +9,7 @@ import pytest
 
 from server.errors import ClientGone, Overloaded, RequestTooLarge
 from server.ipc import call as module
-from server.ipc.call import Call, Event
+from server.ipc.call import Call, SequenceEvent
 from server.ipc.client import EngineClient
 from server.ipc.descriptions import ModelInfo
 from server.ipc.messages import (
@@ -238,7 +238,7 @@ async def test_forward_delivers_a_step_at_once_and_as_a_whole() -> None:
     bench.output(tokens=[Tokens(1, [7])])
     taken: list[list[int]] = []
 
-    def take(events: list[tuple[int, Event]]) -> bool:
+    def take(events: list[tuple[int, SequenceEvent]]) -> bool:
         taken.append([index for index, _ in events])
         return True
 
@@ -256,9 +256,9 @@ async def test_forward_delivers_a_step_at_once_and_as_a_whole() -> None:
 async def test_forward_stops_at_a_full_receiver_without_losing_events() -> None:
     bench = Bench()
     call = bench.submit()
-    taken: list[Event] = []
+    taken: list[SequenceEvent] = []
 
-    def take(events: list[tuple[int, Event]]) -> bool:
+    def take(events: list[tuple[int, SequenceEvent]]) -> bool:
         taken.extend(event for _, event in events)
         return False
 
@@ -277,7 +277,7 @@ async def test_forward_raises_errors_of_its_receiver_and_serves_other_calls() ->
     bench = Bench()
     call, other = bench.submit(), bench.submit()
 
-    def take(events: list[tuple[int, Event]]) -> bool:
+    def take(events: list[tuple[int, SequenceEvent]]) -> bool:
         raise ValueError("no")
 
     forwarding = asyncio.create_task(call.forward(take))

@@ -109,6 +109,10 @@ LED = {"model_type": "led", "architectures": ["LEDForConditionalGeneration"], "d
 LONGT5 = {"model_type": "longt5", "architectures": ["LongT5ForConditionalGeneration"], "d_model": 32}
 BIGBIRD_PEGASUS = {"model_type": "bigbird_pegasus", "architectures": ["BigBirdPegasusModel"], "d_model": 32}
 MODERNBERT = {"model_type": "modernbert", "architectures": ["ModernBertModel"], "hidden_size": 48}
+MOBILEBERT = {"model_type": "mobilebert", "architectures": ["MobileBertModel"]}
+CONVBERT = {"model_type": "convbert", "architectures": ["ConvBertModel"]}
+SWITCH = {"model_type": "switch_transformers", "architectures": ["SwitchTransformersForConditionalGeneration"]}
+PEGASUS_X = {"model_type": "pegasus_x", "architectures": ["PegasusXForConditionalGeneration"]}
 EUROBERT = {"model_type": "eurobert", "architectures": ["EuroBertModel"]}
 SPARSE = (LONGFORMER, BIG_BIRD, LED, LONGT5, BIGBIRD_PEGASUS)
 BIGCODE = {**GPT2, "model_type": "gpt_bigcode", "architectures": ["GPTBigCodeForCausalLM"]}
@@ -133,8 +137,10 @@ FURTHER = tuple(
 )
 ALL_DECODERS = (*DECODERS, *RECENT, BIGCODE, XGLM, *FURTHER)
 BASES = {
-    base["model_type"]: base for base in (MODERNBERT, EUROBERT, *SPARSE, *ALL_DECODERS, *HYBRID, *SEQ2SEQ, WHISPER)
+    base["model_type"]: base
+    for base in (MODERNBERT, EUROBERT, MOBILEBERT, CONVBERT, *SPARSE, *ALL_DECODERS, *HYBRID, *SEQ2SEQ, WHISPER)
 }
+BASES |= {base["model_type"]: base for base in (SWITCH, PEGASUS_X)}
 BASES["qwen3_5"] = QWEN3_5_PICTURES
 
 

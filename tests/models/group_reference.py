@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from models.backends.cpu.linear import is_int8
+from models.backends.linear_weights import int4_group
+from models.backends.torch.activations import ACTIVATIONS
 from models.backends.torch.quantization import quantize_int4, quantize_int8
 from models.config import Activation
-from models.layers.activations import ACTIVATIONS
 from weights.quantized_matrix import QuantizedMatrix
 
 
@@ -55,4 +56,4 @@ class ReferenceInt4Weight(ReferenceGroupWeight):
     """Reference of the weights of `--quantize int4`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__(quantize_int4(weight), bias)
+        super().__init__(quantize_int4(weight, int4_group(weight.shape[1], 128)), bias)

@@ -7,9 +7,9 @@ from copy import copy
 import torch
 from torch import Tensor
 
+from models.backends.torch.activations import ACTIVATIONS
 from models.backends.torch.quantization import quantize_int8
 from models.config import Activation
-from models.layers.activations import ACTIVATIONS
 
 
 class ReferenceInt8Weight:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from models.attention_metadata import AttentionMetadata, KeyBias
+from models.backends import attention_interface as attention_ops
 from models.backends import interface as ops
 from models.backends.cpu import operations as cpu_ops
 from models.backends.cpu.attention_view import TILE_QUERIES, CpuAttentionView
@@ -77,7 +78,7 @@ class Case:
             for cache, side in zip(self.caches, (self.key, self.value), strict=True):
                 cache.flatten(0, 1)[slots] = side.split(lengths)[row]
 
-    def paged(self, rows, attention=ops.paged_attention):
+    def paged(self, rows, attention=attention_ops.paged_attention):
         """Paged attention of some queries: [queries, heads, dim].
 
         rows: (row, first query, end). With a causal mask, the row has keys up to its last query only.
@@ -96,7 +97,7 @@ class Case:
         query = torch.cat([queries[row][first:end] for row, first, end in rows])
         return attention(query, *self.caches, metadata, self.scale, self.cap, self.sinks)
 
-    def ragged(self, attention=ops.ragged_attention):
+    def ragged(self, attention=attention_ops.ragged_attention):
         """Ragged attention of all queries of all rows."""
         metadata = AttentionMetadata(self.lengths, self.lengths, self.causal, self.window, self.bias, chunk=self.chunk)
         return attention(self.query, self.key, self.value, metadata, self.scale, self.cap, self.sinks)
@@ -133,7 +134,7 @@ def test_ragged_queries_of_other_lengths_than_keys(dtype):
     query, keys = torch.randn(94, 4, 64).to(dtype), torch.randn(2, 216, 2, 64).to(dtype)
     metadata = AttentionMetadata(lengths, key_lengths)
     arguments = (query, *keys, metadata, 0.125)
-    close(ops.ragged_attention(*arguments), torch_ops.ragged_attention(*arguments))
+    close(attention_ops.ragged_attention(*arguments), torch_ops.ragged_attention(*arguments))
 
 
 def chunks(length, rng):
@@ -142,7 +143,7 @@ def chunks(length, rng):
     return list(zip([0, *ends], ends, strict=False))
 
 
-def chunked(case, attention=ops.paged_attention, seed=0):
+def chunked(case, attention=attention_ops.paged_attention, seed=0):
     """Paged attention of all queries of all rows. Each call computes the next chunk of a random subset of the rows."""
     rng = random.Random(seed)
     cuts = [chunks(length, rng) for length in case.lengths]
@@ -188,7 +189,7 @@ def test_a_text_has_the_same_bits_alone_and_in_a_batch(dtype, settings, shape):
     sides = [side.split(case.lengths) for side in (case.query, case.key, case.value)]
     for row, length in enumerate(case.lengths):
         metadata = AttentionMetadata((length,), (length,), False, case.window, case.bias)
-        alone = ops.ragged_attention(*(side[row] for side in sides), metadata, case.scale)
+        alone = attention_ops.ragged_attention(*(side[row] for side in sides), metadata, case.scale)
         assert torch.equal(alone, together[row])
 
 

@@ -16,8 +16,8 @@ from models.backends.cpu.group_weight import GroupWeight
 from models.backends.cpu.lowering import lower
 from models.backends.cpu.trace import Trace
 from models.backends.torch import operations as torch_ops
+from models.backends.torch.activations import ACTIVATIONS
 from models.backends.torch.quantization import quantize_int4
-from models.layers.activations import ACTIVATIONS
 from tests.models.group_reference import reference
 from tests.models.int8_reference import ReferenceInt8Weight
 

@@ -15,8 +15,9 @@ from models.backends import interface as ops
 from models.backends import linear_weights
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_ops
+from models.backends.operands import XieluShape
 from models.backends.torch import operations as torch_ops
-from models.layers.activations import ACTIVATIONS
+from models.backends.torch.activations import ACTIVATIONS
 from models.layers.positions import Rotation
 from tests.models.int8_reference import ReferenceInt8Weight
 
@@ -84,7 +85,7 @@ def test_layer_norm(dtype, shape, with_bias):
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("width", [1, 31, 32, 100])
 def test_xielu(dtype, width):
-    x, shape = (torch.randn(40, width) * 3).to(dtype), ops.XieluShape(0.8, 0.7, 0.5, -1e-6)
+    x, shape = (torch.randn(40, width) * 3).to(dtype), XieluShape(0.8, 0.7, 0.5, -1e-6)
     x[7, 0] = 0
     found = ops.xielu(x, shape)
     close(found, torch_ops.xielu(x, shape))

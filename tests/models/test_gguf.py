@@ -16,7 +16,7 @@ from models.loader import load_model
 from tests.parity.checkpoints import random_ids, write_model
 from tests.parity.paged import Rows
 from tests.weights.gguf_files import q4_k, q6_k, write_gguf
-from weights.read import WeightsError
+from weights.errors import WeightsError
 
 _WIDE = {
     "vocab_size": 97,

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from models.backends.cpu.group_weight import GroupWeight, fits
+from models.backends.linear_weights import int4_group
 from models.backends.torch.quantization import quantize_int4
 from models.tensor_memory import PRIVATE
 from tests.models.group_reference import reference
@@ -70,6 +71,7 @@ def iq4_xs(columns, width):
 
 FORMATS = {
     "int4": lambda columns, width: quantize_int4(torch.randn(columns, width) * width**-0.5),
+    "int4 with zero points": lambda columns, width: quantize_int4(torch.randn(columns, width) * width**-0.5, 64, True),
     "Q4_1": lambda columns, width: flat(columns, width, minimum="half", signed=False),
     "Q5_0": lambda columns, width: flat(columns, width, bits=5),
     "Q5_1": lambda columns, width: flat(columns, width, bits=5, minimum="half", signed=False),
@@ -94,7 +96,16 @@ FORMATS = {
     ),
     "unsigned without": lambda columns, width: flat(columns, width, signed=False),
 }
-BITS = {"int4": 4.5, "Q5_0": 6.5, "Q8_0": 8.5, "Q4_K": 4.75, "Q6_K": 6.625, "GPTQ": 4.25, "symmetric GPTQ": 4.125}
+BITS = {
+    "int4": 4.5,
+    "int4 with zero points": 4.5,
+    "Q5_0": 6.5,
+    "Q8_0": 8.5,
+    "Q4_K": 4.75,
+    "Q6_K": 6.625,
+    "GPTQ": 4.25,
+    "symmetric GPTQ": 4.125,
+}
 BITS |= {"MXFP4": 4.501, "IQ4_XS": 4.376}
 """Largest memory of one weight in bits, of a wide matrix, and of its table.
 
@@ -198,8 +209,25 @@ def test_int4_rounds_better_than_the_largest_number_alone():
     assert error < 0.0845
 
 
-def test_int4_keeps_zeros_and_marks_numbers_that_are_not_finite():
+def test_zero_points_round_groups_better_that_lie_on_one_side_of_zero():
+    x = torch.rand(1000, 256, generator=torch.Generator().manual_seed(0)) - 0.2
+    errors = [
+        (quantize_int4(x, group, zero).dequantized(torch.float32) - x).square().mean().sqrt()
+        for group in (32, 128)
+        for zero in (True, False)
+    ]
+    assert errors[0] < 0.75 * errors[1] and errors[2] < 0.75 * errors[3]
+
+
+def test_groups_divide_the_width():
+    found = {width: [int4_group(width, most) for most in (32, 64, 128)] for width in (2048, 576, 352, 100)}
+    assert found == {2048: [32, 64, 128], 576: [32, 64, 64], 352: [32, 32, 32], 100: [32, 32, 32]}
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_int4_keeps_zeros_and_marks_numbers_that_are_not_finite(zero):
     x = torch.zeros(3, 64)
     x[1, 40], x[2, 3] = torch.nan, torch.inf
-    found = GroupWeight(quantize_int4(x), None, torch.float32, None, PRIVATE).multiply(torch.ones(1, 64))
+    matrix = quantize_int4(x, 32, zero)
+    found = GroupWeight(matrix, None, torch.float32, None, PRIVATE).multiply(torch.ones(1, 64))
     assert found[0, 0] == 0 and not found[0, 1:].isfinite().any()

@@ -13,8 +13,8 @@ from models.backends import interface as ops
 from models.config import ConfigError
 from models.loader import load_model
 from tests.parity.checkpoints import edit_config, write_model
+from weights.errors import ResolveError
 from weights.load import WeightsError
-from weights.resolve import ResolveError
 
 CPU = torch.device("cpu")
 SMALL = {

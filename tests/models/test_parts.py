@@ -10,6 +10,7 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from models.backends import interface as ops
+from models.backends.torch.activations import ACTIVATIONS
 from models.batch import EncoderBatch
 from models.config import (
     EmbeddingConfig,
@@ -19,7 +20,6 @@ from models.config import (
     NormSlots,
     SinusoidalPositions,
 )
-from models.layers.activations import ACTIVATIONS
 from models.layers.embeddings import Embedding
 from models.layers.feed_forward import FeedForward
 from models.layers.norms import SublayerNorms, make_norm

@@ -28,9 +28,10 @@ CASES = {
 TEXTS = [[5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15], [11, 3], [20, 21, 22, 23, 24, 25, 26], [30], [40, 41, 42]]
 NOT_TRACED = {
     "paged": {"deepseek-v3", "llama4"},
-    "ragged": {"bigbird-pegasus", "longt5", "longt5-local", "led"},
+    "ragged": {"bigbird-pegasus", "longt5", "longt5-local", "led", "pegasus_x", "switch_transformers"},
 }
-"""Test models by step kind. They have latent attention, experts with weighted inputs, or sparse attention."""
+"""Test models by step kind. They have latent attention, experts with weighted inputs or a capacity, sparse attention,
+or global vectors."""
 LOGITS_NOT_TRACED = {"gemma2"}
 """Test models with capped logits, which a program cannot compute."""
 

@@ -40,6 +40,7 @@ HARMLESS = {
     "blenderbot": "encoder_no_repeat_ngram_size",
     "bloom": "slow_but_exact pretraining_tp",
     "camembert": "tie_word_embeddings",
+    "convbert": "tie_word_embeddings num_attention_heads num_groups",
     "data2vec-text": "tie_word_embeddings",
     "deberta": "tie_word_embeddings legacy relative_attention max_relative_positions",
     "deberta-v2": "tie_word_embeddings legacy relative_attention max_relative_positions",
@@ -82,6 +83,7 @@ HARMLESS = {
     "marian": "decoder_vocab_size",
     "mistral4": "pretraining_tp head_dim qk_head_dim intermediate_size",
     "megatron-bert": "tie_word_embeddings",
+    "mobilebert": "tie_word_embeddings layer_norm_eps",
     "modernbert": "tie_word_embeddings decoder_bias deterministic_flash_attn local_attention",
     "modernbert-decoder": "local_attention",
     "mpnet": "tie_word_embeddings",
@@ -101,6 +103,7 @@ HARMLESS = {
     "seed_oss": "pretraining_tp residual_dropout",
     "smollm3": "no_rope_layer_interval sliding_window use_sliding_window pretraining_tp",
     "squeezebert": "tie_word_embeddings post_attention_groups",
+    "switch_transformers": "num_sparse_encoder_layers num_sparse_decoder_layers add_cross_attention",
     "t5gemma": "vocab_size",
     "whisper": "apply_spec_augment median_filter_width suppress_tokens use_weighted_layer_sum",
     "xlm-roberta": "tie_word_embeddings",
@@ -117,8 +120,8 @@ NEEDED = {
     "glm4_moe": {"head_dim": 128},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
 }
-"""Settings that a family needs besides its defaults: no default, heads that do not divide the hidden size, or types of
-the layers."""
+"""Settings that the test adds, because the defaults of these families lack a needed setting, have heads that do not
+divide the hidden size, or have no layer types."""
 
 
 def settings(kind: str) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from server.errors import ClientGone, Overloaded, RequestError, RequestTooLarge
 from server.ipc.call import Call
+from server.key_limits import KeyLimits
 from server.operations.admission import Admission, default_memory_bytes
 from server.operations.cost import CHARACTER_BYTES, Cost
-from server.operations.key_limits import KeyLimits
 from server.operations.rerank import RerankSpec, rerank
 from server.operations.token_classify import TokenClassifySpec, token_classify
 from tests.api.conftest import Bench

@@ -234,6 +234,17 @@ HYBRIDS = {
         use_bias=True,
         use_conv_bias=False,
     ),
+    "nemotron_h-latent-experts": case(
+        "NemotronH",
+        **_NEMOTRON,
+        layers_block_type=["linear_attention", "moe", "full_attention"],
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        moe_latent_size=20,
+        moe_intermediate_size=24,
+        moe_shared_expert_intermediate_size=40,
+        mlp_bias=True,
+    ),
     "mamba2": case("Mamba2", **_MAMBA2, num_heads=8, head_dim=8, n_groups=2),
     "mamba2-biases-tied": case(
         "Mamba2",

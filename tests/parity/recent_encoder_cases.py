@@ -10,6 +10,7 @@ from tests.parity.encoder_cases import SMALL, WIDE
 IDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "mask_token_id"), 0)
 GROUPS = dict.fromkeys(("q_groups", "k_groups", "v_groups", "intermediate_groups", "output_groups"), 2)
 GROUPS_WIDE = {**GROUPS, "q_groups": 3, "post_attention_groups": 2, "intermediate_groups": 4, "output_groups": 1}
+BOTTLENECK = {"embedding_size": 12, "intra_bottleneck_size": 16, "num_feedforward_networks": 3}
 BOTH_WAYS = {**SMALL, **IDS, "is_causal": False, "num_key_value_heads": 2}
 WINDOWED = {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
 GEMMA = {**SMALL, **IDS, "head_dim": 8, "num_key_value_heads": 2, "num_hidden_layers": 3}
@@ -49,6 +50,25 @@ BODIES: dict[str, tuple[str, dict[str, object]]] = {
     "roformer-wide": ("RoFormer", {**WIDE, "hidden_act": "gelu_new"}),
     "squeezebert-small": ("SqueezeBert", {**SMALL, **GROUPS, "embedding_size": 32}),
     "squeezebert-wide": ("SqueezeBert", {**WIDE, **GROUPS_WIDE, "embedding_size": 48, "hidden_act": "relu"}),
+    "mobilebert-small": ("MobileBert", {**SMALL, **BOTTLENECK}),
+    "mobilebert-wide": (
+        "MobileBert",
+        {
+            **WIDE,
+            **BOTTLENECK,
+            "num_hidden_layers": 2,
+            "embedding_size": 20,
+            "intra_bottleneck_size": 24,
+            "num_feedforward_networks": 1,
+            "use_bottleneck_attention": True,
+            "classifier_activation": False,
+            "type_vocab_size": 3,
+            "hidden_act": "gelu",
+        },
+    ),
+    "convbert-small": ("ConvBert", {**SMALL, "embedding_size": 12, "conv_kernel_size": 5, "num_groups": 2}),
+    "convbert-wide": ("ConvBert", {**WIDE, "embedding_size": 48, "head_ratio": 3, "hidden_act": "relu"}),
+    "convbert-one-head": ("ConvBert", {**SMALL, "embedding_size": 32, "head_ratio": 8, "conv_kernel_size": 1}),
     "eurobert-small": ("EuroBert", {**SMALL, **IDS}),
     "eurobert-wide": (
         "EuroBert",

@@ -50,15 +50,20 @@ TARGET_MODULES = {
     "falcon_h1": [*ATTENTION, "gate_proj", "up_proj", "down_proj", "in_proj"],
     "nemotron_h": [*ATTENTION, "in_proj"],
     "mamba2": ["in_proj"],
+    "switch_transformers": r".*(Attention\.[qkvo]|\.mlp\.w[io])",
+    "pegasus_x": r".*\.decoder\..*([qkv]_proj|out_proj|fc[12])",
     "longt5": r".*(\.o|\.wi|\.wi_\d|\.wo|\.SelfAttention\.[qkv]|EncDecAttention\.[qkv])",
 }
-"""Target modules of families in which some linear layers cannot be adapted: experts, gates, summary projections, and
-those that peft refuses in state space models."""
+"""Target modules of families in which some linear layers cannot be adapted: experts, gates, summary projections, layers
+that also project the global vectors of a text, and those that peft refuses in state space models."""
 
 
 def make_models(name: str, directory: Path, device, **settings):
     """Make a checkpoint with the adapter `tone`: (base in transformers, merged in transformers, our model)."""
     architecture, config = (DECODERS | SEQ2SEQ)[name]
+    if name == "switch_transformers":
+        # `forward` of transformers limits the tokens of an expert in the decoder too, which `generate` never reaches.
+        config = type(config).from_dict(config.to_dict() | {"expert_capacity": 64})
     base = save(directory / "base", config, architecture)
     settings = ({"target_modules": TARGET_MODULES[name]} if name in TARGET_MODULES else {}) | settings
     merged = save_adapter(base, directory / "tone", 5, **settings)

@@ -19,7 +19,9 @@ from transformers import (
     MBartConfig,
     MT5Config,
     PegasusConfig,
+    PegasusXConfig,
     PLBartConfig,
+    SwitchTransformersConfig,
     T5Config,
     T5GemmaConfig,
     T5GemmaModuleConfig,
@@ -82,6 +84,13 @@ def _own_logits(model) -> None:
     model.lm_head.weight = nn.Parameter(0.2 * torch.randn(VOCAB, 32))
 
 
+def _own_logits_and_one_table(model) -> None:
+    """transformers initialises the tables of both stacks apart; published checkpoints have one."""
+    _own_logits(model)
+    for stack in (model.encoder, model.decoder):
+        stack.embed_tokens.weight.copy_(model.shared.weight)
+
+
 def _untie(model) -> None:
     _own_logits(model)
     model.config.scale_decoder_outputs = False
@@ -132,6 +141,39 @@ CASES = {
             tie_word_embeddings=False,
         ),
         None,
+    ),
+    "t5gemma-wide-encoder": (
+        "T5GemmaForConditionalGeneration",
+        _t5gemma(
+            {"hidden_size": 48, "num_attention_heads": 2, "head_dim": 16}, {"num_hidden_layers": 2, "head_dim": 8}
+        ),
+        None,
+    ),
+    "switch_transformers": (
+        "SwitchTransformersForConditionalGeneration",
+        SwitchTransformersConfig(
+            **{**_T5, "num_layers": 4},
+            num_sparse_encoder_layers=2,
+            num_sparse_decoder_layers=1,
+            num_experts=3,
+            num_decoder_layers=2,
+        ),
+        None,
+    ),
+    "switch_transformers-capacity-untied-gelu": (
+        "SwitchTransformersForConditionalGeneration",
+        SwitchTransformersConfig(
+            **_T5,
+            num_sparse_encoder_layers=2,
+            num_decoder_layers=2,
+            decoder_sparse_step=0,
+            num_experts=4,
+            expert_capacity=2,
+            router_bias=True,
+            dense_act_fn="gelu_new",
+            tie_word_embeddings=False,
+        ),
+        _own_logits_and_one_table,
     ),
     "led": ("LEDForConditionalGeneration", LEDConfig(**_LED, attention_window=8), None),
     "led-windows-deeper-encoder-relu": (
@@ -223,6 +265,23 @@ CASES = {
         None,
     ),
     "pegasus-deeper-encoder": ("PegasusForConditionalGeneration", PegasusConfig(**_UNLIKE), None),
+    "pegasus_x": (
+        "PegasusXForConditionalGeneration",
+        PegasusXConfig(**{**_BART, "encoder_layers": 3}, block_size=4, num_global_tokens=3),
+        None,
+    ),
+    "pegasus_x-unshifted-unscaled-relu": (
+        "PegasusXForConditionalGeneration",
+        PegasusXConfig(
+            **_UNLIKE,
+            block_size=7,
+            num_global_tokens=1,
+            stagger_local_blocks=False,
+            scale_embedding=False,
+            activation_function="relu",
+        ),
+        None,
+    ),
     "blenderbot-scaled": ("BlenderbotForConditionalGeneration", BlenderbotConfig(**_BART, scale_embedding=True), None),
     "blenderbot-deeper-encoder": ("BlenderbotForConditionalGeneration", BlenderbotConfig(**_UNLIKE), None),
     "blenderbot-small-scaled": (
@@ -304,11 +363,35 @@ def test_greedy_text(pair):
         assert answer == logits[:-1].argmax(-1).tolist()
 
 
+@pytest.mark.rare_family
+def test_generated_tokens_are_never_beyond_a_capacity(tmp_path, device):
+    """`generate` reads one token at a time. In one pass over the text the reference drops most of its tokens."""
+    config = SwitchTransformersConfig(
+        **_T5,
+        num_decoder_layers=2,
+        num_sparse_encoder_layers=2,
+        num_sparse_decoder_layers=2,
+        num_experts=2,
+        expert_capacity=1,
+    )
+    oracle = save(tmp_path, config, "SwitchTransformersForConditionalGeneration").to(device)
+    sources = random_ids(VOCAB, SOURCES)
+    answers = greedy(Rows(load(tmp_path, device).transformer, sources), [[0]] * len(sources), 12)
+    settings = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": VOCAB + 1, "pad_token_id": 0}
+    differs = 0
+    for source, answer in zip(sources, answers, strict=True):
+        theirs = oracle.generate(torch.tensor([source], device=device), **settings)[0, 1:].tolist()
+        assert answer == theirs
+        ((_, _, logits),) = expected(oracle, [source], [[0, *answer]])
+        differs += answer != logits[:-1].argmax(-1).tolist()
+    assert differs > 0
+
+
 @pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 0.1), (torch.float16, 0.015)], ids=str)
 def test_half_precision_is_close_to_float32(pair, device, dtype, bound):
     """Mean error relative to the standard deviation of the float32 logits. The errors of two stacks add up."""
     oracle, loaded, directory = pair
-    if loaded.family in ("t5", "mt5", "umt5", "longt5", "t5gemma") and dtype == torch.float16:
+    if loaded.family in ("t5", "mt5", "umt5", "longt5", "switch_transformers", "t5gemma") and dtype == torch.float16:
         with pytest.raises(ConfigError, match="float16"):
             load(directory, device, dtype)
         return

@@ -12,6 +12,7 @@ import transformers
 from safetensors.torch import save_file
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
+from models.backends import attention_interface as attention_ops
 from models.backends import interface as ops
 from models.config import ConfigError, ConvolutionLayerConfig, DistanceConfig, StackConfig
 from models.families import family_of
@@ -210,7 +211,7 @@ def test_planted_disentangled_attention_bugs_are_detected(body: str, tmp_path: P
     ours = _saved(model, tmp_path)
     found, expected = _hidden(ours, model)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
-    right, faults = ops.disentangled_attention, []
+    right, faults = attention_ops.disentangled_attention, []
 
     def turned(query, key, value, to, of, plan, scale):
         distances = dataclasses.replace(plan.distances, row_of=plan.distances.row_of.flip(0))
@@ -220,9 +221,9 @@ def test_planted_disentangled_attention_bugs_are_detected(body: str, tmp_path: P
     faults.append(lambda query, key, value, to, of, plan, scale: right(query, key, value, to, None, plan, scale))
     faults.append(lambda query, key, value, to, of, plan, scale: right(query, key, value, None, of, plan, scale))
     for fault in faults:
-        monkeypatch.setattr(ops, "disentangled_attention", fault)
+        monkeypatch.setattr(attention_ops, "disentangled_attention", fault)
         assert not torch.allclose(_hidden(ours, model)[0], expected, atol=1e-3)
-    monkeypatch.setattr(ops, "disentangled_attention", right)
+    monkeypatch.setattr(attention_ops, "disentangled_attention", right)
     if isinstance(ours.config.encoder.layers[0], ConvolutionLayerConfig):
         plain = ConvolutionLayer._convolve
         one = lambda self, x, lengths: plain(self, x, (sum(lengths),))  # noqa: E731

@@ -18,7 +18,7 @@ from server.text.tokenizer_files import read_tokenizer_files
 from tests.text import checkpoints
 from tests.text.chat_templates import ALL, CONVERSATIONS, HOSTILE, TURNS
 from tests.waiting import HANG_SECONDS
-from weights.resolve import ResolveError
+from weights.errors import ResolveError
 
 MAX_CHARACTERS = 100_000
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "né", "parameters": {"type": "object"}}}]

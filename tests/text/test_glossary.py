@@ -101,6 +101,6 @@ def test_fewest_tokens_against_every_division() -> None:
 
 
 def test_a_long_text_of_a_script_without_spaces_takes_few_steps() -> None:
-    """Each place of a text is compared with the terms at once, at most to the length of the longest one."""
+    """All terms are looked up together at each position of the text, over at most the length of the longest term."""
     terms = {"的" * 40 + mark: "x" for mark in "一二三四五六七八九十"}
     assert Glossary(terms).targets_for("的" * 20_000) == []

@@ -15,7 +15,13 @@ from server.text.tokenizer_files import read_tokenizer_files
 from tests.text import checkpoints
 from tests.text.checkpoints import CORPUS
 
-WITHOUT_CLASS = {"squeezebert": "bert", "data2vec-text": "roberta", "opt": "gpt2", "whisper": "gpt2"}
+WITHOUT_CLASS = {
+    "squeezebert": "bert",
+    "convbert": "bert",
+    "data2vec-text": "roberta",
+    "opt": "gpt2",
+    "whisper": "gpt2",
+}
 
 
 def name_class(directory: Path, name: str) -> None:
@@ -56,7 +62,7 @@ def test_files_that_name_no_class_are_refused(tmp_path: Path) -> None:
 
 
 def test_words_of_another_program_are_refused_with_tokenizer_json_too(tmp_path: Path) -> None:
-    """transformers saves the file with another way of splitting words, and replaces it when it loads the file."""
+    """`tokenizer.json` of RoFormer splits words in another way. transformers sets jieba when it loads the file."""
     checkpoints.write_llama(tmp_path)
     name_class(tmp_path, "RoFormerTokenizer")
     with pytest.raises(TokenizerError, match="jieba"):

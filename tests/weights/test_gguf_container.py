@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from models.json_file import json_object
-from weights.gguf.container import GgufError, GgufFile, read_gguf
+from weights.errors import GgufError, ResolveError, WeightsError
+from weights.gguf.container import GgufFile, read_gguf
 from weights.gguf.documents import document
-from weights.read import WeightsError, open_checkpoint
-from weights.resolve import ResolveError, resolve
+from weights.read import open_checkpoint
+from weights.resolve import resolve
 
 
 def write(path: Path, architecture: str = "llama", change=lambda writer: None, tensors=None) -> Path:

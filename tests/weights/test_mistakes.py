@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from weights.resolve import ADAPTER_WEIGHTS, ResolveError, resolve
+from weights.errors import ResolveError
+from weights.resolve import ADAPTER_WEIGHTS, resolve
 
 POINTER = (
     "version https://git-lfs.github.com/spec/v1\n"

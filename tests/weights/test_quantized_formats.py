@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from tests.weights import quantized_recipes as recipes
+from weights.errors import WeightsError
 from weights.quantized.formats import FORMATS, quantized_format
 from weights.quantized.parts import unpack
-from weights.read import StoredMatrix, StoredTensor, WeightsError
+from weights.stored import StoredMatrix, StoredTensor
 
 OUT, WIDTH = 96, 128
 MODULE = "model.layers.3.mlp.up_proj"

@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from weights.read import WeightsError, open_checkpoint
+from weights.errors import WeightsError
+from weights.read import open_checkpoint
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.bfloat16), "c": torch.zeros(2, 2)}
 

@@ -11,7 +11,8 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from weights.resolve import ADAPTER_WEIGHTS, ResolveError, has_weights, resolve
+from weights.errors import ResolveError
+from weights.resolve import ADAPTER_WEIGHTS, has_weights, resolve
 
 
 @pytest.fixture

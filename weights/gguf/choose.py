@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from weights.errors import GgufError, ResolveError
+
 SUFFIX = ".gguf"
 _PIECE = re.compile(r"(?P<model>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _MAX_PIECES = 1000
@@ -37,8 +39,6 @@ def choice(source: str, directory: Path) -> Path:
 
     directory: has at least one of `models_in`.
     """
-    from weights.resolve import ResolveError
-
     found = models_in(directory)
     if len(found) == 1:
         return found[0]
@@ -49,8 +49,6 @@ def choice(source: str, directory: Path) -> Path:
 
 def pieces(path: Path) -> list[Path]:
     """All files of the model that begins in this file. Raises GgufError for a later piece and for missing ones."""
-    from weights.gguf.container import GgufError
-
     match = _PIECE.fullmatch(path.name)
     if match is None:
         return [path]

@@ -10,81 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from weights.gguf.container import Gguf, GgufError
+from weights.errors import GgufError
+from weights.gguf.container import Gguf
+from weights.gguf.metadata import Metadata
 from weights.gguf.rope import llama3_scaling, longrope, rope_scaling
 
 _POOLING = {1: "mean", 2: "cls", 3: "lasttoken"}
 _POOLING_NONE = 0
 
 
-class Metadata:
-    """The metadata of one architecture, strictly read. Every method raises GgufError with the key."""
-
-    def __init__(self, gguf: Gguf) -> None:
-        self.gguf = gguf
-        self.architecture = gguf.get("general.architecture")
-        if not isinstance(self.architecture, str):
-            raise GgufError(f"{gguf.name!r} does not state 'general.architecture'")
-
-    def optional(self, key: str) -> Any:
-        """A value, or None without the key. An array of equal values, one for each layer, counts as one value."""
-        value = self.gguf.get(f"{self.architecture}.{key}")
-        if isinstance(value, list):
-            if len(set(value)) != 1:
-                raise self.error(key, "differs between layers, which is not supported")
-            return value[0]
-        return value
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self.optional(key)
-        value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self.error(key, "is missing" if value is None else "is not an integer")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self.optional(key)
-        value = default if value is None else value
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise self.error(key, "is missing" if value is None else "is not a number")
-        return _shortest(value)
-
-    def error(self, key: str, reason: str) -> GgufError:
-        return GgufError(f"{self.gguf.name!r}: '{self.architecture}.{key}' {reason}")
-
-    def rows(self, tensor: str) -> int:
-        """Number of rows of a table."""
-        if tensor not in self.gguf.tensors:
-            raise GgufError(f"{self.gguf.name!r} has no tensor {tensor!r}")
-        return self.gguf.tensors[tensor].shape[0]
-
-    def has(self, tensor: str) -> bool:
-        return tensor in self.gguf.tensors
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one head."""
-        heads = self.integer("attention.head_count")
-        if heads < 1:
-            raise self.error("attention.head_count", "is below one")
-        return self.integer("attention.key_length", self.integer("embedding_length") // heads)
+HfConfig = dict[str, Any]
 
 
-def _shortest(value: float) -> float:
-    """The decimal number with the fewest digits that rounds to this float32: the number in the original settings."""
-    import struct
-
-    for digits in range(1, 9):
-        short = float(f"{value:.{digits}g}")
-        if struct.pack("<f", short) == struct.pack("<f", value):
-            return short
-    return float(value)
-
-
-Settings = dict[str, Any]
-
-
-def _decoder(of: Metadata, **more: Any) -> Settings:
+def _decoder(of: Metadata, **more: Any) -> HfConfig:
     """The settings that all decoders have."""
     heads = of.integer("attention.head_count")
     if of.integer("attention.value_length", of.head_dim) != of.head_dim:
@@ -103,7 +41,7 @@ def _decoder(of: Metadata, **more: Any) -> Settings:
     }
 
 
-def _rotary(of: Metadata, **more: Any) -> Settings:
+def _rotary(of: Metadata, **more: Any) -> HfConfig:
     """The settings of decoders whose heads rotate as a whole."""
     if of.integer("rope.dimension_count", of.head_dim) != of.head_dim:
         raise of.error("rope.dimension_count", "is not the width of a head, which is not supported")
@@ -112,7 +50,7 @@ def _rotary(of: Metadata, **more: Any) -> Settings:
     return _decoder(of, rope_theta=theta, **({"rope_scaling": scaling} if scaling else {}), **more)
 
 
-def _partly_rotary(of: Metadata, default_dim: int | None = None, **more: Any) -> Settings:
+def _partly_rotary(of: Metadata, default_dim: int | None = None, **more: Any) -> HfConfig:
     """The settings of decoders that rotate only a part of each head."""
     share = of.integer("rope.dimension_count", default_dim or of.head_dim) / of.head_dim
     settings = _decoder(of, rope_theta=of.number("rope.freq_base", 10000.0), partial_rotary_factor=share, **more)
@@ -120,7 +58,7 @@ def _partly_rotary(of: Metadata, default_dim: int | None = None, **more: Any) ->
     return {**settings, **({"rope_scaling": scaling} if scaling else {})}
 
 
-def _rms(of: Metadata) -> Settings:
+def _rms(of: Metadata) -> HfConfig:
     return {"rms_norm_eps": of.number("attention.layer_norm_rms_epsilon")}
 
 
@@ -133,7 +71,7 @@ def _window(of: Metadata) -> int | None:
     return of.integer("attention.sliding_window", 0) or None
 
 
-def _llama(of: Metadata) -> Settings:
+def _llama(of: Metadata) -> HfConfig:
     biases = {"attention_bias": of.has("blk.0.attn_q.bias"), "mlp_bias": of.has("blk.0.ffn_up.bias")}
     if of.integer("expert_count", 0):
         return _rotary(
@@ -149,23 +87,23 @@ def _llama(of: Metadata) -> Settings:
     return _rotary(of, model_type="llama", **biases, **_rms(of))
 
 
-def _mistral(of: Metadata) -> Settings:
+def _mistral(of: Metadata) -> HfConfig:
     if of.optional("attention.temperature_scale"):
         raise of.error("attention.temperature_scale", "is not supported")
     return _rotary(of, model_type="mistral", sliding_window=_window(of), **_rms(of))
 
 
-def _qwen2(of: Metadata) -> Settings:
+def _qwen2(of: Metadata) -> HfConfig:
     return _rotary(of, model_type="qwen2", use_sliding_window=False, **_rms(of))
 
 
-def _qwen3(of: Metadata) -> Settings:
+def _qwen3(of: Metadata) -> HfConfig:
     return _rotary(
         of, model_type="qwen3", use_sliding_window=False, attention_bias=of.has("blk.0.attn_q.bias"), **_rms(of)
     )
 
 
-def _experts(of: Metadata) -> Settings:
+def _experts(of: Metadata) -> HfConfig:
     """Experts of Qwen. Layers without a router are dense."""
     layers = range(of.integer("block_count"))
     return {
@@ -185,7 +123,7 @@ def _expert_width(of: Metadata) -> int:
     return found[0][1]
 
 
-def _qwen2_moe(of: Metadata) -> Settings:
+def _qwen2_moe(of: Metadata) -> HfConfig:
     shared = of.integer("expert_shared_feed_forward_length", 0) or of.integer("feed_forward_length")
     return _rotary(
         of,
@@ -198,13 +136,13 @@ def _qwen2_moe(of: Metadata) -> Settings:
     )
 
 
-def _qwen3_moe(of: Metadata) -> Settings:
+def _qwen3_moe(of: Metadata) -> HfConfig:
     return _rotary(
         of, model_type="qwen3_moe", norm_topk_prob=True, use_sliding_window=False, **_experts(of), **_rms(of)
     )
 
 
-def _gemma(of: Metadata) -> Settings:
+def _gemma(of: Metadata) -> HfConfig:
     return _rotary(of, model_type="gemma", **_rms(of))
 
 
@@ -218,7 +156,7 @@ def _query_scalar(of: Metadata, largest: int) -> int:
     return of.head_dim
 
 
-def _gemma2(of: Metadata) -> Settings:
+def _gemma2(of: Metadata) -> HfConfig:
     return _rotary(
         of,
         model_type="gemma2",
@@ -230,7 +168,7 @@ def _gemma2(of: Metadata) -> Settings:
     )
 
 
-def _gemma3(of: Metadata) -> Settings:
+def _gemma3(of: Metadata) -> HfConfig:
     cap, pattern = of.optional("final_logit_softcapping"), of.gguf.get("gemma3.attention.sliding_window_pattern", 6)
     if not isinstance(pattern, int) or isinstance(pattern, bool) or pattern < 1:
         raise of.error("attention.sliding_window_pattern", "is not a number of layers")
@@ -247,11 +185,11 @@ def _gemma3(of: Metadata) -> Settings:
     return {**settings, **({} if cap is None else {"final_logit_softcapping": of.number("final_logit_softcapping")})}
 
 
-def _phi2(of: Metadata) -> Settings:
+def _phi2(of: Metadata) -> HfConfig:
     return _partly_rotary(of, model_type="phi", layer_norm_eps=_layer_eps(of))
 
 
-def _phi3(of: Metadata) -> Settings:
+def _phi3(of: Metadata) -> HfConfig:
     settings = _partly_rotary(of, model_type="phi3", sliding_window=_window(of), **_rms(of))
     settings["original_max_position_embeddings"] = of.integer(
         "rope.scaling.original_context_length", of.integer("context_length")
@@ -260,7 +198,7 @@ def _phi3(of: Metadata) -> Settings:
     return {**settings, **({"rope_scaling": scaling} if scaling else {})}
 
 
-def _starcoder2(of: Metadata) -> Settings:
+def _starcoder2(of: Metadata) -> HfConfig:
     return _rotary(
         of,
         model_type="starcoder2",
@@ -270,7 +208,7 @@ def _starcoder2(of: Metadata) -> Settings:
     )
 
 
-def _gpt2(of: Metadata) -> Settings:
+def _gpt2(of: Metadata) -> HfConfig:
     return {
         "model_type": "gpt2",
         "vocab_size": of.rows("token_embd.weight"),
@@ -284,7 +222,7 @@ def _gpt2(of: Metadata) -> Settings:
     }
 
 
-def _gpt_neox(of: Metadata) -> Settings:
+def _gpt_neox(of: Metadata) -> HfConfig:
     return _partly_rotary(
         of,
         model_type="gpt_neox",
@@ -293,8 +231,8 @@ def _gpt_neox(of: Metadata) -> Settings:
     )
 
 
-def _falcon(of: Metadata) -> Settings:
-    """Settings of Falcon. Its variants are recognised by their key heads and norms.
+def _falcon(of: Metadata) -> HfConfig:
+    """HfConfig of Falcon. Its variants are recognised by their key heads and norms.
 
     Falcon 7B has one key head, Falcon 40B has groups of key heads and two norms, Falcon 2 has groups and one norm.
     """
@@ -312,7 +250,7 @@ def _falcon(of: Metadata) -> Settings:
     )
 
 
-def _stablelm(of: Metadata) -> Settings:
+def _stablelm(of: Metadata) -> HfConfig:
     return _partly_rotary(
         of,
         model_type="stablelm",
@@ -323,11 +261,11 @@ def _stablelm(of: Metadata) -> Settings:
     )
 
 
-def _smollm3(of: Metadata) -> Settings:
+def _smollm3(of: Metadata) -> HfConfig:
     return _rotary(of, model_type="smollm3", **_rms(of))
 
 
-def _encoder(of: Metadata, model_type: str) -> Settings:
+def _encoder(of: Metadata, model_type: str) -> HfConfig:
     """The settings of BERT, and of NomicBERT, which rotates its heads instead of a table of positions.
 
     RoBERTa and XLM-RoBERTa have the same layers as BERT. Their files leave out the unused rows of the position table.
@@ -352,15 +290,15 @@ def _encoder(of: Metadata, model_type: str) -> Settings:
     }
 
 
-def _bert(of: Metadata) -> Settings:
+def _bert(of: Metadata) -> HfConfig:
     return _encoder(of, "bert")
 
 
-def _nomic_bert(of: Metadata) -> Settings:
+def _nomic_bert(of: Metadata) -> HfConfig:
     return _encoder(of, "nomic_bert")
 
 
-ARCHITECTURES: Mapping[str, Callable[[Metadata], Settings]] = {
+ARCHITECTURES: Mapping[str, Callable[[Metadata], HfConfig]] = {
     "llama": _llama,
     "mistral3": _mistral,
     "qwen2": _qwen2,
@@ -381,10 +319,10 @@ ARCHITECTURES: Mapping[str, Callable[[Metadata], Settings]] = {
     "bert": _bert,
     "nomic-bert": _nomic_bert,
 }
-"""Settings by `general.architecture`."""
+"""HfConfig by `general.architecture`."""
 
 
-def hf_config(gguf: Gguf) -> Settings:
+def hf_config(gguf: Gguf) -> HfConfig:
     """The contents of `config.json`. Raises GgufError for an architecture that is not supported."""
     if gguf.get("general.type", "model") != "model":
         raise GgufError(f"{gguf.name!r} is not a model: 'general.type' is {str(gguf.get('general.type'))[:40]!r}")

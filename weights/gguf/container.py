@@ -15,8 +15,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from weights.errors import GgufError
+from weights.gguf.choose import pieces
 from weights.gguf.types import OTHER_NAMES, TYPES, BlockType
-from weights.resolve import ResolveError
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -24,10 +25,6 @@ _MAX_DIMENSIONS = 4
 _MAX_KEY_BYTES = 65535
 _STRING, _ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-
-
-class GgufError(ResolveError):
-    """A GGUF file is damaged, or contains something that is not supported. The message is one line with its name."""
 
 
 @dataclass(frozen=True)
@@ -272,8 +269,6 @@ class Gguf:
 
 def read_gguf(path: Path) -> Gguf:
     """Read the header of a file, and of all pieces of the same model. Raises GgufError."""
-    from weights.gguf.choose import pieces
-
     try:
         statuses = tuple((str(piece), piece.stat().st_size, piece.stat().st_mtime_ns) for piece in pieces(path))
     except OSError:

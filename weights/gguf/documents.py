@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from weights.errors import GgufError
 from weights.gguf.config import hf_config, pooling
-from weights.gguf.container import Gguf, GgufError
+from weights.gguf.container import Gguf
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Types of tokens. Source: `gguf/constants.py` of https://github.com/ggml-org/llama.cpp."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from weights.gguf.container import Gguf, GgufError
-
-if TYPE_CHECKING:
-    from weights.gguf.config import Metadata
+from weights.errors import GgufError
+from weights.gguf.container import Gguf
+from weights.gguf.metadata import Metadata
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Settings of all published LLaMA 3.1 to 3.3 models, of which the file has only the resulting divisors."""

@@ -12,20 +12,20 @@ import torch
 from torch import Tensor
 
 from weights.quantized.parts import Description, Parts, by_output, combine, layout, unpack
-from weights.quantized.settings import Settings
+from weights.quantized.settings import QuantizationSettings
 from weights.quantized_matrix import QuantizedMatrix
-from weights.read import Stored, StoredTensor
+from weights.stored import Stored, StoredTensor
 
 _PARTS = ("qweight", "qzeros", "scales")
 _BITS = 4
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Place in its word of the code of each of eight output features."""
+"""Eight output features share a word. Item i is the place of feature i in it."""
 
 
 class Awq:
     """Reads the matrices of an AWQ checkpoint. Implements `MatrixFormat`. settings: `quantization_config`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantizationSettings) -> None:
         for name in ("bits", "w_bit"):
             settings.refuse_unless(name, _BITS)
         name = "version" if settings.get("version") is not None else "format"

@@ -26,9 +26,9 @@ from weights.quantized.parts import (
     signed,
     unpack,
 )
-from weights.quantized.settings import Settings
+from weights.quantized.settings import QuantizationSettings
 from weights.quantized_matrix import QuantizedMatrix
-from weights.read import Stored, StoredTensor
+from weights.stored import Stored, StoredTensor
 
 _FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "dense")
 _PARTS = ("weight", "weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx")
@@ -72,7 +72,7 @@ class CompressedTensors:
     settings: `quantization_config`, or `compression_config` in older files.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantizationSettings) -> None:
         settings.choice("format", (*_FORMATS, "mixed-precision"), "dense")
         settings.refuse_unless("quantization_status", "compressed", "frozen")
         sparsity = settings.part("sparsity_config")
@@ -120,7 +120,7 @@ class CompressedTensors:
         return ranked[min(found)[1]][1]
 
 
-def _scheme(group: Settings) -> _Scheme | None:
+def _scheme(group: QuantizationSettings) -> _Scheme | None:
     """Read one group of `config_groups`; None if it quantises no weights."""
     weights = group.part("weights")
     if weights is None:

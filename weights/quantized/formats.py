@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from weights.errors import WeightsError
 from weights.quantized.awq import Awq
 from weights.quantized.compressed_tensors import CompressedTensors
 from weights.quantized.fp8 import Fp8
 from weights.quantized.gptq import Gptq
 from weights.quantized.mxfp4 import Mxfp4
-from weights.quantized.settings import Settings
-from weights.read import MatrixFormat, WeightsError
+from weights.quantized.settings import QuantizationSettings
+from weights.stored import MatrixFormat
 
 
 class QuantizedFormat(MatrixFormat, Protocol):
@@ -25,7 +26,7 @@ class QuantizedFormat(MatrixFormat, Protocol):
     unused: str
 
 
-FORMATS: Mapping[str, Callable[[Settings], QuantizedFormat]] = {
+FORMATS: Mapping[str, Callable[[QuantizationSettings], QuantizedFormat]] = {
     "gptq": Gptq,
     "awq": Awq,
     "compressed-tensors": CompressedTensors,
@@ -54,7 +55,7 @@ def quantized_format(hf: Mapping[str, Any]) -> QuantizedFormat | None:
 def _read(values: Any, name: str) -> QuantizedFormat:
     if not isinstance(values, Mapping):
         raise WeightsError(f"{name!r} must be an object")
-    settings = Settings(values, name)
+    settings = QuantizationSettings(values, name)
     method = settings.get("quant_method")
     if method is None and name == "compression_config":
         method = "compressed-tensors"

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from weights.quantized.parts import Description, Parts, combine, layout, scales_of_blocks
-from weights.quantized.settings import Settings
+from weights.quantized.settings import QuantizationSettings
 from weights.quantized_matrix import QuantizedMatrix
-from weights.read import Stored, StoredTensor
+from weights.stored import Stored, StoredTensor
 
 DTYPE = torch.float8_e4m3fn
 TABLE = torch.arange(256, dtype=torch.uint8).view(DTYPE).float()
@@ -25,7 +25,7 @@ _UNUSED = (".input_scale", ".activation_scale", ".input_scale_ub")
 class Fp8:
     """Reads the matrices of an fp8 checkpoint. Implements `MatrixFormat`. settings: `quantization_config`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantizationSettings) -> None:
         self._block = settings.pair("weight_block_size", (128, 128))
         settings.refuse_unless("fmt", "e4m3")
         settings.refuse_unless("expert_dtype", "fp8")

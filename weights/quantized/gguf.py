@@ -15,7 +15,7 @@ from torch import Tensor
 from weights.gguf.container import Gguf, GgufTensor
 from weights.gguf.types import BlockType
 from weights.quantized_matrix import QuantizedMatrix
-from weights.read import Stored, StoredMatrix, StoredTensor
+from weights.stored import Stored, StoredMatrix, StoredTensor
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _IQ4_VALUES = torch.tensor(

@@ -13,9 +13,9 @@ from dataclasses import replace
 import torch
 
 from weights.quantized.parts import Description, Parts, by_output, combine, groups_of_inputs, layout, signed, unpack
-from weights.quantized.settings import Settings
+from weights.quantized.settings import QuantizationSettings
 from weights.quantized_matrix import QuantizedMatrix
-from weights.read import Stored, StoredTensor
+from weights.stored import Stored, StoredTensor
 
 _PARTS = ("qweight", "qzeros", "scales", "g_idx")
 _BITS = (2, 3, 4, 8)
@@ -24,7 +24,7 @@ _BITS = (2, 3, 4, 8)
 class Gptq:
     """Reads the matrices of a GPTQ checkpoint. Implements `MatrixFormat`. settings: `quantization_config`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantizationSettings) -> None:
         self._settings = settings
         self._bits, self._group = settings.choice("bits", _BITS, 4), settings.group_size()
         version = settings.choice("checkpoint_format", ("gptq", "gptq_v2"), settings.get("format") or "gptq")

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 import torch
 
 from weights.quantized.parts import Description, Parts, combine, layout
-from weights.quantized.settings import Settings
+from weights.quantized.settings import QuantizationSettings
 from weights.quantized_matrix import QuantizedMatrix
-from weights.read import Stored, StoredTensor
+from weights.stored import Stored, StoredTensor
 
 _GROUP = 32
 _BITS = 4
@@ -34,7 +34,7 @@ _HALF_SCALES = torch.tensor([*(math.ldexp(0.5, exponent - 127) for exponent in r
 class Mxfp4:
     """Reads the matrices of an MXFP4 checkpoint. Implements `MatrixFormat`. settings: `quantization_config`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantizationSettings) -> None:
         self.description, self.unused = "MXFP4, groups of 32", ""
 
     def matrices(self, stored: Mapping[str, StoredTensor]) -> Mapping[str, Stored]:

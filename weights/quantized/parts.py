@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from weights.quantized_matrix import QuantizedMatrix
-from weights.read import Stored, StoredMatrix, StoredTensor
+from weights.stored import Stored, StoredMatrix, StoredTensor
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 

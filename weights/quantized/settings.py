@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from weights.read import WeightsError
+from weights.errors import WeightsError
 
 
-class Settings:
+class QuantizationSettings:
     """The settings of a quantised checkpoint. Every method raises WeightsError with the setting's name.
 
     where: name of the object in `config.json`, for errors.
@@ -48,23 +48,23 @@ class Settings:
             self.refuse(name, f"must be two positive integers, not {_short(value)}")
         return value[0], value[1]
 
-    def part(self, name: str) -> Settings | None:
+    def part(self, name: str) -> QuantizationSettings | None:
         """The settings in an object, or None if it is absent or null."""
         value = self._values.get(name)
         if value is None:
             return None
         if not isinstance(value, Mapping):
             self.refuse(name, "must be an object")
-        return Settings(value, f"{self._where}.{name}")
+        return QuantizationSettings(value, f"{self._where}.{name}")
 
-    def parts(self, name: str) -> dict[str, Settings]:
+    def parts(self, name: str) -> dict[str, QuantizationSettings]:
         """The objects in an object, by name; empty if it is absent or null."""
         value = self._values.get(name)
         if value is None:
             return {}
         if not isinstance(value, Mapping) or not all(isinstance(one, Mapping) for one in value.values()):
             self.refuse(name, "must be an object of objects")
-        return {key: Settings(one, f"{self._where}.{name}.{key}") for key, one in value.items()}
+        return {key: QuantizationSettings(one, f"{self._where}.{name}.{key}") for key, one in value.items()}
 
     def names(self, name: str) -> list[str]:
         """A list of names; empty if it is absent or null."""

@@ -148,19 +148,16 @@ def compile_sources(directory: Path = OBJECTS) -> tuple[Compiler, list[Path]]:
     if sys.platform != "linux":
         raise BuildError("the kernels are written for Linux.")
     compiler = find_compiler()
-    flags = [*FLAGS, *FLAGS_OF[compiler.kind], *shlex.split(os.environ.get("CXXFLAGS", ""))]
     directory.mkdir(parents=True, exist_ok=True)
-    headers = hashlib.sha256(b"".join(header.read_bytes() for header in HEADERS)).hexdigest()
     counter = itertools.count(1)
 
     def compile_source(source: Path) -> Path:
-        made_of = repr((compiler, flags, headers, source.read_bytes()))
-        result = directory / f"{source.stem}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.o"
+        result = object_file(compiler, source, directory)
         with locked(directory / f"{source.stem}.lock"):
             verb = "found" if result.exists() else "compiled"
             if not result.exists():
                 unfinished = directory / f"{source.stem}.unfinished"
-                run(compiler, [*flags, "-c", source, "-o", unfinished])
+                run(compiler, [*flags_of(compiler), "-c", source, "-o", unfinished])
                 for older in directory.glob(f"{source.stem}-*.o"):
                     older.unlink()
                 unfinished.rename(result)
@@ -170,6 +167,18 @@ def compile_sources(directory: Path = OBJECTS) -> tuple[Compiler, list[Path]]:
     # A file takes twenty seconds or more, so all cores compile.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return compiler, list(pool.map(compile_source, SOURCES))
+
+
+def flags_of(compiler: Compiler) -> list[str]:
+    """Options of a compiler for the kernels."""
+    return [*FLAGS, *FLAGS_OF[compiler.kind], *shlex.split(os.environ.get("CXXFLAGS", ""))]
+
+
+def object_file(compiler: Compiler, source: Path, directory: Path = OBJECTS) -> Path:
+    """Path of the object file of a source. It exists if the compiler has compiled the source as it is now."""
+    headers = hashlib.sha256(b"".join(header.read_bytes() for header in HEADERS)).hexdigest()
+    made_of = repr((compiler, flags_of(compiler), headers, source.read_bytes()))
+    return directory / f"{source.stem}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.o"
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ _ROUNDED = 32
 """Smallest number of activations that share a scale, `MIN_ROUNDED` of `kernels/kernels.h`."""
 
 _ROUNDED_BYTES = 8
-"""Bytes of a `RoundedBlock` of `kernels/group_linear.h`."""
+"""Bytes of a `RoundedBlock` of `kernels/rounded_blocks.h`."""
 
 _PACKED_TOGETHER = 1 << 18
 """Numbers packed at a time, so that intermediate results stay in the processor's cache."""
@@ -193,7 +193,7 @@ def _storage(matrix: QuantizedMatrix) -> str:
 def _layout(matrix: QuantizedMatrix, storage: str) -> _Layout:
     width, units = matrix.shape[1], _units(matrix)
     # One group for a whole row may have any number of inputs.
-    group = matrix.group if matrix.group < width or matrix.group == 16 else -(-width // _ROUNDED) * _ROUNDED
+    group = matrix.group if matrix.group < width else -(-width // _ROUNDED) * _ROUNDED
     block = group if units is None else width // units.shape[1]
     whole = max(block, _ROUNDED)
     padded = -(-width // whole) * whole

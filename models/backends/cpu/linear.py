@@ -10,12 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from models.backends.cpu import library
+from models.backends.cpu.expert_groups import ExpertGroups
 from models.backends.cpu.operations import run
 from models.backends.cpu.trace import SymbolicTensor
 from models.backends.torch import operations as torch_operations
@@ -24,9 +25,6 @@ from models.config import Activation
 from models.huge_pages import empty_in_huge_pages
 from models.tensor_memory import PRIVATE, TensorMemory
 from weights.quantized_matrix import QuantizedMatrix
-
-if TYPE_CHECKING:
-    from models.backends.cpu.experts import ExpertGroups
 
 PANEL = 32
 """Output channels of one panel, `PANEL` of `kernels/kernels.h`."""

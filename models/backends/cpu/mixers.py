@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from models.backends.cpu.operations import has_dense_rows, run
+from models.backends.operands import ConvolutionNumbers, DeltaNumbers, GatedNormShape, SpaceNumbers
 from models.backends.torch import mixers as torch_mixers
-
-if TYPE_CHECKING:
-    from models.backends.mixer_interface import Convolution, DeltaNumbers, GatedNormShape, SpaceNumbers
 
 MAX_HEAD_DIM = 512
 """Largest dimension of a head of the gated delta rule that the kernels take (`MAX_MIXER_DIM` in kernels.h)."""
 
 
 def convolution_step(
-    parts: Sequence[Tensor], scales: Sequence[float], convolution: Convolution, windows: Tensor, slots: Tensor
+    parts: Sequence[Tensor], scales: Sequence[float], convolution: ConvolutionNumbers, windows: Tensor, slots: Tensor
 ) -> Tensor:
     channels = convolution.weights.shape[1]
     out = parts[0].new_empty((parts[0].shape[0], channels), dtype=torch.float32)
@@ -32,7 +29,7 @@ def convolution_step(
 
 
 def gated_convolution_step(
-    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: Convolution, windows: Tensor, slots: Tensor
+    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: ConvolutionNumbers, windows: Tensor, slots: Tensor
 ) -> Tensor:
     out = x.new_empty((x.shape[0], x.shape[1]))
     _convolve(x, gate, multiplier, 1.0, 0, out, convolution, windows, slots)
@@ -46,7 +43,7 @@ def _convolve(
     scale: float,
     first: int,
     out: Tensor,
-    convolution: Convolution,
+    convolution: ConvolutionNumbers,
     windows: Tensor,
     slots: Tensor,
 ) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,12 +21,10 @@ from models.backends.cpu import library
 from models.backends.cpu.attention_view import CpuAttentionView
 from models.backends.cpu.library import DTYPE_CODES, OPERATIONS, ROUTER_SCORE_CODES
 from models.backends.cpu.trace import SymbolicTensor
+from models.backends.operands import RotaryAngles, XieluShape
 from models.backends.torch import operations as torch_operations
 from models.config import RouterConfig
 from models.int8_slots import CacheSide, Int8Slots
-
-if TYPE_CHECKING:
-    from models.backends.interface import RotaryAngles, XieluShape
 
 _NUMBERS = frozenset((int, float, bool, NoneType))
 """Types of field values that are not tensors."""

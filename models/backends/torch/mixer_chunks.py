@@ -7,33 +7,30 @@ one after the other, so that running them one by one gives the same bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from models.backends.operands import ConvolutionNumbers, DeltaNumbers, SpaceNumbers
+from models.backends.torch.activations import activate
 from models.backends.torch.mixers import delta_gates, delta_heads, space_heads, time_steps, weighted_sum
 from models.config import CHUNK_TOKENS
-from models.layers.activations import activate
-
-if TYPE_CHECKING:
-    from models.backends.mixer_interface import Convolution, DeltaNumbers, SpaceNumbers
 
 
 def convolution_chunk(
-    parts: Sequence[Tensor], scales: Sequence[float], convolution: Convolution, window: Tensor
+    parts: Sequence[Tensor], scales: Sequence[float], convolution: ConvolutionNumbers, window: Tensor
 ) -> Tensor:
     x = torch.cat([part.float() * scale for part, scale in zip(parts, scales, strict=True)], dim=-1)
     return activate(_convolve(x, convolution, window), "silu")
 
 
 def gated_convolution_chunk(
-    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: Convolution, window: Tensor
+    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: ConvolutionNumbers, window: Tensor
 ) -> Tensor:
     return _convolve((x * gate).float(), convolution, window).to(x.dtype) * multiplier
 
 
-def _convolve(x: Tensor, convolution: Convolution, window: Tensor) -> Tensor:
+def _convolve(x: Tensor, convolution: ConvolutionNumbers, window: Tensor) -> Tensor:
     inputs = torch.cat([window, x])
     window.copy_(inputs[len(x) :])
     return weighted_sum([inputs[tap : tap + len(x)] for tap in range(len(convolution.weights))], convolution)

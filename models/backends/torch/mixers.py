@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.layers.activations import activate, by_rows
-
-if TYPE_CHECKING:
-    from models.backends.mixer_interface import Convolution, DeltaNumbers, GatedNormShape, SpaceNumbers
+from models.backends.operands import ConvolutionNumbers, DeltaNumbers, GatedNormShape, SpaceNumbers
+from models.backends.torch.activations import activate, by_rows
 
 _NORM_EPS = 1e-6
 """Epsilon of the length of a query or key of the gated delta rule."""
 
 
 def convolution_step(
-    parts: Sequence[Tensor], scales: Sequence[float], convolution: Convolution, windows: Tensor, slots: Tensor
+    parts: Sequence[Tensor], scales: Sequence[float], convolution: ConvolutionNumbers, windows: Tensor, slots: Tensor
 ) -> Tensor:
     x = torch.cat([part.float() * scale for part, scale in zip(parts, scales, strict=True)], dim=-1)
     return activate(_convolve(x, convolution, windows, slots), "silu")
 
 
 def gated_convolution_step(
-    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: Convolution, windows: Tensor, slots: Tensor
+    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: ConvolutionNumbers, windows: Tensor, slots: Tensor
 ) -> Tensor:
     return _convolve((x * gate).float(), convolution, windows, slots).to(x.dtype) * multiplier
 
 
-def _convolve(x: Tensor, convolution: Convolution, windows: Tensor, slots: Tensor) -> Tensor:
+def _convolve(x: Tensor, convolution: ConvolutionNumbers, windows: Tensor, slots: Tensor) -> Tensor:
     inputs = torch.cat([windows[slots], x[:, None]], dim=1)
     windows[slots] = inputs[:, 1:]
     return weighted_sum(inputs.unbind(1), convolution)
 
 
-def weighted_sum(taps: Sequence[Tensor], convolution: Convolution) -> Tensor:
+def weighted_sum(taps: Sequence[Tensor], convolution: ConvolutionNumbers) -> Tensor:
     """Sum of the inputs at each distance, times the weights of the convolution, the most distant one first."""
     total = taps[0] * convolution.weights[0]
     for tap, weight in zip(taps[1:], convolution.weights[1:], strict=True):

@@ -6,20 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from models.attention_metadata import AttentionMetadata
+from models.backends.operands import RotaryAngles, XieluShape
+from models.backends.torch.activations import by_rows
 from models.backends.torch.attention_view import Group, TorchAttentionView
 from models.config import RouterConfig
 from models.int8_slots import CacheSide, Int8Slots
-from models.layers.activations import by_rows
-
-if TYPE_CHECKING:
-    from models.backends.interface import RotaryAngles, XieluShape
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

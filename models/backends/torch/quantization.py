@@ -34,28 +34,40 @@ def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:
     return (wide * (1 / scales)[:, None]).round().clamp(-127, 127).nan_to_num().to(torch.int8), scales
 
 
-def quantize_int4(x: Tensor, group: int = 32) -> QuantizedMatrix:
-    """Round groups of each row to integers from -8 to 7, with one step size per group, a float16 number.
+def quantize_int4(x: Tensor, group: int = 32, with_zero_points: bool = False) -> QuantizedMatrix:
+    """Round groups of each row to 4 bits, with one step size per group, a float16 number.
 
-    The largest number of a group becomes -8 or 8. One least-squares step then improves the step size.
+    The largest number of a group becomes -8 or 8; with zero points, the smallest becomes about 0 and the largest 15.
+    One least-squares step then improves the step size.
     x: [rows, width], any float dtype. A group with NaN or infinity has a step size that is not finite.
+    with_zero_points: whether a group has an integer from 0 to 15 that stands for zero, instead of the middle.
     """
     rows, width = x.shape
     groups = -(-width // group)
-    codes, scales = x.new_empty((rows, width), dtype=torch.int8), x.new_empty((rows, groups), dtype=torch.float32)
+    codes = x.new_empty((rows, width), dtype=torch.uint8 if with_zero_points else torch.int8)
+    scales, minimums = x.new_empty((2, rows, groups), dtype=torch.float32)
     chunk = max(1, ROUNDED_TOGETHER // width)
     for first in range(0, 0 if x.is_meta else rows, chunk):
         part = slice(first, first + chunk)
         padded = torch.nn.functional.pad(x[part].float(), (0, groups * group - width))
         wide = torch.unflatten(padded, 1, (groups, group))
-        steps = wide.gather(2, wide.abs().argmax(2, keepdim=True)) / -8
-        rounded = _rounded_to_4_bits(wide, steps)
+        if with_zero_points:
+            low, high = wide.amin(2, keepdim=True).clamp(max=0), wide.amax(2, keepdim=True).clamp(min=0)
+            steps = (high - low) / 15
+            zeros = (-low / torch.where(steps == 0, 1.0, steps)).round().nan_to_num()
+        else:
+            steps = wide.gather(2, wide.abs().argmax(2, keepdim=True)) / -8
+            zeros = torch.full_like(steps, 8)
+        rounded = _rounded_to_4_bits(wide, steps, zeros)
         squares = rounded.square().sum(2, keepdim=True)
         steps = torch.where(squares == 0, steps, (wide * rounded).sum(2, keepdim=True) / squares).half().float()
-        rounded = _rounded_to_4_bits(wide, steps)
-        codes[part], scales[part] = rounded.flatten(1)[:, :width].to(torch.int8), steps[..., 0]
-    return QuantizedMatrix(codes, 4, group, scales)
+        rounded = _rounded_to_4_bits(wide, steps, zeros)
+        stored = rounded + zeros if with_zero_points else rounded
+        codes[part], scales[part] = stored.flatten(1)[:, :width].to(codes.dtype), steps[..., 0]
+        minimums[part] = (steps * zeros)[..., 0]
+    return QuantizedMatrix(codes, 4, group, scales, minimums if with_zero_points else None)
 
 
-def _rounded_to_4_bits(x: Tensor, steps: Tensor) -> Tensor:
-    return (x / torch.where(steps == 0, 1.0, steps)).round_().clamp_(-8, 7).nan_to_num_()
+def _rounded_to_4_bits(x: Tensor, steps: Tensor, zeros: Tensor) -> Tensor:
+    """Multiples of the steps whose codes, after zeros are added, are from 0 to 15."""
+    return (x / torch.where(steps == 0, 1.0, steps)).round_().nan_to_num_().clamp_(-zeros, 15 - zeros)

@@ -142,7 +142,7 @@ def _by_head(heads: int, plain: int, value: int) -> LayoutChange:
 
 
 def later_layers(model: ModelConfig, count: int) -> Rule:
-    """Rule that leaves out the layers after the last one: they predict further tokens, which the server does not use.
+    """Rule that ignores the layers for multi-token prediction, which a checkpoint stores after its decoder layers.
 
     count: number of these layers.
     """

@@ -61,7 +61,7 @@ def short_convolution_decoder(
 
 
 def with_tied_name(hf: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Copy `config.json` with the older name of `tie_word_embeddings`, which takes precedence, replaced."""
+    """Copy `config.json`; its `tie_embedding`, an older name, takes precedence over `tie_word_embeddings`."""
     return {**hf, "tie_word_embeddings": hf["tie_embedding"]} if "tie_embedding" in hf else hf
 
 

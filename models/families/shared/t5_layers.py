@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from models.config import (
     AttentionConfig,
@@ -12,6 +13,7 @@ from models.config import (
     FeedForwardConfig,
     LanguageModelHead,
     LayerConfig,
+    MixtureOfExpertsConfig,
     ModelConfig,
     NormConfig,
     NormSlots,
@@ -22,6 +24,8 @@ from models.families.shared.fields import Fields, activation, short
 from weights.rules import Drop, Rename, Rule
 
 TOKENS = "encoder.embedding.tokens.weight"
+FeedForwards = Sequence[FeedForwardConfig | MixtureOfExpertsConfig]
+"""The feed-forward of each layer of a stack."""
 
 
 def t5_model(
@@ -31,24 +35,29 @@ def t5_model(
     bias_per_layer: bool = False,
     encoder_attention: AttentionConfig | None = None,
     max_source_positions: int | None = None,
+    feed_forwards: tuple[FeedForwards, FeedForwards] | None = None,
 ) -> ModelConfig:
     """An encoder-decoder with a language model head, or an encoder with a pooling head.
 
     bias_per_layer: whether each layer has its own table of relative position biases.
     encoder_attention: None for full attention.
     max_source_positions: longest source text, None for no limit.
+    feed_forwards: those of each encoder layer and of each decoder layer; None for equal ones.
     """
     num_layers, encoder_only = fields.integer("num_layers"), isinstance(head, PoolingHead)
+    num_decoder_layers = fields.integer("num_decoder_layers", num_layers)
+    if feed_forwards is None:
+        own = _feed_forward(fields)
+        feed_forwards = (own,) * num_layers, (own,) * num_decoder_layers
     decoder: StackConfig | None = None
     if not encoder_only:
-        num_decoder_layers = fields.integer("num_decoder_layers", num_layers)
-        decoder = _stack(fields, num_decoder_layers, t5_attention(fields, causal=True), bias_per_layer)
+        decoder = _stack(fields, feed_forwards[1], t5_attention(fields, causal=True), bias_per_layer)
     encoder_attention = encoder_attention or t5_attention(fields, causal=False)
     return ModelConfig(
         hidden_size=fields.integer("d_model"),
         vocab_size=fields.integer("vocab_size"),
         head=head,
-        encoder=_stack(fields, num_layers, encoder_attention, bias_per_layer),
+        encoder=_stack(fields, feed_forwards[0], encoder_attention, bias_per_layer),
         decoder=decoder,
         shared_embeddings=decoder is not None,
         max_positions=max_source_positions if encoder_only else None,
@@ -71,21 +80,28 @@ def t5_buckets(fields: Fields, *, bidirectional: bool, per_layer: bool = False) 
     )
 
 
-def _stack(fields: Fields, num_layers: int, attention: AttentionConfig, bias_per_layer: bool) -> StackConfig:
-    """One stack. attention: self-attention of all layers; if it is causal, the stack is a decoder."""
+def _stack(
+    fields: Fields, feed_forwards: FeedForwards, attention: AttentionConfig, bias_per_layer: bool
+) -> StackConfig:
+    """One stack.
+
+    feed_forwards: that of each layer.
+    attention: self-attention of all layers; if it is causal, the stack is a decoder.
+    """
     norm, decoder = NormConfig("rms", fields.number("layer_norm_epsilon", 1e-6), bias=False), attention.causal
     norms = NormSlots(input=norm)
     layer = LayerConfig(
         attention=attention,
         attention_norms=norms,
-        feed_forward=_feed_forward(fields),
+        feed_forward=feed_forwards[0],
         feed_forward_norms=norms,
         cross_attention=t5_attention(fields, causal=False) if decoder else None,
         cross_attention_norms=norms if decoder else NormSlots(),
     )
     buckets = t5_buckets(fields, bidirectional=not decoder, per_layer=bias_per_layer)
     embedding = EmbeddingConfig(fields.integer("vocab_size"))
-    return StackConfig(embedding, (layer,) * num_layers, final_norm=norm, score_bias=buckets)
+    layers = tuple(replace(layer, feed_forward=one) for one in feed_forwards)
+    return StackConfig(embedding, layers, final_norm=norm, score_bias=buckets)
 
 
 def _feed_forward(fields: Fields) -> FeedForwardConfig:

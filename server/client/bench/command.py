@@ -20,7 +20,7 @@ from server.client.bench.dialects import ROUTES, Measured, measure
 from server.client.bench.lengths import FORMS, make_prompt, parse_lengths
 from server.client.bench.load import Job, MonotonicClock, Sample, closed_loop, open_loop, poisson_arrivals
 from server.client.bench.summary import PERCENTILES, Level, percentile, table
-from server.client.connection import Connection, Target
+from server.client.connection import Connection, ServerAddress
 from server.client.errors import CommandError, RequestFailed
 from server.client.interrupts import interruptible
 from server.client.options import json_object
@@ -204,7 +204,7 @@ async def _measure_levels(
     from tqdm import tqdm
 
     clock = MonotonicClock()
-    where = Target(arguments.url.rstrip("/"), api_key(arguments.api_key_file), 0, arguments.timeout)
+    where = ServerAddress(arguments.url.rstrip("/"), api_key(arguments.api_key_file), 0, arguments.timeout)
     more = {"ignore_eos": True} if arguments.ignore_eos else {}
     levels: list[Level] = []
     async with Connection(where) as connection:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.client.bench.load import Clock, Job, Sample
-from server.client.connection import Connection, Event
+from server.client.connection import Connection, StreamEvent
 from server.client.errors import RequestFailed, Unreachable
 
 
@@ -53,7 +53,7 @@ async def measure(
 ) -> Sample:
     """Send one request and note when its parts arrive. more: fields to add to the request."""
     sample = Sample(due, clock.now())
-    received: list[tuple[float, Event]] = []
+    received: list[tuple[float, StreamEvent]] = []
     answer: Any = None
     try:
         if route.streams:
@@ -76,7 +76,7 @@ async def measure(
     return sample
 
 
-def _read_events(sample: Sample, received: Sequence[tuple[float, Event]]) -> None:
+def _read_events(sample: Sample, received: Sequence[tuple[float, StreamEvent]]) -> None:
     """Fill a sample from the events of an answer, in the dialect of OpenAI or of Triptych."""
     complete = False
     for seconds, event in received:

@@ -111,20 +111,32 @@ template <int QUADS> struct CodeUnits {
 // How codes are stored. QUADS: quads of inputs that are read together, from LINES cache lines. MIDDLE: subtracted from a
 // code without minimums. LARGEST: largest code. `read` reads the codes of LANES channels from `offset` bytes into each
 // half line.
-struct FourBits {
-    static constexpr int QUADS = 1, LINES = 1, MIDDLE = 8, LARGEST = 15;
+// UPPER: 1, or the factor of the upper channels' codes that `read` adds to those of the lower channels in place of
+// separating them. The difference of both sums is then UPPER times the sum of the upper channels.
+
+// Largest UPPER whose products do not overflow before they are summed in int32. It saves two of three instructions, and
+// costs two per row and group, so it pays for groups of 64 and more.
+#ifdef VNNI
+constexpr int MAX_UPPER = 16;
+#else
+constexpr int MAX_UPPER = 1;
+#endif
+
+template <int FACTOR> struct FourBits {
+    static constexpr int QUADS = 1, LINES = 1, MIDDLE = 8, LARGEST = 15, UPPER = FACTOR;
+    static_assert(UPPER == 1 || UPPER == 16);
 
     explicit FourBits(const GroupWeight&) {}
 
     INLINE CodeUnits<QUADS> read(const uint8_t* lines, int64_t offset) const {
         const Units both = load_units(lines + offset);
-        return {{{both & 0x0f0f0f0fu, both >> 4 & 0x0f0f0f0fu}}};
+        return {{{both & 0x0f0f0f0fu, UPPER == 1 ? both >> 4 & 0x0f0f0f0fu : both}}};
     }
 };
 
 // Codes of four bits that stand for the values of a table, plus 128.
 struct TableCodes {
-    static constexpr int QUADS = 1, LINES = 1, MIDDLE = 128, LARGEST = 255;
+    static constexpr int QUADS = 1, LINES = 1, MIDDLE = 128, LARGEST = 255, UPPER = 1;
 
     explicit TableCodes(const GroupWeight& w) {
         for (size_t i = 0; i < sizeof values_; i += 16) std::memcpy(values_ + i, w.table, 16);
@@ -156,7 +168,7 @@ private:
 };
 
 struct SixBits {
-    static constexpr int QUADS = 2, LINES = 3, MIDDLE = 32, LARGEST = 63;
+    static constexpr int QUADS = 2, LINES = 3, MIDDLE = 32, LARGEST = 63, UPPER = 1;
 
     explicit SixBits(const GroupWeight&) {}
 
@@ -171,7 +183,7 @@ struct SixBits {
 };
 
 struct EightBits {
-    static constexpr int QUADS = 1, LINES = 2, MIDDLE = 128, LARGEST = 255;
+    static constexpr int QUADS = 1, LINES = 2, MIDDLE = 128, LARGEST = 255, UPPER = 1;
 
     explicit EightBits(const GroupWeight&) {}
 

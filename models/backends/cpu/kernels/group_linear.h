@@ -1,69 +1,6 @@
 // Linear with group-wise quantized weights (group_layout.h). Activations are rounded to int8 in blocks of 32, 64 or
-// 128 with a scale each. The sums of a group are exact in int32; they are scaled and added up in float32 in the order
-// of the inputs, so a row gives the same bits in every batch.
-
-// Scale of a block of activations, and the sums of the first and of the second half of its rounded values.
-struct RoundedBlock {
-    float scale;
-    int16_t sums[2];
-};
-
-template <int ROUNDED, class T>
-INLINE void quantize_block(const T* x, int64_t count, int8_t* out, RoundedBlock& block) {
-    alignas(64) float numbers[ROUNDED] = {};
-    for (int64_t i = 0; i < count; i++) numbers[i] = widen(x[i]);
-    // The same as in `quantize_row` of int8_linear.h.
-    int32_t largest = 0;
-#pragma omp simd reduction(max : largest)
-    for (int i = 0; i < ROUNDED; i++) {
-        largest = std::max(largest, __builtin_bit_cast(int32_t, numbers[i]) & 0x7fffffff);
-    }
-    if (largest >= 0x7f800000) {
-        std::memset(out, 0, ROUNDED);
-        block = {__builtin_nanf(""), {0, 0}};
-        return;
-    }
-    const float size = __builtin_bit_cast(float, largest), scale = size > 1e-36f ? size / 127.0f : 1.0f;
-    const float inverse = 1.0f / scale;
-    int32_t rounded[ROUNDED];
-#pragma omp simd
-    for (int i = 0; i < ROUNDED; i++) rounded[i] = static_cast<int32_t>(std::nearbyint(numbers[i] * inverse));
-#pragma omp simd
-    for (int i = 0; i < ROUNDED; i++) out[i] = static_cast<int8_t>(rounded[i]);
-    int32_t sums[2] = {};
-    for (int half = 0; half < 2; half++) {
-        for (int i = 0; i < ROUNDED / 2; i++) sums[half] += rounded[half * ROUNDED / 2 + i];
-    }
-    block = {scale, {static_cast<int16_t>(sums[0]), static_cast<int16_t>(sums[1])}};
-}
-
-template <int ROUNDED, class T> void quantize_row_blocks(const BlockQuantization& p, int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; row++) {
-        const T* x = static_cast<const T*>(p.x) + row * p.stride;
-        auto* out = reinterpret_cast<int8_t*>(p.out + row * p.row_bytes);
-        auto* blocks = reinterpret_cast<RoundedBlock*>(p.out + row * p.row_bytes + p.padded);
-        for (int64_t k = 0; k < p.padded; k += ROUNDED) {
-            const int64_t count = std::max<int64_t>(0, std::min<int64_t>(ROUNDED, p.width - k));
-            if (count == ROUNDED) {
-                quantize_block<ROUNDED>(x + k, ROUNDED, out + k, blocks[k / ROUNDED]);
-            } else {
-                quantize_block<ROUNDED>(x + k, count, out + k, blocks[k / ROUNDED]);
-            }
-        }
-    }
-}
-
-template <class T> void quantize_rows_in_blocks(const BlockQuantization& p, int64_t begin, int64_t end) {
-    switch (p.rounded) {
-    case 128: return quantize_row_blocks<128, T>(p, begin, end);
-    case 64: return quantize_row_blocks<64, T>(p, begin, end);
-    default: return quantize_row_blocks<MIN_ROUNDED, T>(p, begin, end);
-    }
-}
-
-void quantize_blocks(DType dtype, const BlockQuantization& p, int64_t begin, int64_t end) {
-    dtype == FLOAT32 ? quantize_rows_in_blocks<float>(p, begin, end) : quantize_rows_in_blocks<bfloat16>(p, begin, end);
-}
+// 128 with a scale each (rounded_blocks.h). The sums of a group are exact in int32; they are scaled and added up in
+// float32 in the order of the inputs, so a row gives the same bits in every batch.
 
 // Rows of a tile. Each has sums of int32 and of float32, so that fewer rows fill the registers than in other products.
 constexpr int GROUP_TILE_ROWS = TILE_ROWS * 2 / 3;
@@ -91,9 +28,11 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
     const Codes reader(w);
     const bool minimums = has_minimums(w);
     const int32_t middle = Products::SHIFT - (minimums ? 0 : Codes::MIDDLE);
-    const int64_t next_panel = panel_bytes(w);
+    const int64_t next_panel = panel_bytes(w), blocks = w.padded / w.block, groups = w.block / w.group;
+    const int64_t header_bytes = w.header_bytes, steps = w.group / STEP;
     const auto block_of = [&](int row, int64_t k) ALWAYS_INLINE -> const RoundedBlock& {
-        return reinterpret_cast<const RoundedBlock*>(x + row * row_bytes + w.padded)[k / ROUNDED];
+        const uint64_t block = static_cast<uint64_t>(k) / ROUNDED;
+        return reinterpret_cast<const RoundedBlock*>(x + row * row_bytes + w.padded)[block];
     };
     const auto sum_of = [](const RoundedBlock& block, int64_t k) ALWAYS_INLINE -> int32_t {
         return STEP == ROUNDED ? block.sums[0] + block.sums[1] : block.sums[k / STEP % 2];
@@ -103,26 +42,32 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
         const auto column_of = [&](int v) ALWAYS_INLINE { return first + v / 2 * LANES + v % 2 * 16; };
         Sums total[ROWS][VECTORS] = {};
         const uint8_t* at = panel;
-        int64_t turn = 0;
-        for (int64_t k = 0; k < w.padded; turn++) {
-            const int64_t ahead = IS_FEW ? DISTANCE_BYTES : turn % tiles == tile ? next_panel : 0;
-            for (int64_t line = 0; line < w.header_bytes; line += 64) __builtin_prefetch(at + line + ahead, 0, LOCALITY);
+        int64_t k = 0, turn = 0;
+        for (int64_t block = 0; block < blocks; block++) {
+            const int64_t ahead = IS_FEW ? DISTANCE_BYTES : turn == tile ? next_panel : 0;
+            turn = turn + 1 == tiles ? 0 : turn + 1;
+            for (int64_t line = 0; line < header_bytes; line += 64) __builtin_prefetch(at + line + ahead, 0, LOCALITY);
             read_scales(w, at, scales);
-            at += w.header_bytes;
-            for (int64_t group = 0; group < w.block / w.group; group++) {
+            at += header_bytes;
+            for (int64_t group = 0; group < groups; group++) {
                 const float *scale = scales.scales[group], *minimum = scales.minimums[group];
                 Sums scale_of[VECTORS];
 #pragma GCC unroll 4
-                for (int v = 0; v < VECTORS; v++) scale_of[v] = load_sums(scale + column_of(v));
-                for (const int64_t end = k + w.group; k < end; k += STEP) {
+                for (int v = 0; v < VECTORS; v++) {
+                    scale_of[v] = load_sums(scale + column_of(v)) * (v % 2 == 0 ? 1.0f : 1.0f / Codes::UPPER);
+                }
+                for (int64_t step = 0; step < steps; step++, k += STEP) {
                     Counts exact[ROWS][VECTORS];
 #pragma GCC unroll 16
                     for (int row = 0; row < ROWS; row++) {
-                        const Counts start = Counts{} + middle * sum_of(block_of(row, k), k);
+                        const int32_t start = middle * sum_of(block_of(row, k), k);
 #pragma GCC unroll 4
-                        for (int v = 0; v < VECTORS; v++) exact[row][v] = start;
+                        for (int v = 0; v < VECTORS; v++) {
+                            exact[row][v] = Counts{} + (v % 2 == 0 || Codes::UPPER == 1 ? 1 : 1 + Codes::UPPER) * start;
+                        }
                     }
-                    for (int64_t part = k; part < k + STEP; part += PART) {
+                    const uint8_t* inputs = x + k;
+                    for (int part = 0; part < STEP / PART; part++) {
                         Counts chains[CHAINS][ROWS][VECTORS] = {};
                         if constexpr (Products::QUADS == 0) {
 #pragma GCC unroll 16
@@ -131,7 +76,7 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
                                 for (int v = 0; v < VECTORS; v++) chains[0][row][v] = exact[row][v];
                             }
                         }
-                        for (int64_t input = part; input < part + PART;) {
+                        for (int turns = 0; turns < PART / (CHAINS * INPUTS); turns++) {
 #pragma GCC unroll 2
                             for (int chain = 0; chain < CHAINS; chain++) {
                                 for (int line = 0; line < Codes::LINES; line++) {
@@ -145,7 +90,7 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
 #pragma GCC unroll 16
                                         for (int row = 0; row < ROWS; row++) {
                                             int32_t numbers;
-                                            std::memcpy(&numbers, x + row * row_bytes + input + 4 * quad, sizeof numbers);
+                                            std::memcpy(&numbers, inputs + row * row_bytes + 4 * quad, sizeof numbers);
 #pragma GCC unroll 2
                                             for (int half = 0; half < 2; half++) {
                                                 Counts& sum = chains[chain][row][2 * piece + half];
@@ -154,7 +99,7 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
                                         }
                                     }
                                 }
-                                input += INPUTS;
+                                inputs += INPUTS;
                                 at += 64 * Codes::LINES;
                             }
                         }
@@ -170,10 +115,12 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
                     }
 #pragma GCC unroll 16
                     for (int row = 0; row < ROWS; row++) {
-                        const float row_scale = block_of(row, k).scale;
+                        const Sums row_scale = block_of(row, k).scale - Sums{};
 #pragma GCC unroll 4
                         for (int v = 0; v < VECTORS; v++) {
-                            total[row][v] += __builtin_convertvector(exact[row][v], Sums) * scale_of[v] * row_scale;
+                            Counts sum = exact[row][v];
+                            if (v % 2 == 1 && Codes::UPPER != 1) sum -= exact[row][v - 1];
+                            total[row][v] += __builtin_convertvector(sum, Sums) * scale_of[v] * row_scale;
                         }
                     }
                     if (minimums) {
@@ -182,8 +129,8 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
                         for (int v = 0; v < VECTORS; v++) minimum_of[v] = load_sums(minimum + column_of(v));
 #pragma GCC unroll 16
                         for (int row = 0; row < ROWS; row++) {
-                            const RoundedBlock& block = block_of(row, k);
-                            const float sum = static_cast<float>(sum_of(block, k)) * block.scale;
+                            const RoundedBlock& rounded = block_of(row, k);
+                            const float sum = static_cast<float>(sum_of(rounded, k)) * rounded.scale;
 #pragma GCC unroll 4
                             for (int v = 0; v < VECTORS; v++) total[row][v] -= minimum_of[v] * sum;
                         }
@@ -216,13 +163,13 @@ template <class Body> INLINE void with_constant_layout(const GroupWeight& w, con
     } else if (w.table != nullptr) {
         body(GroupConstants<TableCodes, 32>{});
     } else if (w.group == 16) {
-        body(GroupConstants<FourBits, 16>{});
+        body(GroupConstants<FourBits<1>, 16>{});
     } else if (w.rounded == 32) {
-        body(GroupConstants<FourBits, 32>{});
+        body(GroupConstants<FourBits<1>, 32>{});
     } else if (w.rounded == 64) {
-        body(GroupConstants<FourBits, 64>{});
+        body(GroupConstants<FourBits<MAX_UPPER>, 64>{});
     } else {
-        body(GroupConstants<FourBits, 128>{});
+        body(GroupConstants<FourBits<MAX_UPPER>, 128>{});
     }
 }
 

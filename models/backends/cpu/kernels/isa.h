@@ -42,6 +42,7 @@ namespace {
 #include "float_linear.h"
 #include "int8_linear.h"
 #include "group_layout.h"
+#include "rounded_blocks.h"
 #include "group_linear.h"
 #include "experts.h"
 #include "norms.h"

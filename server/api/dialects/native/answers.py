@@ -201,7 +201,7 @@ class RerankAnswer(RootModel[list[Ranked]]):
     """Texts by descending score."""
 
 
-class Word(AnswerBody):
+class MaskWord(AnswerBody):
     """A word for the mask. `sequence`: the text with the word in place of the mask."""
 
     score: float
@@ -210,7 +210,7 @@ class Word(AnswerBody):
     sequence: str
 
 
-class FillMaskAnswer(RootModel[list[Word] | list[list[Word]]]):
+class FillMaskAnswer(RootModel[list[MaskWord] | list[list[MaskWord]]]):
     """Words by descending probability; a list of such lists for a list of inputs."""
 
 

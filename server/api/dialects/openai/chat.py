@@ -81,7 +81,7 @@ class ChatCompletionAnswer(AnswerBody):
     usage: OpenAIUsage
 
 
-class ChatRenderer:
+class ChatCompletionRenderer:
     """Chat answers, whole or as chunks with one choice each.
 
     The first chunk of a choice has the role, the last one the finish reason.
@@ -205,6 +205,6 @@ ROUTE = StreamingRoute(
     example=EXAMPLE,
     parse=ChatCompletionBody.spec,
     run=chat,
-    renderer=lambda body, run: ChatRenderer(body, run.model_name),
+    renderer=lambda body, run: ChatCompletionRenderer(body, run.model_name),
     errors=ERRORS,
 )

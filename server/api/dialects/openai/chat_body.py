@@ -13,29 +13,23 @@ from server.api.chat_fields import (
     ChatObject,
     FunctionName,
     JsonSchema,
-    TemplateVariables,
     function_call,
-    function_tool,
     text_parts,
     tool_choice,
 )
-from server.api.dialects.openai.common import ServiceTier, StreamOptions, TopLogprobs, check_stream_options
-from server.api.fields import AnswerCount, NoEffect, SamplingFields, Unsupported, only
+from server.api.dialects.openai.common import StreamOptions, check_stream_options
+from server.api.dialects.openai.shared_fields import (
+    ConversationFields,
+    MaxTokens,
+    NamedFunction,
+    OpenAIFunction,
+    chosen_tool,
+)
+from server.api.fields import AnswerCount, NoEffect, Unsupported, only
 from server.api.response_format import ResponseFormatChoice, ResponseFormatRegex, ResponseFormatText
 from server.errors import InvalidRequest
-from server.operations.chat import ChatSpec, ToolChoice
+from server.operations.chat import ChatSpec
 from server.operations.grammar import JsonFormat, TextFormat
-
-MaxTokens = Annotated[int, Field(ge=1, le=1 << 20, description="default: as many as the context leaves")]
-
-
-class OpenAIFunction(ChatObject):
-    """`strict`: without effect, since arguments always follow the schema."""
-
-    name: FunctionName
-    description: str | None = None
-    parameters: JsonSchema | None = None
-    strict: NoEffect = None
 
 
 class OpenAITool(ChatObject):
@@ -128,13 +122,9 @@ OpenAIResponseFormat = Annotated[
 ]
 
 
-class OpenAIChosenFunction(ChatObject):
-    name: FunctionName
-
-
 class OpenAINamedChoice(ChatObject):
     type: Literal["function"]
-    function: OpenAIChosenFunction
+    function: NamedFunction
 
 
 OpenAIToolChoice = Annotated[
@@ -142,7 +132,7 @@ OpenAIToolChoice = Annotated[
 ]
 
 
-class ChatCompletionBody(SamplingFields):
+class ChatCompletionBody(ConversationFields):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[OpenAIMessage], Field(min_length=1)]
@@ -151,28 +141,19 @@ class ChatCompletionBody(SamplingFields):
     n: AnswerCount | None = None
     num_return_sequences: AnswerCount | None = None
     logprobs: bool | None = None
-    top_logprobs: TopLogprobs | None = None
     response_format: OpenAIResponseFormat | None = None
     stream_options: StreamOptions | None = None
     tools: list[OpenAITool] | None = None
     tool_choice: OpenAIToolChoice = None
-    parallel_tool_calls: bool | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
-    chat_template_kwargs: TemplateVariables | None = None
     documents: list[dict[str, Any]] | None = None
     store: NoEffect = None
-    safety_identifier: NoEffect = None
-    prompt_cache_key: NoEffect = None
-    prompt_cache_retention: NoEffect = None
-    prompt_cache_options: NoEffect = None
-    service_tier: ServiceTier = None
     modalities: Annotated[Any, only(["text"])] = None
     verbosity: Annotated[Any, only("medium")] = None
     functions: Annotated[Any, only([])] = None
     function_call: Annotated[Any, only("none")] = None
     audio: Unsupported = None
-    moderation: Unsupported = None
     prediction: Unsupported = None
     reasoning_effort: Unsupported = None
     web_search_options: Unsupported = None
@@ -186,10 +167,7 @@ class ChatCompletionBody(SamplingFields):
             raise InvalidRequest(
                 "`continue_final_message` cannot be combined with `add_generation_prompt`", "continue_final_message"
             )
-        tools = [
-            function_tool(tool.function.name, tool.function.description, tool.function.parameters)
-            for tool in self.tools or []
-        ]
+        choice = self.tool_choice
         options = self.options(
             max_new_tokens=limits[0] if limits else None,
             fill_context=True,
@@ -199,16 +177,11 @@ class ChatCompletionBody(SamplingFields):
             [message.for_template() for message in self.messages],
             options,
             self.model,
-            tools,
-            self._choice(),
+            [tool.function.for_template() for tool in self.tools or []],
+            chosen_tool(choice.function if isinstance(choice, OpenAINamedChoice) else choice),
             parallel_tool_calls=self.parallel_tool_calls is not False,
             add_generation_prompt=self.add_generation_prompt is not False,
             continue_final_message=bool(self.continue_final_message),
             template_variables=self.chat_template_kwargs or {},
             documents=self.documents or [],
         )
-
-    def _choice(self) -> ToolChoice:
-        if isinstance(self.tool_choice, OpenAINamedChoice):
-            return ToolChoice("required", self.tool_choice.function.name)
-        return ToolChoice(self.tool_choice or "auto")

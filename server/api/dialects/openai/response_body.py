@@ -12,18 +12,20 @@ from server.api.chat_fields import (
     ArgumentsText,
     ChatObject,
     FunctionName,
-    JsonSchema,
-    TemplateVariables,
     function_call,
-    function_tool,
     text_parts,
     tool_choice,
 )
-from server.api.dialects.openai.common import ServiceTier, TopLogprobs
-from server.api.fields import NoEffect, SamplingFields, Unsupported, only
-from server.api.response_format import ResponseFormatText
-from server.operations.chat import ChatSpec, ToolChoice
-from server.operations.grammar import JsonFormat, TextFormat
+from server.api.dialects.openai.shared_fields import (
+    ConversationFields,
+    MaxTokens,
+    NamedFunction,
+    OpenAIFunction,
+    chosen_tool,
+)
+from server.api.fields import NoEffect, Unsupported, only
+from server.api.response_format import ResponseFormatJsonObject, ResponseFormatJsonSchema, ResponseFormatText
+from server.operations.chat import ChatSpec
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -102,46 +104,29 @@ def _check_include(names: list[str] | None) -> list[str] | None:
     return names
 
 
-class ResponseTool(ChatObject):
+class ResponseTool(OpenAIFunction):
     """A function. `strict`: without effect, since arguments always follow the schema."""
 
     type: Literal["function"]
-    name: FunctionName
-    description: str | None = None
-    parameters: JsonSchema | None = None
-    strict: NoEffect = None
 
 
-class ResponseNamedChoice(ChatObject):
+class ResponseNamedChoice(NamedFunction):
     type: Literal["function"]
-    name: FunctionName
 
 
-class ResponseJsonObject(ChatObject):
-    type: Literal["json_object"]
-
-    def text_format(self) -> TextFormat:
-        return JsonFormat({"type": "object"})
-
-
-class ResponseJsonSchema(ChatObject):
+class ResponseJsonSchema(ResponseFormatJsonSchema):
     """JSON that matches a schema. `strict`: without effect, since answers always follow the schema."""
 
-    type: Literal["json_schema"]
     name: FunctionName
-    schema_: Annotated[JsonSchema, Field(alias="schema")]
     description: NoEffect = None
     strict: NoEffect = None
-
-    def text_format(self) -> TextFormat:
-        return JsonFormat(self.schema_)
 
 
 class ResponseText(ChatObject):
     """How the answer is written."""
 
     format: Annotated[
-        ResponseFormatText | ResponseJsonObject | ResponseJsonSchema | None, Field(discriminator="type")
+        ResponseFormatText | ResponseFormatJsonObject | ResponseJsonSchema | None, Field(discriminator="type")
     ] = None
     verbosity: Annotated[Any, only("medium")] = None
 
@@ -158,40 +143,28 @@ class ResponseStreamOptions(ChatObject):
 ResponseToolChoice = Annotated[Any, tool_choice(ResponseNamedChoice, '{"type": "function", "name"}'), TOOL_CHOICE]
 
 
-class ResponsesBody(SamplingFields):
+class ResponsesBody(ConversationFields):
     """`POST /v1/responses`. `truncation`: a prompt beyond the context is always refused."""
 
     input: Annotated[list[InputItem], BeforeValidator(_as_items), Field(min_length=1, json_schema_extra=_text_or_items)]
     instructions: str | None = None
-    max_output_tokens: Annotated[
-        int | None, Field(ge=1, le=1 << 20, description="default: as many as the context leaves")
-    ] = None
+    max_output_tokens: MaxTokens | None = None
     include: Annotated[list[str], AfterValidator(_check_include)] | None = None
-    top_logprobs: TopLogprobs | None = None
     text: ResponseText | None = None
     tools: list[ResponseTool] | None = None
     tool_choice: ResponseToolChoice = None
-    parallel_tool_calls: bool | None = None
-    chat_template_kwargs: TemplateVariables | None = None
     reasoning: ResponseReasoning | None = None
     stream_options: ResponseStreamOptions | None = None
     truncation: Annotated[Any, only("disabled")] = None
     store: Annotated[Any, only(False), Field(description="the server stores no answer")] = None
     background: Annotated[Any, only(False)] = None
-    service_tier: ServiceTier = None
-    safety_identifier: NoEffect = None
-    prompt_cache_key: NoEffect = None
-    prompt_cache_retention: NoEffect = None
-    prompt_cache_options: NoEffect = None
     previous_response_id: Unsupported = None
     conversation: Unsupported = None
     context_management: Unsupported = None
     max_tool_calls: Unsupported = None
-    moderation: Unsupported = None
     prompt: Unsupported = None
 
     def spec(self) -> ChatSpec:
-        tools = [function_tool(tool.name, tool.description, tool.parameters) for tool in self.tools or []]
         text_format = self.text and self.text.format and self.text.format.text_format()
         options = self.options(
             max_new_tokens=self.max_output_tokens,
@@ -203,8 +176,8 @@ class ResponsesBody(SamplingFields):
             self._messages(),
             options,
             self.model,
-            tools,
-            self._choice(),
+            [tool.for_template() for tool in self.tools or []],
+            chosen_tool(self.tool_choice),
             parallel_tool_calls=self.parallel_tool_calls is not False,
             template_variables=self.chat_template_kwargs or {},
         )
@@ -212,11 +185,6 @@ class ResponsesBody(SamplingFields):
     @property
     def with_logprobs(self) -> bool:
         return bool(self.include or self.top_logprobs)
-
-    def _choice(self) -> ToolChoice:
-        if isinstance(self.tool_choice, ResponseNamedChoice):
-            return ToolChoice("required", self.tool_choice.name)
-        return ToolChoice(self.tool_choice or "auto")
 
     def _messages(self) -> list[dict[str, Any]]:
         """The items as chat messages. Items of one answer in a row become one message of the assistant."""

@@ -1,4 +1,4 @@
-"""Recordings over HTTP: text, times and language equal those of transformers for the same files."""
+"""Recordings over HTTP: formats, streams, refusals, limits, and clients that leave."""
 
 from __future__ import annotations
 
@@ -12,170 +12,16 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-import torch
-import transformers
-from transformers import WhisperFeatureExtractor
-from transformers.models.whisper.tokenization_whisper import _collate_word_timestamps
 
 from server.audio.containers import container_of
 from server.audio.decoder import Decoder
 from server.audio.resample import resample
-from server.audio.silence import cut_at_silences
 from tests.audio.compressed import encode
 from tests.audio.wavs import wav
-from tests.e2e.conftest import REPOSITORY, RunningServer, serving
-from tests.parity.speech import END, FIRST_TIME, SHAPES, START_OF_PREVIOUS, recording, write, write_tokenizer
+from tests.e2e.conftest import REPOSITORY
+from tests.e2e.speech.recordings import LONG, MAX_BYTES, ROUTE, every_shape, send, transcript
+from tests.parity.speech import recording
 from tests.waiting import eventually, open_request
-
-ROUTE = "/v1/audio/transcriptions"
-MAX_BYTES = 1 << 20
-every_shape = pytest.mark.parametrize("shape", SHAPES)
-LONG = {seed: recording(2.9 + 0.77 * seed, seed=seed) for seed in range(4)}
-
-
-class Oracle:
-    """transformers with the same checkpoint and its own tokenizer."""
-
-    def __init__(self, directory: Path, model) -> None:
-        self.directory = directory
-        self.model = model
-        self.tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
-        self.window = 2 * model.config.max_source_positions
-
-    def frames(self, samples: np.ndarray) -> torch.Tensor:
-        hear = WhisperFeatureExtractor(feature_size=self.model.config.num_mel_bins)
-        short = len(samples) < 160 * self.window
-        padding = {"padding": "max_length", "max_length": 160 * self.window} if short else {"padding": "longest"}
-        return hear(samples, sampling_rate=16_000, truncation=False, return_tensors="pt", **padding).input_features
-
-    @torch.inference_mode()
-    def segments(self, samples: np.ndarray, **settings) -> list[dict]:
-        settings = {"return_timestamps": True, "task": "transcribe", **settings}
-        return self.model.generate(self.frames(samples), return_segments=True, **settings)["segments"][0]
-
-    def words(self, tokens: list[int]) -> str:
-        return self.tokenizer.decode([token for token in tokens if token < FIRST_TIME], skip_special_tokens=True)
-
-
-class WordAdapter:
-    """The part of transformers' Whisper tokenizer that joins words, with the tokenizer of the checkpoint."""
-
-    language, eos_token_id = None, END
-
-    def __init__(self, tokenizer) -> None:
-        self.tokenizer = tokenizer
-
-    def decode(self, token_ids, decode_with_timestamps: bool = False) -> str:
-        return self.tokenizer.decode(token_ids)
-
-
-@pytest.fixture(scope="module")
-def oracles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Oracle]:
-    root, found = tmp_path_factory.mktemp("speech"), {}
-    for shape in SHAPES:
-        # The second one names heads that its decoder lacks, as distil-whisper does: the default is used.
-        heads = [[1, 2], [0, 3]] if shape == "whisper" else [[9, 0]]
-        model = write(root / shape, shape, alignment_heads=heads)
-        model.generation_config.alignment_heads = heads if shape == "whisper" else [[0, 0], [0, 1]]
-        write_tokenizer(root / shape)
-        found[shape] = Oracle(root / shape, model)
-    return found
-
-
-@pytest.fixture(scope="module")
-def server(oracles: dict[str, Oracle], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    english = tmp_path_factory.mktemp("english")
-    write(english, "whisper", is_multilingual=False)
-    write_tokenizer(english)
-    models = [f"{shape}={oracle.directory}" for shape, oracle in oracles.items()]
-    models += [f"english={english}", f"story={REPOSITORY / 'weights' / 'demo' / 'story'}"]
-    limits = ["--max-audio-bytes", str(MAX_BYTES), "--max-audio-seconds", "20"]
-    with serving(tmp_path_factory.mktemp("server") / "log", *models, *limits) as running:
-        yield running
-
-
-def send(server: RunningServer, samples: np.ndarray | bytes, route: str = ROUTE, **fields) -> httpx.Response:
-    data = samples if isinstance(samples, bytes) else wav(samples, bits=32, is_float=True)
-    return httpx.post(server.url + route, files={"file": ("a.wav", data)}, data=fields, timeout=120)
-
-
-def transcript(server: RunningServer, samples: np.ndarray | bytes, route: str = ROUTE, **fields) -> dict:
-    response = send(server, samples, route, response_format="verbose_json", **fields)
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
-def assert_same(ours: dict, theirs: list[dict], oracle: Oracle, seconds: float) -> None:
-    """Compare an answer with the segments of transformers. The server leaves out segments without words."""
-    spoken = [one for one in theirs if oracle.words(one["tokens"].tolist()).strip()]
-    assert [one["tokens"] for one in ours["segments"]] == [one["tokens"].tolist() for one in spoken]
-    for mine, other in zip(ours["segments"], spoken, strict=True):
-        assert mine["text"] == oracle.words(other["tokens"].tolist())
-        assert mine["start"] == pytest.approx(min(float(other["start"]), seconds), abs=1e-3)
-        assert mine["end"] == pytest.approx(min(float(other["end"]), seconds), abs=0.0211)
-    assert ours["text"] == oracle.words([token for one in theirs for token in one["tokens"].tolist()]).strip()
-
-
-@every_shape
-@pytest.mark.parametrize("seed", LONG)
-def test_a_recording_of_several_windows(server, oracles, shape: str, seed: int) -> None:
-    ours = transcript(server, LONG[seed], model=shape, language="de")
-    theirs = oracles[shape].segments(LONG[seed], language="de")
-    assert_same(ours, theirs, oracles[shape], len(LONG[seed]) / 16_000)
-    assert len(theirs) > 3 and len({one["seek"] for one in ours["segments"]}) > 2
-    assert (ours["task"], ours["language"]) == ("transcribe", "german")
-    assert all(one["avg_logprob"] < 0 for one in ours["segments"])
-
-
-@every_shape
-def test_with_four_beams(server, oracles, shape: str) -> None:
-    ours = transcript(server, LONG[1], model=shape, language="fr", num_beams=4)
-    assert_same(ours, oracles[shape].segments(LONG[1], language="fr", num_beams=4), oracles[shape], 3.67)
-
-
-@every_shape
-def test_the_language_is_detected(server, oracles, shape: str) -> None:
-    ours = transcript(server, LONG[2], model=shape)
-    oracle = oracles[shape]
-    language = oracle.model.detect_language(oracle.frames(LONG[2]), num_segment_frames=oracle.window)
-    name = {"<|en|>": "english", "<|de|>": "german", "<|fr|>": "french"}[oracle.tokenizer.decode(language)]
-    assert ours["language"] == name
-    assert_same(ours, oracle.segments(LONG[2]), oracle, len(LONG[2]) / 16_000)
-
-
-@every_shape
-def test_a_short_recording_without_times(server, oracles, shape: str) -> None:
-    oracle, short = oracles[shape], recording(0.55, seed=3)
-    with torch.inference_mode():
-        tokens = oracle.model.generate(oracle.frames(short), language="en", task="transcribe")[0].tolist()
-    answer = send(server, short, model=shape, language="en").json()
-    assert answer == {"text": oracle.words(tokens).strip(), "usage": {"type": "duration", "seconds": 1}}
-    assert send(server, short, model=shape, language="en", response_format="text").text == answer["text"] + "\n"
-
-
-@every_shape
-def test_a_prompt_changes_the_text_as_in_transformers(server, oracles, shape: str) -> None:
-    oracle = oracles[shape]
-    said = oracle.tokenizer(" The garden", add_special_tokens=False).input_ids
-    theirs = oracle.segments(LONG[0], language="en", prompt_ids=torch.tensor([START_OF_PREVIOUS, *said]))
-    ours = transcript(server, LONG[0], model=shape, language="en", prompt="The garden ")
-    assert_same(ours, theirs, oracle, len(LONG[0]) / 16_000)
-    assert ours["text"] != transcript(server, LONG[0], model=shape, language="en")["text"]
-
-
-def test_translation_equals_the_translate_task(server, oracles) -> None:
-    oracle = oracles["whisper"]
-    ours = transcript(server, LONG[3], "/v1/audio/translations", model="whisper")
-    assert_same(ours, oracle.segments(LONG[3], task="translate"), oracle, len(LONG[3]) / 16_000)
-    assert (ours["task"], ours["language"]) == ("translate", "english")
-
-
-def test_a_model_for_english_only(server) -> None:
-    ours = transcript(server, LONG[0], model="english")
-    assert ours["language"] == "english" and ours["segments"]
-    assert transcript(server, LONG[0], model="english", language="en")["segments"] == ours["segments"]
-    assert send(server, LONG[0], "/v1/audio/translations", model="english").status_code == 400
-    assert send(server, LONG[0], model="english", language="de").json()["error"]["param"] == "language"
 
 
 def test_subtitles_equal_the_segments(server) -> None:
@@ -318,36 +164,6 @@ def test_compressed_files(server, shape: str, name: str) -> None:
 
 
 @every_shape
-@pytest.mark.parametrize("said", ["", "The garden "])
-@pytest.mark.parametrize("seed", [0, 2])
-def test_the_text_so_far_precedes_each_window_as_in_transformers(server, oracles, shape: str, said: str, seed) -> None:
-    oracle, settings = oracles[shape], {"condition_on_prev_tokens": True}
-    if said:
-        ids = oracle.tokenizer(" " + said.strip(), add_special_tokens=False).input_ids
-        settings["prompt_ids"] = torch.tensor([START_OF_PREVIOUS, *ids])
-    theirs = oracle.segments(LONG[seed], language="en", temperature=0.0, **settings)
-    fields = {"model": shape, "language": "en"} | ({"prompt": said} if said else {})
-    ours = transcript(server, LONG[seed], condition_on_previous_text="true", **fields)
-    assert_same(ours, theirs, oracle, len(LONG[seed]) / 16_000)
-    assert ours["text"] != transcript(server, LONG[seed], **fields)["text"]
-
-
-@every_shape
-def test_windows_without_speech_are_left_out_as_in_transformers(server, oracles, shape: str) -> None:
-    """The thresholds are the medians of what the server reports, so that some windows are silent and others are not."""
-    fields = {"model": shape, "language": "en"}
-    segments = transcript(server, LONG[3], **fields)["segments"]
-    logprob = max(one["avg_logprob"] for one in segments) + 1e-3
-    no_speech = float(np.median([one["no_speech_prob"] for one in segments]))
-    theirs = oracles[shape].segments(
-        LONG[3], language="en", temperature=(0.0,), logprob_threshold=logprob, no_speech_threshold=no_speech
-    )
-    ours = transcript(server, LONG[3], logprob_threshold=str(logprob), no_speech_threshold=str(no_speech), **fields)
-    assert_same(ours, theirs, oracles[shape], len(LONG[3]) / 16_000)
-    assert ours["segments"] and len(ours["segments"]) < len(segments)
-
-
-@every_shape
 def test_a_rejected_window_is_decoded_again_at_a_higher_temperature(server, shape: str) -> None:
     fields = {"model": shape, "language": "en", "seed": "5"}
     plain = transcript(server, LONG[1], **fields)
@@ -369,64 +185,6 @@ def test_a_rejected_window_is_decoded_again_at_a_higher_temperature(server, shap
         ]
         == transcript(server, LONG[1], **step, logprob_threshold="0", **fields)["segments"]
     )
-
-
-@every_shape
-@pytest.mark.parametrize("seed", [0, 3])
-def test_times_of_words_equal_transformers(server, oracles, shape: str, seed: int) -> None:
-    oracle, seconds = oracles[shape], len(LONG[seed]) / 16_000
-    granularities = {"timestamp_granularities[]": ["word", "segment"]}
-    ours = transcript(server, LONG[seed], model=shape, language="en", **granularities)
-    attended = torch.ones(1, -(-len(LONG[seed]) // 160), dtype=torch.long)
-    theirs = oracle.segments(LONG[seed], language="en", return_token_timestamps=True, attention_mask=attended)
-    assert_same(ours, theirs, oracle, seconds)
-    words = []
-    for one in theirs:
-        places = [at for at, token in enumerate(one["tokens"].tolist()) if token < END]
-        ids, times = one["tokens"][places].tolist(), one["token_timestamps"].tolist()
-        if not oracle.words(ids).strip():
-            continue
-        pairs = [(round(times[at - 1], 2), round(times[at], 2)) for at in places]
-        found = _collate_word_timestamps(WordAdapter(oracle.tokenizer), ids, pairs, "english", False)
-        words += [(word["text"].strip(), *word["timestamp"]) for word in found if word["text"].strip()]
-    assert [one["word"] for one in ours["words"]] == [word for word, _, _ in words]
-    for mine, (_, start, end) in zip(ours["words"], words, strict=True):
-        assert mine["start"] == pytest.approx(min(max(start, 0.0), seconds), abs=1e-3)
-        assert mine["end"] == pytest.approx(min(max(end, 0.0), seconds), abs=1e-3)
-    assert len({one["end"] for one in ours["words"]}) > 3
-    only = transcript(server, LONG[seed], model=shape, language="en", **{"timestamp_granularities[]": "word"})
-    assert only["words"] == ours["words"] and "segments" not in only
-
-
-@every_shape
-def test_the_batched_mode_decodes_each_window_as_transformers_does(server, oracles, shape: str) -> None:
-    oracle, samples = oracles[shape], LONG[3]
-    ours = transcript(server, samples, model=shape, language="en", chunking_strategy="auto")
-    frames = oracle.frames(samples)
-    count = -(-len(samples) // 160)
-    spans = cut_at_silences(frames[0].T.numpy(), count, oracle.window)
-    assert len(spans) > 3
-    expected = []
-    for start, end in spans:
-        source = torch.nn.functional.pad(frames[..., start:end], (0, oracle.window - (end - start)))
-        with torch.inference_mode():
-            tokens = oracle.model.generate(
-                source, language="en", task="transcribe", return_timestamps=True, force_unique_generate_call=True
-            )[0].tolist()
-        expected.append([token for token in tokens if token < END])
-    found: dict[int, list[int]] = {}
-    for one in ours["segments"]:
-        found.setdefault(one["seek"], []).extend(token for token in one["tokens"] if token < END)
-    assert [found.get(start, []) for start, _ in spans] == [
-        ids if oracle.words(ids).strip() else [] for ids in expected
-    ]
-    assert all(one["start"] <= one["end"] <= ours["duration"] + 1e-3 for one in ours["segments"])
-    prompted = transcript(server, samples, model=shape, language="en", chunking_strategy="auto", prompt="The garden")
-    assert prompted["text"] != ours["text"]
-    words = transcript(
-        server, samples, model=shape, language="en", chunking_strategy="auto", **{"timestamp_granularities[]": "word"}
-    )
-    assert words["text"] == ours["text"] and words["words"][-1]["end"] <= ours["duration"]
 
 
 def events(server, samples: np.ndarray, **fields) -> tuple[list[dict], str]:

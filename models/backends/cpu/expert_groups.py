@@ -1,0 +1,51 @@
+"""Sort the tokens of a step by their experts (`kernels/experts.h`)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from models.backends.cpu.operations import run
+
+
+class ExpertGroups(NamedTuple):
+    """The (token, expert) pairs of a step, sorted by expert. Pair `token * choices + choice` has choice `choice`.
+
+    order: [tokens, choices], pair at each place of the sorted order.
+    places: [tokens, choices], place of each pair in the sorted order.
+    tasks: [tokens, choices, 3], of which `num_tasks` are used: expert, first place and end.
+    num_tasks: [tokens, 1], of which the first is used.
+    All int64. Sizes are multiples of the number of tokens, because programs allocate their memory by it.
+    """
+
+    order: Tensor
+    places: Tensor
+    tasks: Tensor
+    num_tasks: Tensor
+
+
+def group_by_expert(experts: Tensor, num_experts: int) -> ExpertGroups:
+    """Sort pairs by expert, those of one expert by token, and divide them into tasks of at most 96 pairs.
+
+    experts: [tokens, choices], int64.
+    """
+    tokens, choices = experts.shape
+    groups = ExpertGroups(
+        *(
+            experts.new_empty(shape)
+            for shape in ((tokens, choices), (tokens, choices), (tokens, choices, 3), (tokens, 1))
+        )
+    )
+    run(
+        "group_by_expert",
+        torch.float32,
+        experts,
+        experts=experts,
+        rows=tokens,
+        choices=choices,
+        num_experts=num_experts,
+        **groups._asdict(),
+    )
+    return groups

@@ -1,0 +1,74 @@
+"""Switch Transformers (Fedus et al. 2021, arXiv:2101.03961): T5 with one of several experts for each token.
+
+In the encoder an expert computes the first `expert_capacity` tokens of a text that choose it, and later ones pass the
+layer unchanged. In the decoder every token is a step of its own, so that no capacity is ever exceeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from models.config import (
+    FeedForwardConfig,
+    LanguageModelHead,
+    MixtureOfExpertsConfig,
+    ModelConfig,
+    PoolingHead,
+    RouterConfig,
+)
+from models.families.shared.fields import Fields
+from models.families.shared.t5_family import T5_SIZES, t5_family
+from models.families.shared.t5_layers import FeedForwards, t5_model, t5_rules
+from weights.rules import Rename, Rule
+
+_SIZES = {**T5_SIZES, "d_model": 768, "num_layers": 12, "num_heads": 12}
+
+
+def _model(fields: Fields, head: LanguageModelHead | PoolingHead) -> ModelConfig:
+    fields.refuse_unless("router_dtype", "float32")
+    fields.refuse_unless("is_gated_act", False)
+    dense = FeedForwardConfig(fields.integer("d_ff"), fields.activation("dense_act_fn", "relu"), bias=False)
+    experts = MixtureOfExpertsConfig(
+        dense,
+        num_experts=fields.integer("num_experts", 8),
+        experts_per_token=1,
+        router=RouterConfig(normalized=False, bias=fields.flag("router_bias", False)),
+    )
+    limited = replace(experts, capacity=fields.integer("expert_capacity", 64))
+    layers = fields.integer("num_layers")
+    feed_forwards = (
+        _feed_forwards(fields, "encoder", layers, dense, limited),
+        _feed_forwards(fields, "decoder", fields.integer("num_decoder_layers", layers), dense, experts),
+    )
+    return t5_model(fields, head, feed_forwards=feed_forwards)
+
+
+def _feed_forwards(
+    fields: Fields, side: str, layers: int, dense: FeedForwardConfig, experts: MixtureOfExpertsConfig
+) -> FeedForwards:
+    """The feed-forward of each layer of a stack: experts in the second layer of each group of `sparse_step` layers."""
+    sparse = fields.integer(f"num_sparse_{side}_layers", 3, least=0)
+    step = fields.integer(f"{side}_sparse_step", layers // sparse if sparse else layers, least=0)
+    return [experts if step == 1 or (step > 0 and index % step == 1) else dense for index in range(layers)]
+
+
+def _head(fields: Fields) -> LanguageModelHead:
+    """The logits are scaled if they are tied to the embeddings."""
+    tied = fields.flag("tie_word_embeddings", True)
+    return LanguageModelHead(tied=tied, scale=fields.integer("d_model") ** -0.5 if tied else 1.0)
+
+
+def _rules(model: ModelConfig) -> Sequence[Rule]:
+    layer, ours = r"(encoder|decoder)\.block\.(\d+)\.layer\.\d\.mlp\.", r"\1.layers.\2.feed_forward."
+    return (
+        Rename(layer + r"wi\.weight", ours + "up.weight"),
+        Rename(layer + r"wo\.weight", ours + "down.weight"),
+        Rename(layer + r"router\.classifier\.(weight|bias)", ours + r"router.\3"),
+        Rename(layer + r"experts\.expert_(\d+)\.wi\.weight", ours + r"experts.\3.up.weight"),
+        Rename(layer + r"experts\.expert_(\d+)\.wo\.weight", ours + r"experts.\3.down.weight"),
+        *t5_rules(model),
+    )
+
+
+FAMILY = t5_family("switch_transformers", "SwitchTransformers", _SIZES, _head, model=_model, rules=_rules)

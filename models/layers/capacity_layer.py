@@ -1,0 +1,25 @@
+"""A layer whose experts have a capacity: each computes a limited number of tokens of a text."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from models.backends.cpu.trace import NotTraceable, SymbolicTensor
+from models.layers.layer import Layer
+from models.layers.moe import MixtureOfExperts
+from models.step_inputs.base import StepInputs
+from models.step_inputs.ragged import RaggedStepInputs
+
+
+class CapacityLayer(Layer):
+    """A layer that tells its mixture of experts which tokens belong to one text.
+
+    forward: as `Layer.forward`, but for whole texts only, and all their tokens (see `StackConfig.needs_all_rows`).
+    """
+
+    def _run_feed_forward(self, hidden: Tensor, step: StepInputs) -> Tensor:
+        if isinstance(hidden, SymbolicTensor):
+            raise NotTraceable("experts with a capacity")
+        assert isinstance(step, RaggedStepInputs) and isinstance(self.feed_forward, MixtureOfExperts)
+        result: Tensor = self.feed_forward(hidden, lengths=step.lengths)
+        return result

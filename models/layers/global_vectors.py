@@ -1,0 +1,80 @@
+"""Layers of an encoder in which each text has global vectors beside its tokens (Pegasus-X)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from models.attention_metadata import AttentionMetadata
+from models.backends import attention_interface as attention_ops
+from models.backends.cpu.trace import NotTraceable, SymbolicTensor
+from models.config import GlobalVectorsLayerConfig
+from models.layers.layer import Layer
+from models.layers.norms import make_norm
+from models.step_inputs.base import StepInputs
+from models.step_inputs.ragged import RaggedStepInputs
+
+
+class GlobalVectorsLayer(Layer):
+    """A layer whose tokens attend to their block and to the global vectors of their text.
+
+    The vectors attend to the whole text. They pass from layer to layer in `step.global_vectors`, and before the tokens
+    of all texts through projections and feed-forward. Adapters find their rows by the number of a token, so that none
+    can change these.
+
+    global_norm: norm of the global vectors before attention.
+    forward: as `Layer.forward`, but for whole texts only.
+    Source: Phang et al. 2022, arXiv:2208.04347, section 3.
+    """
+
+    unadaptable = ("attention", "feed_forward")
+
+    def __init__(self, config: GlobalVectorsLayerConfig, hidden_size: int, index: int) -> None:
+        super().__init__(config, hidden_size, index)
+        self.block_size, self.shift = config.block_size, config.shift
+        self.global_norm = make_norm(config.attention_norms.input, hidden_size)
+
+    def forward(self, x: Tensor, step: StepInputs) -> Tensor:
+        if isinstance(x, SymbolicTensor):
+            raise NotTraceable("global vectors")
+        assert isinstance(step, RaggedStepInputs) and step.global_vectors is not None
+        assert self.attention is not None and self.feed_forward is not None and self.global_norm is not None
+        vectors, norms = step.global_vectors, self.feed_forward_norms
+        hidden = torch.cat([self.global_norm(vectors), self.attention_norms.norm_input(x)])
+        metadata, rows = _blocks(step.lengths, len(vectors) // len(step.lengths), self.block_size, self.shift)
+        query, key, value = self.attention.queries_keys_values(hidden, {})
+        index = torch.tensor(rows, device=x.device)
+        attended = attention_ops.ragged_attention(
+            query, key[index], value[index], metadata, self.attention.config.scale
+        )
+        both = self.attention_norms.add_residual(torch.cat([vectors, x]), self.attention.project_output(attended))
+        both = norms.add_residual(both, self.feed_forward(norms.norm_input(both)))
+        step.global_vectors, x = torch.split(both, [len(vectors), len(x)])
+        return step.select_rows(self.index, x)
+
+
+def _blocks(
+    lengths: tuple[int, ...], num_vectors: int, block_size: int, shift: int
+) -> tuple[AttentionMetadata, list[int]]:
+    """Attention of global vectors and blocks, each a sequence of its own, and the row of each key.
+
+    Rows: the global vectors of all texts, then their tokens. Queries have the same order.
+    lengths: tokens of each text. num_vectors: global vectors of each text.
+    """
+    query_lens, key_lens, rows = [num_vectors] * len(lengths), list[int](), list[int]()
+    blocks: list[tuple[int, range]] = []
+    start = num_vectors * len(lengths)
+    for text, length in enumerate(lengths):
+        own = range(text * num_vectors, (text + 1) * num_vectors)
+        rows += [*own, *range(start, start + length)]
+        key_lens.append(num_vectors + length)
+        edges = [0, *range(block_size - shift, length, block_size), length]
+        blocks += [(text, range(start + first, start + end)) for first, end in pairwise(edges)]
+        start += length
+    for text, block in blocks:
+        rows += [*range(text * num_vectors, (text + 1) * num_vectors), *block]
+        query_lens.append(len(block))
+        key_lens.append(num_vectors + len(block))
+    return AttentionMetadata(tuple(query_lens), tuple(key_lens)), rows

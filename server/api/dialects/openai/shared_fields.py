@@ -1,0 +1,53 @@
+"""Fields that the bodies of `/v1/chat/completions` and `/v1/responses` share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from server.api.chat_fields import ChatObject, FunctionName, JsonSchema, TemplateVariables, function_tool
+from server.api.dialects.openai.common import ServiceTier, TopLogprobs
+from server.api.fields import NoEffect, SamplingFields, Unsupported
+from server.operations.chat import ToolChoice
+
+MaxTokens = Annotated[int, Field(ge=1, le=1 << 20)]
+
+
+class OpenAIFunction(ChatObject):
+    """`strict`: without effect, since arguments always follow the schema."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: JsonSchema | None = None
+    strict: NoEffect = None
+
+    def for_template(self) -> dict[str, Any]:
+        return function_tool(self.name, self.description, self.parameters)
+
+
+class NamedFunction(ChatObject):
+    """The function of a `tool_choice`."""
+
+    name: FunctionName
+
+
+def chosen_tool(choice: Literal["none", "auto", "required"] | NamedFunction | None) -> ToolChoice:
+    """The value of `tool_choice`. None: the field is absent."""
+    if isinstance(choice, NamedFunction):
+        return ToolChoice("required", choice.name)
+    return ToolChoice(choice or "auto")
+
+
+class ConversationFields(SamplingFields):
+    """Fields of both bodies."""
+
+    top_logprobs: TopLogprobs | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+    service_tier: ServiceTier = None
+    safety_identifier: NoEffect = None
+    prompt_cache_key: NoEffect = None
+    prompt_cache_retention: NoEffect = None
+    prompt_cache_options: NoEffect = None
+    moderation: Unsupported = None

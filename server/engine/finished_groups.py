@@ -1,0 +1,78 @@
+"""The result of a sequence group that has ended: its hypotheses, their attention weights, and its times."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from server.engine.beam_search import Beam
+from server.engine.runner import Runner
+from server.engine.sequence import SequenceGroup
+from server.ipc.logprobs import pack
+from server.ipc.messages import Finished, FinishReason, Hypothesis
+
+
+def hypotheses_of(group: SequenceGroup, reason: FinishReason) -> list[Hypothesis]:
+    """The generated text of a group, or the best ones of its beam search. reason: why the group ended."""
+    if group.beams is None:
+        tokens = group.sequences[0].tokens[group.num_prompt_tokens :]
+        return [_hypothesis(group, Beam(tokens, logprobs=group.logprobs), None, reason)]
+    beams = group.beams.hypotheses(group.params.num_return_sequences)
+    return [_hypothesis(group, beam, float(beam.score), reason) for beam in beams]
+
+
+def _hypothesis(group: SequenceGroup, beam: Beam, score: float | None, reason: FinishReason) -> Hypothesis:
+    logprobs = pack(beam.logprobs) if group.params.logprobs else None
+    # A text that ends may not be the best one of a beam search that a deadline cut short.
+    ended: FinishReason = "timeout" if reason == "timeout" else "stop"
+    if beam.tokens and beam.tokens[-1] in group.end_ids:
+        return Hypothesis(beam.tokens, ended, beam.tokens[-1], score, logprobs)
+    if beam.tokens and group.beams is not None and group.beams.ends(beam.tokens[:-1], beam.tokens[-1]):
+        return Hypothesis(beam.tokens, ended, None, score, logprobs)
+    return Hypothesis(beam.tokens, reason, None, score, logprobs)
+
+
+def with_attention(
+    runner: Runner, group: SequenceGroup, hypotheses: list[Hypothesis], source_blocks: list[int]
+) -> list[Hypothesis]:
+    """The hypotheses, with attention weights where the request asks for them and there are tokens.
+
+    source_blocks: cross-attention blocks of the group, with its contents.
+    """
+    if not group.params.attention and group.params.alignment is None:
+        return hypotheses
+    return [
+        replace(one, attention=_attention(runner, group, one.token_ids, source_blocks)) if one.token_ids else one
+        for one in hypotheses
+    ]
+
+
+def _attention(runner: Runner, group: SequenceGroup, made: list[int], source_blocks: list[int]) -> bytes:
+    """Attention weights of generated tokens."""
+    start = group.sequences[0].tokens[: group.num_prompt_tokens]
+    alignment = group.params.alignment
+    if alignment is None:
+        return runner.align(group.source_token_ids, start + made, len(made), group.adapter)
+    return runner.align_speech(
+        source_blocks,
+        group.num_source_tokens,
+        group.recorded_tokens,
+        start + made,
+        len(made) - 1,
+        alignment,
+        group.adapter,
+    )
+
+
+def result_of(group: SequenceGroup, hypotheses: list[Hypothesis], now: float) -> Finished:
+    """The message about a group that ended now. now: seconds of time.monotonic()."""
+    scheduled = group.first_scheduled if group.first_scheduled is not None else now
+    first_token = group.first_token if group.first_token is not None else now
+    return Finished(
+        group.request_id,
+        hypotheses,
+        queue_seconds=scheduled - group.arrival,
+        prefill_seconds=first_token - scheduled,
+        decode_seconds=now - first_token,
+        cached_tokens=group.cached_tokens or 0,
+        probe_logprob=group.probe_logprob,
+    )

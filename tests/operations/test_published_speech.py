@@ -1,0 +1,117 @@
+"""The sequential mode decides as OpenAI's published code does, where that agrees with transformers.
+
+`whisper_oracle.py` wrote the decisions of that code. Both get the same decoded windows (`speech_scripts`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from server.ipc.logprobs import Logprobs, TokenLogprob
+from server.ipc.messages import Finished, Hypothesis
+from server.ipc.params import GenerationParams
+from server.operations import transcribe
+from server.operations.speech_fallback import FallbackRules
+from server.operations.speech_windows import WindowDecoder
+from server.text.speech import SpeechTokens
+from tests.operations.speech_scripts import (
+    CONTEXT,
+    COUNT,
+    END,
+    ENGLISH,
+    FIRST_TIME,
+    NO_TIMESTAMPS,
+    PREVIOUS,
+    START,
+    TRANSCRIBE,
+    TRANSLATE,
+    VOCAB,
+    WINDOW_FRAMES,
+    Script,
+    script,
+)
+
+ORACLE = json.loads((Path(__file__).parent / "whisper_oracle.json").read_text())
+TOKENS = SpeechTokens(
+    START, {"en": ENGLISH}, {"translate": TRANSLATE, "transcribe": TRANSCRIBE}, PREVIOUS, NO_TIMESTAMPS, 50
+)
+PREFIX = [START, ENGLISH, TRANSCRIBE]
+
+
+class ScriptedDecoder(WindowDecoder):
+    """Decodes windows to what a script says. calls: first frame, temperature and prompt of each."""
+
+    def run(self, script: Script) -> None:
+        self.script, self.calls, self.window = script, list[list[Any]](), -1
+
+    async def _generate(self, windows, attempt, temperature, sink):
+        (window,) = windows
+        self.window += attempt == 0
+        found = self.script.attempt(self.window, attempt)
+        assert window.prefix[-len(PREFIX) :] == PREFIX
+        before = window.prefix[: -len(PREFIX)]
+        assert not before or (before[0], window.start_index) == (PREVIOUS, len(before))
+        self.calls.append([window.start, temperature, before[1:] if self.script.conditions else None])
+        ids = [*found.token_ids, END]
+        logprobs = Logprobs(TokenLogprob(token, found.logprob) for token in ids).packed()
+        best = Hypothesis(ids, "stop", END, logprobs=logprobs)
+        return [Finished(0, [best], 0.0, 0.0, 0.0, probe_logprob=math.log(found.no_speech))]
+
+
+def decisions(one: Script) -> dict[str, Any]:
+    info = SimpleNamespace(source_tokens=WINDOW_FRAMES // 2, context_tokens=CONTEXT, vocab_size=VOCAB)
+    rules = FallbackRules(one.temperatures, one.compression_ratio, one.logprob, one.no_speech)
+    decoder = ScriptedDecoder(
+        SimpleNamespace(), SimpleNamespace(info=info), None, one.total_frames, GenerationParams(), rules, 0, None
+    )
+    decoder.run(one)
+    prompt = ORACLE["prompt"] if one.prompted else []
+    transcription = transcribe._Transcription(
+        decoder, TOKENS, PREFIX, prompt, with_times=True, conditions=one.conditions
+    )
+    asyncio.run(transcription.sequential(streams_tokens=False))
+    segments = []
+    for segment, start, _ in transcription.parts:
+        text = [token for token in segment.tokens if token < FIRST_TIME]
+        if text and segment.start != segment.end:
+            segments.append([round(segment.start, 4), round(segment.end, 4), text, start])
+    return {"calls": decoder.calls, "segments": segments}
+
+
+@pytest.mark.parametrize("number", range(COUNT))
+def test_decisions_equal_the_published_code(number: int) -> None:
+    assert decisions(script(number)) == ORACLE["decisions"][number]
+
+
+def test_the_scripts_cover_all_decisions() -> None:
+    """Windows that are silent, rejected, cut at a timestamp and read to the end, and every temperature."""
+    scripts = [script(number) for number in range(COUNT)]
+    windows = [call for found in ORACLE["decisions"] for call in found["calls"]]
+    assert {call[1] for call in windows} == {0.0, 0.2, 0.4, 0.8, 1.0}
+    assert sum(bool(call[2]) for call in windows) > 20
+    steps = [
+        after[0] - before[0]
+        for found in ORACLE["decisions"]
+        for before, after in zip(found["calls"], found["calls"][1:], strict=False)
+    ]
+    assert (
+        steps.count(0) > 20 and steps.count(WINDOW_FRAMES) > 20 and sum(0 < one < WINDOW_FRAMES for one in steps) > 20
+    )
+    kept = [{segment[3] for segment in found["segments"]} for found in ORACLE["decisions"]]
+    decoded = [{call[0] for call in found["calls"]} for found in ORACLE["decisions"]]
+    assert any(starts < all_starts for starts, all_starts in zip(kept, decoded, strict=True))
+    assert sum(one.prompted for one in scripts) > 5
+
+
+def test_a_wrong_verdict_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: windows without speech are kept."""
+    monkeypatch.setattr(FallbackRules, "verdict", lambda self, *_: "accepted")
+    wrong = [number for number in range(COUNT) if decisions(script(number)) != ORACLE["decisions"][number]]
+    assert len(wrong) > COUNT // 4

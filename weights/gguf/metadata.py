@@ -1,0 +1,71 @@
+"""The metadata of a GGUF file, read by the names of one architecture."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from weights.errors import GgufError
+from weights.gguf.container import Gguf
+
+
+class Metadata:
+    """The metadata of one architecture, strictly read. Every method raises GgufError with the key."""
+
+    def __init__(self, gguf: Gguf) -> None:
+        self.gguf = gguf
+        self.architecture = gguf.get("general.architecture")
+        if not isinstance(self.architecture, str):
+            raise GgufError(f"{gguf.name!r} does not state 'general.architecture'")
+
+    def optional(self, key: str) -> Any:
+        """A value, or None without the key. An array of equal values, one for each layer, counts as one value."""
+        value = self.gguf.get(f"{self.architecture}.{key}")
+        if isinstance(value, list):
+            if len(set(value)) != 1:
+                raise self.error(key, "differs between layers, which is not supported")
+            return value[0]
+        return value
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self.optional(key)
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self.error(key, "is missing" if value is None else "is not an integer")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.optional(key)
+        value = default if value is None else value
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self.error(key, "is missing" if value is None else "is not a number")
+        return _shortest(value)
+
+    def error(self, key: str, reason: str) -> GgufError:
+        return GgufError(f"{self.gguf.name!r}: '{self.architecture}.{key}' {reason}")
+
+    def rows(self, tensor: str) -> int:
+        """Number of rows of a table."""
+        if tensor not in self.gguf.tensors:
+            raise GgufError(f"{self.gguf.name!r} has no tensor {tensor!r}")
+        return self.gguf.tensors[tensor].shape[0]
+
+    def has(self, tensor: str) -> bool:
+        return tensor in self.gguf.tensors
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one head."""
+        heads = self.integer("attention.head_count")
+        if heads < 1:
+            raise self.error("attention.head_count", "is below one")
+        return self.integer("attention.key_length", self.integer("embedding_length") // heads)
+
+
+def _shortest(value: float) -> float:
+    """The decimal number with the fewest digits that rounds to this float32: the number in the original settings."""
+    for digits in range(1, 9):
+        short = float(f"{value:.{digits}g}")
+        if struct.pack("<f", short) == struct.pack("<f", value):
+            return short
+    return float(value)
