@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOMS = ("parity", "invariance", "engine", "models")
+ROOMS = ("parity", "invariance", "engine", "models", "cuda")
 """Directories whose tests are marked."""
 RARE_FILES = frozenset(
     {"test_falcon_alibi", "test_gpt_oss_mxfp4", "test_sparse_encoder_decoders", "test_sparse_encoders"}
