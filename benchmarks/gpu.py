@@ -12,12 +12,14 @@ whichever takes longer.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
 import multiprocessing
 import os
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,30 +27,49 @@ from typing import Any
 
 import torch
 
-from benchmarks import gpu_engine, gpu_jobs, gpu_steps
 from benchmarks.gpu_device import Limits, describe, measure_limits
-from benchmarks.gpu_result import Setup, Stage
+from benchmarks.gpu_result import Result, Setup, Stage
 
-STAGES: Mapping[str, tuple[Stage, float]] = {
-    "parity": (gpu_jobs.parity, 240),
-    "jobs": (gpu_jobs.jobs, 60),
-    "decode-1b": (gpu_steps.decode("llama-1b"), 60),
-    "decode-8b": (gpu_steps.decode("llama-8b"), 90),
-    "attention": (gpu_steps.attention, 40),
-    "decode-gpt2": (gpu_steps.decode("gpt2"), 40),
-    "decode-t5-large": (gpu_steps.decode("t5-large"), 60),
-    "opus-mt": (gpu_engine.translate, 60),
-    "bert-base": (gpu_steps.encode("bert-base"), 30),
-    "prefill-1b": (gpu_steps.prefill("llama-1b"), 40),
-    "prefill-8b": (gpu_steps.prefill("llama-8b"), 60),
-    "http-8b": (gpu_engine.serve, 300),
+STAGES: Mapping[str, tuple[str, tuple[str, ...], float]] = {
+    "parity": ("gpu_parity.parity", (), 240),
+    "jobs": ("gpu_jobs.jobs", (), 60),
+    "decode-1b": ("gpu_steps.decode", ("llama-1b",), 60),
+    "decode-8b": ("gpu_steps.decode", ("llama-8b",), 90),
+    "attention": ("gpu_steps.attention", (), 40),
+    "decode-gpt2": ("gpu_steps.decode", ("gpt2",), 40),
+    "decode-t5-large": ("gpu_steps.decode", ("t5-large",), 60),
+    "opus-mt": ("gpu_engine.translate", (), 60),
+    "bert-base": ("gpu_steps.encode", ("bert-base",), 30),
+    "prefill-1b": ("gpu_steps.prefill", ("llama-1b",), 40),
+    "prefill-8b": ("gpu_steps.prefill", ("llama-8b",), 60),
+    "http-8b": ("gpu_engine.serve", (), 300),
 }
-"""Stages in order of priority, and the most seconds that each may take."""
+"""Stages in order of priority: function, arguments that make the stage, and the most seconds that it may take."""
 COLUMNS = ("stage", "measured", "value", "step, ms", "floor, ms", "share", "goal", "note")
 MIN_SECONDS = 10.0
 """A stage that has less time than this is not started."""
 KILL_SECONDS = 10.0
 """Time for a process to end before it is killed."""
+
+
+def stage_of(name: str) -> Stage:
+    """A stage by its name. Its module is imported when it runs: a missing package fails the stages that need it."""
+    path, arguments, _ = STAGES[name]
+    module, _, function = path.partition(".")
+
+    def run(setup: Setup, limits: Limits) -> Iterator[Result]:
+        found = getattr(importlib.import_module(f"benchmarks.{module}"), function)
+        stage: Stage = found(*arguments) if arguments else found
+        yield from stage(setup, limits)
+
+    return run
+
+
+def _import_modules() -> None:
+    """Import the modules of all stages once, so that the processes of the stages need not."""
+    for path, _, _ in STAGES.values():
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"benchmarks.{path.partition('.')[0]}")
 
 
 class Report:
@@ -195,18 +216,19 @@ def main(arguments: list[str] | None = None) -> None:
     end = time.monotonic() + given.budget
     report = Report(given.out)
     report.write()
+    _import_modules()
     limits = measure_device(given.device, given.dtype, given.tiny, report)
     setup = Setup(given.out.resolve())
     if given.tiny:
         setup = setup.tiny_sizes()
     for name in (name for name in STAGES if name in given.only):
-        stage, most = STAGES[name]
+        most = STAGES[name][2]
         entry, left = report.add_stage(name), end - time.monotonic()
         if left < MIN_SECONDS:
             entry["status"], entry["error"] = "not run", "the budget is used up"
             report.write()
             continue
-        run_stage(entry, report, stage, replace(setup, seconds=min(most, left)), limits)
+        run_stage(entry, report, stage_of(name), replace(setup, seconds=min(most, left)), limits)
         print(f"{name}: {entry['status']} {entry.get('error', '')} after {entry['seconds']:.1f} s", flush=True)
         for one in entry["results"]:
             share = f", {one['share']:.1%}" if "share" in one else ""

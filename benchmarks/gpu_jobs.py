@@ -1,11 +1,7 @@
-"""Stages of `benchmarks.gpu` about correctness: tests of parity on the device, and the four jobs of the demo models."""
+"""Stage of `benchmarks.gpu` with the four demo models, whose answers are compared with those of the CPU."""
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +13,6 @@ from numpy.typing import NDArray
 from benchmarks.gpu_device import Limits
 from benchmarks.gpu_result import Result, Setup
 from server.engine.engine import Engine
-from server.engine.host import die_with_parent
 from server.engine.service import start
 from server.ipc.descriptions import EngineOptions, ModelInfo, ModelSpec
 from server.ipc.messages import Configure, Encode, EncodeItem, Generate, GenerateRow, StepOutput
@@ -29,48 +24,6 @@ KV_BYTES = 64 << 20
 TEXTS = ([5, 9, 17, 33, 65], [7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17], [40, 20])
 """Token ids of the texts of every job. They need not mean anything."""
 NEW_TOKENS = 24
-_OUTCOME = re.compile(r"\b(PASSED|FAILED|ERROR)\b")
-
-
-def parity(setup: Setup, limits: Limits) -> Iterator[Result]:
-    """Run the tests that compare with transformers, with their models on the device.
-
-    They run in several processes, if pytest-xdist is installed. Their output is written to parity.txt. A run that takes
-    too long is stopped, and the tests that ended before are counted.
-    """
-    tests = [test for test in setup.tests if (ROOT / test).exists()]
-    command = [sys.executable, "-m", "pytest", "-vv", "-m", "not rare_family", "--tb=short", *tests]
-    if not setup.tiny:
-        command += ["-n", str(min(8, os.cpu_count() or 1))]
-    log = setup.out / "parity.txt"
-    environment = os.environ | {"TRIPTYCH_TEST_DEVICE": limits.device}
-    ended = "all tests ended"
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT, preexec_fn=die_with_parent
-        )
-        try:
-            process.wait(max(setup.seconds - 5, 5))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            ended = f"stopped after {setup.seconds:.0f} s"
-    lines = log.read_text(errors="replace").splitlines()
-    outcomes = [(found[1], line) for line in lines if (found := _OUTCOME.search(line)) and "::" in line]
-    # The summary at the end repeats the names of failed tests.
-    passed = {_name(line) for outcome, line in outcomes if outcome == "PASSED"}
-    failed = sorted({_name(line) for outcome, line in outcomes if outcome != "PASSED"})
-    if not passed and not failed:
-        raise RuntimeError(f"no test ran: {lines[-1] if lines else 'pytest printed nothing'}")
-    note = f"{ended}; failed: {', '.join(failed[:8])}" if failed else ended
-    yield Result("tests that passed", len(passed), f"of {len(passed) + len(failed)}", note=note)
-
-
-def _name(line: str) -> str:
-    """The name of the test in a line of pytest."""
-    found = re.search(r"(tests/\S+::.*)", line)
-    name = line if found is None else found[1]
-    return re.sub(r"\s+(PASSED|FAILED|ERROR)\b.*$| - .*$", "", name).strip()
 
 
 def jobs(setup: Setup, limits: Limits) -> Iterator[Result]:

@@ -252,10 +252,10 @@ class Settings(BaseSettings):
         default=1536, description="Maximum number of tokens in an encoder step while no sequence is decoding."
     )
     max_batch_rows: Count = Field(default=128, description="Maximum number of sequences in a decoding step, per model.")
-    kv_cache_memory: Size = Field(
-        default=0,
-        description="Memory for the KV cache of all models, such as 512M, in each worker; 0 is 1 GiB on cpu, and on "
-        "cuda what weights and steps leave free.",
+    kv_cache_memory: Size | None = Field(
+        default=None,
+        description="Memory for the KV cache of all models, such as 512M, in each worker; by default 1 GiB on cpu, and "
+        "on cuda what weights and steps leave free.",
     )
     kv_cache_dtype: Names = Field(
         default=[],

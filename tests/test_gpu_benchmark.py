@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import gpu, gpu_engine, gpu_jobs
+from benchmarks import gpu, gpu_engine, gpu_parity
 from benchmarks.contestants import ours
 from benchmarks.gpu_device import Limits
 from benchmarks.gpu_result import Result, Setup
@@ -27,7 +27,7 @@ def test_all_stages_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     fake_pytest = tmp_path / "fake_pytest"
     fake_pytest.write_text("#!/bin/sh\necho 'tests/a.py::test_b PASSED'\necho 'tests/a.py::test_c FAILED'\n")
     fake_pytest.chmod(0o700)
-    monkeypatch.setattr(gpu_jobs.sys, "executable", str(fake_pytest))
+    monkeypatch.setattr(gpu_parity.sys, "executable", str(fake_pytest))
     gpu.main(["--device", "cpu", "--tiny", "--out", str(tmp_path), "--budget", "300"])
     data = json.loads((tmp_path / "gpu.json").read_text())
     assert [(stage["name"], stage["status"]) for stage in data["stages"]] == [(name, "done") for name in gpu.STAGES], (
@@ -83,6 +83,11 @@ def test_a_stage_that_fails_names_its_error(entry_of) -> None:
     assert entry["error"] == "RuntimeError: the first line" and len(entry["results"]) == 1
 
 
+def test_a_missing_package_fails_only_the_stages_that_need_it(entry_of, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gpu.STAGES, "one", ("no_such_module.stage", (), 60))
+    assert entry_of(gpu.stage_of("one"))["error"] == "ModuleNotFoundError: No module named 'benchmarks.no_such_module'"
+
+
 def test_a_stage_whose_process_dies_does_not_stop_the_run(entry_of) -> None:
     def dies(setup: Setup, limits: Limits) -> Iterator[Result]:
         import os
@@ -131,11 +136,11 @@ def test_names_of_tests_are_read_from_every_form_of_line() -> None:
         "[gw0] [ 10%] FAILED tests/a/test_b.py::test_c[x y] ",
         "FAILED tests/a/test_b.py::test_c[x y] - AssertionError: 1",
     )
-    assert {gpu_jobs._name(line) for line in lines} == {"tests/a/test_b.py::test_c[x y]"}
+    assert {gpu_parity._name(line) for line in lines} == {"tests/a/test_b.py::test_c[x y]"}
 
 
 def test_parity_without_tests_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = SimpleNamespace(wait=lambda seconds: None)
-    monkeypatch.setattr(gpu_jobs.subprocess, "Popen", lambda *arguments, **options: process)
+    monkeypatch.setattr(gpu_parity.subprocess, "Popen", lambda *arguments, **options: process)
     with pytest.raises(RuntimeError, match="no test ran"):
-        list(gpu_jobs.parity(replace(Setup(tmp_path), tiny=True), LIMITS))
+        list(gpu_parity.parity(replace(Setup(tmp_path), tiny=True), LIMITS))

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from models.backends import interface as ops
+from models.batch import DecoderBatch
 from models.graph_sizes import GraphSizes, is_capturable
 from models.loader import load_model
 from models.logits import LogitsRequest
@@ -64,7 +65,7 @@ def in_kernels():
         yield
 
 
-@pytest.mark.parametrize("name", ["llama", *(pytest.param(name, marks=RARE) for name in ("mixtral", "marian"))])
+@pytest.mark.parametrize("name", ["llama", pytest.param("t5", marks=RARE)])
 @torch.inference_mode()
 def test_a_replayed_step_equals_an_eager_one(saved, in_kernels, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(step_graphs, "BUCKETS", (3,))
@@ -95,19 +96,18 @@ def test_a_replayed_step_equals_an_eager_one(saved, in_kernels, monkeypatch: pyt
 @torch.inference_mode()
 def test_steps_allocate_nothing_and_copy_once(saved, in_kernels) -> None:
     rows = GraphRows(load(saved, "gpt2"))
-    rows.feed({0: [11], 1: [30]})
+    rows.feed({0: [11]})
     runner = FakeGraphRunner()
     rows.capture(runner, 2)
     assert runner.rows == [2, 1], "the largest step is captured first"
-    graphs, batches = rows.graphs, []
-    graphs_run, graphs.run = graphs.run, lambda batch, request: batches.append(batch) or graphs_run(batch, request)
-    rows.decode({0: [9], 1: [8]}, logits=LogitsRequest())
+    table = torch.tensor([rows.pool.blocks[0][:1]])
+    batch = DecoderBatch(torch.tensor([9]), torch.tensor([1]), (1,), (2,), table[0] * 4 + 1, table)
+    first = rows.graphs.run(batch, LogitsRequest())
     with runner.without_allocations():
-        output = graphs_run(batches[0], LogitsRequest())
-    assert output.logits.shape[0] == output.top_k.ids.shape[0] == output.hidden.shape[0] == 2
+        output = rows.graphs.run(batch, LogitsRequest())
+    assert output.logits.shape[0] == output.top_k.ids.shape[0] == output.hidden.shape[0] == 1
     assert (runner.num_replays, runner.num_copies, runner.num_waits) == (2, 2, 2)
-    again = graphs_run(batches[0], LogitsRequest())
-    assert again.logits.data_ptr() == output.logits.data_ptr(), "results are in memory that the next step overwrites"
+    assert first.logits.data_ptr() == output.logits.data_ptr(), "results are in memory that the next step overwrites"
 
 
 def test_the_runner_of_the_tests_finds_host_reads_and_allocations() -> None:
@@ -135,7 +135,7 @@ def test_steps_that_fit_no_graph_are_not_taken(saved, in_kernels, monkeypatch: p
 
 
 def test_decoders_that_cannot_be_captured_run_eagerly(saved, in_kernels) -> None:
-    assert is_capturable(load(saved, "gpt2").decoder)
+    assert is_capturable(load(saved, "gpt2").decoder) and is_capturable(load(saved, "mixtral").decoder)
     for name in HYBRIDS[:1]:
         model = load(saved, name)
         assert not is_capturable(model.decoder)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,13 +22,6 @@ from models.backends.cuda.kernels import logits_top_k as top_k_kernels
 from models.backends.torch import logits_top_k as torch_logits
 from models.backends.torch import operations as reference
 from models.backends.torch import sampling as torch_sampling
-from models.backends.torch.operations import copy_blocks as copy_blocks
-from models.backends.torch.operations import means_of_spans as means_of_spans
-from models.backends.torch.operations import route as route
-from models.backends.torch.operations import scale_by_row as scale_by_row
-from models.backends.torch.operations import sum_of_rows as sum_of_rows
-from models.backends.torch.operations import take_rows as take_rows
-from models.backends.torch.operations import xielu as xielu
 from models.backends.torch.sampling import Drawn, Filters, temperatures
 from models.config import Activation
 from models.int8_slots import CacheSide, Int8Slots
@@ -36,6 +29,11 @@ from models.logits import LogitsTopK
 
 if TYPE_CHECKING:
     from models.backends.interface import RotaryAngles
+
+
+def __getattr__(name: str) -> Any:
+    """An operation without a kernel: that of the reference."""
+    return getattr(reference, name)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
