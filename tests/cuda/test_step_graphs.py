@@ -65,7 +65,7 @@ def in_kernels():
         yield
 
 
-@pytest.mark.parametrize("name", ["llama", pytest.param("t5", marks=RARE)])
+@pytest.mark.parametrize("name", ["gpt2", *(pytest.param(name, marks=RARE) for name in ("llama", "t5"))])
 @torch.inference_mode()
 def test_a_replayed_step_equals_an_eager_one(saved, in_kernels, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(step_graphs, "BUCKETS", (3,))
