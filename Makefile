@@ -17,10 +17,10 @@ PEERS := .venv-bench
 CLIENTS := .venv-clients
 RAY := $(VENV)/.ray
 WHEEL := $(VENV)/.wheel
-RARE := tests/families tests/parity tests/invariance tests/engine tests/models
+RARE := tests/families tests/parity tests/invariance tests/engine tests/models tests/cuda
 
 .DEFAULT_GOAL := help
-.PHONY: help serve objects test test-families test-kernels test-ray test-wheel test-page test-clients test-heavy-clients clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-cuda chaos soak fuzz clean
+.PHONY: help serve objects test test-families test-kernels test-ray test-wheel test-page test-clients test-heavy-clients clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-gpu chaos soak fuzz clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -183,8 +183,8 @@ bench: $(RUNTIME) $(PEERS)/.installed  ## Compare with the peers and write docs/
 bench-quick: $(RUNTIME) $(PEERS)/.installed  ## The main rows only, in under five minutes
 	@$(BIN)/python -m benchmarks --quick --peers $(PEERS)/bin/python $(ARGS)
 
-bench-cuda: $(DEV)  ## Decode rate of a 1B LLaMA shape as a share of the bandwidth floor (needs a CUDA device)
-	@$(BIN)/python -m benchmarks.decode_rate $(ARGS)
+bench-gpu: $(DEV)  ## Measure a CUDA device for ten minutes: speed as a share of the limits of the device (ARGS="--budget 300")
+	@$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 clean:  ## Remove the environment and build products
 	@rm -rf $(VENV) $(PEERS) $(CLIENTS) .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache models/backends/cpu/_kernels*

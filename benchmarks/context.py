@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.decode_rate import decode_batch
+from benchmarks.random_models import decode_batch
 from models.kv_cache import KVCache
 from models.loader import LoadedModel, load_model
 

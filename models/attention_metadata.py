@@ -83,6 +83,10 @@ class AttentionMetadata:
         view: View = views[kind]
         return view
 
+    def set_view(self, view: AttentionView) -> None:
+        """Use a view that was made elsewhere, in place of the one that `view` would make. It must contain no bias."""
+        self._shared_views[type(view)] = view
+
     def with_bias(self, score_bias: Tensor) -> AttentionMetadata:
         """The same metadata with another bias of the same shape. Views that do not read the bias are shared."""
         return replace(self, score_bias=score_bias, _views={})

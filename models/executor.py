@@ -25,6 +25,14 @@ from models.step_inputs.symbolic import SymbolicStepInputs
 MAX_LOGITS_ROWS = 64
 """Number of rows for whose logits memory is kept between steps. Allocating it at each step would take as long as the
 product, and more rows would not make the product faster."""
+MAX_CUDA_LOGITS_ROWS = 256
+"""The same on a CUDA device, where a captured step computes the logits of all rows."""
+
+
+def max_logits_rows(device: torch.device) -> int:
+    """Largest number of rows whose logits are computed in the memory that is kept."""
+    return MAX_CUDA_LOGITS_ROWS if device.type == "cuda" else MAX_LOGITS_ROWS
+
 
 _TOP_K_INPUTS = LogitsTopK(*(cast(Tensor, ProgramInput(("top_k", name))) for name in LogitsTopK._fields))
 
@@ -75,7 +83,7 @@ class Executor:
     def run_tokens(
         self, token_ids: Tensor, positions: Tensor, step: StepInputs, request: LogitsRequest | None = None
     ) -> DecoderOutput:
-        """Run embedding and layers, and the head where logits are requested, for at most MAX_LOGITS_ROWS rows.
+        """Run embedding and layers, and the head where logits are requested, for at most `max_logits_rows` rows.
 
         token_ids, positions: [tokens], int64.
         """
@@ -97,7 +105,7 @@ class Executor:
         if request is None:
             return DecoderOutput(program.run(rows, inputs, step.static_inputs))
         output_rows = rows if step.output_rows is None else step.output_rows.shape[0]
-        logits = self._logits_memory(like.device)[:output_rows]
+        logits = self.logits_memory(like.device)[:output_rows]
         k = min(request.top_k, self._vocab_size)
         top_k = LogitsTopK.empty(output_rows, k, request.with_logsumexp)
         inputs["logits"], inputs["k"] = logits.data_ptr(), k
@@ -108,16 +116,17 @@ class Executor:
     def logits(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]:
         """Logits of hidden states, [n, hidden], and their top k.
 
-        Up to MAX_LOGITS_ROWS rows use shared memory, which the next logits overwrite. More rows use new memory.
+        Up to `max_logits_rows` rows use shared memory, which the next logits overwrite. More rows use new memory.
         """
         assert self._head is not None
-        fits = hidden.shape[0] <= MAX_LOGITS_ROWS
-        logits = self._head(hidden, self._logits_memory(hidden.device) if fits else None)
+        fits = hidden.shape[0] <= max_logits_rows(hidden.device)
+        logits = self._head(hidden, self.logits_memory(hidden.device) if fits else None)
         return logits, ops.logits_top_k(logits, min(request.top_k, self._vocab_size), request.with_logsumexp)
 
-    def _logits_memory(self, device: torch.device) -> Tensor:
+    def logits_memory(self, device: torch.device) -> Tensor:
+        """Memory for the logits of steps, which each step overwrites: [max_logits_rows, vocab], float32."""
         if self._memory is None:
-            self._memory = torch.empty(MAX_LOGITS_ROWS, self._vocab_size, device=device)
+            self._memory = torch.empty(max_logits_rows(device), self._vocab_size, device=device)
         return self._memory
 
     def _program(

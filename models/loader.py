@@ -291,6 +291,11 @@ def _load_adapter(
     return LoadedAdapter(parameters, weight_bytes)
 
 
+def refused_dtypes(directory: Path) -> Mapping[str, str]:
+    """Dtypes that the family of a checkpoint refuses, with the reasons. Raises ConfigError."""
+    return read_files(directory).family.refused_dtypes
+
+
 def _refuse_dtype(family: Family, dtype: torch.dtype) -> None:
     name = str(dtype).removeprefix("torch.")
     if name in family.refused_dtypes:

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.backends import linear_weights
-from models.backends.linear_weights import LinearPacker, LinearWeight
+from models.backends.linear_weights import DenseWeight, LinearPacker, LinearWeight
 from models.layers.attention import Attention
+from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, set_parameter
 from models.layers.mixer import Mixer
 from models.layers.moe import MixtureOfExperts
@@ -35,6 +36,8 @@ class CountingPacker:
 
 class WeightPacker:
     """Packs all linears of a model in place. Projections with the same input are merged into one product.
+
+    For the Triton kernels it merges projections, and leaves all weights dense.
 
     dtype: dtype of the model.
     device: device that runs the model. Its parameters may be on the meta device, because `memory` has their contents.
@@ -73,6 +76,9 @@ class WeightPacker:
             pack = linear_weights.packer(dtype, device, rounding, out_dtype, memory)
             if pack is not None:
                 self._packers.append(CountingPacker(pack, out_dtype))
+        self._merger: CountingPacker | None = None
+        if not self._packers and ops.runs_cuda_kernels(device):
+            self._merger = CountingPacker(_dense, dtype)
 
     def assign(self, name: str, value: Tensor | QuantizedMatrix) -> None:
         """Set a parameter, and pack its layer when this was the last one.
@@ -98,7 +104,8 @@ class WeightPacker:
             kept = self._memory.keep(parameter)
             if kept is not parameter:
                 set_parameter(self._model, name, kept)
-        packed_bytes = sum(packer.packed_bytes for packer in self._packers)
+        counted = self._packers if self._merger is None else [self._merger]
+        packed_bytes = sum(packer.packed_bytes for packer in counted)
         return packed_bytes + sum(parameter.nbytes for parameter in self._model.parameters())
 
     def _pack_linears(self, module: nn.Module) -> None:
@@ -107,6 +114,14 @@ class WeightPacker:
             packer, projection_packer, _, gate_packer, router_packer = self._packers
             with torch.inference_mode():
                 _pack(module, packer, projection_packer, gate_packer, router_packer)
+        elif self._merger is not None:
+            with torch.inference_mode():
+                _merge(module, self._merger)
+
+
+def _dense(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
+    assert isinstance(weight, Tensor), "a CUDA device has no kernel for quantised matrices"
+    return DenseWeight(weight, bias)
 
 
 def _layer_of(name: str) -> str:
@@ -137,3 +152,16 @@ def _pack(
             child.pack(packer)
         else:
             _pack(child, packer, projection_packer, gate_packer, router_packer)
+
+
+def _merge(module: nn.Module, packer: CountingPacker) -> None:
+    """Merge query, key and value projections, and gate and up of feed-forwards, and stack experts, below a module."""
+    for name, child in module.named_children():
+        if isinstance(child, Attention):
+            child.pack(packer, packer, one_input=name != "cross_attention")
+        elif isinstance(child, FeedForward):
+            child.merge(packer)
+        else:
+            if isinstance(child, MixtureOfExperts):
+                packer.packed_bytes += child.stack()
+            _merge(child, packer)

@@ -18,6 +18,7 @@ from models.config import (
     LayerConfig,
     LayerInputConfig,
     NeighbourEmbeddingConfig,
+    QueryScale,
     QuestionTypesEmbeddingConfig,
     StackConfig,
 )
@@ -94,8 +95,11 @@ class Stack(nn.Module):
         """
         rotations = {rotary.config: rotary(positions, length, rope_lengths) for rotary in self._rotaries}
         distances = None if self.distances is None else self.distances(length)
-        scales = {config: query_scale(config, positions) for config in self._query_scales}
-        return PositionEncodings(rotations, self.bias(length), distances, scales)
+        return PositionEncodings(rotations, self.bias(length), distances, self.query_scales(positions))
+
+    def query_scales(self, positions: Tensor) -> dict[QueryScale, Tensor]:
+        """Factors of the queries of some tokens by configuration: [tokens, 1], float32. positions: [tokens], int64."""
+        return {config: query_scale(config, positions) for config in self._query_scales}
 
     def bias(self, length: int) -> Tensor | KeyBias | None:
         """The score bias of all distances below `length`, or None. See `BucketBias` and `LayerBucketBias`."""

@@ -94,15 +94,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from models.alignment import AlignmentStepInputs, CachedAlignmentStepInputs
+from models.backends import interface as ops
 from models.backends.linear_weights import LinearPacker
 from models.batch import AudioBatch, DecoderBatch, EncoderBatch
 from models.config import AttentionConfig, ClassificationHead, MixerConfig, ModelConfig, SpanHead
-from models.executor import MAX_LOGITS_ROWS, Executor
+from models.executor import Executor, max_logits_rows
+from models.graph_sizes import GraphSizes, is_capturable
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
 from models.layers.embeddings import Embedding
@@ -114,6 +117,9 @@ from models.stack import Stack
 from models.state_memory import StateMemory
 from models.step_inputs.base import PagedStepInputs
 from models.step_inputs.ragged import RaggedStepInputs, SourceStates
+
+if TYPE_CHECKING:
+    from models.step_graphs import GraphRunner, StepGraphs
 
 
 class Transformer(nn.Module):
@@ -259,7 +265,25 @@ class Transformer(nn.Module):
     @property
     def max_logits_rows(self) -> int:
         """Largest number of output rows of a `decode` with logits."""
-        return MAX_LOGITS_ROWS
+        return max_logits_rows(self.device)
+
+    def capture_steps(
+        self, cache: KVCache, cross_cache: KVCache | None, sizes: GraphSizes, runner: GraphRunner | None = None
+    ) -> StepGraphs | None:
+        """Capture decode steps for CUDA graphs. None where the device has no graphs, or the model cannot be captured.
+
+        cache, cross_cache: see `decode`; the graphs run with these caches alone.
+        runner: captures and replays; None for that of the device.
+        """
+        stack = self.decoder
+        if stack is None or not is_capturable(stack) or cache.is_int8 or not ops.runs_cuda_kernels(self.device):
+            return None
+        # The import needs triton, which devices without graphs do not have.
+        from models.step_graphs import CudaGraphRunner, StepGraphs
+
+        memory = self._executors[stack].logits_memory(self.device)
+        runner = CudaGraphRunner(self.device) if runner is None else runner
+        return StepGraphs(stack, self._logits_into, memory, cache, cross_cache, sizes, runner)
 
     def logits(self, hidden: Tensor, adapters: Sequence[str] = ()) -> Tensor:
         """Logits over the vocabulary, in newly allocated memory: [n, hidden], model dtype -> [n, vocab], float32.

@@ -328,7 +328,7 @@ def _pool(
         max_encode_tokens=settings.max_encode_tokens,
         max_batch_rows=settings.max_batch_rows,
         block_size=settings.block_size,
-        kv_cache_bytes=settings.kv_cache_memory,
+        kv_cache_bytes=settings.kv_cache_memory or 0,
         threads=settings.threads,
         prefix_cache=settings.prefix_cache,
         speculative_tokens=settings.speculative_tokens,

@@ -126,7 +126,9 @@ class Settings(BaseSettings):
         default="auto", description="Device that runs the models; auto is cuda where it is available."
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="auto", description="Data type of the weights; auto is float32 on cpu and bfloat16 on cuda."
+        default="auto",
+        description="Data type of the weights; auto is float32 on cpu and bfloat16 on cuda, or float16 on devices "
+        "without bfloat16.",
     )
     quantize: Names = Field(
         default=[],
@@ -250,8 +252,10 @@ class Settings(BaseSettings):
         default=1536, description="Maximum number of tokens in an encoder step while no sequence is decoding."
     )
     max_batch_rows: Count = Field(default=128, description="Maximum number of sequences in a decoding step, per model.")
-    kv_cache_memory: Size = Field(
-        default=1 << 30, description="Memory for the KV cache of all models, such as 512M, in each worker."
+    kv_cache_memory: Size | None = Field(
+        default=None,
+        description="Memory for the KV cache of all models, such as 512M, in each worker; by default 1 GiB on cpu, and "
+        "on cuda what weights and steps leave free.",
     )
     kv_cache_dtype: Names = Field(
         default=[],

@@ -22,16 +22,23 @@ from benchmarks.http_client import send_all
 from benchmarks.memory import children, cpu_seconds, resident_bytes
 from benchmarks.workloads import Job
 from server.engine.host import die_with_parent
+from server.ipc.descriptions import DeviceChoice
 
 
 class Entry:
-    """A server for one model."""
+    """A server for one model.
+
+    device: `cpu` or `cuda`. kv_bytes: memory for keys and values.
+    """
+
+    def __init__(self, device: DeviceChoice = "cpu", kv_bytes: int = KV_BYTES) -> None:
+        self._device, self._kv_bytes = device, kv_bytes
 
     def load(self, subject: Subject) -> dict[str, Any]:
         if subject.isa is not None:
             raise Refused("not run: a server always uses the best instruction set of the processor")
         self._subject = subject
-        self._server = Server(subject)
+        self._server = Server(subject, self._device, self._kv_bytes)
         self._server.wait()
         with urllib.request.urlopen(f"http://127.0.0.1:{self._server.port}/info") as answer:
             (model,) = json.load(answer)["models"]
@@ -84,12 +91,12 @@ class Entry:
     def _start(self, job: Job) -> Outcome:
         """Restart the server. Measures the time until it is ready, the first request and the tenth request."""
         self._server.stop()
-        self._server = Server(self._subject)
+        self._server = Server(self._subject, self._device, self._kv_bytes)
         self._server.wait()
         one = Job("generate", job.inputs, job.new_tokens)
         seconds = [self._run(one).seconds for _ in range(10)]
         extra = {"ready_seconds": self._server.ready_seconds, "first_request_seconds": seconds[0]}
-        demo = Server(None)
+        demo = Server(None, self._device, self._kv_bytes)
         try:
             demo.wait()
         finally:
@@ -105,17 +112,19 @@ class Server:
     """A server process.
 
     subject: the model to serve, or None for the demo models.
+    device, kv_bytes: see `Entry`. The demo models have the default memory for keys and values.
     port: set by `wait`.
     """
 
     port: int
 
-    def __init__(self, subject: Subject | None) -> None:
+    def __init__(self, subject: Subject | None, device: DeviceChoice, kv_bytes: int) -> None:
         command = [sys.executable, "-m", "server.cli", "serve", "--port", "0", "--log-level", "warning"]
+        command += ["--device", device]
         if subject is not None:
             flag = "--quantize" if subject.precision in ("int8", "int4") else "--dtype"
             command += [f"m={subject.directory}", flag, subject.precision, "--threads", str(subject.threads)]
-            command += ["--kv-cache-memory", str(KV_BYTES), "--no-access-log"]
+            command += ["--kv-cache-memory", str(kv_bytes), "--no-access-log"]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self.ready_seconds = 0.0
         self._started = time.perf_counter()

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.contestants.contract import Outcome, Refused, Subject
 from benchmarks.workloads import Job
 from server.engine.host import let_threads_sleep
-from server.ipc.descriptions import EngineOptions, ModelSpec
+from server.ipc.descriptions import DeviceChoice, EngineOptions, ModelSpec
 from server.ipc.messages import (
     Configure,
     Encode,
@@ -23,7 +23,13 @@ KV_BYTES = 1 << 30
 
 
 class Entry:
-    """An engine with one model."""
+    """An engine with one model.
+
+    device: `cpu` or `cuda`. kv_bytes: memory for keys and values.
+    """
+
+    def __init__(self, device: DeviceChoice = "cpu", kv_bytes: int = KV_BYTES) -> None:
+        self._device, self._kv_bytes = device, kv_bytes
 
     def load(self, subject: Subject) -> dict[str, Any]:
         let_threads_sleep()
@@ -38,9 +44,9 @@ class Entry:
             spec = ModelSpec("m", subject.directory, "auto", subject.precision)
         else:
             spec = ModelSpec("m", subject.directory, subject.precision)
-        options = EngineOptions(threads=subject.threads, kv_cache_bytes=KV_BYTES)
+        options = EngineOptions(threads=subject.threads, kv_cache_bytes=self._kv_bytes)
         started = time.perf_counter()
-        self._engine, (info,) = start(Configure(1, "cpu", [spec], options), lambda progress: None)
+        self._engine, (info,) = start(Configure(1, self._device, [spec], options), lambda progress: None)
         self._starts = info.generation.decoder_start_token_ids
         return {
             "ready_seconds": time.perf_counter() - started,

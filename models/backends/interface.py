@@ -1,9 +1,10 @@
 """The hot operations: their shapes, dtypes and meaning, and the choice of the backend that computes them.
 
 `backends/torch` is the reference: any device, any float dtype. `backends/cpu` has compiled kernels for float32 and
-bfloat16 on a CPU, and records operations on symbolic tensors. The arguments choose the backend. Tests compare each
-backend with the reference. docs/adding-an-operation.md shows how to add an operation. Attention is in
-`attention_interface`, the operations of mixers in `mixer_interface`, the layouts of weights in `linear_weights`.
+bfloat16 on a CPU, and records operations on symbolic tensors. `backends/cuda` has Triton kernels for CUDA devices. The
+arguments choose the backend. Tests compare each backend with the reference. docs/adding-an-operation.md shows how to
+add an operation. Attention is in `attention_interface`, the operations of mixers in `mixer_interface`, the layouts of
+weights in `linear_weights`.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from models.backends.cpu import sampling as cpu_sampling
 from models.backends.cpu.library import StaleKernels as StaleKernels
 from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.cpu.trace import SymbolicTensor
+from models.backends.cuda import choice as cuda_choice
 from models.backends.operands import RotaryAngles, XieluShape
 from models.backends.torch import logits_top_k as torch_logits
 from models.backends.torch import operations as torch_operations
 from models.backends.torch import sampling as torch_sampling
 from models.backends.torch.sampling import Drawn, Filters
-from models.config import RouterConfig
+from models.config import Activation, RouterConfig
 from models.int8_slots import CacheSide
 from models.logits import LogitsTopK
 
@@ -45,6 +47,8 @@ programs_are_enabled = kernels_are_built
 """Whether layers may run as programs. `using` can switch this off."""
 
 _kernels = kernels_are_built
+_cuda_kernels: Literal["on_cuda", "always", "never"] = "on_cuda"
+"""Where the Triton kernels compute: on CUDA devices, on any device (in Triton's interpreter), or nowhere."""
 
 
 class QuantizationUnavailable(ValueError):
@@ -58,6 +62,8 @@ def backend(x: Tensor) -> ModuleType:
     """The module with the operations for tensors like `x`."""
     if (_kernels and cpu_operations.takes(x)) or isinstance(x, SymbolicTensor):
         return cpu_operations
+    if _cuda_kernels == "always" or (_cuda_kernels == "on_cuda" and cuda_choice.takes(x)):
+        return cuda_choice.operations()
     return torch_operations
 
 
@@ -72,19 +78,25 @@ def check_kernels() -> None:
 
 
 @contextmanager
-def using(name: Literal["torch", "cpu"], programs: bool = True) -> Iterator[None]:
-    """Use one backend in the whole process, for tests and comparisons.
+def using(name: Literal["torch", "cpu", "cuda"], programs: bool = True) -> Iterator[None]:
+    """Use one backend in the whole process, for tests and comparisons. `cuda` needs Triton's interpreter on a CPU.
 
     programs: False runs all layers eagerly.
     """
-    global _kernels, programs_are_enabled
-    before = _kernels, programs_are_enabled
-    assert name == "torch" or kernels_are_built, "the compiled kernels were not built"
+    global _kernels, _cuda_kernels, programs_are_enabled
+    before = _kernels, _cuda_kernels, programs_are_enabled
+    assert name != "cpu" or kernels_are_built, "the compiled kernels were not built"
     _kernels, programs_are_enabled = name == "cpu", name == "cpu" and programs
+    _cuda_kernels = "always" if name == "cuda" else "never"
     try:
         yield
     finally:
-        _kernels, programs_are_enabled = before
+        _kernels, _cuda_kernels, programs_are_enabled = before
+
+
+def runs_cuda_kernels(device: torch.device) -> bool:
+    """Whether the Triton kernels compute on a device."""
+    return _cuda_kernels == "always" or (_cuda_kernels == "on_cuda" and cuda_choice.runs_on(device))
 
 
 def has_kernels(dtype: torch.dtype, device: torch.device) -> bool:
@@ -137,9 +149,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     x: [..., in]. weight: [out, in]. bias: [out] or None. One dtype.
     Returns [..., out].
     """
-    if backend(x) is torch_operations:
-        return torch_operations.linear(x, weight, bias)
-    return cpu_linear.linear(x, weight, bias)
+    if backend(x) is cpu_operations:
+        return cpu_linear.linear(x, weight, bias)
+    return torch_operations.linear(x, weight, bias)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
@@ -239,6 +251,17 @@ def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     return backend(x).rotate(x, angles, interleaved)  # type: ignore[no-any-return]
 
 
+def gated_activation(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
+    """`activation(gate) * up` of the two halves of one product.
+
+    gate, up: [rows, width], model dtype; the last dimension contiguous.
+    Returns [rows, width].
+    """
+    chosen = backend(gate)
+    compute = torch_operations.gated_activation if chosen is cpu_operations else chosen.gated_activation
+    return compute(gate, up, activation)
+
+
 def xielu(x: Tensor, shape: XieluShape) -> Tensor:
     """The activation xIELU, computed in float32.
 
@@ -273,8 +296,10 @@ def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, 
 
 def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> LogitsTopK:
     """The k largest logits of each row. logits: [rows, vocab], float32; 1 <= k <= vocab."""
-    if backend(logits) is torch_operations:
-        return torch_logits.logits_top_k(logits, k, with_logsumexp)
+    chosen = backend(logits)
+    if chosen is not cpu_operations:
+        compute = torch_logits.logits_top_k if chosen is torch_operations else chosen.logits_top_k
+        return compute(logits, k, with_logsumexp)
     result = LogitsTopK.empty(logits.shape[0], k, with_logsumexp)
     cpu_sampling.logits_top_k(logits, k, result)
     return result
@@ -286,6 +311,8 @@ def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64])
     logits: [rows, vocab], float32, not modified.
     uniforms: [rows], in [0, 1): share of the distribution before the drawn token.
     """
-    if backend(logits) is torch_operations:
-        return torch_sampling.draw(logits, rows, uniforms)
-    return cpu_sampling.draw(logits, rows, uniforms)
+    chosen = backend(logits)
+    if chosen is cpu_operations:
+        return cpu_sampling.draw(logits, rows, uniforms)
+    compute = torch_sampling.draw if chosen is torch_operations else chosen.draw
+    return compute(logits, rows, uniforms)

@@ -12,6 +12,7 @@ from models.backends import interface as ops
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu.experts import PackedExperts as PackedExperts
 from models.backends.cpu.group_weight import GroupWeight, fits
+from models.backends.cuda import choice as cuda_choice
 from models.backends.torch.activations import activate
 from models.backends.torch.quantization import quantize_int4
 from models.config import Activation, MixtureOfExpertsConfig
@@ -57,6 +58,20 @@ class LinearWeight(Protocol):
 
     def slice(self, first: int, end: int) -> LinearWeight | None:
         """Output features first..end-1 in the same memory; None where the layout cannot be cut there."""
+
+
+class ExpertWeights(Protocol):
+    """The experts of one layer in a kernel's layout."""
+
+    def mix(
+        self, x: Tensor, shares: Tensor, experts: Tensor, shared: Tensor | None, shared_gate: Tensor | None
+    ) -> Tensor:
+        """Sum of the outputs of each token's experts, each times its share, and of `sigmoid(shared_gate) * shared`.
+
+        x: [tokens, hidden]. shares: [tokens, choices], float32. experts: [tokens, choices], int64.
+        shared: [tokens, hidden] or None. shared_gate: [tokens, 1], or None for a factor of one.
+        Returns [tokens, hidden].
+        """
 
 
 EXPERT_PANEL = cpu_linear.PANEL
@@ -170,3 +185,14 @@ def pack_experts(
         "only the CPU kernels have packed weights"
     )
     return PackedExperts(*weights, config)  # type: ignore[arg-type]
+
+
+def stack_experts(
+    inner: tuple[Tensor, Tensor | None], outer: tuple[Tensor, Tensor | None], config: MixtureOfExpertsConfig
+) -> ExpertWeights:
+    """Weight and bias of the first and of the last products of all experts, for the Triton kernels.
+
+    Shapes: see `models.backends.cuda.experts`, which needs triton.
+    """
+    experts: ExpertWeights = cuda_choice.operations().StackedExperts(*inner, *outer, config)
+    return experts

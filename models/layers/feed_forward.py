@@ -6,11 +6,12 @@ from statistics import NormalDist
 
 from torch import Tensor, nn
 
+from models.backends import interface as ops
 from models.backends.cpu.trace import NotTraceable, SymbolicTensor
-from models.backends.linear_weights import LinearPacker
+from models.backends.linear_weights import LinearPacker, LinearWeight
 from models.backends.torch.activations import activate
 from models.config import FeedForwardConfig
-from models.layers.linear import Linear
+from models.layers.linear import Linear, concatenate
 
 
 class FeedForward(nn.Module):
@@ -19,6 +20,7 @@ class FeedForward(nn.Module):
     With limits, gate and up are clipped before they are multiplied; see `FeedForwardConfig`. Such a feed-forward is
     never part of a compiled program.
 
+    merged: weight of gate and up as one product, after `merge`; or None.
     forward: [tokens, hidden] -> [tokens, hidden], model dtype.
     Source of the gated form: Shazeer 2020, arXiv:2002.05202.
     """
@@ -30,10 +32,14 @@ class FeedForward(nn.Module):
         self.gate = Linear(hidden_size, config.intermediate_size, inner_bias) if config.gated else None
         self.up = Linear(hidden_size, config.intermediate_size, inner_bias)
         self.down = Linear(config.intermediate_size, hidden_size, config.bias)
+        self.merged: LinearWeight | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.gate is None:
-            inner: Tensor = self.up(x, self.activation)
+        if self.merged is not None:
+            gate, up = self.merged.multiply(x).chunk(2, -1)
+            inner = ops.gated_activation(gate, up, self.activation)
+        elif self.gate is None:
+            inner = self.up(x, self.activation)
         elif self.config.is_clipped:
             inner = self._clipped(self.gate(x), self.up(x))
         elif self.config.gate_scale != 1.0:
@@ -54,6 +60,19 @@ class FeedForward(nn.Module):
         if limit is not None:
             gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
         return activate(gate, self.activation) * (up + self.config.up_offset)
+
+    def merge(self, packer: LinearPacker) -> None:
+        """Join the weights of gate and up, where the feed-forward has both and neither clips nor scales them."""
+        if self.gate is None or self.config.is_clipped or self.config.gate_scale != 1.0 or self.merged is not None:
+            return
+        joined = concatenate([self.gate, self.up])
+        assert joined is not None, "no weight is quantised"
+        self.merged = packer(*joined)
+        width = self.config.intermediate_size
+        for linear, first in ((self.gate, 0), (self.up, width)):
+            part = self.merged.slice(first, first + width)
+            assert part is not None
+            linear.use_packed(part)
 
     def pack(self, packer: LinearPacker) -> None:
         """Replace the weights by packed ones."""

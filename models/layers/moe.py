@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.backends.cpu.trace import NotTraceable, SymbolicTensor
-from models.backends.linear_weights import EXPERT_PANEL, LinearPacker, PackedExperts, pack_experts
+from models.backends.linear_weights import EXPERT_PANEL, ExpertWeights, LinearPacker, pack_experts, stack_experts
 from models.config import FeedForwardConfig, FeedForwardSumConfig, MixtureOfExpertsConfig, XieluFeedForwardConfig
 from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, parameter
@@ -79,7 +79,7 @@ class MixtureOfExperts(nn.Module):
         self.router = Router(config, hidden_size)
         width = config.latent_size or hidden_size
         self.experts = nn.ModuleList(FeedForward(config.expert, width) for _ in range(config.num_experts))
-        self.packed: PackedExperts | None = None
+        self.packed: ExpertWeights | None = None
         parts, numbers = ("gate", "up") if config.expert.gated else ("up",), range(config.num_experts)
         self.products = (
             [f"experts.{number}.{part}" for number in numbers for part in parts],
@@ -147,8 +147,18 @@ class MixtureOfExperts(nn.Module):
             self.packed = pack_experts(packer, _joined(inner, parts), _joined(outer, 1), self.config)
             del self.experts
 
+    def stack(self) -> int:
+        """Stack the weights of the experts for the Triton kernels. Returns their memory in bytes."""
+        if self.packed is not None:
+            return 0
+        inner, outer = ([cast(Linear, self.get_submodule(name)) for name in names] for names in self.products)
+        stacked_inner, stacked_outer = (_stacked(linears, self.config.num_experts) for linears in (inner, outer))
+        self.packed = stack_experts(stacked_inner, stacked_outer, self.config)
+        del self.experts
+        return sum(part.nbytes for part in (*stacked_inner, *stacked_outer) if part is not None)
+
     def _mix(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
-        """`PackedExperts.mix` with experts that are not packed together, and compute one after another."""
+        """`ExpertWeights.mix` with experts that are not packed together, and compute one after another."""
         if isinstance(x, SymbolicTensor):
             raise NotTraceable("experts that are apart")
         by_expert = experts.flatten().argsort(stable=True)
@@ -166,7 +176,7 @@ class MixtureOfExperts(nn.Module):
         return total.to(x.dtype)
 
     def _mix_weighted_inputs(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
-        """Sum of `expert(share * x)` over the experts of each token. Arguments as for `PackedExperts.mix`."""
+        """Sum of `expert(share * x)` over the experts of each token. Arguments as for `ExpertWeights.mix`."""
         if isinstance(x, SymbolicTensor):
             raise NotTraceable("shares of inputs")
         total: Tensor | None = None
@@ -215,6 +225,18 @@ def _joined(linears: Sequence[Linear], parts: int) -> tuple[Tensor | QuantizedMa
     return weight, join(
         [biases[0].new_zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias for linear in linears]
     )
+
+
+def _stacked(linears: Sequence[Linear], num_experts: int) -> tuple[Tensor, Tensor | None]:
+    """Weight [experts, columns, in], and bias [experts, columns] or None, of linears in the order of their experts."""
+    weights: list[Tensor] = [linear.weight for linear in linears if isinstance(linear.weight, Tensor)]
+    assert len(weights) == len(linears), "no weight is quantised"
+    weight = torch.cat(weights).view(num_experts, -1, weights[0].shape[1])
+    biases: list[Tensor] = [linear.bias for linear in linears if linear.bias is not None]
+    if not biases:
+        return weight, None
+    assert len(biases) == len(linears), "all linears of a kind have a bias, or none"
+    return weight, torch.cat(biases).view(num_experts, -1)
 
 
 def _in_panels(tensors: Sequence[Tensor], parts: int) -> Tensor:

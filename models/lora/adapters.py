@@ -21,6 +21,7 @@ from models.backends.torch.activations import activate
 from models.config import Activation
 from models.layers.attention import Attention
 from models.layers.embeddings import Embedding
+from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear
 from models.tensor_memory import PRIVATE, TensorMemory
 
@@ -157,6 +158,8 @@ class AdapterSet:
             linear = owner.get_submodule(leaf)
             assert isinstance(linear, Linear)
             linear.packed = adapted = self._adapt(linear.linear_weight)
+            if isinstance(owner, FeedForward):
+                owner.merged = None
             added_bytes += adapted.add(name, update, dtype, memory)
         for path, parts in merged.items():
             attention = model.get_submodule(path)

@@ -22,6 +22,7 @@ from models.tensor_memory import PRIVATE, TensorMemory
 from server.engine.audio_encoder import AudioRunner, LogMelEngine
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
+from server.engine.devices import dtype_of
 from server.engine.drafts import Drafter
 from server.engine.encoder_engine import EncoderEngine
 from server.engine.engine import ModelEngine
@@ -163,11 +164,8 @@ def load(
     Raises LoadError.
     """
     started = time.monotonic()
-    name: str = spec.dtype
-    if name == "auto":
-        name = "bfloat16" if device.type == "cuda" else "float32"
-    dtype: torch.dtype = getattr(torch, name)
     try:
+        dtype = dtype_of(spec, device)
         adapters = {adapter: Path(directory) for adapter, directory in spec.adapters.items()}
         directory = Path(spec.directory)
         model = load_model(directory, dtype, device, progress, spec.quantization, adapters, memory, spec.answers)

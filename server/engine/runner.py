@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from models.alignment import normalise_alignment
 from models.batch import AudioBatch, DecoderBatch, EncoderBatch
 from models.config import AttentionConfig
+from models.graph_sizes import GraphSizes
 from models.kv_cache import KVCache
 from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.state_memory import StateMemory
@@ -22,6 +23,9 @@ from server.engine.scheduler import Schedule, ScheduledRow
 from server.engine.sequence import SequenceGroup
 from server.engine.state_rows import divide_rows
 from server.ipc.params import SpeechAlignment
+
+if TYPE_CHECKING:
+    from models.step_graphs import StepGraphs
 
 Ids = NDArray[np.int64]
 
@@ -50,6 +54,8 @@ class TransformerProtocol(Protocol):
 
     @property
     def max_logits_rows(self) -> int: ...
+
+    def capture_steps(self, cache: KVCache, cross_cache: KVCache | None, sizes: GraphSizes) -> StepGraphs | None: ...
 
     def logits_top_k(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]: ...
 
@@ -95,6 +101,13 @@ class Runner:
         self.cross_cache = cross_cache
         self.state_memory = state_memory
         self._needs_rope_lengths = model.keys_depend_on_length
+        self._graphs: StepGraphs | None = None
+
+    @torch.inference_mode()
+    def capture_steps(self, sizes: GraphSizes) -> None:
+        """Capture decode steps as CUDA graphs, where device and model allow it."""
+        if self.self_cache is not None and self.state_memory is None:
+            self._graphs = self.model.capture_steps(self.self_cache, self.cross_cache, sizes)
 
     def run(self, schedule: Schedule, logits: LogitsRequest | None = None) -> tuple[DecoderOutput, Tensor | None]:
         """Compute a step.
@@ -109,7 +122,10 @@ class Runner:
         if schedule.sources:
             self._encode_sources(schedule)
         self.self_cache.copy_blocks(schedule.copies)
-        batch = self._decoder_batch(schedule.rows, self.self_cache.block_size)
+        if self._graphs is not None and logits is not None and self._fits_graph(self._graphs, schedule):
+            batch = self._decoder_batch(schedule.rows, self.self_cache.block_size, torch.device("cpu"))
+            return self._graphs.run(batch, logits), None
+        batch = self._decoder_batch(schedule.rows, self.self_cache.block_size, self.device)
         if self.state_memory is not None:
             batch = divide_rows(batch, schedule.rows)
         caches = self.self_cache, self.cross_cache
@@ -208,7 +224,16 @@ class Runner:
             slots += slots_of(group.cross_block_table, 0, group.num_source_tokens, size)
         self.model.write_cross(hidden, self._tensor(slots), self.cross_cache, batch)
 
-    def _decoder_batch(self, rows: Sequence[ScheduledRow], block_size: int) -> DecoderBatch:
+    def _fits_graph(self, graphs: StepGraphs, schedule: Schedule) -> bool:
+        """Whether a captured step computes a schedule: one token of each row, without adapters."""
+        rows = schedule.rows
+        if any(row.group.adapter or row.sequence.draft or not row.needs_logits for row in rows):
+            return False
+        key_lens = [row.sequence.num_computed_tokens + row.num_tokens for row in rows]
+        source_lens = [] if self.cross_cache is None else [row.group.num_source_tokens for row in rows]
+        return graphs.takes([row.num_tokens for row in rows], key_lens, source_lens)
+
+    def _decoder_batch(self, rows: Sequence[ScheduledRow], block_size: int, device: torch.device) -> DecoderBatch:
         token_ids: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
@@ -232,7 +257,7 @@ class Runner:
             tables.append(table)
         # One copy to the device for all columns.
         columns = [token_ids, positions, slots]
-        on_device = self._tensor([*columns, lengths] if self._needs_rope_lengths else columns).unbind()
+        on_device = self._tensor([*columns, lengths] if self._needs_rope_lengths else columns, device).unbind()
         source_lens: tuple[int, ...] = ()
         source_tables = None
         if self.cross_cache is not None:
@@ -240,14 +265,14 @@ class Runner:
             tables_of = {row.group: row.group.cross_block_table for row in rows}
             numbers = {group: number for number, group in enumerate(tables_of)}
             each = padded_tables(list(tables_of.values()))
-            source_tables = self._tensor(each[[numbers[row.group] for row in rows]])
+            source_tables = self._tensor(each[[numbers[row.group] for row in rows]], device)
         return DecoderBatch(
             token_ids=on_device[0],
             positions=on_device[1],
             query_lens=tuple(counts),
             key_lens=tuple(ends),
             slot_mapping=on_device[2],
-            block_tables=self._tensor(padded_tables(tables)),
+            block_tables=self._tensor(padded_tables(tables), device),
             source_lens=source_lens,
             source_block_tables=source_tables,
             adapters=named([row.group.adapter for row in rows]),
@@ -255,9 +280,12 @@ class Runner:
             output_lens=None if num_outputs == counts else tuple(num_outputs),
         )
 
-    def _tensor(self, values: Ids | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+    def _tensor(
+        self, values: Ids | Sequence[int] | Sequence[Sequence[int]], device: torch.device | None = None
+    ) -> Tensor:
+        """int64 tensor on a device; None for that of the model."""
         array = np.asarray(values, dtype=np.int64)
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
+        return torch.from_numpy(array).to(self.device if device is None else device, non_blocking=True)
 
 
 def named(adapters: Sequence[str]) -> tuple[str, ...]:

@@ -12,19 +12,23 @@ import time
 from collections.abc import Callable
 
 import torch
+from msgspec.structs import replace
 
 from models.backends import interface as ops
 from models.backends.cpu.missing import why_kernels_are_missing
+from models.graph_sizes import GraphSizes
 from models.tensor_memory import PRIVATE, TensorMemory
 from server.cores import usable_cores
 from server.engine.audio_encoder import warm_up_messages
 from server.engine.connection import ServerConnection
-from server.engine.engine import Engine
+from server.engine.devices import cuda_device, why_too_old
+from server.engine.engine import Engine, ModelEngine
 from server.engine.host import map_large_blocks, reuse_large_blocks, use_all_processors
 from server.engine.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load
+from server.engine.memory_profile import CudaMemory, kv_cache_bytes
 from server.engine.shared_weights import fingerprint, map_weights
 from server.engine.speculation import find_drafts, kv_shares, make_drafter
-from server.ipc.descriptions import ModelInfo, ModelSpec
+from server.ipc.descriptions import DeviceChoice, EngineOptions, ModelInfo, ModelSpec
 from server.ipc.messages import (
     Abort,
     Configure,
@@ -43,6 +47,8 @@ from server.ipc.params import GenerationParams
 
 log = logging.getLogger("triptych.worker")
 
+DEFAULT_KV_CACHE_BYTES = 1 << 30
+"""Memory for keys and values on a CPU."""
 PROGRESS_SECONDS = 0.1
 DRAIN_SECONDS = 2.0
 
@@ -94,12 +100,13 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
         log.warning("the compiled kernels are missing, so the CPU computes with torch alone, slower: %s", reason)
 
     loaded, drafts = _load_models(configure, device, send)
-    built = []
-    for model, share in zip(loaded, kv_shares(loaded, drafts, options), strict=True):
-        own_share, drafter = make_drafter(model, drafts.get(model.spec.name), options, share)
-        built.append(build(model, options, own_share, drafter))
+    if not options.kv_cache_bytes:
+        options = replace(options, kv_cache_bytes=_kv_cache_bytes(loaded, drafts, options, device))
+    built = _build(loaded, drafts, options)
     engine = Engine({model.name: model for model, _ in built}, device, configure.epoch)
     _warm_up(engine, loaded)
+    if device.type == "cuda":
+        _capture_steps(engine, loaded, options)
     # Objects that live as long as the process are excluded from garbage collection.
     gc.collect()
     gc.freeze()
@@ -110,6 +117,36 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
             log.warning("model %r, %s: %s", info.name, info.checkpoint_format, note)
     adapters = [info for model, (_, base) in zip(loaded, built, strict=True) for info in adapter_infos(model, base)]
     return engine, [info for _, info in built] + adapters
+
+
+def _build(
+    loaded: list[LoadedCheckpoint], drafts: dict[str, LoadedCheckpoint], options: EngineOptions
+) -> list[tuple[ModelEngine, ModelInfo]]:
+    """Build the engines of all models. Raises LoadError."""
+    built = []
+    for model, share in zip(loaded, kv_shares(loaded, drafts, options), strict=True):
+        own_share, drafter = make_drafter(model, drafts.get(model.spec.name), options, share)
+        built.append(build(model, options, own_share, drafter))
+    return built
+
+
+def _kv_cache_bytes(
+    loaded: list[LoadedCheckpoint], drafts: dict[str, LoadedCheckpoint], options: EngineOptions, device: torch.device
+) -> int:
+    """Memory for keys and values where the operator has set none. Raises LoadError."""
+    if device.type != "cuda" or not any(model.generates for model in loaded):
+        return DEFAULT_KV_CACHE_BYTES
+    if options.worker_index >= torch.cuda.device_count():
+        raise LoadError(
+            f"worker {options.worker_index + 1} shares its CUDA device with another worker: set --kv-cache-memory, or "
+            f"start at most {torch.cuda.device_count()} workers"
+        )
+
+    def make_engine(size: int) -> Engine:
+        built = _build(loaded, drafts, replace(options, kv_cache_bytes=size))
+        return Engine({model.name: model for model, _ in built}, device)
+
+    return kv_cache_bytes(CudaMemory(device), loaded, options, make_engine)
 
 
 def _load_models(
@@ -143,16 +180,42 @@ def _load_models(
     return load_into(mapped)
 
 
-def _device(choice: str, worker_index: int) -> torch.device:
-    """The device of a worker. Workers take turns on the CUDA devices."""
-    available = torch.cuda.is_available()
-    if choice == "cuda" and not available:
-        raise LoadError("device cuda was requested, but torch finds no CUDA device")
-    if choice == "cpu" or not available:
-        return torch.device("cpu")
-    device = torch.device("cuda", worker_index % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
+def _device(choice: DeviceChoice, worker_index: int) -> torch.device:
+    """The device of a worker. Raises LoadError where the operator chose CUDA and no device can be used."""
+    cpu = torch.device("cpu")
+    if choice == "cpu":
+        return cpu
+    if not torch.cuda.is_available():
+        if choice == "cuda":
+            raise LoadError("device cuda was requested, but torch finds no CUDA device")
+        return cpu
+    device = cuda_device(worker_index)
+    problem = why_too_old(device)
+    if problem is None:
+        torch.cuda.set_device(device)
+        return device
+    if choice == "cuda":
+        raise LoadError(problem)
+    log.warning("the models run on the CPU: %s", problem)
+    return cpu
+
+
+def _capture_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: EngineOptions) -> None:
+    """Capture the decode steps of all models as CUDA graphs. A model whose steps cannot be captured runs eagerly."""
+    for model in loaded:
+        generation = engine.models[model.spec.name].generation
+        if generation is None:
+            continue
+        pools = generation.scheduler.blocks.pools
+        room = {name: pool.num_blocks * pool.block_size for name, pool in pools.items()}
+        context = min(generation.limits.context_tokens, room["self"])
+        source = min(generation.limits.source_tokens, room.get("cross", 0))
+        try:
+            generation.runner.capture_steps(GraphSizes(options.max_batch_rows, context, source))
+        except RuntimeError:
+            log.exception(
+                "the decode steps of %s cannot be captured as CUDA graphs and run one by one", model.spec.name
+            )
 
 
 def _reporter(epoch: int, name: str, send: Callable[[Progress], None]) -> Callable[[int, int], None]:

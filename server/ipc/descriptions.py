@@ -11,7 +11,8 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 """Device chosen by the operator. `auto` is CUDA if available; the worker reports the outcome in `Ready`."""
 DType = Literal["float32", "bfloat16", "float16"]
 DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
-"""`auto` is float32 on a CPU and bfloat16 on CUDA; `ModelInfo.dtype` has the outcome."""
+"""`auto` is float32 on a CPU and bfloat16 on CUDA, or float16 on a device without bfloat16; `ModelInfo.dtype` has the
+outcome."""
 Quantization = Literal[
     "int8", "int4", "int4-32", "int4-64", "int4-128", "int4-32-zero", "int4-64-zero", "int4-128-zero"
 ]
@@ -83,7 +84,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     max_encode_tokens: tokens of one encoder step while no decoder runs. A longer text runs alone.
     max_batch_rows: decoder rows of one step, per model.
     block_size: tokens per KV block.
-    kv_cache_bytes: bytes of all KV pools of one worker; divided by need among the generating models.
+    kv_cache_bytes: bytes of all KV pools of one worker; divided by need among the generating models. 0: 1 GiB on a CPU,
+        on CUDA what weights and steps leave free.
     kv_cache_dtype: dtype of the KV caches of models that do not have their own.
     threads: number of torch threads; 0 means the number of usable cores.
     stats_interval_seconds: time between two `Stats` messages.

@@ -134,7 +134,7 @@ def test_every_setting_is_a_flag_with_its_help(capsys: pytest.CaptureFixture[str
         assert (f"--{name.replace('_', '-')}" in text) is (name not in NOT_FLAGS), name
         # Without spaces, because argparse also divides lines at hyphens.
         assert "".join(field.description.split()) in text.replace(" ", "") or name in NOT_FLAGS - {"models"}
-    assert "such as 512M, in each worker. (default: 1G)" in text and "after SIGTERM. (default: 30 s)" in text
+    assert "Maximum size of a request body. (default: 2M)" in text and "after SIGTERM. (default: 30 s)" in text
 
 
 def test_flags_are_read_as_settings() -> None:

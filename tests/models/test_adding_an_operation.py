@@ -32,4 +32,6 @@ def test_there_are_no_other_places():
         "cpu/operations.py",
         "cpu/kernels/kernels.h",
         "cpu/kernels/norms.h",
+        "cuda/operations.py",
+        "cuda/kernels/norms.py",
     }

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from models.attention_metadata import AttentionMetadata
 from models.backends.operands import RotaryAngles, XieluShape
-from models.backends.torch.activations import by_rows
+from models.backends.torch.activations import activate, by_rows
 from models.backends.torch.attention_view import Group, TorchAttentionView
-from models.config import RouterConfig
+from models.config import Activation, RouterConfig
 from models.int8_slots import CacheSide, Int8Slots
 
 
@@ -137,6 +137,10 @@ def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     pair = (first * cos - second * sin, second * cos + first * sin)
     rotated = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
     return torch.cat([rotated.to(x.dtype), rest], -1) if rest.shape[-1] else rotated.to(x.dtype)
+
+
+def gated_activation(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
+    return activate(gate, activation) * up
 
 
 def write_slots(key_cache: CacheSide, value_cache: CacheSide, slots: Tensor, key: Tensor, value: Tensor) -> None:

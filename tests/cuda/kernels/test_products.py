@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from models.backends.cuda.kernels import experts as kernels
 from models.backends.cuda.kernels import quantized_linear
 from models.backends.torch.quantization import quantize_int4, quantize_int8
-from models.layers.activations import activate
+from models.backends.torch.activations import activate
 from tests.cuda.kernels.cases import DEVICE, TOLERANCES
 
 DTYPES = st.sampled_from([torch.float32, torch.float16])

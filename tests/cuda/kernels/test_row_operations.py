@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from models.backends.cuda.kernels import activation as activations
 from models.backends.cuda.kernels import norms, rotary
 from models.backends.torch import operations as reference
-from models.layers.activations import ACTIVATIONS
+from models.backends.torch.activations import ACTIVATIONS
 from tests.cuda.kernels.cases import DEVICE, TOLERANCES
 
 DTYPES = st.sampled_from([torch.float32, torch.float16])

@@ -1,0 +1,100 @@
+"""The device of `benchmarks.gpu`: how it is described, its measured limits, and how steps on it are timed."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+WARM_UP_CALLS = 3
+MIN_CALLS, MAX_CALLS = 5, 50
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Measured limits of a device.
+
+    device: `cuda` or `cpu`. dtype: name of the dtype of weights and hidden states.
+    bytes_per_second: memory bandwidth of a copy, reads plus writes.
+    operations_per_second: multiplications and additions of a large product in `dtype`.
+    """
+
+    device: str
+    dtype: str
+    bytes_per_second: float
+    operations_per_second: float
+
+    @property
+    def torch_device(self) -> torch.device:
+        return torch.device(self.device)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON data."""
+        return asdict(self)
+
+
+def measure_limits(device: str, dtype: str, tiny: bool) -> Limits:
+    """Measure the limits of a device. tiny: with small tensors, which say nothing about the device."""
+    size, side = (1 << 20, 64) if tiny else (4 << 30, 8192)
+    on = torch.device(device)
+    source = torch.ones(size // 4, device=on)
+    target = torch.empty_like(source)
+    bandwidth = 2 * size / seconds_per_call(partial(target.copy_, source), on, tiny)
+    del source, target
+    # Random numbers: a product of zeros runs faster.
+    x, y = torch.randn(2, side, side, device=on).to(getattr(torch, dtype))
+    return Limits(device, dtype, bandwidth, 2 * side**3 / seconds_per_call(partial(torch.mm, x, y), on, tiny))
+
+
+def describe(device: str) -> dict[str, Any]:
+    """Name, memory and version of a device and its software, as JSON data."""
+    found: dict[str, Any] = {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        found |= {
+            "name": properties.name,
+            "memory_bytes": properties.total_memory,
+            "capability": f"{properties.major}.{properties.minor}",
+            "multiprocessors": properties.multi_processor_count,
+            "cuda": torch.version.cuda,
+        }
+    return found
+
+
+def seconds_per_call(
+    call: Callable[[], object], device: torch.device, tiny: bool = False, seconds: float = 2.0
+) -> float:
+    """Median duration of a call, after some calls to warm up. Waits for the device after each call.
+
+    tiny: a single call, without a warm-up.
+    seconds: time for the calls, of which there are at least MIN_CALLS and at most MAX_CALLS.
+    """
+    if tiny:
+        return _timed(call, device)
+    for _ in range(WARM_UP_CALLS):
+        _timed(call, device)
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < MIN_CALLS or (len(times) < MAX_CALLS and time.perf_counter() < end):
+        times.append(_timed(call, device))
+    return statistics.median(times)
+
+
+def _timed(call: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    started = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started

@@ -1,0 +1,81 @@
+"""Stage of `benchmarks.gpu` with the four demo models, whose answers are compared with those of the CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.gpu_device import Limits
+from benchmarks.gpu_result import Result, Setup
+from server.engine.engine import Engine
+from server.engine.service import start
+from server.ipc.descriptions import EngineOptions, ModelInfo, ModelSpec
+from server.ipc.messages import Configure, Encode, EncodeItem, Generate, GenerateRow, StepOutput
+from server.ipc.params import GenerationParams
+
+ROOT = Path(__file__).resolve().parents[1]
+DEMO = ROOT / "weights" / "demo"
+KV_BYTES = 64 << 20
+TEXTS = ([5, 9, 17, 33, 65], [7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17], [40, 20])
+"""Token ids of the texts of every job. They need not mean anything."""
+NEW_TOKENS = 24
+
+
+def jobs(setup: Setup, limits: Limits) -> Iterator[Result]:
+    """Generate, translate with beams, embed and classify with the demo models, and compare with the CPU.
+
+    All in float32. The CPU computes the same with its own kernels, or with torch where they are not built.
+    """
+    for name in ("story", "translator-en-fr", "sentence-encoder", "sentiment"):
+        expected, _ = _answers(name, "cpu")
+        found, seconds = _answers(name, limits.device)
+        if expected.dtype == np.int64:
+            same = np.array_equal(found, expected)
+            yield Result(f"{name}: tokens equal to those of the CPU", float(same), "", seconds)
+        else:
+            yield Result(f"{name}: largest difference from the CPU", float(np.abs(found - expected).max()), "", seconds)
+
+
+def _answers(name: str, device: str) -> tuple[NDArray[np.int64] | NDArray[np.float32], float]:
+    """All tokens or numbers that a demo model answers for `TEXTS`, one after the other, and the seconds for them."""
+    options = EngineOptions(threads=torch.get_num_threads(), kv_cache_bytes=KV_BYTES)
+    engine, (info,) = start(Configure(1, device, [ModelSpec("m", str(DEMO / name), "float32")], options), _ignore)  # type: ignore[arg-type]
+    started = time.perf_counter()
+    if "generate" in info.tasks or "translate" in info.tasks:
+        numbers = _generated(engine, info)
+    else:
+        numbers = _encoded(engine, "embed" if "embed" in info.tasks else "classify")
+    return numbers, time.perf_counter() - started
+
+
+def _generated(engine: Engine, info: ModelInfo) -> NDArray[np.int64]:
+    beams = 4 if info.is_encoder_decoder else 1
+    starts = list(info.generation.decoder_start_token_ids)
+    rows = [GenerateRow(index + 1, NEW_TOKENS, index, starts) for index in range(len(TEXTS))]
+    engine.add(Generate("m", GenerationParams(num_beams=beams), [list(text) for text in TEXTS], rows))
+    tokens = {end.request_id: end.hypotheses[0].token_ids for output in _outputs(engine) for end in output.finished}
+    return np.concatenate([tokens[row.request_id] for row in rows]).astype(np.int64)
+
+
+def _encoded(engine: Engine, task: str) -> NDArray[np.float32]:
+    engine.add(Encode(1, "m", task, [EncodeItem(list(text)) for text in TEXTS]))  # type: ignore[arg-type]
+    values = {item.index: np.frombuffer(item.values, "<f4") for output in _outputs(engine) for item in output.encoded}
+    return np.concatenate([values[index] for index in range(len(TEXTS))])
+
+
+def _outputs(engine: Engine) -> Iterator[StepOutput]:
+    while engine.has_work:
+        output = engine.step()
+        if output is not None:
+            if output.failed:
+                raise RuntimeError(output.failed[0].message)
+            yield output
+
+
+def _ignore(progress: object) -> None:
+    """Progress of loading is not reported."""

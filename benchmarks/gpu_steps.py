@@ -1,0 +1,193 @@
+"""Stages of `benchmarks.gpu` that run a model without an engine: decode steps, prefill, encoder, attention alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from benchmarks.gpu_device import Limits, seconds_per_call
+from benchmarks.gpu_result import Result, Setup, Stage
+from benchmarks.random_models import (
+    BLOCK_SIZE,
+    Cost,
+    config_of,
+    decode_batch,
+    decode_cost,
+    encoder_batch,
+    layers_cost,
+    prefill_batch,
+    random_cache,
+    random_model,
+)
+from models.attention_metadata import AttentionMetadata
+from models.backends import interface as ops
+from models.batch import DecoderBatch
+from models.graph_sizes import GraphSizes
+from models.kv_cache import KVCache
+from models.logits import LogitsRequest
+from models.pack_weights import WeightPacker
+from models.transformer import Transformer
+
+if TYPE_CHECKING:
+    from models.step_graphs import StepGraphs
+
+GOALS: dict[tuple[str, int], float] = {
+    ("llama-1b", 1): 0.55,
+    ("llama-1b", 64): 0.60,
+    ("llama-1b", 256): 0.60,
+    ("llama-8b", 1): 0.78,
+    ("llama-8b", 64): 0.70,
+    ("llama-8b", 256): 0.65,
+}
+"""Goal of the share of the floor, by shape and rows."""
+ATTENTION_GOAL, PREFILL_GOAL, BERT_GOAL = 0.70, 0.55, 0.45
+MIN_ATTENTION_BYTES = 128 << 20
+"""Keys and values that no cache of a device holds."""
+SOURCE_TOKENS = 512
+"""Tokens of the source of an encoder-decoder."""
+
+
+def decode(shape: str) -> Stage:
+    """The stage that measures decode steps of a shape at several numbers of rows."""
+
+    def measure(setup: Setup, limits: Limits) -> Iterator[Result]:
+        hf = config_of(shape, setup.tiny)
+        model = random_model(hf, limits.torch_dtype, limits.torch_device)
+        is_encoder_decoder = model.config.is_encoder_decoder
+        source = (SOURCE_TOKENS if not setup.tiny else 16) if is_encoder_decoder else 0
+        context = setup.context if not is_encoder_decoder else min(setup.context, 128)
+        costs = {rows: decode_cost(model, rows, context, source, limits.torch_dtype) for rows in setup.rows}
+        WeightPacker(model, limits.torch_dtype, limits.torch_device).finish()
+        for rows in setup.rows:
+            call, how = greedy_step(model, rows, context, source)
+            seconds = seconds_per_call(call, limits.torch_device, setup.tiny)
+            yield Result.of_time(
+                f"{shape}, decode, {rows} rows, context {context}",
+                seconds,
+                costs[rows].seconds(limits.bytes_per_second, limits.operations_per_second),
+                rows / seconds,
+                "tokens/s",
+                GOALS.get((shape, rows)),
+                how,
+            )
+            del call
+
+    return measure
+
+
+def greedy_step(model: Transformer, rows: int, context: int, source: int) -> tuple[Callable[[], torch.Tensor], str]:
+    """A function that runs a decode step as the engine does, and how it runs: as a CUDA graph where there are graphs.
+
+    rows, context, source: as for `decode_batch`. The caches are filled with random numbers.
+    The function returns token ids on the CPU, [rows, 1], int64.
+    """
+    cache = random_cache(model, rows, context, model.attention_dtype)
+    cross = random_cache(model, rows, source, model.attention_dtype, cross=True) if source else None
+    how = "eager"
+    try:
+        graphs = model.capture_steps(cache, cross, GraphSizes(rows, context, source))
+    except RuntimeError as error:
+        graphs, how = None, f"eager, because the capture failed: {str(error).strip().splitlines()[0][:120]}"
+    device = model.device if graphs is None else torch.device("cpu")
+    batch = decode_batch(rows, context, BLOCK_SIZE, device, model.vocab_size, source)
+    if graphs is None:
+        return partial(eager_step, model, batch, cache, cross), how
+    return partial(_replayed_step, graphs, batch), "CUDA graph"
+
+
+def eager_step(model: Transformer, batch: DecoderBatch, cache: KVCache, cross: KVCache | None = None) -> torch.Tensor:
+    """One greedy step kernel by kernel, up to the token ids on the CPU. Returns [output rows, 1], int64."""
+    request, rows = LogitsRequest(), len(batch.query_lens)
+    output = model.decode(batch, cache, cross, request if rows <= model.max_logits_rows else None)
+    top_k = output.top_k if output.top_k is not None else model.logits_top_k(output.hidden, request)[1]
+    return top_k.ids.cpu()
+
+
+def _replayed_step(graphs: StepGraphs, batch: DecoderBatch) -> torch.Tensor:
+    top_k = graphs.run(batch, LogitsRequest()).top_k
+    assert top_k is not None
+    return top_k.ids.cpu()
+
+
+def prefill(shape: str) -> Stage:
+    """The stage that measures the prefill of one prompt."""
+
+    def measure(setup: Setup, limits: Limits) -> Iterator[Result]:
+        model = random_model(config_of(shape, setup.tiny), limits.torch_dtype, limits.torch_device)
+        assert model.decoder is not None
+        costs = {n: layers_cost(model, model.decoder, n, n * (n + 1) // 2, 1) for n in setup.prompts}
+        WeightPacker(model, limits.torch_dtype, limits.torch_device).finish()
+        for tokens in setup.prompts:
+            cache = random_cache(model, 1, tokens, limits.torch_dtype)
+            batch = prefill_batch(tokens, limits.torch_device, model.vocab_size)
+            seconds = seconds_per_call(partial(eager_step, model, batch, cache), limits.torch_device, setup.tiny)
+            yield Result.of_time(
+                f"{shape}, prefill, {tokens} tokens",
+                seconds,
+                costs[tokens].seconds(limits.bytes_per_second, limits.operations_per_second),
+                tokens / seconds,
+                "tokens/s",
+                PREFILL_GOAL if shape == "llama-8b" and tokens == max(setup.prompts) else None,
+            )
+            del cache, batch
+
+    return measure
+
+
+def encode(shape: str) -> Stage:
+    """The stage that measures an encoder at several numbers of texts."""
+
+    def measure(setup: Setup, limits: Limits) -> Iterator[Result]:
+        model = random_model(config_of(shape, setup.tiny), limits.torch_dtype, limits.torch_device)
+        assert model.encoder is not None
+        length = setup.text_tokens
+        costs = {n: layers_cost(model, model.encoder, n * length, n * length**2, 0) for n in setup.texts}
+        WeightPacker(model, limits.torch_dtype, limits.torch_device).finish()
+        for texts in setup.texts:
+            batch = encoder_batch(texts, length, limits.torch_device, model.vocab_size)
+            seconds = seconds_per_call(partial(model.encode, batch), limits.torch_device, setup.tiny)
+            yield Result.of_time(
+                f"{shape}, {texts} texts of {length} tokens",
+                seconds,
+                costs[texts].seconds(limits.bytes_per_second, limits.operations_per_second),
+                texts / seconds,
+                "texts/s",
+                BERT_GOAL if texts == max(setup.texts) else None,
+            )
+
+    return measure
+
+
+def attention(setup: Setup, limits: Limits) -> Iterator[Result]:
+    """The stage that measures decode attention of one layer of the 8B shape.
+
+    The keys and values of most numbers of rows do not fit into the cache of the device; the others are left out.
+    """
+    hf, device, dtype = config_of("llama-8b", setup.tiny), limits.torch_device, limits.torch_dtype
+    heads, kv_heads, dim = hf["num_attention_heads"], hf["num_key_value_heads"], hf["head_dim"]
+    for rows in setup.rows:
+        context = 4 * setup.context if rows <= 64 else setup.context
+        size = 2 * rows * context * kv_heads * dim * dtype.itemsize
+        if size < MIN_ATTENTION_BYTES and not setup.tiny:
+            continue
+        batch = decode_batch(rows, context, BLOCK_SIZE, device)
+        keys, values = torch.randn(2, batch.block_tables.numel(), BLOCK_SIZE, kv_heads, dim, dtype=dtype, device=device)
+        query = torch.randn(rows, heads, dim, dtype=dtype, device=device)
+        # The layers of a step share the metadata, so its cost is not part of the measurement.
+        metadata = AttentionMetadata(
+            batch.query_lens, batch.key_lens, causal=True, block_tables=batch.block_tables, block_size=BLOCK_SIZE
+        )
+        call = partial(ops.paged_attention, query, keys, values, metadata, dim**-0.5)
+        seconds = seconds_per_call(call, device, setup.tiny)
+        yield Result.of_time(
+            f"decode attention of one layer, {rows} rows, context {context}",
+            seconds,
+            Cost(size, 4 * heads * dim * rows * context).seconds(limits.bytes_per_second, limits.operations_per_second),
+            size / seconds / 1e9,
+            "GB/s",
+            ATTENTION_GOAL if rows == 64 else None,
+        )
+        del keys, values, query, batch, metadata

@@ -1,0 +1,191 @@
+"""Models with random weights, batches for them, and the bytes and operations that a step needs at least.
+
+Speed depends on shapes, not on values. A model is made on its device, without a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from models.batch import DecoderBatch, EncoderBatch
+from models.families import family_of
+from models.kv_cache import KVCache
+from models.stack import Stack
+from models.transformer import Transformer
+
+BLOCK_SIZE = 32
+
+_LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "hidden_act": "silu",
+    "vocab_size": 128256,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama-1b": _LLAMA
+    | {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "head_dim": 64}
+    | {"tie_word_embeddings": True},
+    "llama-8b": _LLAMA
+    | {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "head_dim": 128}
+    | {"tie_word_embeddings": False},
+    "gpt2": {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 768, "n_layer": 12, "n_head": 12}
+    | {"n_positions": 1024, "vocab_size": 50257},
+    "t5-large": {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 1024, "d_kv": 64}
+    | {"d_ff": 4096, "num_layers": 24, "num_decoder_layers": 24, "num_heads": 16, "vocab_size": 32128}
+    | {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, "feed_forward_proj": "relu"}
+    | {"tie_word_embeddings": True},
+    "bert-base": {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 768, "num_hidden_layers": 12}
+    | {"num_attention_heads": 12, "intermediate_size": 3072, "max_position_embeddings": 512, "vocab_size": 30522},
+}
+"""`config.json` of each shape."""
+
+_TINY_LLAMA = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 16, "vocab_size": 400}
+_TINY_LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+_TINY: dict[str, dict[str, Any]] = {
+    "llama-1b": _TINY_LLAMA,
+    "llama-8b": _TINY_LLAMA,
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, "vocab_size": 400},
+    "t5-large": {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4}
+    | {"vocab_size": 400},
+    "bert-base": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    | {"vocab_size": 400},
+}
+
+
+def config_of(shape: str, tiny: bool = False) -> dict[str, Any]:
+    """`config.json` of a shape. tiny: a model of the same family with some thousand parameters."""
+    return CONFIGS[shape] | (_TINY[shape] if tiny else {})
+
+
+def random_model(hf: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> Transformer:
+    """A model with random weights, small enough that no value overflows. Its biases are 0 and its norms 1."""
+    family, architecture = family_of(hf)
+    with torch.device("meta"):
+        model = Transformer(family.config(hf, architecture))
+    model = model.to(dtype).to_empty(device=device)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            parameter.normal_(std=0.02)
+        else:
+            parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+    model.attention_dtype = dtype
+    return model
+
+
+class Cost(NamedTuple):
+    """What a step needs at least. bytes: memory to read. operations: multiplications and additions."""
+
+    bytes: float
+    operations: float
+
+    def seconds(self, bytes_per_second: float, operations_per_second: float) -> float:
+        """The shortest possible time: of the memory or of the arithmetic, whichever is longer."""
+        return max(self.bytes / bytes_per_second, self.operations / operations_per_second)
+
+
+def layers_cost(model: Transformer, stack: Stack, tokens: int, keys: int, outputs: int) -> Cost:
+    """Cost of the layers of a stack, and of its head.
+
+    tokens: tokens of the step. keys: keys that the queries attend to, summed over the tokens.
+    outputs: rows of logits; 0 for a step without a head.
+    The bytes are those of the weights. Embedding tables are looked up, which costs nothing here, unless they are the
+    head; cross-attention reads its keys and values from a cache.
+    """
+    size = elements = 0
+    for name, parameter in stack.named_parameters():
+        parts = name.split(".")
+        if parts[0] == "embedding" or ("cross_attention" in parts and parts[-2] in ("key", "value")):
+            continue
+        size += parameter.nbytes
+        elements += parameter.numel() if parameter.dim() > 1 else 0
+    operations = 2 * elements * tokens
+    if outputs:
+        head = [parameter for parameter in model.head.parameters() if parameter.dim() > 1] if model.head else []
+        table = head or [stack.tokens.weight]
+        size += sum(parameter.nbytes for parameter in table)
+        operations += 2 * outputs * sum(parameter.numel() for parameter in table)
+    attention = stack.config.first_attention
+    operations += 4 * len(stack.layers) * attention.num_heads * attention.head_dim * keys
+    return Cost(size, operations)
+
+
+def decode_cost(model: Transformer, rows: int, context: int, source: int, kv_dtype: torch.dtype) -> Cost:
+    """Cost of a decode step: weights and the keys and values of all rows. Call it before the weights are packed.
+
+    context: tokens of each row. source: tokens of each row's source; 0 without an encoder.
+    """
+    assert model.decoder is not None
+    layers = layers_cost(model, model.decoder, rows, rows * (context + source), rows)
+    caches = rows * context * KVCache.block_bytes(model.self_attention_layers(), 1, kv_dtype)
+    caches += rows * source * KVCache.block_bytes(model.cross_attention_layers(), 1, kv_dtype)
+    return Cost(layers.bytes + caches, layers.operations)
+
+
+def random_cache(model: Transformer, rows: int, context: int, dtype: torch.dtype, cross: bool = False) -> KVCache:
+    """A cache for some rows, filled with random numbers. cross: for cross-attention."""
+    layers = model.cross_attention_layers() if cross else model.self_attention_layers()
+    cache = KVCache(layers, rows * -(-context // BLOCK_SIZE), BLOCK_SIZE, dtype, model.device)
+    for tensor in cache.tensors:
+        tensor.normal_()
+    return cache
+
+
+def decode_batch(
+    rows: int,
+    context: int,
+    block_size: int,
+    device: torch.device,
+    vocab_size: int = 1000,
+    source: int = 0,
+) -> DecoderBatch:
+    """Batch with one new token for each row. Every row has `context - 1` tokens in the cache.
+
+    source: tokens of each row's source in the cross-attention cache; 0 without an encoder.
+    """
+    tables = _tables(rows, context, block_size, device)
+    last = context - 1
+    return DecoderBatch(
+        token_ids=torch.randint(vocab_size, (rows,), device=device),
+        positions=torch.full((rows,), last, device=device),
+        query_lens=(1,) * rows,
+        key_lens=(context,) * rows,
+        slot_mapping=tables[:, last // block_size] * block_size + last % block_size,
+        block_tables=tables,
+        source_lens=(source,) * rows if source else (),
+        source_block_tables=_tables(rows, source, block_size, device) if source else None,
+    )
+
+
+def prefill_batch(tokens: int, device: torch.device, vocab_size: int) -> DecoderBatch:
+    """Batch with one prompt, of which only the last token's output is needed."""
+    return DecoderBatch(
+        token_ids=torch.randint(vocab_size, (tokens,), device=device),
+        positions=torch.arange(tokens, device=device),
+        query_lens=(tokens,),
+        key_lens=(tokens,),
+        slot_mapping=torch.arange(tokens, device=device),
+        block_tables=_tables(1, tokens, BLOCK_SIZE, device),
+        output_lens=(1,),
+    )
+
+
+def encoder_batch(texts: int, length: int, device: torch.device, vocab_size: int) -> EncoderBatch:
+    """Batch of texts of one length."""
+    return EncoderBatch(torch.randint(vocab_size, (texts * length,), device=device), (length,) * texts)
+
+
+def _tables(rows: int, length: int, block_size: int, device: torch.device) -> torch.Tensor:
+    """[rows, blocks], int64: consecutive blocks for each row."""
+    width = -(-length // block_size)
+    return torch.arange(rows * width, device=device).view(rows, width)

@@ -1,0 +1,107 @@
+"""Attention metadata in the form that the Triton kernels read: int32 numbers of each row, copied to the device once."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import accumulate
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.attention_metadata import AttentionMetadata, KeyBias
+from models.backends.cuda.kernels.attention_arguments import ScoreBias, Scores
+from models.backends.cuda.kernels.decode_attention import DecodeRows, Partials, num_splits, partial_starts
+from models.backends.cuda.kernels.tile_attention import TileRows
+
+INTERPRETED_PROCESSORS = 4
+"""Multiprocessors of a device that Triton's interpreter stands in for."""
+
+
+class CudaAttentionView:
+    """The rows of a step, equal for all layers of one pattern.
+
+    decode: the rows, where each has one query and its keys are in a paged cache; else None.
+    tiles: the rows otherwise; else None.
+    max_key_len: largest number of keys of a row, or more.
+    num_partials: partial results of decode attention.
+    """
+
+    reads_bias: ClassVar[bool] = False
+
+    def __init__(self, metadata: AttentionMetadata, device: torch.device) -> None:
+        self.decode: DecodeRows | None = None
+        self.tiles: TileRows | None = None
+        self.max_key_len = max(metadata.key_lens, default=0)
+        self.num_partials = 0
+        self._device = device
+        self._partials: dict[tuple[int, int], Partials] = {}
+        rows = len(metadata.query_lens)
+        if metadata.block_tables is not None and metadata.query_lens.count(1) == rows:
+            starts = partial_starts(metadata.key_lens)
+            self.num_partials = starts[-1]
+            key_lens, first_partials = self._upload(metadata.key_lens, starts[:-1])
+            self.decode = DecodeRows(metadata.block_tables, key_lens, first_partials)
+            return
+        starts = [0, *accumulate(metadata.query_lens)]
+        columns = [metadata.key_lens, metadata.first_positions]
+        if metadata.block_tables is None:
+            ends = list(accumulate(metadata.key_lens))
+            columns.append(tuple([0, *ends][:rows]) if metadata.key_starts is None else metadata.key_starts)
+        query_starts, key_lens, *others = self._upload(starts, *columns)
+        longest = max(metadata.query_lens, default=0)
+        key_starts = others[1] if metadata.block_tables is None else None
+        self.tiles = TileRows(query_starts, key_lens, others[0], longest, key_starts, metadata.block_tables)
+
+    @classmethod
+    def of_rows(
+        cls,
+        rows: DecodeRows,
+        max_key_len: int,
+        num_partials: int,
+        partials: dict[tuple[int, int], Partials],
+    ) -> CudaAttentionView:
+        """The view of a captured decode step, whose numbers change between replays.
+
+        rows: in memory of the graph. max_key_len, num_partials: the largest of any replay.
+        partials: memory that all captured steps share; filled by `partials`.
+        """
+        view = cls.__new__(cls)
+        view.decode, view.tiles = rows, None
+        view.max_key_len, view.num_partials = max_key_len, num_partials
+        view._device, view._partials = rows.key_lens.device, partials
+        return view
+
+    def partials(self, num_heads: int, value_dim: int) -> Partials:
+        """Memory for partial results, which the layers share."""
+        key = num_heads, value_dim
+        if key not in self._partials:
+            self._partials[key] = Partials.empty(self.num_partials, num_heads, value_dim, self._device)
+        return self._partials[key]
+
+    def splits(self, num_kv_heads: int) -> int:
+        """Programs per row and key-value head of decode attention. It changes no bit of the result."""
+        assert self.decode is not None
+        rows = self.decode.key_lens.shape[0]
+        return num_splits(rows, num_kv_heads, self.max_key_len, _num_processors(self._device))
+
+    def _upload(self, *columns: tuple[int, ...] | list[int]) -> list[Tensor]:
+        """Columns of int32 numbers on the device, by one copy."""
+        numbers = torch.from_numpy(np.concatenate([np.array(column, dtype=np.int32) for column in columns]))
+        on_device = numbers.to(self._device, non_blocking=True)
+        return list(torch.split(on_device, [len(column) for column in columns]))
+
+
+def scores_of(metadata: AttentionMetadata, scale: float, cap: float | None, sinks: Tensor | None) -> Scores:
+    """How the kernels compute the scores of a layer."""
+    values = metadata.bias_float32
+    bias = None if values is None else ScoreBias(values, isinstance(metadata.score_bias, KeyBias))
+    return Scores(scale, metadata.causal, metadata.window, metadata.chunk, cap, sinks, bias)
+
+
+@cache
+def _num_processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return INTERPRETED_PROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -1,0 +1,44 @@
+"""The experts of one layer, computed together by the Triton kernels without a read on the host."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from models.backends.cuda.kernels.experts import expert_linear, gated_expert_linear, group_by_expert, sum_of_experts
+from models.config import MixtureOfExpertsConfig
+
+
+class StackedExperts:
+    """The experts of one layer. Implements `ExpertWeights`.
+
+    inner: [experts, columns, hidden], model dtype: weights of the first products. With a gate, an expert has twice as
+        many columns: those of the gate, then those of up.
+    outer: [experts, hidden, intermediate], model dtype: weights of the last products.
+    inner_bias, outer_bias: [experts, columns] and [experts, hidden], or None.
+    """
+
+    def __init__(
+        self,
+        inner: Tensor,
+        inner_bias: Tensor | None,
+        outer: Tensor,
+        outer_bias: Tensor | None,
+        config: MixtureOfExpertsConfig,
+    ) -> None:
+        self._inner, self._inner_bias, self._outer, self._outer_bias = inner, inner_bias, outer, outer_bias
+        self._config = config
+
+    def mix(
+        self, x: Tensor, shares: Tensor, experts: Tensor, shared: Tensor | None, shared_gate: Tensor | None
+    ) -> Tensor:
+        """See `ExpertWeights`."""
+        expert, tiles = self._config.expert, group_by_expert(experts, self._config.num_experts)
+        x = x.contiguous()
+        if expert.gated:
+            inner = gated_expert_linear(
+                x, self._inner, self._inner_bias, tiles, expert.activation, expert.limit, expert.up_offset
+            )
+        else:
+            inner = expert_linear(x, self._inner, self._inner_bias, tiles, expert.activation)
+        outputs = expert_linear(inner, self._outer, self._outer_bias, tiles)
+        return sum_of_experts(outputs, shares.contiguous(), shared, shared_gate)

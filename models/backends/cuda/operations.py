@@ -1,0 +1,137 @@
+"""The operations on a CUDA device: Triton kernels, and the torch reference where there is none.
+
+`models/backends/interface.py` documents the operations. Importing this file imports triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.attention_metadata import AttentionMetadata
+from models.backends.cuda.attention_view import CudaAttentionView, scores_of
+from models.backends.cuda.experts import StackedExperts as StackedExperts
+from models.backends.cuda.kernels import activation as activation_kernels
+from models.backends.cuda.kernels import decode_attention, norms, rotary, sampling, tile_attention
+from models.backends.cuda.kernels import logits_top_k as top_k_kernels
+from models.backends.torch import logits_top_k as torch_logits
+from models.backends.torch import operations as reference
+from models.backends.torch import sampling as torch_sampling
+from models.backends.torch.sampling import Drawn, Filters, temperatures
+from models.config import Activation
+from models.int8_slots import CacheSide, Int8Slots
+from models.logits import LogitsTopK
+
+if TYPE_CHECKING:
+    from models.backends.operands import RotaryAngles
+
+
+def __getattr__(name: str) -> Any:
+    """An operation without a kernel: that of the reference."""
+    return getattr(reference, name)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    if weight.dtype != x.dtype:
+        return reference.layer_norm(x, weight, bias, eps)
+    return norms.layer_norm(x, weight, bias, eps)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    if weight.dtype != x.dtype:
+        return reference.rms_norm(x, weight, eps)
+    return norms.rms_norm(x, weight, eps)
+
+
+def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    if weight.dtype != x.dtype:
+        return reference.rms_norm_from_one(x, weight, eps)
+    return norms.rms_norm_from_one(x, weight, eps)
+
+
+def add_rms_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    return norms.add_rms_norm(x, y, weight, eps)
+
+
+def add_rms_norm_from_one(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    return norms.add_rms_norm_from_one(x, y, weight, eps)
+
+
+def add_layer_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    return norms.add_layer_norm(x, y, weight, bias, eps)
+
+
+def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
+    return rotary.rotate(x, angles.cos_table, angles.sin_table, angles.positions, interleaved)
+
+
+def gated_activation(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
+    return activation_kernels.gated_activation(gate, up, activation)
+
+
+def write_slots(key_cache: CacheSide, value_cache: CacheSide, slots: Tensor, key: Tensor, value: Tensor) -> None:
+    if isinstance(key_cache, Int8Slots) or isinstance(value_cache, Int8Slots):
+        reference.write_slots(key_cache, value_cache, slots, key, value)
+    else:
+        rotary.write_slots(key_cache, value_cache, slots, key, value)
+
+
+def ragged_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    cap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    view = metadata.view(CudaAttentionView, query.device)
+    assert view.tiles is not None
+    return tile_attention.tile_attention(query, key, value, view.tiles, scores_of(metadata, scale, cap, sinks))
+
+
+def paged_attention(
+    query: Tensor,
+    key_cache: CacheSide,
+    value_cache: CacheSide,
+    metadata: AttentionMetadata,
+    scale: float,
+    cap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    if isinstance(key_cache, Int8Slots) or isinstance(value_cache, Int8Slots):
+        return reference.paged_attention(query, key_cache, value_cache, metadata, scale, cap, sinks)
+    view, scores = metadata.view(CudaAttentionView, query.device), scores_of(metadata, scale, cap, sinks)
+    if view.tiles is not None:
+        return tile_attention.tile_attention(query, key_cache, value_cache, view.tiles, scores)
+    assert view.decode is not None
+    return decode_attention.paged_decode_attention(
+        query,
+        key_cache,
+        value_cache,
+        view.decode,
+        scores,
+        view.splits(key_cache.shape[2]),
+        view.partials(query.shape[1], value_cache.shape[3]),
+    )
+
+
+def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> LogitsTopK:
+    if k > top_k_kernels.MAX_TOP_K:
+        return torch_logits.logits_top_k(logits, k, with_logsumexp)
+    return top_k_kernels.logits_top_k(logits, k, with_logsumexp)
+
+
+def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
+    if any(row.typical_p < 1.0 for row in rows):
+        return torch_sampling.draw(logits, rows, uniforms)
+    numbers = torch.tensor([[row.top_k for row in rows], [row.top_p for row in rows], [row.min_p for row in rows]])
+    numbers = torch.cat([numbers.double(), temperatures(rows).double()[None], torch.from_numpy(uniforms)[None]])
+    top_ks, top_ps, min_ps, heats, shares = numbers.to(logits.device, non_blocking=True)
+    columns = sampling.FilterColumns(heats.float(), top_ks.int(), top_ps, min_ps.log().float())
+    return sampling.draw(logits, columns, shares)

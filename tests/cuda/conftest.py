@@ -1,0 +1,3 @@
+from tests.engine.conftest import _exact_float32_on_one_thread, device, pairs
+
+__all__ = ["_exact_float32_on_one_thread", "device", "pairs"]

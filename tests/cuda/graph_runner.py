@@ -1,0 +1,98 @@
+"""A graph runner without a device, which refuses what a captured step must not do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from models.logits import DecoderOutput
+
+HOST_READS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "bincount", "equal", "lift_fresh")
+"""Operations that read a device tensor on the host, or copy a new tensor of the host to the device."""
+
+
+class Forbidden(AssertionError):
+    """An operation that a captured step, or the code between two steps, must not run."""
+
+
+class _Mode(TorchDispatchMode):
+    """Calls `check` after each operation with its name, its tensors and its results."""
+
+    def __init__(self, check: Callable[[str, list[Tensor], list[Tensor]], None]) -> None:
+        super().__init__()
+        self._check = check
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        given, made = ([x for x in tree_leaves(one) if isinstance(x, Tensor)] for one in ((args, kwargs), result))
+        self._check(func.overloadpacket.__name__, given, made)
+        return result
+
+
+class FakeGraphRunner:
+    """Runs a captured function again for each replay. Implements `GraphRunner`.
+
+    The results are copied to where the first run put them, as a replay writes to the memory of the capture.
+
+    rows: rows of the captured steps, in their order.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.num_replays = self.num_waits = self.num_copies = 0
+        self._is_replaying = False
+
+    def capture(self, run: Callable[[], DecoderOutput]) -> tuple[Callable[[], object], DecoderOutput]:
+        result = self._run(run)
+        self.rows.append(result.hidden.shape[0])
+
+        def replay() -> None:
+            self.num_replays += 1
+            for target, source in zip(_tensors(result), _tensors(self._run(run)), strict=True):
+                if target.data_ptr() != source.data_ptr():
+                    target.copy_(source)
+
+        return replay, result
+
+    def pinned(self, size: int) -> Tensor:
+        return torch.zeros(size, dtype=torch.int64)
+
+    def mark_copied(self) -> None:
+        self.num_copies += 1
+
+    def wait_until_copied(self) -> None:
+        self.num_waits += 1
+
+    @contextmanager
+    def without_allocations(self) -> Iterator[None]:
+        """Forbid operations that allocate memory, except inside replays."""
+
+        def check(name: str, given: list[Tensor], made: list[Tensor]) -> None:
+            known = {one.untyped_storage().data_ptr() for one in given}
+            if not self._is_replaying and any(one.untyped_storage().data_ptr() not in known for one in made):
+                raise Forbidden(f"{name} allocates memory between two steps")
+
+        with _Mode(check):
+            yield
+
+    def _run(self, run: Callable[[], DecoderOutput]) -> DecoderOutput:
+        def check(name: str, given: list[Tensor], made: list[Tensor]) -> None:
+            if name in HOST_READS:
+                raise Forbidden(f"{name} reads or writes on the host during a captured step")
+
+        self._is_replaying = True
+        try:
+            with _Mode(check):
+                return run()
+        finally:
+            self._is_replaying = False
+
+
+def _tensors(output: DecoderOutput) -> list[Tensor]:
+    assert output.logits is not None and output.top_k is not None
+    return [output.hidden, output.logits, *(one for one in output.top_k if one is not None)]

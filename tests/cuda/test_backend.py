@@ -1,0 +1,122 @@
+"""Models computed by the Triton kernels (in Triton's interpreter on a CPU) agree with the torch reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from models.backends import interface as ops
+from models.backends.cuda import choice
+from models.backends.torch import sampling as torch_sampling
+from models.backends.torch.sampling import Filters
+from models.layers.attention import Attention
+from models.layers.feed_forward import FeedForward
+from models.loader import load_model
+from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, SEQ2SEQ
+from tests.parity.paged import Rows, encoder_batch
+
+pytest.importorskip("triton")
+
+TEXTS = [[5, 6, 7, 8, 9], [11, 3], [30]]
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def model_of(saved, name: str, backend: str):
+    architecture, config = (DECODERS | ENCODERS | SEQ2SEQ)[name]
+    with ops.using(backend):
+        return load_model(saved(config, architecture), torch.float32, DEVICE).transformer
+
+
+@torch.inference_mode()
+def hidden_states(model, backend: str) -> list[torch.Tensor]:
+    """Prefill of two rows, a step with prefill and decoding, and a step of decoding alone."""
+    sources = [text[::-1] for text in TEXTS] if model.encoder is not None else None
+    with ops.using(backend):
+        rows = Rows(model, sources)
+        rows.expect([[*text, 9, 9] for text in TEXTS])
+        parts = rows.feed({0: TEXTS[0], 1: TEXTS[1]})
+        parts += rows.feed({1: [9], 2: TEXTS[2], 0: [9]})
+        return parts + rows.feed({0: [9], 1: [9], 2: [9]})
+
+
+RARE = [pytest.param(name, marks=pytest.mark.rare_family) for name in ("gemma2", "gpt-oss", "t5")]
+
+
+@pytest.mark.parametrize("name", ["qwen3", *RARE])
+def test_a_decoder_agrees_with_the_reference(saved, name: str) -> None:
+    expected = hidden_states(model_of(saved, name, "torch"), "torch")
+    actual = hidden_states(model_of(saved, name, "cuda"), "cuda")
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_an_encoder_agrees_with_the_reference(saved) -> None:
+    results = []
+    for backend in ("torch", "cuda"):
+        model = model_of(saved, "bert", backend)
+        with ops.using(backend):
+            results.append(model.encode(encoder_batch(TEXTS, DEVICE)))
+            attended = replace(encoder_batch(TEXTS, DEVICE), attended=(3, 2, 1))
+            results.append(model.encode(attended))
+    torch.testing.assert_close(results[2], results[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(results[3], results[1], rtol=1e-4, atol=1e-4)
+
+
+def test_projections_are_merged(saved) -> None:
+    merged, plain = (model_of(saved, "llama", backend) for backend in ("cuda", "torch"))
+    attention = [one for one in merged.modules() if isinstance(one, Attention)]
+    feed_forwards = [one for one in merged.modules() if isinstance(one, FeedForward)]
+    assert all(one.merged is not None and one.separable for one in attention) and attention
+    assert all(one.merged is not None for one in feed_forwards) and feed_forwards
+    assert all(one.merged is None for one in plain.modules() if isinstance(one, Attention | FeedForward))
+    first = merged.decoder.layers[0]
+    product = first.feed_forward.merged.multiply(torch.ones(1, merged.config.hidden_size, device=DEVICE))
+    parts = [
+        part(torch.ones(1, merged.config.hidden_size, device=DEVICE))
+        for part in (first.feed_forward.gate, first.feed_forward.up)
+    ]
+    torch.testing.assert_close(product, torch.cat(parts, -1))
+
+
+def test_the_weights_of_merged_projections_are_counted_once(saved) -> None:
+    architecture, config = DECODERS["llama"]
+    sizes = []
+    for backend in ("torch", "cuda"):
+        with ops.using(backend):
+            sizes.append(load_model(saved(config, architecture), torch.float32, DEVICE).weight_bytes)
+    assert sizes[0] == sizes[1]
+
+
+def test_top_k_and_draws_agree_with_the_reference() -> None:
+    logits = torch.randn(4, 300, device=DEVICE)
+    filters = [Filters(0.7), Filters(1.0, top_k=5), Filters(1.3, top_p=0.8), Filters(0.9, min_p=0.05)]
+    uniforms = np.array([0.1, 0.5, 0.9, 0.3])
+    with ops.using("cuda"):
+        top_k = ops.logits_top_k(logits, 3, True)
+        drawn = ops.draw(logits, filters, uniforms)
+        typical = ops.draw(logits, [replace(one, typical_p=0.5) for one in filters], uniforms)
+        many = ops.logits_top_k(logits, 200)
+    with ops.using("torch"):
+        for one, other in zip(top_k, ops.logits_top_k(logits, 3, True), strict=True):
+            torch.testing.assert_close(one, other)
+        assert torch.equal(many.ids, ops.logits_top_k(logits, 200).ids)
+    assert torch.equal(drawn.tokens, torch_sampling.draw(logits, filters, uniforms).tokens)
+    expected = torch_sampling.draw(logits, [replace(one, typical_p=0.5) for one in filters], uniforms)
+    assert torch.equal(typical.tokens, expected.tokens)
+
+
+def test_only_devices_with_kernels_take_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not choice.takes(torch.zeros(1))
+    capability = (8, 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    runs_on = choice.runs_on.__wrapped__
+    assert runs_on(torch.device("cuda", 0)) and not runs_on(torch.device("cpu"))
+    capability = (7, 5)
+    assert not runs_on(torch.device("cuda", 0)), "the kernels are compiled for compute capability 8.0 and later"
+    monkeypatch.setattr(choice.importlib.util, "find_spec", lambda name: None)
+    capability = (8, 0)
+    assert not runs_on(torch.device("cuda", 0)), "triton is not installed"

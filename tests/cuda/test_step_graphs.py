@@ -1,0 +1,173 @@
+"""Captured decode steps: their results, their inputs, and what they must not do.
+
+Without a device, the kernels run in Triton's interpreter, and a runner of the tests stands in for CUDA graphs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.backends import interface as ops
+from models.batch import DecoderBatch
+from models.graph_sizes import GraphSizes, is_capturable
+from models.loader import load_model
+from models.logits import LogitsRequest
+from tests.cuda.graph_runner import FakeGraphRunner, Forbidden
+from tests.engine.harness import generate, run
+from tests.engine.tiny_checkpoints import DECODERS, HYBRIDS, SEQ2SEQ
+from tests.parity.paged import Rows
+
+pytest.importorskip("triton")
+
+from models import step_graphs
+from models.step_graphs import CudaGraphRunner, GraphRunner, StepGraphs
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+RARE = pytest.mark.rare_family
+TEXTS = [[5, 6, 7, 8, 9], [11, 3], [30]]
+
+
+class GraphRows(Rows):
+    """Rows whose steps of one token per row run as graphs."""
+
+    graphs: StepGraphs | None = None
+
+    def capture(self, runner: GraphRunner, rows: int = 4) -> None:
+        cross = None if self.cross is None else self.cross.cache
+        with torch.inference_mode():
+            self.graphs = self.model.capture_steps(self.pool.cache, cross, GraphSizes(rows, 40, 16), runner)
+        assert self.graphs is not None
+        self.decode_eagerly = self.model.decode
+        self.model.decode = self._decode_in_graph
+
+    def _decode_in_graph(self, batch, cache, cross_cache, logits, states):
+        assert self.graphs is not None
+        if logits is None or not self.graphs.takes(batch.query_lens, batch.key_lens, batch.source_lens):
+            return self.decode_eagerly(batch, cache, cross_cache, logits, states)
+        tensors = ("token_ids", "positions", "slot_mapping", "block_tables", "source_block_tables")
+        given = {name: getattr(batch, name) for name in tensors}
+        on_cpu = {name: None if one is None else one.cpu() for name, one in given.items()}
+        return self.graphs.run(replace(batch, **on_cpu), logits)
+
+
+def load(saved, name: str):
+    architecture, config = (DECODERS | SEQ2SEQ)[name]
+    return load_model(saved(config, architecture), torch.float32, DEVICE).transformer
+
+
+@pytest.fixture
+def in_kernels():
+    with ops.using("cuda"):
+        yield
+
+
+@pytest.mark.parametrize("name", ["gpt2", *(pytest.param(name, marks=RARE) for name in ("llama", "t5"))])
+@torch.inference_mode()
+def test_a_replayed_step_equals_an_eager_one(saved, in_kernels, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(step_graphs, "BUCKETS", (3,))
+    sources = [text[::-1] for text in TEXTS] if name in SEQ2SEQ else None
+    request = LogitsRequest(2, True)
+    runner = CudaGraphRunner(DEVICE) if DEVICE.type == "cuda" else FakeGraphRunner()
+    results = []
+    for captured in (False, True):
+        rows = GraphRows(load(saved, name), sources)
+        rows.feed(dict(enumerate(TEXTS)))
+        if captured:
+            rows.capture(runner)
+        outputs = []
+        for step in ({2: [4], 0: [3]}, {1: [2]}):
+            output = rows.decode(step, logits=request)
+            outputs += [output.logits[: len(step)].clone(), output.top_k.ids, output.top_k.logsumexp]
+            hidden = output.hidden[: len(step)].clone()
+            outputs.append(hidden)
+        results.append((outputs, [tensor.clone() for tensor in rows.pool.cache.tensors]))
+    assert isinstance(runner, CudaGraphRunner) or runner.num_replays == 2
+    (eager, eager_cache), (replayed, replayed_cache) = results
+    for one, other in zip(replayed, eager, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    for one, other in zip(replayed_cache, eager_cache, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_steps_allocate_nothing_and_copy_once(saved, in_kernels) -> None:
+    rows = GraphRows(load(saved, "gpt2"))
+    rows.feed({0: [11]})
+    runner = FakeGraphRunner()
+    rows.capture(runner, 2)
+    assert runner.rows == [2, 1], "the largest step is captured first"
+    table = torch.tensor([rows.pool.blocks[0][:1]])
+    batch = DecoderBatch(torch.tensor([9]), torch.tensor([1]), (1,), (2,), table[0] * 4 + 1, table)
+    first = rows.graphs.run(batch, LogitsRequest())
+    with runner.without_allocations():
+        output = rows.graphs.run(batch, LogitsRequest())
+    assert output.logits.shape[0] == output.top_k.ids.shape[0] == output.hidden.shape[0] == 1
+    assert (runner.num_replays, runner.num_copies, runner.num_waits) == (2, 2, 2)
+    assert first.logits.data_ptr() == output.logits.data_ptr(), "results are in memory that the next step overwrites"
+
+
+def test_the_runner_of_the_tests_finds_host_reads_and_allocations() -> None:
+    runner = FakeGraphRunner()
+    for wrong in (lambda: torch.ones(2).sum().item(), lambda: torch.tensor([1, 2]), lambda: torch.ones(2).nonzero()):
+        with pytest.raises(Forbidden):
+            runner.capture(wrong)
+    with runner.without_allocations(), pytest.raises(Forbidden):
+        torch.ones(2)
+
+
+@torch.inference_mode()
+def test_steps_that_fit_no_graph_are_not_taken(saved, in_kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = GraphRows(load(saved, "gpt2"))
+    monkeypatch.setattr(step_graphs, "MAX_PARTIALS", 3)
+    monkeypatch.setattr(step_graphs, "BUCKETS", (4,))
+    rows.capture(FakeGraphRunner())
+    takes = rows.graphs.takes
+    assert takes((1, 1), (5, 6), ()) and takes((1,), (40,), ())
+    assert not takes((1, 2), (5, 6), ()), "prefill"
+    assert not takes((1, 0), (5, 6), ()), "a row without a token"
+    assert not takes((1,) * 5, (5,) * 5, ()), "more rows than the largest bucket"
+    assert not takes((1,), (41,), ()), "more keys than the tables of positions have"
+    assert not takes((1,) * 4, (5,) * 4, ()), "more partial results than the memory has"
+
+
+def test_decoders_that_cannot_be_captured_run_eagerly(saved, in_kernels) -> None:
+    assert is_capturable(load(saved, "gpt2").decoder) and is_capturable(load(saved, "mixtral").decoder)
+    for name in HYBRIDS[:1]:
+        model = load(saved, name)
+        assert not is_capturable(model.decoder)
+        cache = Rows(model).pool.cache
+        assert model.capture_steps(cache, None, GraphSizes(4, 40), FakeGraphRunner()) is None
+
+
+def test_nothing_is_captured_without_the_kernels(saved) -> None:
+    with ops.using("torch"):
+        model = load(saved, "gpt2")
+        assert model.capture_steps(Rows(model).pool.cache, None, GraphSizes(4, 40), FakeGraphRunner()) is None
+
+
+@RARE
+def test_the_engine_generates_the_same_tokens(pairs, in_kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of different lengths join and leave; beams ask for more than the largest logit."""
+    pair = pairs("gpt2")
+    model = load_model(Path(pair.loaded.spec.directory), torch.float32, DEVICE)
+    pair = replace(pair, loaded=replace(pair.loaded, model=model))
+    requests = [
+        generate(pair, 1, [5, 6, 7], max_new_tokens=2, do_sample=True, seed=5),
+        generate(pair, 2, [8, 9], max_new_tokens=3, num_beams=2),
+    ]
+    monkeypatch.setattr(step_graphs, "BUCKETS", (3,))
+    runner = FakeGraphRunner()
+    monkeypatch.setattr(step_graphs, "CudaGraphRunner", lambda device: runner)
+    texts = []
+    for captured in (False, True):
+        engine = pair.engine()
+        if captured:
+            engine.models["gpt2"].generation.runner.capture_steps(GraphSizes(4, 40))
+        results = run(engine, requests)
+        texts.append({key: one.hypotheses[0].token_ids for key, one in results.finished.items()})
+        assert bool(runner.num_replays) == captured
+    assert texts[0] == texts[1]

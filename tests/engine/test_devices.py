@@ -1,0 +1,201 @@
+"""CUDA devices without a device: the dtype of `auto`, devices that are too old, and the size of the KV cache."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from models.config import ConfigError
+from models.graph_sizes import GraphSizes
+from server.engine import devices, service
+from server.engine.engine import Engine
+from server.engine.loading import LoadError, build
+from server.engine.memory_profile import PROFILE_TOKENS, SPARE_SHARE, kv_cache_bytes
+from server.engine.speculation import kv_shares
+from server.ipc.descriptions import EngineOptions, ModelSpec
+from tests.engine.harness import generate, run
+
+CUDA = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, tuple[int, int], int], None]:
+    """Function that pretends that there are devices: `cuda(name, capability, count)`."""
+
+    def pretend(name: str, capability: tuple[int, int], count: int = 1) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80", "sm_90a", "compute_90"])
+
+    return pretend
+
+
+def test_auto_is_bfloat16_where_the_device_has_it(cuda, pairs) -> None:
+    spec = ModelSpec("m", pairs("gpt2").loaded.spec.directory, "auto")
+    assert devices.dtype_of(spec, torch.device("cpu")) == torch.float32
+    cuda("NVIDIA H100", (9, 0))
+    assert devices.dtype_of(spec, CUDA) == torch.bfloat16
+    cuda("Tesla T4", (7, 5))
+    assert devices.dtype_of(spec, CUDA) == torch.float16
+    assert devices.dtype_of(spec, torch.device("cpu")) == torch.float32
+
+
+def test_auto_is_float32_for_a_family_that_refuses_float16(cuda, pairs) -> None:
+    cuda("Tesla T4", (7, 5))
+    t5 = ModelSpec("m", pairs("t5").loaded.spec.directory, "auto")
+    assert devices.dtype_of(t5, CUDA) == torch.float32
+
+
+def test_bfloat16_is_refused_where_the_device_has_none(cuda) -> None:
+    spec = ModelSpec("m", "/nowhere", "bfloat16")
+    assert devices.dtype_of(spec, torch.device("cpu")) == torch.bfloat16
+    cuda("Tesla T4", (7, 5))
+    with pytest.raises(ConfigError, match=r"Tesla T4 \(compute capability 7.5\) has no bfloat16; use --dtype float16"):
+        devices.dtype_of(spec, CUDA)
+    with pytest.raises(LoadError, match=r"model 'm': Tesla T4 .* has no bfloat16"):
+        service.load(spec, CUDA, lambda done, total: None)
+
+
+def test_a_device_without_code_in_torch_is_refused_or_left_alone(cuda, caplog: pytest.LogCaptureFixture) -> None:
+    cuda("Tesla P100", (6, 0))
+    message = r"Tesla P100 \(compute capability 6.0\) is too old .* needs compute capability 7.5 or more"
+    with pytest.raises(LoadError, match=message):
+        service._device("cuda", 0)
+    with caplog.at_level(logging.WARNING):
+        assert service._device("auto", 0) == torch.device("cpu")
+    assert "run on the CPU: Tesla P100" in caplog.text
+
+
+def test_workers_take_turns_on_devices(cuda) -> None:
+    cuda("NVIDIA H100", (9, 0), 2)
+    assert [service._device("auto", index) for index in range(3)] == [torch.device("cuda", one) for one in (0, 1, 0)]
+    assert service._device("cpu", 0) == torch.device("cpu")
+
+
+def test_two_workers_of_one_device_need_a_size_for_their_caches(cuda, pairs) -> None:
+    cuda("NVIDIA H100", (9, 0))
+    options = EngineOptions(worker_index=1, kv_cache_bytes=0)
+    with pytest.raises(LoadError, match=r"worker 2 shares its CUDA device .* set --kv-cache-memory, or"):
+        service._kv_cache_bytes([pairs("gpt2").loaded], {}, options, CUDA)
+
+
+def test_a_cpu_has_a_fixed_default(pairs) -> None:
+    assert service._kv_cache_bytes([pairs("gpt2").loaded], {}, EngineOptions(), torch.device("cpu")) == 1 << 30
+
+
+class FakeMemory:
+    """A device whose steps take `fixed` bytes, and `growth` bytes for each byte of the cache."""
+
+    total_bytes = 1 << 40
+
+    def __init__(self, free: int, fixed: int, growth: float) -> None:
+        self._free, self._fixed, self._growth = free, fixed, growth
+        self.cache_bytes = 0
+
+    def free_bytes(self) -> int:
+        return self._free
+
+    def peak_bytes(self, run: Callable[[], None]) -> int:
+        run()
+        return self._fixed + int(self._growth * self.cache_bytes)
+
+
+@pytest.mark.parametrize("names", [["gpt2"], ["marian", "gpt2"], ["gpt2", "bert"]])
+def test_the_cache_gets_what_the_largest_steps_leave(pairs, names: list[str]) -> None:
+    loaded = [pairs(name).loaded for name in names]
+    options = EngineOptions(block_size=4, max_batch_rows=3, max_batch_tokens=32, max_encode_tokens=64)
+    spare = int(SPARE_SHARE * FakeMemory.total_bytes)
+    memory = FakeMemory(spare + (100 << 20), 10 << 20, 1.5)
+    rows_of_steps: list[int] = []
+    filled: list[float] = []
+
+    def make_engine(size: int) -> Engine:
+        memory.cache_bytes = size
+        sized = EngineOptions(**{**_fields(options), "kv_cache_bytes": size})
+        built = [build(one, sized, share)[0] for one, share in zip(loaded, kv_shares(loaded, {}, sized), strict=True)]
+        engine = Engine({one.name: one for one in built}, torch.device("cpu"))
+        step = engine.step
+
+        def watched():
+            output = step()
+            for one in built:
+                if one.generation is not None:
+                    scheduler = one.generation.scheduler
+                    rows_of_steps.append(len(scheduler.running))
+                    filled.append(scheduler.blocks.self_pool.used_blocks / scheduler.blocks.self_pool.num_blocks)
+            return output
+
+        engine.step = watched
+        return engine
+
+    found = kv_cache_bytes(memory, loaded, options, make_engine)
+    assert found == pytest.approx((90 << 20) / 1.5, rel=0.01)
+    assert max(rows_of_steps) == 3, "the step with the most rows is measured"
+    if names == ["gpt2"]:
+        assert max(filled) > 0.9, "the rows fill the cache"
+
+
+def test_too_little_memory_is_said_with_its_size(pairs) -> None:
+    loaded, options = [pairs("gpt2").loaded], EngineOptions(block_size=4, max_batch_rows=3)
+    memory = FakeMemory(int(SPARE_SHARE * FakeMemory.total_bytes) + (5 << 20), 10 << 20, 1.0)
+
+    def make_engine(size: int) -> Engine:
+        memory.cache_bytes = size
+        return Engine({"gpt2": build(loaded[0], options, size)[0]}, torch.device("cpu"))
+
+    with pytest.raises(LoadError, match="the weights leave 5 MiB of the device, too little"):
+        kv_cache_bytes(memory, loaded, options, make_engine)
+
+
+def test_an_out_of_memory_error_of_the_measurement_is_the_same_refusal(pairs) -> None:
+    def make_engine(size: int) -> Engine:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    memory = FakeMemory(1 << 50, 0, 1.0)
+    with pytest.raises(LoadError, match="too little for steps and a KV cache"):
+        kv_cache_bytes(memory, [pairs("gpt2").loaded], EngineOptions(max_batch_rows=3), make_engine)
+
+
+def test_the_measurement_fills_a_known_number_of_tokens(pairs) -> None:
+    loaded, options = [pairs("gpt2").loaded], EngineOptions(block_size=4, max_batch_rows=3)
+    sizes: list[int] = []
+    memory = FakeMemory(1 << 50, 0, 1.0)
+
+    def make_engine(size: int) -> Engine:
+        sizes.append(size)
+        memory.cache_bytes = size
+        return Engine({"gpt2": build(loaded[0], options, size)[0]}, torch.device("cpu"))
+
+    kv_cache_bytes(memory, loaded, options, make_engine)
+    token_bytes = loaded[0].pool_needs(options)["self"].block_bytes // options.block_size
+    assert sizes == [3 * PROFILE_TOKENS * token_bytes, 6 * PROFILE_TOKENS * token_bytes]
+
+
+def test_a_model_whose_steps_cannot_be_captured_is_served_eagerly(pairs, caplog: pytest.LogCaptureFixture) -> None:
+    pair = pairs("gpt2")
+    engine = pair.engine(kv_cache_bytes=1 << 16)
+    runner = engine.models["gpt2"].generation.runner
+    asked: list[GraphSizes] = []
+
+    def capture(sizes: GraphSizes) -> None:
+        asked.append(sizes)
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    runner.capture_steps = capture
+    service._capture_steps(engine, [pair.loaded], EngineOptions(max_batch_rows=7))
+    assert "the decode steps of gpt2 cannot be captured" in caplog.text
+    pool = engine.models["gpt2"].generation.scheduler.blocks.self_pool
+    context = min(pair.loaded.context_tokens, pool.num_blocks * pool.block_size)
+    assert asked == [GraphSizes(7, context, 0)]
+    results = run(engine, [generate(pair, 1, [5, 6, 7], max_new_tokens=3)])
+    assert len(results.finished[1].hypotheses[0].token_ids) == 3
+
+
+def _fields(options: EngineOptions) -> dict[str, object]:
+    return {name: getattr(options, name) for name in options.__struct_fields__}
