@@ -105,14 +105,14 @@ def _mixture(tokens: int) -> None:
 
 
 def _int8(rows: int, dtype: torch.dtype = torch.bfloat16) -> None:
-    weight = quantized_linear.Int8Weight(torch.zeros(4096, 4096, dtype=torch.int8), torch.zeros(4096))
+    weight = quantized_linear.Int8Matrix(torch.zeros(4096, 4096, dtype=torch.int8), torch.zeros(4096))
     quantized_linear.int8_linear(torch.zeros(rows, 4096, dtype=dtype), weight, None)
 
 
 def _int4(rows: int) -> None:
     scales = torch.zeros(4096, 32, dtype=torch.float16)
     codes = torch.zeros(4096, 2048, dtype=torch.uint8)
-    quantized_linear.int4_linear(_half(rows, 4096), quantized_linear.Int4Weight(codes, scales, None, 128), None)
+    quantized_linear.int4_linear(_half(rows, 4096), quantized_linear.Int4Matrix(codes, scales, None, 128), None)
 
 
 _PLAIN = Scores(0.1)

@@ -87,7 +87,7 @@ def test_int8_linear(dtype, rows, columns, inputs, with_bias):
     x, weight = _random(dtype, rows, inputs + 8)[:, :inputs], _random(torch.float32, columns, inputs)
     bias = _random(dtype, columns) if with_bias else None
     codes, scales = quantize_int8(weight)
-    actual = quantized_linear.int8_linear(x, quantized_linear.Int8Weight(codes, scales), bias)
+    actual = quantized_linear.int8_linear(x, quantized_linear.Int8Matrix(codes, scales), bias)
     expected = x.float() @ (codes.float() * scales[:, None]).T
     _assert_near(actual, expected if bias is None else expected + bias.float())
 
@@ -100,7 +100,7 @@ def test_int4_linear(dtype, rows, columns, group, with_bias):
     matrix = quantize_int4(weight, group)
     packed = quantized_linear.pack_int4((matrix.codes + 8).to(torch.uint8))
     actual = quantized_linear.int4_linear(
-        x, quantized_linear.Int4Weight(packed, matrix.scales.half(), None, group), bias
+        x, quantized_linear.Int4Matrix(packed, matrix.scales.half(), None, group), bias
     )
     expected = x.float() @ matrix.dequantized(torch.float32).T
     _assert_near(actual, expected if bias is None else expected + bias.float())
@@ -110,7 +110,7 @@ def test_int4_linear(dtype, rows, columns, group, with_bias):
 def test_int4_linear_with_minimums(rows):
     x, codes = _random(torch.float16, rows, 128), torch.randint(0, 16, (50, 128), dtype=torch.uint8).to(DEVICE)
     scales, minimums = torch.rand(50, 4).half().to(DEVICE) / 8, _random(torch.float16, 50, 4)
-    weight = quantized_linear.Int4Weight(quantized_linear.pack_int4(codes), scales, minimums, 32)
+    weight = quantized_linear.Int4Matrix(quantized_linear.pack_int4(codes), scales, minimums, 32)
     values = (codes.float() - 8).unflatten(1, (4, 32)) * scales.float()[..., None] - minimums.float()[..., None]
     out = torch.empty(rows, 50, dtype=torch.float16, device=DEVICE)
     assert quantized_linear.int4_linear(x, weight, None, out) is out

@@ -15,14 +15,14 @@ _RUN = 32
 """Inputs of half a run of 64: a byte holds codes of both halves."""
 
 
-class Int8Weight(NamedTuple):
+class Int8Matrix(NamedTuple):
     """`weight[o, i] = scales[o] * codes[o, i]`. codes: [out, in], int8, contiguous. scales: [out], float32."""
 
     codes: Tensor
     scales: Tensor
 
 
-class Int4Weight(NamedTuple):
+class Int4Matrix(NamedTuple):
     """`weight[o, i] = scales[o, i // group] * (code[o, i] - 8) - minimums[o, i // group]`, with codes from 0 to 15.
 
     codes: [out, in / 2], uint8, see `pack_int4`. scales: [out, in / group], float16. minimums: likewise, or None.
@@ -45,7 +45,7 @@ def pack_int4(codes: Tensor) -> Tensor:
     return packed
 
 
-def int8_linear(x: Tensor, weight: Int8Weight, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
+def int8_linear(x: Tensor, weight: Int8Matrix, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
     """`x W^T + b`. x: [rows, in], float16, bfloat16 or float32, rows contiguous. bias: [out], dtype of x, or None.
 
     out: [rows, out], contiguous: memory for the result; None for new memory.
@@ -76,7 +76,7 @@ def int8_linear(x: Tensor, weight: Int8Weight, bias: Tensor | None, out: Tensor 
     return out
 
 
-def int4_linear(x: Tensor, weight: Int4Weight, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
+def int4_linear(x: Tensor, weight: Int4Matrix, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
     """`x W^T + b`, arguments as for `int8_linear`."""
     rows, columns, out = len(x), len(weight.codes), _result(x, weight.codes, out)
     assert x.shape[1] % (2 * _RUN) == 0 == weight.group % _RUN, (x.shape, weight.group)
