@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.backends import linear_weights
-from models.backends.linear_weights import DenseWeight, LinearPacker, LinearWeight
+from models.backends.linear_weights import LinearPacker, LinearWeight
 from models.layers.attention import Attention
 from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, set_parameter
 from models.layers.mixer import Mixer
-from models.layers.moe import MixtureOfExperts
+from models.layers.moe import MixtureOfExperts, Router
 from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
 from weights.quantized_matrix import QuantizedMatrix
@@ -37,7 +37,8 @@ class CountingPacker:
 class WeightPacker:
     """Packs all linears of a model in place. Projections with the same input are merged into one product.
 
-    For the Triton kernels it merges projections, and leaves all weights dense.
+    For the Triton kernels it also merges gate and up of feed-forwards, and stacks experts. Weights that are not
+    quantised stay dense there.
 
     dtype: dtype of the model.
     device: device that runs the model. Its parameters may be on the meta device, because `memory` has their contents.
@@ -64,6 +65,12 @@ class WeightPacker:
             if name.split(".")[1:2] == ["layers"]:
                 self._missing.setdefault(_layer_of(name), set()).add(name)
         model.attention_dtype = linear_weights.attention_dtype(dtype, quantization)
+        self._merges = ops.runs_cuda_kernels(device)
+        if self._merges and quantization is not None and any(isinstance(m, MixtureOfExperts) for m in model.modules()):
+            raise ops.QuantizationUnavailable(
+                f"--quantize {quantization} takes no mixture of experts on a CUDA device: its kernel for experts needs "
+                "float weights"
+            )
         self._packers: list[CountingPacker] = []
         for out_dtype, rounding in (
             (dtype, quantization),
@@ -76,9 +83,6 @@ class WeightPacker:
             pack = linear_weights.packer(dtype, device, rounding, out_dtype, memory)
             if pack is not None:
                 self._packers.append(CountingPacker(pack, out_dtype))
-        self._merger: CountingPacker | None = None
-        if not self._packers and ops.runs_cuda_kernels(device):
-            self._merger = CountingPacker(_dense, dtype)
 
     def assign(self, name: str, value: Tensor | QuantizedMatrix) -> None:
         """Set a parameter, and pack its layer when this was the last one.
@@ -104,24 +108,19 @@ class WeightPacker:
             kept = self._memory.keep(parameter)
             if kept is not parameter:
                 set_parameter(self._model, name, kept)
-        counted = self._packers if self._merger is None else [self._merger]
-        packed_bytes = sum(packer.packed_bytes for packer in counted)
+        packed_bytes = sum(packer.packed_bytes for packer in self._packers)
         return packed_bytes + sum(parameter.nbytes for parameter in self._model.parameters())
 
     def _pack_linears(self, module: nn.Module) -> None:
         """Pack the linears below a module that are not packed yet."""
-        if self._packers:
-            packer, projection_packer, _, gate_packer, router_packer = self._packers
-            with torch.inference_mode():
+        if not self._packers:
+            return
+        packer, projection_packer, _, gate_packer, router_packer = self._packers
+        with torch.inference_mode():
+            if self._merges:
+                _merge(module, packer, projection_packer, gate_packer)
+            else:
                 _pack(module, packer, projection_packer, gate_packer, router_packer)
-        elif self._merger is not None:
-            with torch.inference_mode():
-                _merge(module, self._merger)
-
-
-def _dense(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
-    assert isinstance(weight, Tensor), "a CUDA device has no kernel for quantised matrices"
-    return DenseWeight(weight, bias)
 
 
 def _layer_of(name: str) -> str:
@@ -154,14 +153,25 @@ def _pack(
             _pack(child, packer, projection_packer, gate_packer, router_packer)
 
 
-def _merge(module: nn.Module, packer: CountingPacker) -> None:
-    """Merge query, key and value projections, and gate and up of feed-forwards, and stack experts, below a module."""
+def _merge(
+    module: nn.Module, packer: CountingPacker, projection_packer: CountingPacker, gate_packer: CountingPacker
+) -> None:
+    """Pack all linears below a module for the Triton kernels, except routers, whose logits are float32.
+
+    The arguments are those of `_pack`.
+    """
     for name, child in module.named_children():
         if isinstance(child, Attention):
-            child.pack(packer, packer, one_input=name != "cross_attention")
+            child.pack(packer, projection_packer, one_input=name != "cross_attention")
         elif isinstance(child, FeedForward):
             child.merge(packer)
+            child.pack(packer)
+        elif isinstance(child, Mixer):
+            child.pack(packer, gate_packer)
+        elif isinstance(child, MixtureOfExperts):
+            packer.packed_bytes += child.stack()
+            _merge(child, packer, projection_packer, gate_packer)
+        elif isinstance(child, Linear) and not isinstance(child, Router):
+            child.pack(packer)
         else:
-            if isinstance(child, MixtureOfExperts):
-                packer.packed_bytes += child.stack()
-            _merge(child, packer)
+            _merge(child, packer, projection_packer, gate_packer)

@@ -109,8 +109,8 @@ def check_quantization(dtype: torch.dtype, device: torch.device, quantization: Q
 
     Without one, a quantised product would be slower than a float product.
     """
-    if quantization is not None:
-        _check_kernels_of(f"--quantize {quantization}", dtype, device)
+    if quantization is not None and not runs_cuda_kernels(device):
+        _check_kernels_of(f"--quantize {quantization}", dtype, device, _OR_A_DEVICE)
 
 
 def check_int8_cache(dtype: torch.dtype, device: torch.device) -> None:
@@ -122,8 +122,14 @@ def check_int8_cache(dtype: torch.dtype, device: torch.device) -> None:
     _check_kernels_of("--kv-cache-dtype int8", dtype, device)
 
 
-def _check_kernels_of(setting: str, dtype: torch.dtype, device: torch.device) -> None:
-    """Raises QuantizationUnavailable where the compiled kernels do not run. setting: the setting that needs them."""
+_OR_A_DEVICE = ", or a CUDA device of compute capability 8.0 or later with triton"
+
+
+def _check_kernels_of(setting: str, dtype: torch.dtype, device: torch.device, otherwise: str = "") -> None:
+    """Raises QuantizationUnavailable where the compiled kernels do not run.
+
+    setting: the setting that needs them. otherwise: what it could have instead of them, for the message.
+    """
     if has_kernels(dtype, device):
         return
     if device.type != "cpu":
@@ -132,7 +138,8 @@ def _check_kernels_of(setting: str, dtype: torch.dtype, device: torch.device) ->
         reason = why_kernels_are_missing()
     else:
         reason = f"the model computes in {str(dtype).removeprefix('torch.')}"
-    raise QuantizationUnavailable(f"{setting} needs a CPU, float32 or bfloat16, and the compiled kernels: {reason}")
+    needs = f"a CPU, float32 or bfloat16, and the compiled kernels{otherwise}"
+    raise QuantizationUnavailable(f"{setting} needs {needs}: {reason}")
 
 
 def kernels_version() -> str:

@@ -14,7 +14,7 @@ from models.backends.cpu.experts import PackedExperts as PackedExperts
 from models.backends.cpu.group_weight import GroupWeight, fits
 from models.backends.cuda import choice as cuda_choice
 from models.backends.torch.activations import activate
-from models.backends.torch.quantization import quantize_int4
+from models.backends.torch.quantization import quantize_int4, quantize_int8
 from models.config import Activation, MixtureOfExpertsConfig
 from models.tensor_memory import PRIVATE, TensorMemory
 from weights.quantized_matrix import QuantizedMatrix
@@ -139,18 +139,19 @@ def packer(
 ) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight] | None:
     """The function that packs a weight and its bias for the backend's kernels; None where weights stay dense.
 
-    out_dtype: dtype of the products; None for `dtype`. Float products give `dtype` or float32.
+    out_dtype: dtype of the products; None for `dtype`. Float products give `dtype` or float32; on a CUDA device those
+        of float weights give `dtype`.
     memory: keeps the packed tensors.
     Raises QuantizationUnavailable where the backend has no kernel for quantised weights.
     """
     ops.check_quantization(dtype, device, quantization)
+    if ops.runs_cuda_kernels(device):
+        return _cuda_packer(dtype, quantization, out_dtype or dtype)
     if not ops.has_kernels(dtype, device):
         return None
 
     def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
-        if quantization in _INT4 and not isinstance(weight, QuantizedMatrix):
-            most, with_zero_points = _INT4[quantization]
-            weight = quantize_int4(weight, int4_group(weight.shape[1], most), with_zero_points)
+        weight = _rounded(weight, quantization)
         if isinstance(weight, QuantizedMatrix) and not cpu_linear.is_int8(weight):
             return GroupWeight(weight, bias, dtype, out_dtype, memory)
         if isinstance(weight, QuantizedMatrix) or quantization == "int8":
@@ -158,6 +159,36 @@ def packer(
         return cpu_linear.FloatWeight(weight, bias, out_dtype=out_dtype, memory=memory)
 
     return pack
+
+
+def _cuda_packer(
+    dtype: torch.dtype, quantization: ops.Quantization | None, out_dtype: torch.dtype
+) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight]:
+    """`packer` for a CUDA device. Weights that are not quantised stay dense, for cuBLAS."""
+
+    def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
+        weight = _rounded(weight, quantization)
+        if isinstance(weight, Tensor) and quantization is None:
+            return DenseWeight(weight, bias)
+        layouts = cuda_choice.operations()
+        packed: LinearWeight
+        if isinstance(weight, Tensor):
+            packed = layouts.Int8InTiles(*quantize_int8(weight), bias, dtype, out_dtype)
+        elif cpu_linear.is_int8(weight):
+            packed = layouts.Int8InTiles(weight.codes, weight.scales[:, 0], bias, dtype, out_dtype)
+        else:
+            packed = layouts.Int4InTiles(weight, bias, dtype, out_dtype)
+        return packed
+
+    return pack
+
+
+def _rounded(weight: Tensor | QuantizedMatrix, quantization: ops.Quantization | None) -> Tensor | QuantizedMatrix:
+    """The weight rounded to 4 bits, if that is the quantisation and it is not quantised already."""
+    if quantization not in _INT4 or isinstance(weight, QuantizedMatrix):
+        return weight
+    most, with_zero_points = _INT4[quantization]
+    return quantize_int4(weight, int4_group(weight.shape[1], most), with_zero_points)
 
 
 def int4_group(width: int, most: int) -> int:
@@ -170,6 +201,8 @@ def has_kernel(matrix: QuantizedMatrix, dtype: torch.dtype, device: torch.device
 
     matrix: may be on the meta device. dtype: dtype of hidden states.
     """
+    if ops.runs_cuda_kernels(device):
+        return cpu_linear.is_int8(matrix) or bool(cuda_choice.operations().fits(matrix))
     return ops.has_kernels(dtype, device) and (cpu_linear.is_int8(matrix) or fits(matrix))
 
 

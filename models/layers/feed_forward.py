@@ -62,11 +62,11 @@ class FeedForward(nn.Module):
         return activate(gate, self.activation) * (up + self.config.up_offset)
 
     def merge(self, packer: LinearPacker) -> None:
-        """Join the weights of gate and up, where the feed-forward has both and neither clips nor scales them."""
+        """Pack the weights of gate and up as one product, where the feed-forward has both and changes neither."""
         if self.gate is None or self.config.is_clipped or self.config.gate_scale != 1.0 or self.merged is not None:
             return
-        joined = concatenate([self.gate, self.up])
-        assert joined is not None, "no weight is quantised"
+        if self.gate.packed is not None or (joined := concatenate([self.gate, self.up])) is None:
+            return
         self.merged = packer(*joined)
         width = self.config.intermediate_size
         for linear, first in ((self.gate, 0), (self.up, width)):

@@ -19,6 +19,9 @@ from models.backends.cuda.experts import StackedExperts as StackedExperts
 from models.backends.cuda.kernels import activation as activation_kernels
 from models.backends.cuda.kernels import decode_attention, norms, rotary, sampling, tile_attention
 from models.backends.cuda.kernels import logits_top_k as top_k_kernels
+from models.backends.cuda.quantized_weights import Int4InTiles as Int4InTiles
+from models.backends.cuda.quantized_weights import Int8InTiles as Int8InTiles
+from models.backends.cuda.quantized_weights import fits as fits
 from models.backends.torch import logits_top_k as torch_logits
 from models.backends.torch import operations as reference
 from models.backends.torch import sampling as torch_sampling

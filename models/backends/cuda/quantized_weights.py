@@ -1,0 +1,169 @@
+"""Linear weights of 8 and 4 bits for the Triton kernels, which dequantise them in the tile. Activations stay float.
+
+Importing this file imports triton.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from copy import copy
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from models.backends.cuda.kernels.quantized_linear import Int4Matrix, Int8Matrix, int4_linear, int8_linear, pack_int4
+from models.backends.torch.activations import activate
+from models.config import Activation
+from weights.quantized_matrix import QuantizedMatrix
+
+RUN = 64
+"""The inputs of a matrix of 4 bits are padded to a multiple of this, see `pack_int4`."""
+_MIDDLE = 8
+"""Code of a matrix of 4 bits that stands for zero, before minimums are subtracted."""
+
+
+class DequantizedInTiles(ABC):
+    """Base class of the weights that a kernel dequantises. Implements `LinearWeight`.
+
+    columns, width: output features and inputs.
+    bias: [out] or None. dtype: of the rows of the weight. out_dtype: of the products.
+    """
+
+    def __init__(
+        self, columns: int, width: int, bias: Tensor | None, dtype: torch.dtype, out_dtype: torch.dtype
+    ) -> None:
+        self._columns, self._width, self._dtype, self._out_dtype = columns, width, dtype, out_dtype
+        self._bias = None if bias is None else bias.contiguous()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of codes, scales and bias."""
+        return sum(part.nbytes for part in (*self._parts(), self._bias) if part is not None)
+
+    def multiply(
+        self,
+        x: Tensor,
+        activation: Activation | None = None,
+        multiplier: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """See `LinearWeight`."""
+        y = x.new_empty((len(x), self._columns), dtype=self._out_dtype) if out is None else out[: len(x)]
+        product = self._product(x if x.stride(-1) == 1 else x.contiguous(), y)
+        if activation is None and multiplier is None:
+            return product
+        product = product if activation is None else activate(product, activation)
+        product = product if multiplier is None else product * multiplier
+        return product if out is None else y.copy_(product)
+
+    def slice(self, first: int, end: int) -> Self:
+        """See `LinearWeight`."""
+        found = copy(self)
+        found._columns, found._bias = end - first, None if self._bias is None else self._bias[first:end]
+        found._cut(first, end)
+        return found
+
+    @abstractmethod
+    def rows(self, index: Tensor) -> Tensor:
+        """See `LinearWeight`."""
+
+    @abstractmethod
+    def _parts(self) -> tuple[Tensor | None, ...]:
+        """Tensors of the matrix."""
+
+    @abstractmethod
+    def _cut(self, first: int, end: int) -> None:
+        """Keep output features first..end-1 of the matrix."""
+
+    @abstractmethod
+    def _product(self, x: Tensor, out: Tensor) -> Tensor:
+        """Write `x W^T + b` to `out` and return it. x: [rows, in], the last dimension contiguous."""
+
+
+class Int8InTiles(DequantizedInTiles):
+    """A weight of 8 bits with a scale per output feature.
+
+    codes: [out, in], int8. scales: [out], float32. The other arguments as for the base class.
+    """
+
+    def __init__(
+        self, codes: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.dtype, out_dtype: torch.dtype
+    ) -> None:
+        super().__init__(*codes.shape, bias, dtype, out_dtype)
+        self._matrix = Int8Matrix(codes.contiguous(), scales.contiguous())
+
+    def rows(self, index: Tensor) -> Tensor:
+        codes, scales = self._matrix.codes[index], self._matrix.scales[index]
+        return (codes.float() * scales[:, None]).to(self._dtype)
+
+    def _parts(self) -> tuple[Tensor | None, ...]:
+        return self._matrix
+
+    def _cut(self, first: int, end: int) -> None:
+        self._matrix = Int8Matrix(*(part[first:end] for part in self._matrix))
+
+    def _product(self, x: Tensor, out: Tensor) -> Tensor:
+        return int8_linear(x, self._matrix, self._bias, out)
+
+
+class Int4InTiles(DequantizedInTiles):
+    """A weight of 4 bits with a scale for each group of inputs. matrix: one that `fits`. The others as above."""
+
+    def __init__(
+        self, matrix: QuantizedMatrix, bias: Tensor | None, dtype: torch.dtype, out_dtype: torch.dtype
+    ) -> None:
+        super().__init__(*matrix.shape, bias, dtype, out_dtype)
+        padding = -self._width % RUN
+        width = self._width + padding
+        group = matrix.group if matrix.group < self._width else width
+        codes, scales, minimums = matrix.codes, matrix.scales, matrix.minimums
+        if codes.dtype == torch.int8:
+            codes = codes + _MIDDLE
+        else:
+            # `scale * code - minimum` as `scale * (code - 8) - (minimum - 8 * scale)`.
+            minimums = (0.0 if minimums is None else minimums) - _MIDDLE * scales
+        # Padded inputs of x are zero, so that the codes there do not matter.
+        codes = F.pad(codes.to(torch.uint8), (0, padding), value=_MIDDLE)
+        groups = -(-width // group) - scales.shape[1]
+        scales, minimums = (
+            None if part is None else _narrow(F.pad(part, (0, groups)).contiguous()) for part in (scales, minimums)
+        )
+        assert scales is not None
+        self._padding = padding
+        self._matrix = Int4Matrix(pack_int4(codes), scales, minimums, group)
+
+    def rows(self, index: Tensor) -> Tensor:
+        codes, scales, minimums, group = self._matrix
+        runs = codes[index].unflatten(1, (-1, 1, RUN // 2))  # type: ignore[no-untyped-call]
+        values = torch.cat([runs & 15, runs >> 4], 2).flatten(1).float() - _MIDDLE
+        number = torch.arange(self._width, device=codes.device) // group
+        values = values[:, : self._width] * scales[index].float()[:, number]
+        return (values if minimums is None else values - minimums[index].float()[:, number]).to(self._dtype)
+
+    def _parts(self) -> tuple[Tensor | None, ...]:
+        return self._matrix[:3]
+
+    def _cut(self, first: int, end: int) -> None:
+        codes, scales, minimums, group = self._matrix
+        minimums = None if minimums is None else minimums[first:end]
+        self._matrix = Int4Matrix(codes[first:end], scales[first:end], minimums, group)
+
+    def _product(self, x: Tensor, out: Tensor) -> Tensor:
+        return int4_linear(F.pad(x, (0, self._padding)) if self._padding else x, self._matrix, self._bias, out)
+
+
+def fits(matrix: QuantizedMatrix) -> bool:
+    """Whether the kernel of 4 bits takes a matrix: linear codes, and groups of a multiple of 32 inputs or whole rows.
+
+    matrix: may be on the meta device.
+    """
+    whole = matrix.group % 32 == 0 or matrix.group >= matrix.shape[1]
+    return matrix.bits == 4 and matrix.table is None and whole
+
+
+def _narrow(x: Tensor) -> Tensor:
+    """The numbers in float16 where they all are float16 numbers, else unchanged."""
+    half = x.half()
+    return half if torch.equal(half.float(), x) else x
