@@ -96,7 +96,8 @@ class KVCache:
         """Fill blocks with zeros, because they may hold NaN or infinity."""
         if not blocks or not self.keys:
             return
-        index = torch.tensor(blocks, device=self.device)
+        # `non_blocking` keeps the host from waiting for the steps of a device that are under way.
+        index = torch.tensor(blocks).to(self.device, non_blocking=True)
         for tensor in self.tensors:
             tensor[index] = 0
 

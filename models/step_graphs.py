@@ -6,6 +6,9 @@ other rows of the bucket have no keys and write nothing. Its inputs are in memor
 step reach the device by one copy from pinned memory. All graphs share one pool of memory, and the largest is captured
 first, so that the others fit into its memory.
 
+A step that chooses its tokens on the device leaves them there for the next step, which can therefore be launched before
+the host has read them.
+
 Prefill, adapters, mixers, and rotations that depend on the text length run eagerly.
 """
 
@@ -13,16 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.attention_metadata import AttentionMetadata
 from models.backends import interface as ops
 from models.backends.cuda.attention_view import CudaAttentionView
 from models.backends.cuda.kernels.decode_attention import CHUNK_TOKENS, DecodeRows, Partials, partial_starts
+from models.backends.cuda.operations import draw_by_columns, filter_columns
+from models.backends.torch.sampling import Filters
 from models.batch import DecoderBatch
+from models.graph_inputs import StepInputMemory
+from models.graph_runner import DeviceEvent, GraphRunner
 from models.graph_sizes import GraphSizes
 from models.kv_cache import KVCache
 from models.layers.positions import PositionEncodings
@@ -38,130 +47,11 @@ MAX_PARTIALS = 1 << 14
 Head = Callable[[Tensor, Tensor | None], Tensor]
 
 
-class GraphRunner(Protocol):
-    """Captures and replays work of a device.
-
-    capture: runs a function and records its work. Returns a function that replays the work in the same memory, and the
-        result of the function, whose tensors each replay overwrites.
-    pinned: zeroed host memory, [size], int64, from which the device copies without waiting.
-    mark_copied: marks the place in the work of the device after the last copy from host memory.
-    wait_until_copied: waits until the device has passed that place, so that host memory can be written again.
-    """
-
-    def capture(self, run: Callable[[], DecoderOutput]) -> tuple[Callable[[], object], DecoderOutput]: ...
-
-    def pinned(self, size: int) -> Tensor: ...
-
-    def mark_copied(self) -> None: ...
-
-    def wait_until_copied(self) -> None: ...
-
-
-class CudaGraphRunner:
-    """Graphs of a CUDA device. Implements `GraphRunner`."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._pool = torch.cuda.graph_pool_handle()
-        self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-
-    def capture(self, run: Callable[[], DecoderOutput]) -> tuple[Callable[[], object], DecoderOutput]:
-        # The first run compiles kernels and makes tables, which a capture must not.
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
-            run()
-        torch.cuda.current_stream(self._device).wait_stream(stream)
-        torch.cuda.synchronize(self._device)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            result = run()
-        return graph.replay, result
-
-    def pinned(self, size: int) -> Tensor:
-        return torch.zeros(size, dtype=torch.int64, pin_memory=True)
-
-    def mark_copied(self) -> None:
-        self._copied.record()
-
-    def wait_until_copied(self) -> None:
-        self._copied.synchronize()
-
-
-class _CacheRows(NamedTuple):
-    """Rows of a cache in a captured step. tables: [bucket, blocks], int32. Numbers: [bucket], int64."""
-
-    tables: Tensor
-    key_lens: Tensor
-    partial_starts: Tensor
-
-
-class _Inputs(NamedTuple):
-    """Inputs of a captured step on the device: [bucket] each, int64; caches: of the decoder, then of the source."""
-
-    token_ids: Tensor
-    positions: Tensor
-    slots: Tensor
-    caches: tuple[_CacheRows, ...]
-
-
 class _Graph(NamedTuple):
     """A captured step and its results."""
 
     replay: Callable[[], object]
     output: DecoderOutput
-
-
-class StepInputMemory:
-    """Memory for the inputs of captured steps, which all buckets share, and the copy to it.
-
-    rows: largest bucket. widths: number of columns of the block table of each cache.
-    """
-
-    def __init__(self, runner: GraphRunner, device: torch.device, rows: int, widths: tuple[int, ...]) -> None:
-        self._runner = runner
-        self._num_columns = 3 + 2 * len(widths)
-        size = rows * (self._num_columns + sum(widths))
-        self._host = runner.pinned(size)
-        self._numbers = self._host.numpy()
-        self._on_device = torch.zeros(size, dtype=torch.int64, device=device)
-        self._tables = tuple(torch.zeros(rows, width, dtype=torch.int32, device=device) for width in widths)
-
-    def inputs(self, bucket: int) -> _Inputs:
-        """The inputs of a bucket's graph, as of a step without rows: its capture must not write to the cache."""
-        numbers = self._on_device[: self._num_columns * bucket].view(self._num_columns, bucket)
-        numbers.zero_()
-        numbers[2] = -1
-        columns = numbers.unbind()
-        pairs = zip(columns[3::2], columns[4::2], strict=True)
-        caches = (_CacheRows(table[:bucket], *pair) for table, pair in zip(self._tables, pairs, strict=True))
-        return _Inputs(columns[0], columns[1], columns[2], tuple(caches))
-
-    def write(self, batch: DecoderBatch, bucket: int) -> None:
-        """Copy the inputs of a step to the memory of a bucket's graph. batch: on the CPU."""
-        self._runner.wait_until_copied()
-        rows = len(batch.query_lens)
-        columns = self._numbers[: self._num_columns * bucket].reshape(self._num_columns, bucket)
-        # Rows without keys; a token with a negative slot is not stored.
-        columns[:, rows:] = 0
-        columns[2, rows:] = -1
-        for column, values in zip(columns, (batch.token_ids, batch.positions, batch.slot_mapping), strict=False):
-            column[:rows] = values.numpy()
-        sides = [(batch.key_lens, batch.block_tables)]
-        if batch.source_block_tables is not None:
-            sides.append((batch.source_lens, batch.source_block_tables))
-        end = columns.size
-        spans = []
-        for index, (lens, tables) in enumerate(sides):
-            columns[3 + 2 * index, :rows] = lens
-            columns[4 + 2 * index, :rows] = partial_starts(lens)[:-1]
-            spans.append((end, end + tables.numel(), tables.shape[1]))
-            end += tables.numel()
-            self._numbers[end - tables.numel() : end] = tables.numpy().ravel()
-        self._on_device[:end].copy_(self._host[:end], non_blocking=True)
-        self._runner.mark_copied()
-        for static, (first, last, width) in zip(self._tables, spans, strict=True):
-            static[:rows, :width].copy_(self._on_device[first:last].view(rows, width))
 
 
 class _GraphStepInputs(PagedStepInputs):
@@ -183,6 +73,21 @@ class _GraphStepInputs(PagedStepInputs):
         metadata = super()._make_metadata(pattern)
         metadata.set_view(self._views[1 if pattern.cross else 0])
         return metadata
+
+
+class ChosenTokens:
+    """Tokens that a launched step chooses.
+
+    host: [rows], int64, pinned memory to which the device copies them. copied: event after this copy.
+    """
+
+    def __init__(self, host: Tensor, copied: DeviceEvent) -> None:
+        self._host, self._copied = host, copied
+
+    def read(self) -> list[int]:
+        """Wait for the step. Returns the token of each row; -1 where a logit of the row is not finite."""
+        self._copied.synchronize()
+        return self._host.tolist()
 
 
 class StepGraphs:
@@ -218,6 +123,11 @@ class StepGraphs:
         self._bias = stack.bias(sizes.context)
         if isinstance(self._bias, Tensor):
             self._bias = self._bias.float().contiguous()
+        # Two steps are under way at most: one whose tokens are read, and the next one.
+        self._results = [(runner.pinned(self._max_rows), runner.event()) for _ in range(2)]
+        self._num_launched = 0
+        self._chosen = torch.zeros(self._max_rows, dtype=torch.int64, device=cache.device)
+        self._not_finite = torch.full((), -1, dtype=torch.int64, device=cache.device)
         self._graphs = {bucket: _Graph(*runner.capture(self._step_of(bucket))) for bucket in reversed(buckets)}
 
     def takes(self, query_lens: Sequence[int], key_lens: Sequence[int], source_lens: Sequence[int]) -> bool:
@@ -237,18 +147,48 @@ class StepGraphs:
 
         The results are in memory that the next step overwrites.
         """
+        hidden, logits, top_k = self._replay(batch)[0]
+        assert logits is not None and top_k is not None
+        if request.top_k > 1 or request.with_logsumexp:
+            top_k = ops.logits_top_k(logits, min(request.top_k, logits.shape[1]), request.with_logsumexp)
+        return DecoderOutput(hidden, logits, top_k)
+
+    def launch(self, batch: DecoderBatch, filters: Sequence[Filters], uniforms: NDArray[np.float64]) -> ChosenTokens:
+        """Replay a step and choose a token for each row on the device. Reads nothing on the host.
+
+        batch: as for `run`. The token id `-1 - row` is the token that the last launched step has chosen for a row.
+        filters: settings of the rows; a temperature of 0 chooses the largest logit. typical_p must be 1.
+        uniforms: [rows], see `ops.draw`.
+        The tokens of a launched step must be read before the next but one is launched.
+        """
+        rows = len(filters)
+        draws = any(one.temperature > 0.0 for one in filters)
+        output, columns = self._replay(batch, filter_columns(filters, uniforms) if draws else None)
+        assert output.logits is not None and output.top_k is not None
+        tokens = output.top_k.ids[:, 0]
+        if columns is not None:
+            is_drawn, drawn = draw_by_columns(output.logits, columns)
+            tokens = torch.where(is_drawn, drawn, tokens)
+        chosen = torch.where(output.top_k.is_finite, tokens, self._not_finite, out=self._chosen[:rows])
+        torch.clamp(chosen, min=0, out=self._memory.chosen[:rows])
+        host, copied = self._results[self._num_launched % 2]
+        self._num_launched += 1
+        host[:rows].copy_(chosen, non_blocking=True)
+        copied.record()
+        return ChosenTokens(host[:rows], copied)
+
+    def _replay(
+        self, batch: DecoderBatch, filters: NDArray[np.float64] | None = None
+    ) -> tuple[DecoderOutput, Tensor | None]:
+        """Copy inputs and replay. Returns the results of the rows, and the filters on the device."""
         rows = len(batch.query_lens)
         bucket = next(bucket for bucket in BUCKETS if bucket >= rows)
-        self._memory.write(batch, bucket)
+        columns = self._memory.write(batch, bucket, filters)
         replay, (hidden, logits, top_k) = self._graphs[bucket]
         replay()
         assert logits is not None and top_k is not None
-        logits = logits[:rows]
-        if request.top_k > 1 or request.with_logsumexp:
-            top_k = ops.logits_top_k(logits, min(request.top_k, logits.shape[1]), request.with_logsumexp)
-        else:
-            top_k = LogitsTopK(top_k.values[:rows], top_k.ids[:rows], None, top_k.is_finite[:rows])
-        return DecoderOutput(hidden[:rows], logits, top_k)
+        top_k = LogitsTopK(top_k.values[:rows], top_k.ids[:rows], None, top_k.is_finite[:rows])
+        return DecoderOutput(hidden[:rows], logits[:rows], top_k), columns
 
     def _step_of(self, bucket: int) -> Callable[[], DecoderOutput]:
         """The work of a step with as many rows as a bucket."""
@@ -256,7 +196,7 @@ class StepGraphs:
         encodings = stack.encodings(inputs.positions, sizes.context)
         cross = inputs.caches[1] if len(inputs.caches) > 1 else None
         batch = DecoderBatch(
-            token_ids=inputs.token_ids,
+            token_ids=inputs.token_places,
             positions=inputs.positions,
             query_lens=(1,) * bucket,
             key_lens=(sizes.context,) * bucket,
@@ -279,8 +219,9 @@ class StepGraphs:
                 for one, max_key_len in zip(inputs.caches, (sizes.context, sizes.source), strict=False)
             )
             step = _GraphStepInputs(batch, self._cache, self._cross_cache, positions, stack, views)
-            x = stack.embedding(inputs.token_ids, inputs.positions)
-            stack.set_layer_inputs(step, inputs.token_ids, x)
+            token_ids = torch.index_select(self._memory.on_device, 0, inputs.token_places)
+            x = stack.embedding(token_ids, inputs.positions)
+            stack.set_layer_inputs(step, token_ids, x)
             hidden = stack.run_layers(x, step)
             logits = self._head(hidden, self._logits)
             return DecoderOutput(hidden, logits, ops.logits_top_k(logits))

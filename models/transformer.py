@@ -119,7 +119,8 @@ from models.step_inputs.base import PagedStepInputs
 from models.step_inputs.ragged import RaggedStepInputs, SourceStates
 
 if TYPE_CHECKING:
-    from models.step_graphs import GraphRunner, StepGraphs
+    from models.graph_runner import GraphRunner
+    from models.step_graphs import StepGraphs
 
 
 class Transformer(nn.Module):
@@ -279,7 +280,8 @@ class Transformer(nn.Module):
         if stack is None or not is_capturable(stack) or cache.is_int8 or not ops.runs_cuda_kernels(self.device):
             return None
         # The import needs triton, which devices without graphs do not have.
-        from models.step_graphs import CudaGraphRunner, StepGraphs
+        from models.graph_runner import CudaGraphRunner
+        from models.step_graphs import StepGraphs
 
         memory = self._executors[stack].logits_memory(self.device)
         runner = CudaGraphRunner(self.device) if runner is None else runner

@@ -6,7 +6,7 @@ Freed blocks without finite logits are cleared before they are used again. See d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from server.engine.block_manager import BlockManager
 from server.engine.prefix_keys import extend_keys
@@ -153,6 +153,30 @@ class BlockTables:
         needed = pool.blocks_for(len(row.tokens) + count) - len(row.block_table)
         row.block_table += pool.allocate(max(needed, 0))
         return count
+
+    def extend_each(self, rows: Sequence[CachedSequence]) -> bool:
+        """Allocate blocks for one more token after the last one of each sequence.
+
+        False if too few blocks are free; none is then allocated.
+        """
+        size = self.self_pool.block_size
+        lacking = [row for row in rows if len(row.block_table) * size <= len(row.tokens)]
+        if len(lacking) > self.self_pool.free_blocks:
+            return False
+        for row in lacking:
+            row.block_table += self.self_pool.allocate(1)
+        return True
+
+    def hold(self, rows: Sequence[CachedSequence], positions: Sequence[int]) -> list[int]:
+        """Add an owner to the block of a position of each sequence. Returns the blocks, for `release_held`."""
+        size = self.self_pool.block_size
+        return self.self_pool.share([row.block_table[at // size] for row, at in zip(rows, positions, strict=True)])
+
+    def release_held(self, blocks: Sequence[int], is_finite: bool) -> None:
+        """Remove the owner that `hold` has added. is_finite: the logits computed from what was written are finite."""
+        freed = self.self_pool.release(blocks)
+        if not is_finite:
+            self._self_blocks_to_clear += freed
 
     def accept(self, row: CachedSequence, count: int) -> int:
         """Keep the first `count` draft tokens of a computed row. Returns the number that need not be computed again."""

@@ -27,6 +27,7 @@ from server.engine.runner import Runner
 from server.engine.scheduler import Schedule, Scheduler
 from server.engine.selection import Selection, output_of, output_without, select, step_logits_request
 from server.engine.sequence import SequenceGroup, SequenceStatus
+from server.engine.steps_ahead import LaunchedStep, StepsAhead
 from server.engine.stop_texts import StopTexts
 from server.ipc.logprobs import pack
 from server.ipc.messages import (
@@ -59,13 +60,14 @@ class GenerationEngine:
         self.num_accepted_tokens = 0
         self.is_encoder_decoder = scheduler.blocks.cross_pool is not None
         self._checks = MessageChecks(limits, self.is_encoder_decoder, lambda: runner.model.cross_attention_layers())
+        self._ahead = StepsAhead(scheduler, runner)
         self.grammar_waits: GrammarWaits | None = None
         self.token_bytes: list[bytes] = []
         self._beam_lags: list[int] = []
 
     @property
     def has_work(self) -> bool:
-        return bool(self.scheduler.waiting or self.scheduler.running)
+        return bool(self.scheduler.waiting or self.scheduler.running or self._ahead.next)
 
     def set_vocabulary(self, tokens: list[bytes]) -> None:
         """Set the bytes of each token, by id. Needed for grammars, and for stop strings with beams."""
@@ -121,7 +123,8 @@ class GenerationEngine:
             self._continue_held(self.grammar_waits, events)
         if self.drafter is not None:
             self._propose_drafts(self.drafter)
-        schedule = self.scheduler.schedule()
+        launched = self._ahead.take()
+        schedule = self.scheduler.schedule() if launched is None else launched.schedule
         if self.grammar_waits is not None:
             self.grammar_waits.drop_preempted()
         if schedule is None:
@@ -132,9 +135,16 @@ class GenerationEngine:
         for group in groups:
             if group.first_scheduled is None:
                 group.first_scheduled = started
+        mask_wait_seconds = None
         try:
-            mask_wait_seconds = self._run(schedule, events)
+            if launched is None and self.drafter is None:
+                launched = self._ahead.launch(schedule)
+            if launched is None:
+                mask_wait_seconds = self._run(schedule, events)
+            else:
+                self._read(launched, events)
         except Exception as error:
+            self._ahead.drop()
             for group in groups:
                 self.finish(group, "engine_error", events, STEP_FAILED)
             raise StepFailed from error
@@ -195,6 +205,22 @@ class GenerationEngine:
             output, ready = self._hold(waits, late, output, ready, events)
         self._choose(output, ready, events)
         return mask_wait_seconds
+
+    def _read(self, step: LaunchedStep, events: EngineEvents) -> None:
+        """Read the tokens of a launched step, and record its events."""
+        tokens = self._ahead.read(step)
+        self.scheduler.computed(step.schedule)
+        now = time.monotonic()
+        for row, token in zip(step.schedule.rows, tokens, strict=True):
+            group = row.group
+            if group.status is SequenceStatus.FINISHED:
+                continue
+            if token < 0:
+                self.finish(group, "engine_error", events, NOT_FINITE)
+                continue
+            if group.first_token is None:
+                group.first_token = now
+            self._append(Selection(group, [token]), events)
 
     def _choose(self, output: DecoderOutput, ready: list[SequenceGroup], events: EngineEvents) -> None:
         """Choose the next tokens of groups, and record their events. output: the rows of these groups."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from models.alignment import normalise_alignment
@@ -19,15 +18,15 @@ from models.graph_sizes import GraphSizes
 from models.kv_cache import KVCache
 from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.state_memory import StateMemory
+from server.engine.captured_steps import CapturedSteps
 from server.engine.scheduler import Schedule, ScheduledRow
 from server.engine.sequence import SequenceGroup
+from server.engine.slots import Ids, padded_tables, slots_of
 from server.engine.state_rows import divide_rows
 from server.ipc.params import SpeechAlignment
 
 if TYPE_CHECKING:
     from models.step_graphs import StepGraphs
-
-Ids = NDArray[np.int64]
 
 
 class TransformerProtocol(Protocol):
@@ -85,6 +84,7 @@ class Runner:
     self_cache: keys and values of self-attention; None for an encoder.
     cross_cache: keys and values of cross-attention; None without an encoder-decoder.
     state_memory: states of the mixers; None without mixers.
+    captured: decode steps as CUDA graphs; None before `capture_steps`, and where there are none.
     """
 
     def __init__(
@@ -101,13 +101,16 @@ class Runner:
         self.cross_cache = cross_cache
         self.state_memory = state_memory
         self._needs_rope_lengths = model.keys_depend_on_length
-        self._graphs: StepGraphs | None = None
+        self.captured: CapturedSteps | None = None
 
     @torch.inference_mode()
     def capture_steps(self, sizes: GraphSizes) -> None:
         """Capture decode steps as CUDA graphs, where device and model allow it."""
-        if self.self_cache is not None and self.state_memory is None:
-            self._graphs = self.model.capture_steps(self.self_cache, self.cross_cache, sizes)
+        if self.self_cache is None or self.state_memory is not None:
+            return
+        graphs = self.model.capture_steps(self.self_cache, self.cross_cache, sizes)
+        if graphs is not None:
+            self.captured = CapturedSteps(graphs, self.self_cache.block_size, self.cross_cache is not None)
 
     def run(self, schedule: Schedule, logits: LogitsRequest | None = None) -> tuple[DecoderOutput, Tensor | None]:
         """Compute a step.
@@ -122,10 +125,11 @@ class Runner:
         if schedule.sources:
             self._encode_sources(schedule)
         self.self_cache.copy_blocks(schedule.copies)
-        if self._graphs is not None and logits is not None and self._fits_graph(self._graphs, schedule):
-            batch = self._decoder_batch(schedule.rows, self.self_cache.block_size, torch.device("cpu"))
-            return self._graphs.run(batch, logits), None
-        batch = self._decoder_batch(schedule.rows, self.self_cache.block_size, self.device)
+        if self.captured is not None and logits is not None:
+            output = self.captured.run(schedule.rows, logits)
+            if output is not None:
+                return output, None
+        batch = self._decoder_batch(schedule.rows, self.self_cache.block_size)
         if self.state_memory is not None:
             batch = divide_rows(batch, schedule.rows)
         caches = self.self_cache, self.cross_cache
@@ -224,16 +228,7 @@ class Runner:
             slots += slots_of(group.cross_block_table, 0, group.num_source_tokens, size)
         self.model.write_cross(hidden, self._tensor(slots), self.cross_cache, batch)
 
-    def _fits_graph(self, graphs: StepGraphs, schedule: Schedule) -> bool:
-        """Whether a captured step computes a schedule: one token of each row, without adapters."""
-        rows = schedule.rows
-        if any(row.group.adapter or row.sequence.draft or not row.needs_logits for row in rows):
-            return False
-        key_lens = [row.sequence.num_computed_tokens + row.num_tokens for row in rows]
-        source_lens = [] if self.cross_cache is None else [row.group.num_source_tokens for row in rows]
-        return graphs.takes([row.num_tokens for row in rows], key_lens, source_lens)
-
-    def _decoder_batch(self, rows: Sequence[ScheduledRow], block_size: int, device: torch.device) -> DecoderBatch:
+    def _decoder_batch(self, rows: Sequence[ScheduledRow], block_size: int) -> DecoderBatch:
         token_ids: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
@@ -257,7 +252,7 @@ class Runner:
             tables.append(table)
         # One copy to the device for all columns.
         columns = [token_ids, positions, slots]
-        on_device = self._tensor([*columns, lengths] if self._needs_rope_lengths else columns, device).unbind()
+        on_device = self._tensor([*columns, lengths] if self._needs_rope_lengths else columns).unbind()
         source_lens: tuple[int, ...] = ()
         source_tables = None
         if self.cross_cache is not None:
@@ -265,14 +260,14 @@ class Runner:
             tables_of = {row.group: row.group.cross_block_table for row in rows}
             numbers = {group: number for number, group in enumerate(tables_of)}
             each = padded_tables(list(tables_of.values()))
-            source_tables = self._tensor(each[[numbers[row.group] for row in rows]], device)
+            source_tables = self._tensor(each[[numbers[row.group] for row in rows]])
         return DecoderBatch(
             token_ids=on_device[0],
             positions=on_device[1],
             query_lens=tuple(counts),
             key_lens=tuple(ends),
             slot_mapping=on_device[2],
-            block_tables=self._tensor(padded_tables(tables), device),
+            block_tables=self._tensor(padded_tables(tables)),
             source_lens=source_lens,
             source_block_tables=source_tables,
             adapters=named([row.group.adapter for row in rows]),
@@ -280,28 +275,11 @@ class Runner:
             output_lens=None if num_outputs == counts else tuple(num_outputs),
         )
 
-    def _tensor(
-        self, values: Ids | Sequence[int] | Sequence[Sequence[int]], device: torch.device | None = None
-    ) -> Tensor:
-        """int64 tensor on a device; None for that of the model."""
+    def _tensor(self, values: Ids | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         array = np.asarray(values, dtype=np.int64)
-        return torch.from_numpy(array).to(self.device if device is None else device, non_blocking=True)
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
 
 
 def named(adapters: Sequence[str]) -> tuple[str, ...]:
     """Adapter names of a batch: empty if no row uses an adapter."""
     return tuple(adapters) if any(adapters) else ()
-
-
-def slots_of(table: Sequence[int], start: int, end: int, block_size: int) -> list[int]:
-    """Cache slots of the tokens start..end-1 of a sequence with block table `table`."""
-    first = start // block_size
-    blocks = [block * block_size for block in table[first : -(-end // block_size)]]
-    slots = [slot for block in blocks for slot in range(block, block + block_size)]
-    return slots[start - first * block_size : end - first * block_size]
-
-
-def padded_tables(tables: Sequence[Sequence[int]]) -> Ids:
-    """[rows, blocks], int64. Shorter tables are padded with their own first block, which their rows may read."""
-    width = max(len(table) for table in tables)
-    return np.array([[*table, *[table[0]] * (width - len(table))] for table in tables], dtype=np.int64)

@@ -137,6 +137,15 @@ class Scheduler:
         """Whether prompts wait, or are partly computed."""
         return bool(self.waiting) or not all(one.is_ready_to_decode or one.is_computed for one in self.running)
 
+    @property
+    def can_admit(self) -> bool:
+        """Whether rows and blocks are free for the next waiting group."""
+        if not self.waiting:
+            return False
+        group = self.waiting.next()
+        rows = group.max_rows + sum(one.max_rows for one in self.running)
+        return rows <= self.max_batch_rows and self.blocks.fits(group, self.blocks.find(group))
+
     def refusal(self, group: SequenceGroup) -> str | None:
         """Why a group could not run even alone, or None if it can."""
         if group.max_rows > self.max_batch_rows:

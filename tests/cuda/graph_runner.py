@@ -34,17 +34,32 @@ class _Mode(TorchDispatchMode):
         return result
 
 
+class FakeEvent:
+    """An event that writes to the log of its runner. number: events are numbered in the order of their creation."""
+
+    def __init__(self, log: list[str], number: int) -> None:
+        self._log, self._number = log, number
+
+    def record(self) -> None:
+        self._log.append(f"record {self._number}")
+
+    def synchronize(self) -> None:
+        self._log.append(f"wait {self._number}")
+
+
 class FakeGraphRunner:
     """Runs a captured function again for each replay. Implements `GraphRunner`.
 
     The results are copied to where the first run put them, as a replay writes to the memory of the capture.
 
     rows: rows of the captured steps, in their order.
+    log: replays and events, in their order. Event 0 is that of the inputs; 1 and 2 are those of chosen tokens.
     """
 
     def __init__(self) -> None:
         self.rows: list[int] = []
-        self.num_replays = self.num_waits = self.num_copies = 0
+        self.log: list[str] = []
+        self._num_events = 0
         self._is_replaying = False
 
     def capture(self, run: Callable[[], DecoderOutput]) -> tuple[Callable[[], object], DecoderOutput]:
@@ -52,7 +67,7 @@ class FakeGraphRunner:
         self.rows.append(result.hidden.shape[0])
 
         def replay() -> None:
-            self.num_replays += 1
+            self.log.append("replay")
             for target, source in zip(_tensors(result), _tensors(self._run(run)), strict=True):
                 if target.data_ptr() != source.data_ptr():
                     target.copy_(source)
@@ -62,11 +77,9 @@ class FakeGraphRunner:
     def pinned(self, size: int) -> Tensor:
         return torch.zeros(size, dtype=torch.int64)
 
-    def mark_copied(self) -> None:
-        self.num_copies += 1
-
-    def wait_until_copied(self) -> None:
-        self.num_waits += 1
+    def event(self) -> FakeEvent:
+        self._num_events += 1
+        return FakeEvent(self.log, self._num_events - 1)
 
     @contextmanager
     def without_allocations(self) -> Iterator[None]:

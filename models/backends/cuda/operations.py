@@ -133,8 +133,40 @@ def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> Lo
 def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
     if any(row.typical_p < 1.0 for row in rows):
         return torch_sampling.draw(logits, rows, uniforms)
-    numbers = torch.tensor([[row.top_k for row in rows], [row.top_p for row in rows], [row.min_p for row in rows]])
-    numbers = torch.cat([numbers.double(), temperatures(rows).double()[None], torch.from_numpy(uniforms)[None]])
-    top_ks, top_ps, min_ps, heats, shares = numbers.to(logits.device, non_blocking=True)
-    columns = sampling.FilterColumns(heats.float(), top_ks.int(), top_ps, min_ps.log().float())
-    return sampling.draw(logits, columns, shares)
+    columns = torch.from_numpy(filter_columns(rows, uniforms)).to(logits.device, non_blocking=True)
+    return sampling.draw(logits, *_filters_of(columns))
+
+
+NUM_FILTER_COLUMNS = 5
+"""Numbers of a row in `filter_columns`."""
+_LARGEST_LOGIT = -1.0
+"""In place of the top_k of a row whose largest logit is chosen."""
+
+
+def filter_columns(rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Settings of a draw as numbers: temperatures, top_k, top_p, log of min_p, uniforms: [5, rows].
+
+    rows: one with a temperature of 0 chooses the largest logit.
+    """
+    return np.stack(
+        [
+            temperatures(rows).double().numpy(),
+            np.array([row.top_k if row.temperature > 0.0 else _LARGEST_LOGIT for row in rows]),
+            np.array([row.top_p for row in rows]),
+            torch.tensor([row.min_p for row in rows]).log().double().numpy(),
+            uniforms,
+        ]
+    )
+
+
+def draw_by_columns(logits: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw with the settings of `filter_columns`, which are on the device of the logits.
+
+    Returns whether each row has a temperature, [rows], bool, and its token, [rows], int64. Other tokens are arbitrary.
+    """
+    return columns[1] > _LARGEST_LOGIT, sampling.draw(logits, *_filters_of(columns)).tokens
+
+
+def _filters_of(columns: Tensor) -> tuple[sampling.FilterColumns, Tensor]:
+    heats, top_ks, top_ps, log_min_ps, uniforms = columns
+    return sampling.FilterColumns(heats.float(), top_ks.int(), top_ps, log_min_ps.float()), uniforms

@@ -1,0 +1,115 @@
+"""Memory for the inputs of captured decode steps, and the one copy that fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.backends.cuda.kernels.decode_attention import partial_starts
+from models.backends.cuda.operations import NUM_FILTER_COLUMNS
+from models.batch import DecoderBatch
+from models.graph_runner import GraphRunner
+
+
+class CacheRows(NamedTuple):
+    """Rows of a cache in a captured step. tables: [bucket, blocks], int32. Numbers: [bucket], int64."""
+
+    tables: Tensor
+    key_lens: Tensor
+    partial_starts: Tensor
+
+
+class GraphInputs(NamedTuple):
+    """Inputs of a captured step on the device: [bucket] each, int64.
+
+    token_places: places of the token ids in `StepInputMemory.on_device`.
+    caches: of the decoder, then of the source.
+    """
+
+    token_places: Tensor
+    positions: Tensor
+    slots: Tensor
+    caches: tuple[CacheRows, ...]
+
+
+_COLUMNS = 4
+"""Numbers of a row besides those of caches: token id, its place, position, slot."""
+
+
+class StepInputMemory:
+    """Memory for the inputs of captured steps, which all buckets share, and the copy to it.
+
+    rows: largest bucket. widths: number of columns of the block table of each cache.
+    on_device: [size], int64: the tokens that the last step has chosen, [rows], then the numbers of a step.
+    """
+
+    def __init__(self, runner: GraphRunner, device: torch.device, rows: int, widths: tuple[int, ...]) -> None:
+        self._rows, self._num_columns = rows, _COLUMNS + 2 * len(widths)
+        size = rows * (self._num_columns + sum(widths) + NUM_FILTER_COLUMNS)
+        self._host, self._copied = runner.pinned(size), runner.event()
+        self._numbers = self._host.numpy()
+        self.on_device = torch.zeros(rows + size, dtype=torch.int64, device=device)
+        self._tables = tuple(torch.zeros(rows, width, dtype=torch.int32, device=device) for width in widths)
+
+    @property
+    def chosen(self) -> Tensor:
+        """Tokens that the last step has chosen, in the order of its rows: [rows], int64."""
+        return self.on_device[: self._rows]
+
+    def inputs(self, bucket: int) -> GraphInputs:
+        """The inputs of a bucket's graph, as of a step without rows: its capture must not write to the cache."""
+        numbers = self.on_device[self._rows :][: self._num_columns * bucket].view(self._num_columns, bucket)
+        numbers.zero_()
+        numbers[3] = -1
+        _, places, positions, slots, *of_caches = numbers.unbind()
+        pairs = zip(of_caches[::2], of_caches[1::2], strict=True)
+        caches = (CacheRows(table[:bucket], *pair) for table, pair in zip(self._tables, pairs, strict=True))
+        return GraphInputs(places, positions, slots, tuple(caches))
+
+    def write(
+        self, batch: DecoderBatch, bucket: int, filter_columns: NDArray[np.float64] | None = None
+    ) -> Tensor | None:
+        """Copy the inputs of a step to the memory of a bucket's graph.
+
+        batch: on the CPU. The token id `-1 - row` stands for the token that the last step has chosen for a row.
+        filter_columns: [columns, rows], settings of a draw; None for none.
+        Returns them on the device.
+        """
+        self._copied.synchronize()
+        rows, ids = len(batch.query_lens), batch.token_ids.numpy()
+        columns = self._numbers[: self._num_columns * bucket].reshape(self._num_columns, bucket)
+        # Rows without keys; a token with a negative slot is not stored.
+        columns[:, rows:] = 0
+        columns[3, rows:] = -1
+        columns[0, :rows] = ids
+        columns[1, :rows] = np.where(ids < 0, -1 - ids, self._rows + np.arange(rows))
+        columns[2, :rows] = batch.positions.numpy()
+        columns[3, :rows] = batch.slot_mapping.numpy()
+        sides: list[tuple[Sequence[int], Tensor]] = [(batch.key_lens, batch.block_tables)]
+        if batch.source_block_tables is not None:
+            sides.append((batch.source_lens, batch.source_block_tables))
+        end = columns.size
+        spans = []
+        for index, (lens, tables) in enumerate(sides):
+            columns[_COLUMNS + 2 * index, :rows] = lens
+            columns[_COLUMNS + 1 + 2 * index, :rows] = partial_starts(lens)[:-1]
+            spans.append((end, end + tables.numel(), tables.shape[1]))
+            end += tables.numel()
+            self._numbers[end - tables.numel() : end] = tables.numpy().ravel()
+        filters_at = end
+        if filter_columns is not None:
+            end += filter_columns.size
+            self._numbers[filters_at:end] = np.ascontiguousarray(filter_columns).view(np.int64).ravel()
+        copied = self.on_device[self._rows :][:end]
+        copied.copy_(self._host[:end], non_blocking=True)
+        self._copied.record()
+        for static, (first, last, width) in zip(self._tables, spans, strict=True):
+            static[:rows, :width].copy_(copied[first:last].view(rows, width))
+        if filter_columns is None:
+            return None
+        return copied[filters_at:].view(torch.float64).view(filter_columns.shape)

@@ -1,0 +1,66 @@
+"""Captures work of a device as a graph, and replays it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from models.logits import DecoderOutput
+
+
+class DeviceEvent(Protocol):
+    """A place in the work of a device.
+
+    record: sets the place after all work so far. synchronize: waits until the device has passed the place.
+    """
+
+    def record(self) -> object: ...
+
+    def synchronize(self) -> object: ...
+
+
+class GraphRunner(Protocol):
+    """Captures and replays work of a device.
+
+    capture: runs a function and records its work. Returns a function that replays the work in the same memory, and the
+        result of the function, whose tensors each replay overwrites.
+    pinned: zeroed host memory, [size], int64, which the device reads and writes while the host goes on.
+    event: a new event.
+    """
+
+    def capture(self, run: Callable[[], DecoderOutput]) -> tuple[Callable[[], object], DecoderOutput]: ...
+
+    def pinned(self, size: int) -> Tensor: ...
+
+    def event(self) -> DeviceEvent: ...
+
+
+class CudaGraphRunner:
+    """Graphs of a CUDA device, in one pool of memory. Implements `GraphRunner`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, run: Callable[[], DecoderOutput]) -> tuple[Callable[[], object], DecoderOutput]:
+        # The first run compiles kernels and makes tables, which a capture must not.
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            run()
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        torch.cuda.synchronize(self._device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            result = run()
+        return graph.replay, result
+
+    def pinned(self, size: int) -> Tensor:
+        return torch.zeros(size, dtype=torch.int64, pin_memory=True)
+
+    def event(self) -> DeviceEvent:
+        event: DeviceEvent = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        return event

@@ -1,0 +1,24 @@
+"""Slots and block tables of rows, as numbers for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+
+
+def slots_of(table: Sequence[int], start: int, end: int, block_size: int) -> list[int]:
+    """Cache slots of the tokens start..end-1 of a sequence with block table `table`."""
+    first = start // block_size
+    blocks = [block * block_size for block in table[first : -(-end // block_size)]]
+    slots = [slot for block in blocks for slot in range(block, block + block_size)]
+    return slots[start - first * block_size : end - first * block_size]
+
+
+def padded_tables(tables: Sequence[Sequence[int]]) -> Ids:
+    """[rows, blocks], int64. Shorter tables are padded with their own first block, which their rows may read."""
+    width = max(len(table) for table in tables)
+    return np.array([[*table, *[table[0]] * (width - len(table))] for table in tables], dtype=np.int64)
