@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from models.logits import DecoderOutput
 
+HOST_READ_METHODS = ("item", "tolist", "cpu", "__bool__", "__int__", "__float__", "__index__", "__array__")
+"""Methods of a tensor that read a device tensor on the host. On a CPU, some of them run no operation."""
 HOST_READS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "bincount", "equal", "lift_fresh")
 """Operations that read a device tensor on the host, or copy a new tensor of the host to the device."""
 
@@ -32,6 +36,15 @@ class _Mode(TorchDispatchMode):
         given, made = ([x for x in tree_leaves(one) if isinstance(x, Tensor)] for one in ((args, kwargs), result))
         self._check(func.overloadpacket.__name__, given, made)
         return result
+
+
+class _NoHostReads(TorchFunctionMode):
+    """Forbids `HOST_READ_METHODS`. Triton's interpreter may use them: it stands for the device."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if getattr(func, "__name__", "") in HOST_READ_METHODS and "/triton/" not in sys._getframe(1).f_code.co_filename:
+            raise Forbidden(f"{func.__name__} reads a tensor on the host while the device is at work")
+        return func(*args, **(kwargs or {}))
 
 
 class FakeEvent:
@@ -81,6 +94,13 @@ class FakeGraphRunner:
         self._num_events += 1
         return FakeEvent(self.log, self._num_events - 1)
 
+    @staticmethod
+    @contextmanager
+    def without_host_reads() -> Iterator[None]:
+        """Forbid methods that wait for the device."""
+        with _NoHostReads():
+            yield
+
     @contextmanager
     def without_allocations(self) -> Iterator[None]:
         """Forbid operations that allocate memory, except inside replays."""
@@ -100,7 +120,7 @@ class FakeGraphRunner:
 
         self._is_replaying = True
         try:
-            with _Mode(check):
+            with _Mode(check), _NoHostReads():
                 return run()
         finally:
             self._is_replaying = False

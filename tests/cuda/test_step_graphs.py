@@ -8,14 +8,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from models.backends import interface as ops
+from models.backends.torch.sampling import Filters
 from models.batch import DecoderBatch
 from models.graph_sizes import GraphSizes, is_capturable
 from models.loader import load_model
-from models.logits import LogitsRequest
+from models.logits import DecoderOutput, LogitsRequest
 from tests.cuda.graph_runner import FakeGraphRunner, Forbidden
 from tests.engine.harness import generate, run
 from tests.engine.tiny_checkpoints import DECODERS, HYBRIDS, SEQ2SEQ
@@ -53,6 +55,23 @@ class GraphRows(Rows):
         given = {name: getattr(batch, name) for name in tensors}
         on_cpu = {name: None if one is None else one.cpu() for name, one in given.items()}
         return self.graphs.run(replace(batch, **on_cpu), logits)
+
+
+    def launch(self, rows: list[int], token_ids: list[int], filters: list[Filters], uniforms: np.ndarray):
+        """Launch a step of one token per row. token_ids: see `StepGraphs.launch`."""
+        batches: list[DecoderBatch] = []
+
+        def take(batch: DecoderBatch, *others: object) -> DecoderOutput:
+            batches.append(batch)
+            return DecoderOutput(torch.zeros(0))
+
+        self.model.decode, decode = take, self.model.decode
+        self.decode({row: [0] for row in rows})
+        self.model.decode = decode
+        tensors = {name: getattr(batches[0], name).cpu() for name in ("positions", "slot_mapping", "block_tables")}
+        batch = replace(batches[0], token_ids=torch.tensor(token_ids), **tensors)
+        with FakeGraphRunner.without_host_reads():
+            return self.graphs.launch(batch, filters, uniforms)
 
 
 def load(saved, name: str):
@@ -111,13 +130,79 @@ def test_steps_allocate_nothing_and_copy_once(saved, in_kernels) -> None:
     assert first.logits.data_ptr() == output.logits.data_ptr(), "results are in memory that the next step overwrites"
 
 
+@torch.inference_mode()
+def test_a_launched_step_takes_its_tokens_from_the_last_one(saved, in_kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows change their places between two steps, and one is left out; tokens are read a step later."""
+    monkeypatch.setattr(step_graphs, "BUCKETS", (3,))
+    filters, uniforms = [Filters(), Filters(0.8, top_k=7), Filters(1.2, top_p=0.9)], np.array([0.0, 0.3, 0.7])
+    orders = ([0, 1, 2], [2, 0], [0, 2])
+    found = []
+    for reads_at_once in (True, False):
+        runner = CudaGraphRunner(DEVICE) if DEVICE.type == "cuda" else FakeGraphRunner()
+        rows = GraphRows(load(saved, "gpt2"))
+        rows.feed(dict(enumerate(TEXTS)))
+        rows.capture(runner)
+        token_ids, steps, tokens = [9, 9, 9], [], []
+        for number, order in enumerate(orders):
+            if number and reads_at_once:
+                token_ids = [tokens[-1][orders[number - 1].index(row)] for row in order]
+            elif number:
+                token_ids = [-1 - orders[number - 1].index(row) for row in order]
+            steps.append(rows.launch(order, token_ids, [filters[row] for row in order], uniforms[order]))
+            if reads_at_once or number:
+                tokens.append(steps[len(tokens)].read())
+        found.append(tokens if reads_at_once else [*tokens, steps[-1].read()])
+    assert found[0] == found[1] and all(min(step) >= 0 for step in found[0])
+    if isinstance(runner, FakeGraphRunner):
+        assert [entry for entry in runner.log if entry[-1] in "12"] == [
+            *("record 1", "record 2", "wait 1", "record 1", "wait 2", "wait 1")
+        ]
+
+
+@torch.inference_mode()
+def test_a_launched_greedy_step_allocates_nothing(saved, in_kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_graphs, "BUCKETS", (1,))
+    rows = GraphRows(load(saved, "gpt2"))
+    rows.feed({0: [11]})
+    runner = FakeGraphRunner()
+    rows.capture(runner, 1)
+    table = torch.tensor([rows.pool.blocks[0][:1]])
+    batch = DecoderBatch(torch.tensor([-1]), torch.tensor([1]), (1,), (2,), table[0] * 4 + 1, table)
+    with runner.without_allocations():
+        step = rows.graphs.launch(batch, [Filters()], np.zeros(1))
+    assert runner.log == ["wait 0", "record 0", "replay", "record 1"], "nothing is read"
+    assert len(step.read()) == 1
+
+
 def test_the_runner_of_the_tests_finds_host_reads_and_allocations() -> None:
     runner = FakeGraphRunner()
-    for wrong in (lambda: torch.ones(2).sum().item(), lambda: torch.tensor([1, 2]), lambda: torch.ones(2).nonzero()):
+    one = torch.ones(1)
+    for wrong in (one.item, one.tolist, one.cpu, one.nonzero, lambda: torch.tensor([1, 2]), lambda: 0 if one else 1):
         with pytest.raises(Forbidden):
             runner.capture(wrong)
+        with pytest.raises(Forbidden), runner.without_host_reads():
+            one.tolist()
     with runner.without_allocations(), pytest.raises(Forbidden):
         torch.ones(2)
+
+
+@pytest.mark.parametrize("plant", ["a read of a number", "a read of a list", "a copy of a new tensor"])
+@torch.inference_mode()
+def test_a_planted_host_read_in_a_layer_is_found(saved, in_kernels, monkeypatch: pytest.MonkeyPatch, plant: str) -> None:
+    rows = GraphRows(load(saved, "gpt2"))
+    layer = rows.model.decoder.layers[1]
+    forward, reads = layer.forward, {"a read of a number": "item", "a read of a list": "tolist"}
+
+    def reading(x: torch.Tensor, step) -> torch.Tensor:
+        if plant in reads:
+            getattr(x[0, 0], reads[plant])()
+            return forward(x, step)
+        return forward(x + torch.tensor([0.0]), step)
+
+    monkeypatch.setattr(layer, "forward", reading)
+    monkeypatch.setattr(step_graphs, "BUCKETS", (1,))
+    with pytest.raises(Forbidden):
+        rows.capture(FakeGraphRunner(), 1)
 
 
 @torch.inference_mode()

@@ -4,6 +4,9 @@ The model is fake. Its cache stores tokens instead of keys and values, and its l
 finds in the cache through its block table. A wrong, freed or overwritten block therefore changes the text of an answer,
 and every answer is compared with the one that its request gets alone.
 
+With steps ahead, a fake of captured steps computes each launched step at once, as a device computes them in their order,
+and gives its tokens to the engine when they are read.
+
 A fake model with mixers also keeps the text that it has read in a slot of a state memory, in place of a state. The text
 must be the one in the cache.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, ClassVar
 
@@ -22,16 +26,18 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from models.backends import interface as ops
 from models.logits import DecoderOutput, LogitsRequest
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
+from server.engine.captured_steps import RowChoices
 from server.engine.drafts import NgramDrafter
 from server.engine.engine import Engine, ModelEngine
 from server.engine.generation_engine import GenerationEngine
 from server.engine.grammar_masks import GrammarMasks
 from server.engine.grammar_waits import GrammarWaits
 from server.engine.model_limits import ModelLimits
-from server.engine.scheduler import Schedule, Scheduler
+from server.engine.scheduler import Schedule, ScheduledRow, Scheduler
 from server.engine.sequence import SequenceGroup, SequenceStatus
 from server.engine.state_tables import StateBlockTables
 from server.ipc.messages import Generate, Hypothesis, StepOutput
@@ -59,6 +65,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "grammar": {"do_sample": True, "sections": [AnswerSection(grammar=GRAMMAR)]},
     "beams with a grammar": {"num_beams": 2, "sections": [AnswerSection(grammar=GRAMMAR)]},
 }
+AHEAD_KINDS = ("greedy", "sampled", "stopped")
+"""Kinds whose tokens the device can choose."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -77,6 +85,7 @@ class CachedTextRunner:
     """Runner of the fake model.
 
     broken: ids of requests whose rows have logits that are not finite.
+    captured: captured steps; None without them.
     states: text in each slot of the state memory, with the number of its tokens that ran in chunks.
     """
 
@@ -87,6 +96,7 @@ class CachedTextRunner:
         self.block_size = block_size
         self.cache: dict[int, int | None] = {}
         self.broken: set[int] = set()
+        self.captured: CapturedTexts | None = None
         self.states: dict[int, tuple[tuple[int, ...], int]] = {}
 
     def run(self, schedule: Schedule, logits: LogitsRequest | None = None) -> tuple[DecoderOutput, torch.Tensor | None]:
@@ -149,6 +159,52 @@ class CachedTextRunner:
                 self.cache[block * self.block_size + offset] = 0
 
 
+class LaunchedTokens:
+    """Tokens of a launched step. log: gets an entry when they are read."""
+
+    def __init__(self, tokens: list[int], log: list[str]) -> None:
+        self._tokens, self._log = tokens, log
+
+    def read(self) -> list[int]:
+        self._log.append("read")
+        return self._tokens
+
+
+class CapturedTexts:
+    """Captured steps of the fake model, in place of `CapturedSteps`. log: launches and reads in their order."""
+
+    def __init__(self, runner: CachedTextRunner) -> None:
+        self.runner = runner
+        self.log: list[str] = []
+        self._chosen: list[int] = []
+
+    def run(self, rows: Sequence[ScheduledRow], logits: LogitsRequest) -> None:
+        """No step that is read at once is a captured one."""
+
+    def launch(
+        self, rows: Sequence[ScheduledRow], choices: RowChoices, after: Sequence[ScheduledRow] | None = None
+    ) -> LaunchedTokens | None:
+        if any(row.num_tokens != 1 or row.sequence.draft or not row.needs_logits for row in rows):
+            return None
+        assert self.log.count("launch") - self.log.count("read") <= 1, "more than two steps are under way"
+        self.log.append("launch")
+        runner, found = self.runner, []
+        for row in rows:
+            sequence, position = row.sequence, row.sequence.num_computed_tokens + (after is not None)
+            place = None if after is None else [one.sequence for one in after].index(sequence)
+            token = sequence.tokens[position] if place is None else self._chosen[place]
+            is_broken = row.group.request_id in runner.broken
+            runner.cache[runner.slot(sequence.block_table, position)] = None if is_broken else token
+            text = [runner.cache.get(runner.slot(sequence.block_table, one)) for one in range(position + 1)]
+            found.append(runner.logits_of(row.group, text))
+        logits = torch.stack(found)
+        drawn = ops.draw(logits.nan_to_num(), choices.filters, choices.uniforms).tokens
+        is_drawn = torch.tensor([one.temperature > 0 for one in choices.filters])
+        tokens = torch.where(is_drawn, drawn, logits.argmax(-1))
+        self._chosen = tokens.tolist()
+        return LaunchedTokens(torch.where(logits.isfinite().all(-1), tokens, -1).tolist(), self.log)
+
+
 def make_engine(
     block_size: int, blocks: int, tokens: int, rows: int, prefix: bool, drafts: bool, part: int, states: int = 0
 ) -> Engine:
@@ -204,12 +260,14 @@ class EngineStates(RuleBasedStateMachine):
     """Requests that come, run, are aborted, time out and break; answers and blocks are checked after each step.
 
     prefix, drafts, states: whether the engine has a prefix cache, drafts tokens, and has a model with mixers.
+    ahead: whether it launches steps ahead. Most requests are then of the kinds that allow it.
     seen: what happened in all runs since `explore` began.
     """
 
     prefix: ClassVar[bool] = False
     drafts: ClassVar[bool] = False
     states: ClassVar[bool] = False
+    ahead: ClassVar[bool] = False
     seen: ClassVar[Counter[str]] = Counter()
 
     @initialize(
@@ -224,6 +282,8 @@ class EngineStates(RuleBasedStateMachine):
         self.engine = make_engine(block_size, room // block_size, tokens, rows, self.prefix, self.drafts, part, slots)
         generation = self.engine.models["fake"].generation
         assert generation is not None
+        if self.ahead:
+            generation.runner.captured = CapturedTexts(generation.runner)
         self.generation = generation
         self.specs: dict[int, Spec] = {}
         self.groups: dict[int, SequenceGroup] = {}
@@ -242,6 +302,8 @@ class EngineStates(RuleBasedStateMachine):
         seed=st.integers(0, 3),
     )
     def add(self, kind: str, stem: int, more: int, limit: int, seed: int) -> None:
+        if self.ahead and seed > 0:
+            kind = sorted(AHEAD_KINDS)[len(self.specs) % len(AHEAD_KINDS)]
         request_id, spec = len(self.specs), (kind, stem, more, limit, seed)
         self.specs[request_id], self.tokens[request_id] = spec, []
         self.engine.add(message(request_id, spec))
@@ -279,7 +341,7 @@ class EngineStates(RuleBasedStateMachine):
     @rule(place=st.integers(0, 30))
     def preempt(self, place: int) -> None:
         running = self.generation.scheduler.running
-        if running:
+        if running and self.generation._ahead.next is None:
             self.generation.scheduler._preempt(running[place % len(running)])
 
     @invariant()
@@ -304,6 +366,10 @@ class EngineStates(RuleBasedStateMachine):
         self.seen["preemptions"] += self.generation.scheduler.num_preemptions
         self.seen["prefix hits"] += blocks.num_prefix_hits
         self.seen["accepted drafts"] += self.generation.num_accepted_tokens
+        if self.ahead:
+            log = self.generation.runner.captured.log
+            assert log.count("launch") == log.count("read"), "a launched step was not read"
+            self.seen["ahead"] += sum(pair == ("launch", "launch") for pair in itertools.pairwise(log))
 
     # -------------------------------------------------------------------------------------------------- checks
 
@@ -352,9 +418,11 @@ class EngineStates(RuleBasedStateMachine):
         """Each block has as many references as tables that hold it; requests that ended hold none."""
         pool = self.generation.scheduler.blocks.self_pool
         tables = [row.block_table for group in self.groups.values() for row in group.sequences]
+        under_way = self.generation._ahead.next
+        assert all(len(set(table)) == len(table) for table in tables), "a table holds a block twice"
+        tables += [under_way.held] if under_way is not None else []
         owners = Counter(block for table in tables for block in table)
         assert pool.free_blocks + pool.used_blocks == pool.num_blocks
-        assert all(len(set(table)) == len(table) for table in tables), "a table holds a block twice"
         assert pool.used_blocks == len(owners), "a block is leaked, or free and in use"
         assert all(pool.references(block) == owners[block] for block in range(pool.num_blocks)), "wrong references"
         if self.states:
@@ -371,11 +439,11 @@ class EngineStates(RuleBasedStateMachine):
         assert all(pool.references(slot) == owners[slot] for slot in range(pool.num_blocks)), "wrong references"
 
 
-def explore(count: int, steps: int = 40, states: bool = False) -> Counter[str]:
+def explore(count: int, steps: int = 40, states: bool = False, ahead: bool = False) -> Counter[str]:
     """Run the machine `count` times with at most `steps` rules each. Raises the error of the first failure.
 
     A quarter of the runs has neither prefix cache nor drafts, a quarter has both.
-    states: the model has mixers.
+    states: the model has mixers. ahead: steps are launched ahead, without drafts.
 
     Returns how often each kind of request ended with its text, and counts of preemptions, prefix hits and so on.
     """
@@ -390,6 +458,7 @@ def explore(count: int, steps: int = 40, states: bool = False) -> Counter[str]:
         suppress_health_check=list(HealthCheck),
     )
     for prefix, drafts in itertools.product((True, False), repeat=2):
-        machine = type("EngineStates", (EngineStates,), {"prefix": prefix, "drafts": drafts, "states": states})
+        fields = {"prefix": prefix, "drafts": drafts and not ahead, "states": states, "ahead": ahead}
+        machine = type("EngineStates", (EngineStates,), fields)
         run_state_machine_as_test(machine, settings=chosen)
     return EngineStates.seen

@@ -148,6 +148,8 @@ class RandomRunner:
     The end token and tokens that close a JSON value have higher logits, so that texts end.
     """
 
+    captured = None
+
     def __init__(self, seed: int) -> None:
         self.model = StoredLogits()
         self.seed = seed

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from server.engine import selection
+from server.engine import selection, steps_ahead
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.scheduler import Scheduler
 from server.engine.state_tables import StateBlockTables
-from tests.engine.engine_states import KINDS, explore
+from tests.engine.engine_states import AHEAD_KINDS, KINDS, explore
 from tests.engine.speculative import accepting_all_drafts
 
 
@@ -24,6 +24,11 @@ def test_any_interleaving_gives_the_texts_of_each_request_alone() -> None:
 def test_any_interleaving_of_a_model_with_mixers_gives_the_texts_of_each_request_alone() -> None:
     seen = explore(24, states=True)
     assert min(seen[what] for what in ("beams", "preemptions", "prefix hits", "accepted drafts")) > 0
+
+
+def test_any_interleaving_with_steps_ahead_gives_the_texts_of_each_request_alone() -> None:
+    seen = explore(24, ahead=True)
+    assert seen["ahead"] > 200 and min(seen[what] for what in (*AHEAD_KINDS, "aborted", "prefix hits")) > 0
 
 
 def leak_a_block_of_an_aborted_beam_group(patch: pytest.MonkeyPatch) -> None:
@@ -142,3 +147,19 @@ def test_a_planted_bug_in_states_is_found(bug: Callable, monkeypatch: pytest.Mon
     bug(monkeypatch)
     with pytest.raises(Exception):  # noqa: B017 - AssertionError, KeyError, or hypothesis' own errors around them
         explore(100, states=True)
+
+
+def draw_the_token_of_the_step_before(patch: pytest.MonkeyPatch) -> None:
+    choices = steps_ahead._choices
+    patch.setattr(steps_ahead, "_choices", lambda rows, ahead: choices(rows, False))
+
+
+def keep_the_blocks_of_steps(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BlockTables, "release_held", lambda self, blocks, is_finite: None)
+
+
+@pytest.mark.parametrize("bug", [draw_the_token_of_the_step_before, keep_the_blocks_of_steps])
+def test_a_planted_bug_in_steps_ahead_is_found(bug: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    with pytest.raises(Exception):  # noqa: B017 - AssertionError, KeyError, or hypothesis' own errors around them
+        explore(100, ahead=True)

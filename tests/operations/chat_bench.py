@@ -71,6 +71,8 @@ class ScriptedRunner:
     tokens: bytes of each token. script: token ids. likely: tokens with higher logits after the script.
     """
 
+    captured = None
+
     def __init__(self, vocab_size: int, script: Sequence[int], likely: Sequence[int], seed: int) -> None:
         self.model = StoredLogits()
         self.vocab_size, self.script, self.likely, self.seed = vocab_size, script, list(likely), seed

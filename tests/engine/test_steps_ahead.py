@@ -1,0 +1,135 @@
+"""Steps that are launched before the tokens of the last one are read: their order, and when they must not be.
+
+`tests/engine/test_engine_states.py` compares their texts with those of requests alone.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from server.engine.block_manager import BlockManager
+from server.engine.block_tables import BlockTables
+from server.engine.engine import Engine
+from server.engine.sequence import CachedSequence
+from server.ipc.messages import Generate
+from tests.engine.engine_states import CapturedTexts, make_engine, message
+from tests.ipc.one_row import one_row
+
+
+@pytest.fixture
+def engine() -> Engine:
+    made = make_engine(4, 64, 64, 8, prefix=False, drafts=False, part=64)
+    runner = made.models["fake"].generation.runner
+    runner.captured = CapturedTexts(runner)
+    return made
+
+
+def run(engine: Engine) -> dict[int, list[int]]:
+    """Run all requests to their end. Returns their new tokens."""
+    tokens: dict[int, list[int]] = {}
+    while engine.has_work:
+        output = engine.step()
+        for event in output.tokens if output is not None else ():
+            tokens.setdefault(event.request_id, []).extend(event.token_ids)
+    return tokens
+
+
+def log_of(engine: Engine) -> list[str]:
+    return engine.models["fake"].generation.runner.captured.log
+
+
+def greedy(request_id: int, limit: int) -> Generate:
+    """A request that only its limit ends."""
+    return one_row(request_id, "fake", [5, 6, 7, 8 + request_id], max_new_tokens=limit)
+
+
+def test_each_step_is_launched_before_the_last_one_is_read(engine: Engine) -> None:
+    engine.add(greedy(0, 5))
+    assert len(run(engine)[0]) == 5
+    # The prefill gives the first token. The last step is known to be the last one.
+    assert log_of(engine) == ["launch", "launch", "read", "launch", "read", "launch", "read", "read"]
+
+
+def test_a_row_at_its_limit_is_not_computed_again(engine: Engine) -> None:
+    engine.add(greedy(0, 3))
+    engine.add(greedy(1, 6))
+    assert {key: len(tokens) for key, tokens in run(engine).items()} == {0: 3, 1: 6}
+    assert log_of(engine).count("launch") == 5
+
+
+def test_a_prompt_that_fits_is_computed_before_the_next_step_ahead(engine: Engine) -> None:
+    engine.add(greedy(0, 20))
+    for _ in range(4):
+        engine.step()
+    generation = engine.models["fake"].generation
+    assert generation._ahead.next is not None
+    engine.add(greedy(1, 4))
+    engine.step()
+    assert generation._ahead.next is None and len(generation.scheduler.waiting) == 1
+    engine.step()
+    assert len(generation.scheduler.running) == 2
+    assert {key: len(tokens) for key, tokens in run(engine).items()} == {0: 20 - 6, 1: 4 - 1}
+
+
+def test_a_prompt_that_does_not_fit_stops_no_step_ahead() -> None:
+    made = make_engine(4, 64, 64, 1, prefix=False, drafts=False, part=64)
+    runner = made.models["fake"].generation.runner
+    runner.captured = CapturedTexts(runner)
+    made.add(greedy(0, 6))
+    made.add(greedy(1, 6))
+    assert {key: len(tokens) for key, tokens in run(made).items()} == {0: 6, 1: 6}
+    assert log_of(made).count("launch") == 10
+    assert [pair for pair in zip(log_of(made), log_of(made)[1:], strict=False)].count(("launch", "launch")) == 2
+
+
+@pytest.mark.parametrize("kind", ["penalised", "scored", "beams"])
+def test_a_row_that_needs_the_host_is_read_at_once(engine: Engine, kind: str) -> None:
+    engine.add(greedy(0, 4))
+    engine.add(message(1, (kind, 0, 3, 30, 1)))
+    while 1 in engine._requests:
+        engine.step()
+        assert engine.models["fake"].generation._ahead.next is None or 1 not in engine._requests
+    run(engine)
+
+
+def test_an_aborted_request_leaves_its_block_to_the_step_under_way(engine: Engine) -> None:
+    engine.add(greedy(0, 20))
+    for _ in range(3):
+        engine.step()
+    generation = engine.models["fake"].generation
+    pool = generation.scheduler.blocks.self_pool
+    assert generation._ahead.next is not None
+    engine.abort(0)
+    assert pool.used_blocks == 1, "the block that the step writes"
+    assert engine.has_work and run(engine) == {}
+    assert pool.used_blocks == 0 and not engine.has_work
+
+
+def test_a_failed_launch_fails_its_requests_and_frees_all_blocks(engine: Engine) -> None:
+    engine.add(greedy(0, 20))
+    for _ in range(3):
+        engine.step()
+    generation = engine.models["fake"].generation
+
+    def broken(*arguments: object) -> None:
+        raise RuntimeError("CUDA error")
+
+    generation.runner.captured.launch = broken
+    output = engine.step()
+    assert [failed.code for failed in output.failed] == ["engine_error"]
+    assert generation.scheduler.blocks.self_pool.used_blocks == 0 and not engine.has_work
+
+
+@pytest.mark.parametrize("is_finite", [True, False])
+def test_a_held_block_is_cleared_where_the_step_was_not_finite(is_finite: bool) -> None:
+    tables = BlockTables(BlockManager(4, 4), None)
+    row = CachedSequence([5, 6, 7], 2, tables.self_pool.allocate(1))
+    assert tables.extend_each([row]) and len(row.block_table) == 1
+    row.tokens.append(8)
+    assert tables.extend_each([row]) and len(row.block_table) == 2
+    held = tables.hold([row], [4])
+    assert held == row.block_table[1:]
+    tables.self_pool.release(row.block_table)
+    assert tables.self_pool.used_blocks == 1
+    tables.release_held(held, is_finite)
+    assert tables.self_pool.used_blocks == 0 and tables.take_blocks_to_clear()[0] == ([] if is_finite else held)
