@@ -92,6 +92,8 @@ def kv_cache_bytes(
 
     try:
         first, second = peak(small), peak(2 * small)
+        # The caches of the measurement must be gone before the real ones are allocated.
+        memory.free_bytes()
     except torch.OutOfMemoryError as error:
         raise LoadError(_too_little(free)) from error
     # A peak holds the cache itself, so that the growth is at least 1.
