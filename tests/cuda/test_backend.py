@@ -113,6 +113,7 @@ def test_only_devices_with_kernels_take_tensors(monkeypatch: pytest.MonkeyPatch)
     assert not choice.takes(torch.zeros(1))
     capability = (8, 0)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     runs_on = choice.runs_on.__wrapped__
     assert runs_on(torch.device("cuda", 0)) and not runs_on(torch.device("cpu"))
     capability = (7, 5)

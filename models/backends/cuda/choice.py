@@ -29,6 +29,6 @@ def takes(x: Tensor) -> bool:
 @cache
 def runs_on(device: torch.device) -> bool:
     """Whether the kernels run on a device."""
-    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None or not torch.cuda.is_available():
         return False
     return torch.cuda.get_device_capability(device) >= MIN_CAPABILITY

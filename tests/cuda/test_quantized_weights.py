@@ -1,0 +1,131 @@
+"""Weights of 8 and 4 bits for the Triton kernels, compared with products of the dequantised weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from models.backends import interface as ops
+from models.backends import linear_weights
+from models.backends.torch.activations import activate
+from models.backends.torch.quantization import quantize_int4, quantize_int8
+from models.kept_quantized import kept_quantized
+from models.layers.linear import Linear
+from models.loader import load_model
+from tests.cuda.test_backend import DEVICE, hidden_states
+from tests.engine.tiny_checkpoints import DECODERS
+from weights.quantized_matrix import QuantizedMatrix
+
+pytest.importorskip("triton")
+
+HALF = torch.float16
+
+
+def random(*shape: int) -> torch.Tensor:
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))) * 0.3).to(DEVICE)
+
+
+def int8_matrix(rows: int, width: int) -> QuantizedMatrix:
+    codes, scales = quantize_int8(random(rows, width))
+    return QuantizedMatrix(codes, 8, width, scales[:, None])
+
+
+def unsigned_matrix(rows: int, width: int, group: int, with_minimums: bool) -> QuantizedMatrix:
+    """Codes from 0 to 15, with scales that are no float16 numbers."""
+    codes = torch.randint(0, 16, (rows, width), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    groups = -(-width // group)
+    scales = random(rows, groups).abs() + 1e-3
+    return QuantizedMatrix(codes.to(DEVICE), 4, group, scales, random(rows, groups) if with_minimums else None)
+
+
+MATRICES = {
+    "int8": lambda: int8_matrix(48, 40),
+    "groups of 128": lambda: quantize_int4(random(48, 256), 128),
+    "zero points": lambda: quantize_int4(random(48, 64), 32, True),
+    "a width that is no multiple of 64": lambda: quantize_int4(random(48, 96), 32),
+    "a group for a whole row": lambda: unsigned_matrix(48, 40, 40, True),
+    "codes without minimums": lambda: unsigned_matrix(48, 64, 32, False),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+@torch.inference_mode()
+def test_a_matrix_multiplies_as_its_dequantised_weights(name: str) -> None:
+    matrix, bias = MATRICES[name](), random(48).to(HALF)
+    with ops.using("cuda"):
+        assert linear_weights.has_kernel(matrix, HALF, DEVICE)
+        weight = linear_weights.packer(HALF, DEVICE)(matrix, bias)
+        wide = linear_weights.packer(HALF, DEVICE, out_dtype=torch.float32)(matrix, None)
+        dense, x = matrix.dequantized(HALF).float(), random(3, matrix.shape[1]).to(HALF)
+        expected = x.float() @ dense.T + bias.float()
+        close(weight.multiply(x), expected)
+        multiplier = random(3, 48).to(HALF)
+        close(weight.multiply(x, "silu", multiplier), activate(expected, "silu") * multiplier.float())
+        close(weight.slice(16, 48).multiply(x), expected[:, 16:])
+        close(weight.rows(torch.tensor([5, 0, 47], device=DEVICE)), dense[[5, 0, 47]])
+        memory = torch.empty(5, 48, device=DEVICE)
+        product = wide.multiply(x, out=memory)
+    assert product.data_ptr() == memory.data_ptr() and product.dtype == torch.float32
+    close(product, expected - bias.float())
+    assert weight.nbytes < matrix.numel() * 2.1 + bias.nbytes
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(actual.float(), expected, rtol=4e-3, atol=4e-3)
+
+
+def test_other_matrices_have_no_kernel() -> None:
+    table = torch.arange(16.0, device=DEVICE)
+    codes = torch.zeros(8, 64, dtype=torch.uint8, device=DEVICE)
+    others = [
+        QuantizedMatrix(codes, 4, 32, random(8, 2), table=table),
+        QuantizedMatrix(codes, 4, 16, random(8, 4)),
+        QuantizedMatrix(codes, 6, 32, random(8, 2)),
+    ]
+    with ops.using("cuda"):
+        assert not any(linear_weights.has_kernel(matrix, HALF, DEVICE) for matrix in others)
+
+
+@pytest.mark.parametrize("quantization", ["int8", pytest.param("int4-32-zero", marks=pytest.mark.rare_family)])
+@torch.inference_mode()
+def test_a_quantised_model_computes_with_the_rounded_weights(saved, quantization: str) -> None:
+    architecture, config = DECODERS["llama"]
+    directory = saved(config, architecture)
+    with ops.using("cuda"):
+        model = load_model(directory, HALF, DEVICE, quantization=quantization).transformer
+    actual = hidden_states(model, "cuda")
+    with ops.using("torch"):
+        rounded = load_model(directory, torch.float32, DEVICE).transformer
+        for linear in (one for one in rounded.decoder.modules() if isinstance(one, Linear)):
+            linear.weight.copy_(dequantised(linear.weight.to(HALF), quantization))
+        table = rounded.decoder.tokens.weight
+        if rounded.head.weight is None:
+            table.copy_(dequantised(table.to(HALF), "int8"))
+    for one, other in zip(actual, hidden_states(rounded, "torch"), strict=True):
+        torch.testing.assert_close(one.float(), other, rtol=2e-2, atol=2e-2)
+    packed = model.decoder.layers[0].feed_forward
+    assert packed.merged is not None and type(packed.down.packed).__name__ != "DenseWeight"
+
+
+def dequantised(weight: torch.Tensor, quantization: str) -> torch.Tensor:
+    if quantization == "int8":
+        codes, scales = quantize_int8(weight)
+        return codes.float() * scales[:, None]
+    return quantize_int4(weight, linear_weights.int4_group(weight.shape[1], 32), True).dequantized(torch.float32)
+
+
+def test_a_mixture_of_experts_is_refused(saved) -> None:
+    architecture, config = DECODERS["mixtral"]
+    with ops.using("cuda"), pytest.raises(ops.QuantizationUnavailable, match="takes no mixture of experts on a CUDA"):
+        load_model(saved(config, architecture), HALF, DEVICE, quantization="int8")
+
+
+def test_matrices_of_experts_are_dequantised(saved) -> None:
+    architecture, config = DECODERS["mixtral"]
+    with ops.using("torch"):
+        model = load_model(saved(config, architecture), HALF, DEVICE).transformer
+    names = [name for name, one in model.named_parameters() if one.dim() == 2 and "decoder.layers.0" in name]
+    matrices = {name: int8_matrix(*model.get_parameter(name).shape) for name in names}
+    with ops.using("cuda"):
+        kept = kept_quantized(model, HALF, DEVICE, matrices)
+    assert kept and all("attention" in name for name in kept), kept
