@@ -18,8 +18,6 @@ from models.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.paged import Rows, encoder_batch
 
-pytest.importorskip("triton")
-
 TEXTS = [[5, 6, 7, 8, 9], [11, 3], [30]]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

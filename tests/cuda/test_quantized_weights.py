@@ -16,8 +16,6 @@ from tests.cuda.test_backend import DEVICE, hidden_states
 from tests.engine.tiny_checkpoints import DECODERS
 from weights.quantized_matrix import QuantizedMatrix
 
-pytest.importorskip("triton")
-
 HALF = torch.float16
 
 

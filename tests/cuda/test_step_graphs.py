@@ -12,22 +12,19 @@ import numpy as np
 import pytest
 import torch
 
+from models import graph_runner, step_graphs
 from models.backends import interface as ops
 from models.backends.torch.sampling import Filters
 from models.batch import DecoderBatch
+from models.graph_runner import CudaGraphRunner, GraphRunner
 from models.graph_sizes import GraphSizes, is_capturable
 from models.loader import load_model
 from models.logits import DecoderOutput, LogitsRequest
+from models.step_graphs import StepGraphs
 from tests.cuda.graph_runner import FakeGraphRunner, Forbidden
 from tests.engine.harness import generate, run
 from tests.engine.tiny_checkpoints import DECODERS, HYBRIDS, SEQ2SEQ
 from tests.parity.paged import Rows
-
-pytest.importorskip("triton")
-
-from models import graph_runner, step_graphs
-from models.graph_runner import CudaGraphRunner, GraphRunner
-from models.step_graphs import StepGraphs
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 RARE = pytest.mark.rare_family
@@ -55,7 +52,6 @@ class GraphRows(Rows):
         given = {name: getattr(batch, name) for name in tensors}
         on_cpu = {name: None if one is None else one.cpu() for name, one in given.items()}
         return self.graphs.run(replace(batch, **on_cpu), logits)
-
 
     def launch(self, rows: list[int], token_ids: list[int], filters: list[Filters], uniforms: np.ndarray):
         """Launch a step of one token per row. token_ids: see `StepGraphs.launch`."""
@@ -188,7 +184,9 @@ def test_the_runner_of_the_tests_finds_host_reads_and_allocations() -> None:
 
 @pytest.mark.parametrize("plant", ["a read of a number", "a read of a list", "a copy of a new tensor"])
 @torch.inference_mode()
-def test_a_planted_host_read_in_a_layer_is_found(saved, in_kernels, monkeypatch: pytest.MonkeyPatch, plant: str) -> None:
+def test_a_planted_host_read_in_a_layer_is_found(
+    saved, in_kernels, monkeypatch: pytest.MonkeyPatch, plant: str
+) -> None:
     rows = GraphRows(load(saved, "gpt2"))
     layer = rows.model.decoder.layers[1]
     forward, reads = layer.forward, {"a read of a number": "item", "a read of a list": "tolist"}

@@ -4,7 +4,7 @@ The model is fake. Its cache stores tokens instead of keys and values, and its l
 finds in the cache through its block table. A wrong, freed or overwritten block therefore changes the text of an answer,
 and every answer is compared with the one that its request gets alone.
 
-With steps ahead, a fake of captured steps computes each launched step at once, as a device computes them in their order,
+With steps ahead, a fake of captured steps computes each launched step at once, as a device computes them in order,
 and gives its tokens to the engine when they are read.
 
 A fake model with mixers also keeps the text that it has read in a slot of a state memory, in place of a state. The text

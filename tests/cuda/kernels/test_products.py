@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from models.backends.cuda.kernels import experts as kernels
 from models.backends.cuda.kernels import quantized_linear
-from models.backends.torch.quantization import quantize_int4, quantize_int8
 from models.backends.torch.activations import activate
+from models.backends.torch.quantization import quantize_int4, quantize_int8
 from tests.cuda.kernels.cases import DEVICE, TOLERANCES
 
 DTYPES = st.sampled_from([torch.float32, torch.float16])
