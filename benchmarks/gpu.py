@@ -42,6 +42,8 @@ STAGES: Mapping[str, tuple[str, tuple[str, ...], float]] = {
     "bert-base": ("gpu_steps.encode", ("bert-base",), 30),
     "prefill-1b": ("gpu_steps.prefill", ("llama-1b",), 40),
     "prefill-8b": ("gpu_steps.prefill", ("llama-8b",), 60),
+    "decode-8b-int8": ("gpu_steps.decode", ("llama-8b", "int8"), 90),
+    "decode-8b-int4": ("gpu_steps.decode", ("llama-8b", "int4"), 90),
     "http-8b": ("gpu_engine.serve", (), 300),
 }
 """Stages in order of priority: function, arguments that make the stage, and the most seconds that it may take."""

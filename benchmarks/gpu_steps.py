@@ -50,8 +50,9 @@ SOURCE_TOKENS = 512
 """Tokens of the source of an encoder-decoder."""
 
 
-def decode(shape: str) -> Stage:
-    """The stage that measures decode steps of a shape at several numbers of rows."""
+def decode(shape: str, quantization: ops.Quantization | None = None) -> Stage:
+    """The stage that measures decode steps of a shape at several numbers of rows. quantization: of its weights."""
+    name = shape if quantization is None else f"{shape} in {quantization}"
 
     def measure(setup: Setup, limits: Limits) -> Iterator[Result]:
         hf = config_of(shape, setup.tiny)
@@ -60,17 +61,21 @@ def decode(shape: str) -> Stage:
         source = (SOURCE_TOKENS if not setup.tiny else 16) if is_encoder_decoder else 0
         context = setup.context if not is_encoder_decoder else min(setup.context, 128)
         costs = {rows: decode_cost(model, rows, context, source, limits.torch_dtype) for rows in setup.rows}
-        WeightPacker(model, limits.torch_dtype, limits.torch_device).finish()
+        dense_bytes = sum(parameter.nbytes for parameter in model.parameters())
+        packer = WeightPacker(model, limits.torch_dtype, limits.torch_device, quantization)
+        packed_bytes = packer.finish()
+        saved_bytes = 0 if quantization is None else dense_bytes - packed_bytes
         for rows in setup.rows:
+            cost = costs[rows]._replace(bytes=costs[rows].bytes - saved_bytes)
             call, how = greedy_step(model, rows, context, source)
             seconds = seconds_per_call(call, limits.torch_device, setup.tiny)
             yield Result.of_time(
-                f"{shape}, decode, {rows} rows, context {context}",
+                f"{name}, decode, {rows} rows, context {context}",
                 seconds,
-                costs[rows].seconds(limits.bytes_per_second, limits.operations_per_second),
+                cost.seconds(limits.bytes_per_second, limits.operations_per_second),
                 rows / seconds,
                 "tokens/s",
-                GOALS.get((shape, rows)),
+                GOALS.get((name, rows)),
                 how,
             )
             del call
