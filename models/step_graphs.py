@@ -14,6 +14,7 @@ Prefill, adapters, mixers, and rotations that depend on the text length run eage
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -110,7 +111,7 @@ class StepGraphs:
     ) -> None:
         self._stack, self._head, self._sizes = stack, head, sizes
         self._cache, self._cross_cache = cache, cross_cache
-        buckets = [bucket for bucket in BUCKETS if bucket <= sizes.rows]
+        buckets = BUCKETS[: bisect_left(BUCKETS, sizes.rows) + 1]
         self._max_rows = buckets[-1]
         lengths = [(cache, sizes.context)] + ([] if cross_cache is None else [(cross_cache, sizes.source)])
         widths = tuple(min(-(-length // one.block_size), one.num_blocks) for one, length in lengths)

@@ -8,7 +8,9 @@ from torch import Tensor
 from weights.quantized_matrix import QuantizedMatrix
 
 ROUNDED_TOGETHER = 1 << 17
-"""Numbers rounded at a time, so that intermediate results stay in the processor's cache."""
+"""Numbers rounded at a time on a CPU, so that intermediate results stay in the processor's cache."""
+_ROUNDED_ON_DEVICES = 1 << 24
+"""The same on other devices, where each operation on many numbers takes as long as on few."""
 
 
 def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -19,11 +21,15 @@ def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
     size that is not finite.
     """
     rounded, scales = x.new_empty(x.shape, dtype=torch.int8), x.new_empty(len(x), dtype=torch.float32)
-    rows = max(1, ROUNDED_TOGETHER // x.shape[1])
+    rows = _rows_together(x)
     for first in range(0, len(x), rows):
         part = slice(first, first + rows)
         rounded[part], scales[part] = _rounded(x[part])
     return rounded, scales
+
+
+def _rows_together(x: Tensor) -> int:
+    return max(1, (ROUNDED_TOGETHER if x.is_cpu else _ROUNDED_ON_DEVICES) // x.shape[1])
 
 
 def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -46,7 +52,7 @@ def quantize_int4(x: Tensor, group: int = 32, with_zero_points: bool = False) ->
     groups = -(-width // group)
     codes = x.new_empty((rows, width), dtype=torch.uint8 if with_zero_points else torch.int8)
     scales, minimums = x.new_empty((2, rows, groups), dtype=torch.float32)
-    chunk = max(1, ROUNDED_TOGETHER // width)
+    chunk = _rows_together(x)
     for first in range(0, 0 if x.is_meta else rows, chunk):
         part = slice(first, first + chunk)
         padded = torch.nn.functional.pad(x[part].float(), (0, groups * group - width))
