@@ -198,9 +198,10 @@ class CapturedTexts:
             text = [runner.cache.get(runner.slot(sequence.block_table, one)) for one in range(position + 1)]
             found.append(runner.logits_of(row.group, text))
         logits = torch.stack(found)
-        drawn = ops.draw(logits.nan_to_num(), choices.filters, choices.uniforms).tokens
-        is_drawn = torch.tensor([one.temperature > 0 for one in choices.filters])
-        tokens = torch.where(is_drawn, drawn, logits.argmax(-1))
+        tokens, sampled = logits.argmax(-1), [i for i, one in enumerate(choices.filters) if one.temperature > 0]
+        if sampled:
+            filters, uniforms = [choices.filters[i] for i in sampled], choices.uniforms[sampled]
+            tokens[sampled] = ops.draw(logits[sampled].nan_to_num(), filters, uniforms).tokens
         self._chosen = tokens.tolist()
         return LaunchedTokens(torch.where(logits.isfinite().all(-1), tokens, -1).tolist(), self.log)
 
