@@ -25,7 +25,8 @@ class Int8Matrix(NamedTuple):
 class Int4Matrix(NamedTuple):
     """`weight[o, i] = scales[o, i // group] * (code[o, i] - 8) - minimums[o, i // group]`, with codes from 0 to 15.
 
-    codes: [out, in / 2], uint8, see `pack_int4`. scales: [out, in / group], float16. minimums: likewise, or None.
+    codes: [out, in / 2], uint8, see `pack_int4`. scales: [out, in / group], float16 or float32. minimums: likewise, or
+        None.
     group: inputs that share a scale, a multiple of 32.
     """
 
