@@ -158,7 +158,7 @@ class AdapterSet:
             linear = owner.get_submodule(leaf)
             assert isinstance(linear, Linear)
             linear.packed = adapted = self._adapt(linear.linear_weight)
-            if isinstance(owner, FeedForward):
+            if isinstance(owner, FeedForward) and leaf != "down":
                 owner.merged = None
             added_bytes += adapted.add(name, update, dtype, memory)
         for path, parts in merged.items():
