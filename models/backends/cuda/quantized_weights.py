@@ -126,13 +126,10 @@ class Int4InTiles(DequantizedInTiles):
             minimums = (0.0 if minimums is None else minimums) - _MIDDLE * scales
         # Padded inputs of x are zero, so that the codes there do not matter.
         codes = F.pad(codes.to(torch.uint8), (0, padding), value=_MIDDLE)
-        groups = -(-width // group) - scales.shape[1]
-        scales, minimums = (
-            None if part is None else _narrow(F.pad(part, (0, groups)).contiguous()) for part in (scales, minimums)
-        )
-        assert scales is not None
+        more = -(-width // group) - scales.shape[1]
+        minimums = None if minimums is None else _narrow(F.pad(minimums, (0, more)))
         self._padding = padding
-        self._matrix = Int4Matrix(pack_int4(codes), scales, minimums, group)
+        self._matrix = Int4Matrix(pack_int4(codes), _narrow(F.pad(scales, (0, more))), minimums, group)
 
     def rows(self, index: Tensor) -> Tensor:
         codes, scales, minimums, group = self._matrix
@@ -164,6 +161,6 @@ def fits(matrix: QuantizedMatrix) -> bool:
 
 
 def _narrow(x: Tensor) -> Tensor:
-    """The numbers in float16 where they all are float16 numbers, else unchanged."""
+    """The numbers, contiguous: in float16 where they all are float16 numbers, else in float32."""
     half = x.half()
-    return half if torch.equal(half.float(), x) else x
+    return (half if torch.equal(half.float(), x) else x).contiguous()
