@@ -6,6 +6,7 @@ Importing this file imports triton.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from copy import copy
 from typing import Self
 
@@ -27,14 +28,12 @@ _MIDDLE = 8
 class DequantizedInTiles(ABC):
     """Base class of the weights that a kernel dequantises. Implements `LinearWeight`.
 
-    columns, width: output features and inputs.
+    shape: [out, in].
     bias: [out] or None. dtype: of the rows of the weight. out_dtype: of the products.
     """
 
-    def __init__(
-        self, columns: int, width: int, bias: Tensor | None, dtype: torch.dtype, out_dtype: torch.dtype
-    ) -> None:
-        self._columns, self._width, self._dtype, self._out_dtype = columns, width, dtype, out_dtype
+    def __init__(self, shape: Sequence[int], bias: Tensor | None, dtype: torch.dtype, out_dtype: torch.dtype) -> None:
+        (self._columns, self._width), self._dtype, self._out_dtype = shape, dtype, out_dtype
         self._bias = None if bias is None else bias.contiguous()
 
     @property
@@ -91,7 +90,7 @@ class Int8InTiles(DequantizedInTiles):
     def __init__(
         self, codes: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.dtype, out_dtype: torch.dtype
     ) -> None:
-        super().__init__(*codes.shape, bias, dtype, out_dtype)
+        super().__init__(codes.shape, bias, dtype, out_dtype)
         self._matrix = Int8Matrix(codes.contiguous(), scales.contiguous())
 
     def rows(self, index: Tensor) -> Tensor:
@@ -114,7 +113,7 @@ class Int4InTiles(DequantizedInTiles):
     def __init__(
         self, matrix: QuantizedMatrix, bias: Tensor | None, dtype: torch.dtype, out_dtype: torch.dtype
     ) -> None:
-        super().__init__(*matrix.shape, bias, dtype, out_dtype)
+        super().__init__(matrix.shape, bias, dtype, out_dtype)
         padding = -self._width % RUN
         width = self._width + padding
         group = matrix.group if matrix.group < self._width else width
