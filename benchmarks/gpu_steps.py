@@ -23,6 +23,7 @@ from benchmarks.random_models import (
     random_model,
 )
 from models.attention_metadata import AttentionMetadata
+from models.backends import attention_interface as attention_ops
 from models.backends import interface as ops
 from models.batch import DecoderBatch
 from models.graph_sizes import GraphSizes
@@ -185,7 +186,7 @@ def attention(setup: Setup, limits: Limits) -> Iterator[Result]:
         metadata = AttentionMetadata(
             batch.query_lens, batch.key_lens, causal=True, block_tables=batch.block_tables, block_size=BLOCK_SIZE
         )
-        call = partial(ops.paged_attention, query, keys, values, metadata, dim**-0.5)
+        call = partial(attention_ops.paged_attention, query, keys, values, metadata, dim**-0.5)
         seconds = seconds_per_call(call, device, setup.tiny)
         yield Result.of_time(
             f"decode attention of one layer, {rows} rows, context {context}",
