@@ -294,6 +294,8 @@ class EngineStates(RuleBasedStateMachine):
         self.expired: set[int] = set()
         # The random choices of hypothesis depend on the constants in our sources. Each kind gets its turn in any case.
         self.add(sorted(KINDS)[self.seen["runs"] % len(KINDS)], stem=1, more=3, limit=9, seed=1)
+        for number in range(3 * self.ahead):
+            self.add(AHEAD_KINDS[number], stem=1, more=2, limit=20, seed=2 + number)
 
     @rule(
         kind=st.sampled_from(sorted(KINDS)),
@@ -443,14 +445,15 @@ class EngineStates(RuleBasedStateMachine):
 def explore(count: int, steps: int = 40, states: bool = False, ahead: bool = False) -> Counter[str]:
     """Run the machine `count` times with at most `steps` rules each. Raises the error of the first failure.
 
-    A quarter of the runs has neither prefix cache nor drafts, a quarter has both.
+    Half of the runs have a prefix cache, and of these and of the others half have drafts.
     states: the model has mixers. ahead: steps are launched ahead, without drafts.
 
     Returns how often each kind of request ended with its text, and counts of preemptions, prefix hits and so on.
     """
     EngineStates.seen.clear()
+    combinations = list(itertools.product((True, False), (False,) if ahead else (True, False)))
     chosen = settings(
-        max_examples=max(count // 4, 1),
+        max_examples=max(count // len(combinations), 1),
         stateful_step_count=steps,
         deadline=None,
         database=None,
@@ -458,8 +461,8 @@ def explore(count: int, steps: int = 40, states: bool = False, ahead: bool = Fal
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    for prefix, drafts in itertools.product((True, False), repeat=2):
-        fields = {"prefix": prefix, "drafts": drafts and not ahead, "states": states, "ahead": ahead}
+    for prefix, drafts in combinations:
+        fields = {"prefix": prefix, "drafts": drafts, "states": states, "ahead": ahead}
         machine = type("EngineStates", (EngineStates,), fields)
         run_state_machine_as_test(machine, settings=chosen)
     return EngineStates.seen
