@@ -42,7 +42,7 @@ _TILE = 1024
 
 @triton.jit
 def activate(x, ACTIVATION: tl.constexpr):
-    """An activation of `models.layers.activations`, in float32."""
+    """An activation of `models.backends.torch.activations`, in float32."""
     if ACTIVATION == "silu":
         return x * tl.sigmoid(x)
     elif ACTIVATION == "gelu":
