@@ -18,11 +18,14 @@ def _attend(
     query: Tensor, key: Tensor, value: Tensor, tables: Tensor, key_lens: list[int], scores: Scores, splits: int
 ) -> Tensor:
     starts = kernels.partial_starts(key_lens)
-    partials = kernels.Partials.empty(starts[-1], query.shape[1], value.shape[3], query.device)
+    # One more than needed, which must not be written.
+    partials = kernels.Partials.empty(starts[-1] + 1, query.shape[1], value.shape[3], query.device)
     for part in partials:
         part.fill_(torch.nan)
     rows = kernels.DecodeRows(tables, cases.numbers(key_lens), cases.numbers(starts[:-1]))
-    return kernels.paged_decode_attention(query, key, value, rows, scores, splits, partials)
+    result = kernels.paged_decode_attention(query, key, value, rows, scores, splits, partials)
+    assert all(bool(part[-1].isnan().all()) for part in partials)
+    return result
 
 
 def _check(case: Heads, key_lens: list[int], block_size: int, splits: int) -> None:
@@ -40,7 +43,7 @@ def _check(case: Heads, key_lens: list[int], block_size: int, splits: int) -> No
     [
         (Heads(torch.float16, 6, 2, 24, 40), [300, 1, 257], 8, 2),
         (Heads(torch.float32, 3, 1, 80, 8, window=270, cap=3.0, sinks=True, bias="distance"), [600, 5], 32, 3),
-        (Heads(torch.float16, 20, 1, 16, 16, chunk=100, sinks=True, bias="key"), [130], 16, 1),
+        (Heads(torch.float16, 20, 1, 16, 16, chunk=100, sinks=True, bias="key"), [130, 100], 16, 1),
         # More chunks than are merged at a time.
         (Heads(torch.float16, 1, 1, 16, 16), [17 * 256 + 3], 32, 5),
         (Heads(torch.float16, 1, 1, 16, 16, window=300), [17 * 256 + 3], 32, 1),

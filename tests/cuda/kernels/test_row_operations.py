@@ -125,10 +125,12 @@ def test_rotation_of_many_shapes(
 
 def test_write_slots_leaves_out_negative_slots() -> None:
     key, value = _random(torch.float16, 3, 2, 8), _random(torch.float16, 3, 2, 6)
-    caches = [torch.zeros(2, 4, 2, width, dtype=torch.float16, device=DEVICE) for width in (8, 6)]
-    rotary.write_slots(*caches, torch.tensor([5, -1, 0], device=DEVICE), key, value)
-    for cache, side in zip(caches, (key, value), strict=True):
-        flat = cache.flatten(0, 1)
+    # The first block is not part of the caches, and must not be written.
+    memory = [torch.zeros(3, 4, 2, width, dtype=torch.float16, device=DEVICE) for width in (8, 6)]
+    rotary.write_slots(memory[0][1:], memory[1][1:], torch.tensor([5, -1, 0], device=DEVICE), key, value)
+    for cache, side in zip(memory, (key, value), strict=True):
+        assert not bool(cache[0].any())
+        flat = cache[1:].flatten(0, 1)
         assert torch.equal(flat[5], side[0]) and torch.equal(flat[0], side[2])
         assert int(flat.any(-1).any(-1).sum()) == 2
 

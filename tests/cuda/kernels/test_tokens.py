@@ -64,7 +64,7 @@ def test_top_k_of_numbers_that_are_not_finite() -> None:
 FILTERS = st.builds(
     Filters,
     temperature=st.sampled_from([0.3, 1.0, 1.7]),
-    top_k=st.sampled_from([0, 1, 5, 50, 10_000]),
+    top_k=st.sampled_from([0, 1, 5, 400, 10_000]),
     top_p=st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]),
     min_p=st.sampled_from([0.0, 0.0, 0.05, 1.0]),
 )
@@ -90,16 +90,13 @@ def _check_draw(rows: Sequence[Filters], vocab: int, seed: int, size: float = 3.
 
 
 def test_draw() -> None:
-    _check_draw([Filters(0.7, top_k=50, top_p=0.9, min_p=0.05), Filters(1.0)], 9000, 1)
+    _check_draw([Filters(0.7, top_k=50, top_p=0.9, min_p=0.05), Filters(1.0)], 4200, 1)
     # Nearly equal probabilities, so that a wrong sum gives another token, and more tokens than are searched first.
-    _check_draw([Filters(1.0, top_p=0.5)], 5000, 2, size=0.01)
-    _check_draw([Filters(1.0, top_k=400)], 4200, 4)
-    _check_draw([Filters(0.9, top_p=0.95)], 4200, 5, size=20.0)
-    _check_draw([Filters(1e-40, top_k=7, top_p=0.0)], 1, 3)
+    _check_draw([Filters(1.0, top_p=0.5)], 300, 2, size=0.01)
 
 
 @pytest.mark.many_shapes
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(
     st.lists(FILTERS, min_size=1, max_size=2),
     st.sampled_from([1, 60, 9000]),
@@ -110,11 +107,11 @@ def test_draw_equals_the_reference_and_the_cpu(rows: list[Filters], vocab: int, 
     _check_draw(rows, vocab, seed, size)
 
 
-@pytest.mark.parametrize("uniform", [0.0, np.nextafter(1.0, 0.0)])
-def test_draw_of_equal_and_hidden_logits(uniform: float) -> None:
-    logits = torch.full((3, 40), -torch.inf)
-    logits[0, 10:20] = 1.5
-    logits[1, 30] = -70.0
-    rows = [Filters(1.0, top_k=3, top_p=0.2)] * 3
-    *tokens, of_hidden_logits = _draw(logits, rows, np.full(3, uniform)).tokens.tolist()
-    assert tokens == [10 if uniform == 0.0 else 19, 30] and 0 <= of_hidden_logits < 40
+def test_draw_of_equal_and_hidden_logits() -> None:
+    logits = torch.full((4, 40), -torch.inf)
+    logits[:2, 10:20] = 1.5
+    logits[2, 30] = -70.0
+    rows = [Filters(1.0, top_k=3), Filters(1.0, top_p=0.2), Filters(1e-40), Filters(1.0)]
+    uniforms = np.array([0.0, np.nextafter(1.0, 0.0), 0.5, 0.5])
+    *tokens, of_hidden_logits = _draw(logits, rows, uniforms).tokens.tolist()
+    assert tokens == [10, 19, 30] and 0 <= of_hidden_logits < 40

@@ -123,7 +123,7 @@ def paged_decode_attention(
         TILE=_tile(width, query.dtype),
         CHUNK=CHUNK_TOKENS,
         **scores.constants(),
-        num_warps=4 if width <= 256 else 8,
+        num_warps=4 if group_tile * width <= 4096 else 8,
         enable_fp_fusion=True,
         num_stages=pipeline_stages(_tile(width, query.dtype) * width, query.dtype, is_paged=True),
     )
@@ -154,7 +154,7 @@ def _tile(width: int, dtype: torch.dtype) -> int:
 
 def _most_heads(width: int, dtype: torch.dtype) -> int:
     """Query heads of a program at most, so that their sums fit in its registers. Other programs compute the rest."""
-    return max(SMALLEST_TILE, (4096 if is_float32(dtype) else 8192) // width)
+    return max(SMALLEST_TILE, (2048 if is_float32(dtype) else 8192) // width)
 
 
 @triton.jit

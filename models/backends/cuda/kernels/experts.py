@@ -46,7 +46,15 @@ def group_by_expert(experts: Tensor, num_experts: int) -> ExpertTiles:
     spans = torch.empty(2, num_experts, dtype=torch.int32, device=device)
     columns = torch.empty(3, num_tiles, dtype=torch.int32, device=device)
     if pairs:
-        _order_kernel[(num_experts,)](experts, order, spans, pairs, TILE=_ORDER_TILE, num_warps=warps(_ORDER_TILE))
+        _order_kernel[(num_experts,)](
+            experts,
+            order,
+            spans,
+            pairs,
+            TILE=_ORDER_TILE,
+            num_warps=warps(_ORDER_TILE),
+            enable_fp_fusion=True,
+        )
         width = power_of_two(num_experts)
         _cut_kernel[(-(-num_tiles // _CUT_TILE),)](
             spans,
@@ -57,6 +65,7 @@ def group_by_expert(experts: Tensor, num_experts: int) -> ExpertTiles:
             EXPERTS_TILE=width,
             TILE=_CUT_TILE,
             num_warps=warps(_CUT_TILE * width),
+            enable_fp_fusion=True,
         )
     return ExpertTiles(order, *columns, experts.shape[1], tile)
 

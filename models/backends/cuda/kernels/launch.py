@@ -2,6 +2,7 @@
 
 Triton compiles a kernel once for each dtype, constant, and divisibility by 16 of pointers and numbers. Arguments that
 change from step to step are therefore listed as `do_not_specialize`: a compilation in service would stop all streams.
+All launches name `enable_fp_fusion`, whose default changes after Triton 3.9.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def draw(logits: Tensor, filters: FilterColumns, uniforms: Tensor) -> Drawn:
             CANDIDATES=_CANDIDATES,
             CHUNKS_TILE=power_of_two(chunks),
             TILE=min(_TILE, power_of_two(vocab)),
-            num_warps=16,
+            num_warps=8,
             enable_fp_fusion=True,
         )
     return drawn
