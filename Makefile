@@ -66,12 +66,12 @@ serve: $(RUNTIME)  ## Install if needed, then serve the demo models (PORT=8000, 
 
 test: $(DEV)  ## Run the tests, except those of rare model families, of the page and of the client packages (ALL=1: with these)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/wheel --ignore=tests/clients/heavy \
-		$(if $(ALL),-m "not ray",-m "not rare_family and not ray and not cross_compile" --ignore=tests/page --ignore=tests/clients) $(ARGS)
+		$(if $(ALL),-m "not ray and not many_shapes",-m "not rare_family and not ray and not many_shapes" --ignore=tests/page --ignore=tests/clients) $(ARGS)
 
 test-families: $(DEV)  ## Run the tests of rare model families, and `triptych check` on a checkpoint of every model type
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m rare_family $(RARE) $(ARGS)
 
-test-kernels: $(DEV)  ## Run the tests of the Triton kernels, and compile them for NVIDIA devices (needs no device)
+test-kernels: $(DEV)  ## Run the tests of the Triton kernels in many shapes, and compile them for NVIDIA devices (needs no device)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/cuda/kernels $(ARGS)
 
 test-page: $(DEV)  ## Run the tests of the playground page (needs Chromium)

@@ -14,7 +14,9 @@ from models.backends.cuda.kernels.attention_arguments import ScoreBias, Scores
 from models.backends.torch import operations as reference
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-TOLERANCES = {torch.float32: 2e-5, torch.float16: 4e-3}
+DTYPES = [torch.float32, torch.float16, torch.bfloat16] if DEVICE.type == "cuda" else [torch.float32, torch.float16]
+"""Triton's interpreter multiplies matrices of bfloat16 wrongly."""
+TOLERANCES = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,11 @@ class Heads:
 @st.composite
 def heads(draw: st.DrawFn, causal: bool = True) -> Heads:
     kv_heads = draw(st.integers(1, 2))
-    key_dim = draw(st.sampled_from([8, 16, 24, 64]))
+    key_dim = draw(st.sampled_from([8, 16, 24, 64, 80]))
     limit = draw(st.sampled_from(["", "", "window", "chunk"] if causal else ["", "window"]))
     return Heads(
-        dtype=draw(st.sampled_from([torch.float32, torch.float16])),
-        heads=kv_heads * draw(st.sampled_from([1, 3])),
+        dtype=draw(st.sampled_from(DTYPES)),
+        heads=kv_heads * draw(st.sampled_from([1, 3, 18])),
         kv_heads=kv_heads,
         key_dim=key_dim,
         value_dim=draw(st.sampled_from([key_dim, key_dim, 8, 40])),

@@ -35,24 +35,35 @@ from models.backends.cuda.kernels import (
     tile_attention,
 )
 from models.backends.cuda.kernels.attention_arguments import ScoreBias, Scores
-from tests.cuda.kernels.planted_spill import spill
+from tests.cuda.kernels.planted_faults import load_narrowly, spill
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-WIDE_LOAD = re.compile(r"ld\.global[\w.:]*\.v4\.|cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (0x10|16)\b")
-"""A load of 16 bytes, to registers or to shared memory, in PTX."""
+LOAD = re.compile(
+    r"\bld\.global[\w.:]*?(?:\.v(?P<numbers>[248]))?\.[busf](?P<bits>\d+)\b"
+    r"|\bcp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (?P<bytes>0x[0-9a-f]+|\d+)"
+)
+"""A load in PTX, to registers or to shared memory."""
 
 
 class Compiled(NamedTuple):
-    """Resources of a compiled kernel. stack, local: bytes of spilled registers. has_wide_loads: loads 16 bytes."""
+    """Resources of a compiled kernel.
+
+    step: 0 for a case, 1 for another step of it, see `OTHER_STEPS`.
+    key: names the compiled kernel.
+    stack, local: bytes of spilled registers. shared: bytes of shared memory.
+    wide_share: share of the bytes of all load instructions that belongs to loads of 16 bytes.
+    """
 
     case: str
+    step: int
     kernel: str
+    key: str
     capability: int
     registers: int
     stack: int
     local: int
     shared: int
-    has_wide_loads: bool
+    wide_share: float
 
 
 def _half(*shape: int) -> Tensor:
@@ -63,28 +74,55 @@ def _int(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.int32)
 
 
-def _decode(head_dim: int, heads: int, kv_heads: int, scores: Scores, dtype: torch.dtype = torch.bfloat16) -> None:
-    cache, query = (torch.zeros(shape, dtype=dtype) for shape in ((4, 32, kv_heads, head_dim), (2, heads, head_dim)))
-    rows = decode_attention.DecodeRows(_int(2, 16), _int(2), _int(2))
+def _columns(rows: int, count: int, dtype: torch.dtype = torch.int32) -> list[Tensor]:
+    """Columns of one upload, which begin at addresses that 16 divides for some numbers of rows only."""
+    return list(torch.zeros(count, rows, dtype=dtype))
+
+
+def _decode(
+    head_dim: int,
+    heads: int,
+    kv_heads: int,
+    scores: Scores,
+    dtype: torch.dtype = torch.bfloat16,
+    rows: int = 4,
+    blocks: int = 16,
+) -> None:
+    cache, query = (torch.zeros(shape, dtype=dtype) for shape in ((4, 32, kv_heads, head_dim), (rows, heads, head_dim)))
+    _, key_lens, starts = _columns(rows, 3)
     partials = decode_attention.Partials.empty(4, heads, head_dim, query.device)
-    decode_attention.paged_decode_attention(query, cache, cache, rows, scores, 2, partials)
+    decode_rows = decode_attention.DecodeRows(_int(rows, blocks), key_lens, starts)
+    decode_attention.paged_decode_attention(query, cache, cache, decode_rows, scores, 2, partials)
 
 
 def _prefill(
-    head_dim: int, heads: int, kv_heads: int, scores: Scores, paged: bool, dtype: torch.dtype = torch.bfloat16
+    head_dim: int,
+    heads: int,
+    kv_heads: int,
+    scores: Scores,
+    paged: bool,
+    dtype: torch.dtype = torch.bfloat16,
+    rows: int = 4,
+    blocks: int = 16,
 ) -> None:
     shape = (4, 32, kv_heads, head_dim) if paged else (64, kv_heads, head_dim)
     query, key = torch.zeros(64, heads, head_dim, dtype=dtype), torch.zeros(shape, dtype=dtype)
-    where = {"block_tables": _int(2, 16)} if paged else {"key_starts": _int(2)}
-    rows = tile_attention.TileRows(_int(3), _int(2), _int(2), 64, **where)
-    tile_attention.tile_attention(query, key, key, rows, scores)
+    _, key_lens, first_positions, key_starts = _columns(rows, 4)
+    where = {"block_tables": _int(rows, blocks)} if paged else {"key_starts": key_starts}
+    tile_rows = tile_attention.TileRows(_int(rows + 1), key_lens, first_positions, 64, **where)
+    tile_attention.tile_attention(query, key, key, tile_rows, scores)
 
 
-def _rotate_and_write() -> None:
-    merged, table = _half(4, 48 * 128), torch.zeros(64, 1, 64)
+def _rotate(with_query: bool, with_cache: bool, tokens: int = 4) -> None:
+    merged, table = _half(tokens, 48 * 128), torch.zeros(64, 1, 64)
     query, key, value = (part.unflatten(1, (-1, 128)) for part in merged.split([4096, 1024, 1024], 1))  # type: ignore[no-untyped-call]
-    cache, positions = _half(2, 32, 8, 128), torch.zeros(4, dtype=torch.int64)
-    rotary.rotate_and_write(query, key, value, table, table, positions, False, cache, cache, positions)
+    cache, (_, positions, slots) = _half(2, 32, 8, 128), _columns(tokens, 3, torch.int64)
+    if with_query and with_cache:
+        rotary.rotate_and_write(query, key, value, table, table, positions, False, cache, cache, slots)
+    elif with_query:
+        rotary.rotate(query, table, table, positions, False)
+    else:
+        rotary.write_slots(cache, cache, slots, key, value)
 
 
 def _gated(merged: Tensor) -> None:
@@ -92,16 +130,22 @@ def _gated(merged: Tensor) -> None:
     activation.gated_activation(gate, up, "silu")
 
 
-def _draw() -> None:
-    filters = sampling.FilterColumns(torch.ones(2), _int(2), torch.ones(2, dtype=torch.float64), torch.zeros(2))
-    sampling.draw(torch.zeros(2, 128_256), filters, torch.zeros(2, dtype=torch.float64))
+def _draw(rows: int = 2) -> None:
+    temperatures, log_min_ps = _columns(rows, 2, torch.float32)
+    _, top_ps, uniforms = _columns(rows, 3, torch.float64)
+    filters = sampling.FilterColumns(temperatures, _int(rows), top_ps, log_min_ps)
+    sampling.draw(torch.zeros(rows, 128_256), filters, uniforms)
 
 
 def _mixture(tokens: int) -> None:
-    tiles = experts.group_by_expert(torch.zeros(tokens, 4, dtype=torch.int64), 32)
+    tiles = experts.ExpertTiles(_int(tokens * 4), *_columns(48 + tokens, 3), choices=4, tile=16 if tokens < 64 else 64)
     middle = experts.gated_expert_linear(_half(tokens, 1024), _half(32, 1024, 1024), None, tiles, "silu")
     outputs = experts.expert_linear(middle, _half(32, 1024, 512), None, tiles)
     experts.sum_of_experts(outputs, torch.zeros(tokens, 4), None, None)
+
+
+def _group(tokens: int) -> None:
+    experts.group_by_expert(torch.zeros(tokens, 4, dtype=torch.int64), 128)
 
 
 def _int8(rows: int, dtype: torch.dtype = torch.bfloat16) -> None:
@@ -109,43 +153,42 @@ def _int8(rows: int, dtype: torch.dtype = torch.bfloat16) -> None:
     quantized_linear.int8_linear(torch.zeros(rows, 4096, dtype=dtype), weight, None)
 
 
-def _int4(rows: int) -> None:
-    scales = torch.zeros(4096, 32, dtype=torch.float16)
-    codes = torch.zeros(4096, 2048, dtype=torch.uint8)
-    quantized_linear.int4_linear(_half(rows, 4096), quantized_linear.Int4Matrix(codes, scales, None, 128), None)
+def _int4(rows: int, group: int = 128, with_minimums: bool = False) -> None:
+    codes, scales = torch.zeros(4096, 2048, dtype=torch.uint8), torch.zeros(4096, 4096 // group, dtype=torch.float16)
+    minimums = scales.float() if with_minimums else None
+    weight = quantized_linear.Int4Matrix(codes, scales, minimums, group)
+    quantized_linear.int4_linear(_half(rows, 4096), weight, None)
+
+
+def _biased(heads: int, length: int = 256) -> Scores:
+    bias = ScoreBias(torch.zeros(heads, 2 * length - 1))
+    return Scores(0.1, True, 256, None, 30.0, torch.zeros(heads), bias)
 
 
 _PLAIN = Scores(0.1)
-_EVERYTHING = Scores(0.1, True, 256, None, 30.0, torch.zeros(32), ScoreBias(torch.zeros(32, 511)))
-
-HAVE_NO_MATRIX_PRODUCTS = (
-    "add and RMS norm",
-    "add and layer norm",
-    "rotation and cache write",
-    "gated activation",
-    "top k of logits",
-    "draw",
-)
-"""Cases that are compiled for one capability: matrix products differ most between generations."""
 
 CASES: dict[str, Callable[[], Any]] = {
     "decode, LLaMA 8B": lambda: _decode(128, 32, 8, _PLAIN),
     "decode, GPT-2": lambda: _decode(64, 12, 12, _PLAIN),
-    "decode, latent": lambda: _decode(576, 16, 1, _PLAIN),
-    "decode, Gemma, window, cap, bias, sinks": lambda: _decode(256, 32, 8, _EVERYTHING),
-    "decode, float32": lambda: _decode(128, 32, 8, _PLAIN, torch.float32),
+    "decode, 48 heads and 1 of keys": lambda: _decode(128, 48, 1, _PLAIN),
+    "decode, latent": lambda: _decode(576, 128, 1, _PLAIN),
+    "decode, Gemma, window, cap, bias, sinks": lambda: _decode(256, 32, 8, _biased(32)),
+    "decode, float32": lambda: _decode(128, 48, 1, _PLAIN, torch.float32),
     "prefill, LLaMA 8B": lambda: _prefill(128, 32, 8, _PLAIN, True),
     "prefill, latent": lambda: _prefill(576, 16, 1, _PLAIN, True),
-    "prefill, Gemma, window, cap, bias, sinks": lambda: _prefill(256, 32, 8, _EVERYTHING, True),
+    "prefill, Gemma, window, cap, bias, sinks": lambda: _prefill(256, 32, 8, _biased(32), True),
     "prefill, float32": lambda: _prefill(128, 32, 8, _PLAIN, True, torch.float32),
     "encoder, BERT": lambda: _prefill(64, 12, 12, Scores(0.1, False), False),
-    "encoder, T5": lambda: _prefill(64, 32, 32, Scores(1.0, False, bias=_EVERYTHING.bias), False),
+    "encoder, T5": lambda: _prefill(64, 32, 32, Scores(1.0, False, bias=_biased(32).bias), False),
     "add and RMS norm": lambda: norms.add_rms_norm(_half(2, 4096), _half(2, 4096), _half(4096), 1e-5),
     "add and layer norm": lambda: norms.add_layer_norm(_half(2, 768), _half(2, 768), _half(768), _half(768), 1e-5),
-    "rotation and cache write": _rotate_and_write,
+    "rotation and cache write": lambda: _rotate(True, True),
+    "rotation": lambda: _rotate(True, False),
+    "cache write": lambda: _rotate(False, True),
     "gated activation": lambda: _gated(_half(2, 28672)),
     "top k of logits": lambda: logits_top_k.logits_top_k(torch.zeros(2, 128_256), 20, True),
     "draw": _draw,
+    "grouping by expert": lambda: _group(4),
     "mixture, few tokens": lambda: _mixture(4),
     "mixture, many tokens": lambda: _mixture(600),
     "int8, one row": lambda: _int8(1),
@@ -153,9 +196,27 @@ CASES: dict[str, Callable[[], Any]] = {
     "int8, float32": lambda: _int8(1, torch.float32),
     "int4, one row": lambda: _int4(1),
     "int4, many rows": lambda: _int4(200),
+    "int4, groups of 32 with zero points": lambda: _int4(200, 32, True),
 }
 
-PLANTED = "planted spill"
+OTHER_STEPS: dict[str, Callable[[], Any]] = {
+    "decode, LLaMA 8B": lambda: _decode(128, 32, 8, _PLAIN, rows=3, blocks=1),
+    "decode, Gemma, window, cap, bias, sinks": lambda: _decode(256, 32, 8, _biased(32, 1), rows=1, blocks=5),
+    "prefill, LLaMA 8B": lambda: _prefill(128, 32, 8, _PLAIN, True, rows=3, blocks=1),
+    "encoder, T5": lambda: _prefill(64, 32, 32, Scores(1.0, False, bias=_biased(32, 1).bias), False, rows=1),
+    "rotation and cache write": lambda: _rotate(True, True, tokens=3),
+    "top k of logits": lambda: logits_top_k.logits_top_k(torch.zeros(5, 128_256), 16, True),
+    "draw": lambda: _draw(rows=3),
+    "grouping by expert": lambda: _group(3),
+    "mixture, few tokens": lambda: _mixture(5),
+    "int8, one row": lambda: _int8(16),
+    "int8, many rows": lambda: _int8(65),
+    "int4, one row": lambda: _int4(16),
+}
+"""Steps of a case with other numbers of rows, lengths and addresses."""
+
+PLANTED_SPILL = "planted spill"
+PLANTED_NARROW_LOADS = "planted narrow loads"
 
 
 class AbsentDevice:
@@ -175,13 +236,13 @@ class AbsentDevice:
         return 0
 
 
-def compile_case(name: str, call: Callable[[], Any], capability: int) -> list[Compiled]:
+def compile_case(name: str, step: int, call: Callable[[], Any], capability: int) -> list[Compiled]:
     """Compile what a call launches, with the specialisation that the runtime chooses, and read the resources."""
     compiled: list[Compiled] = []
 
     def compile_only(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
         binary = run(self, *arguments, grid=grid, warmup=True, **options)
-        compiled.append(_resources(name, self.__name__, capability, binary))
+        compiled.append(Compiled(name, step, self.__name__, binary.hash, capability, *_resources(binary)))
 
     driver.set_active(AbsentDevice(capability))
     run, JITFunction.run = JITFunction.run, compile_only
@@ -192,21 +253,35 @@ def compile_case(name: str, call: Callable[[], Any], capability: int) -> list[Co
     return compiled
 
 
-def _resources(case: str, kernel: str, capability: int, binary: Any) -> Compiled:
+def _resources(binary: Any) -> tuple[int, int, int, int, float]:
+    """Registers, stack, local memory, shared memory and share of wide loads of a compiled kernel."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary.asm["cubin"])
         file.flush()
         command = [str(CUOBJDUMP), "--dump-resource-usage", file.name]
         usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = {name: int(number) for name, number in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", usage)}
-    has_wide_loads = WIDE_LOAD.search(binary.asm["ptx"]) is not None
-    resources = found["REG"], found["STACK"], found["LOCAL"], binary.metadata.shared
-    return Compiled(case, kernel, capability, *resources, has_wide_loads)
+    return found["REG"], found["STACK"], found["LOCAL"], binary.metadata.shared, _wide_share(binary.asm["ptx"])
+
+
+def _wide_share(ptx: str) -> float:
+    sizes = [
+        int(load["bytes"], 0) if load["bytes"] else int(load["numbers"] or 1) * int(load["bits"]) // 8
+        for load in LOAD.finditer(ptx)
+    ]
+    return sum(size for size in sizes if size >= 16) / sum(sizes)
 
 
 def main() -> None:
-    capability, cases = int(sys.argv[1]), {**CASES, PLANTED: spill}
-    results = [one for name in sys.argv[2:] or cases for one in compile_case(name, cases[name], capability)]
+    capability = int(sys.argv[1])
+    first = {**CASES, PLANTED_SPILL: spill, PLANTED_NARROW_LOADS: load_narrowly}
+    steps = [
+        (name, step, calls[name])
+        for name in sys.argv[2:] or first
+        for step, calls in enumerate((first, OTHER_STEPS))
+        if name in calls
+    ]
+    results = [one for step in steps for one in compile_case(*step, capability)]
     json.dump([one._asdict() for one in results], sys.stdout, indent=1)
 
 

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from models.backends.cuda.kernels import tile_attention as kernels
 from models.backends.cuda.kernels.attention_arguments import Scores
 from tests.cuda.kernels import cases
+from tests.cuda.kernels.cases import Heads
 
-LENGTHS = st.lists(st.tuples(st.integers(0, 150), st.integers(1, 150)), min_size=1, max_size=3)
+LENGTHS = st.lists(st.tuples(st.integers(0, 150), st.integers(0, 150)), min_size=1, max_size=3)
 """Keys before the first query, and queries of each row."""
 
 
-def _starts(lens):
+def _starts(lens: list[int]) -> list[int]:
     return [0, *accumulate(lens)]
 
 
-@settings(max_examples=12, derandomize=True)
-@given(cases.heads(), LENGTHS, st.sampled_from([8, 32]))
-def test_prefill_equals_the_reference(case, lengths, block_size):
+def _check_prefill(case: Heads, lengths: list[tuple[int, int]], block_size: int) -> None:
     query_lens, key_lens = [count for _, count in lengths], [sum(row) for row in lengths]
     key, value, tables = cases.paged_cache(case, key_lens, block_size)
     query = case.random(case.generator(), sum(query_lens), case.heads, case.key_dim)
@@ -40,11 +41,7 @@ def test_prefill_equals_the_reference(case, lengths, block_size):
     cases.assert_near(actual, cases.expected(query, key, value, scores, True, **facts))
 
 
-@settings(max_examples=10, derandomize=True)
-@given(cases.heads(causal=False), st.lists(st.integers(1, 150), min_size=1, max_size=3), st.booleans())
-def test_encoders_equal_the_reference(case, lengths, causal):
-    if causal and case.bias == "key":
-        causal = False
+def _check_encoder(case: Heads, lengths: list[int], causal: bool) -> None:
     tokens, generator = sum(lengths), case.generator()
     query = case.random(generator, tokens, case.heads, case.key_dim)
     key = case.random(generator, tokens, case.kv_heads, case.key_dim)
@@ -57,8 +54,49 @@ def test_encoders_equal_the_reference(case, lengths, causal):
     cases.assert_near(actual, cases.expected(query, key, value, scores, False, **facts))
 
 
-def test_cross_attention_with_shared_keys():
-    case, generator = cases.Heads(torch.float16, 2, 2, 16, 16), torch.Generator().manual_seed(1)
+@pytest.mark.parametrize(
+    ("case", "lengths", "block_size"),
+    [
+        (Heads(torch.float16, 3, 1, 24, 40, sinks=True), [(0, 150), (100, 1), (40, 0)], 8),
+        (Heads(torch.float32, 2, 2, 16, 16, window=50, cap=3.0, bias="distance"), [(90, 70), (0, 1)], 32),
+        (Heads(torch.float16, 2, 1, 16, 80, chunk=60, bias="key"), [(30, 140)], 16),
+    ],
+    ids=["grouped heads and sinks", "window, cap, distance bias", "chunk and key bias"],
+)
+def test_prefill(case: Heads, lengths: list[tuple[int, int]], block_size: int) -> None:
+    _check_prefill(case, lengths, block_size)
+
+
+@pytest.mark.parametrize(
+    ("case", "lengths"),
+    [
+        # Query 127, the last of a tile, sees key 192, the first of a tile.
+        (Heads(torch.float16, 2, 2, 24, 24, window=66), [200, 1, 30]),
+        (Heads(torch.float32, 2, 1, 16, 8, bias="distance"), [7, 60]),
+    ],
+    ids=["window to both sides", "distance bias"],
+)
+def test_encoder(case: Heads, lengths: list[int]) -> None:
+    _check_encoder(case, lengths, causal=False)
+
+
+@pytest.mark.many_shapes
+@settings(max_examples=60, derandomize=True)
+@given(cases.heads(), LENGTHS, st.sampled_from([8, 32]))
+def test_prefill_equals_the_reference(case: Heads, lengths: list[tuple[int, int]], block_size: int) -> None:
+    assume(any(count for _, count in lengths))
+    _check_prefill(case, lengths, block_size)
+
+
+@pytest.mark.many_shapes
+@settings(max_examples=40, derandomize=True)
+@given(cases.heads(causal=False), st.lists(st.integers(1, 150), min_size=1, max_size=3), st.booleans())
+def test_encoders_equal_the_reference(case: Heads, lengths: list[int], causal: bool) -> None:
+    _check_encoder(case, lengths, causal and case.bias != "key")
+
+
+def test_cross_attention_with_shared_keys() -> None:
+    case, generator = Heads(torch.float16, 2, 2, 16, 16), torch.Generator().manual_seed(1)
     query, key = case.random(generator, 9, 2, 16), case.random(generator, 50, 2, 16)
     rows = kernels.TileRows(
         cases.numbers([0, 4, 9]), cases.numbers([30, 20]), cases.numbers([0, 0]), 5, key_starts=cases.numbers([20, 0])
@@ -68,13 +106,29 @@ def test_cross_attention_with_shared_keys():
     cases.assert_near(actual, cases.expected(query, key, key, Scores(0.25, causal=False), False, **facts))
 
 
-def test_other_rows_change_no_bit():
-    case, lengths = cases.Heads(torch.float16, 2, 1, 16, 16, window=70), [150, 30]
+@pytest.mark.parametrize("sinks", [False, True])
+def test_queries_without_keys_give_zeros(sinks: bool) -> None:
+    case = Heads(torch.float16, 2, 1, 16, 16, sinks=sinks)
+    query, key = (case.random(case.generator(), count, heads, 16) for count, heads in ((5, 2), (7, 1)))
+    scores = cases.scores(case, 7, causal=False)
+
+    def attend(key_lens: list[int], query_starts: list[int]) -> Tensor:
+        zeros = cases.numbers([0] * len(key_lens))
+        rows = kernels.TileRows(cases.numbers(query_starts), cases.numbers(key_lens), zeros, 3, key_starts=zeros)
+        return kernels.tile_attention(query, key, key, rows, scores)
+
+    result = attend([0, 7], [0, 3, 5])
+    assert not bool(result[:3].any())
+    assert torch.equal(result[3:], attend([7, 7], [0, 3, 5])[3:])
+
+
+def test_other_rows_change_no_bit() -> None:
+    case, lengths = Heads(torch.float16, 2, 1, 16, 16, window=70), [150, 30]
     generator = case.generator()
     query, key = case.random(generator, 180, 2, 16), case.random(generator, 180, 1, 16)
     scores = cases.scores(case, 150, causal=True)
 
-    def attend(first, end, lens):
+    def attend(first: int, end: int, lens: list[int]) -> Tensor:
         starts = cases.numbers(_starts(lens))
         rows = kernels.TileRows(starts, cases.numbers(lens), starts[:-1] * 0, max(lens), key_starts=starts[:-1])
         return kernels.tile_attention(query[first:end], key[first:end], key[first:end], rows, scores)
@@ -83,3 +137,17 @@ def test_other_rows_change_no_bit():
     assert torch.equal(attend(0, 150, [150]), together[:150]) and torch.equal(attend(150, 180, [30]), together[150:])
     query[:150] = torch.nan
     assert torch.equal(attend(0, 180, lengths)[150:], together[150:])
+
+
+def test_the_cut_of_a_prompt_changes_no_bit() -> None:
+    """A prompt computed in two steps gives the bits of one step."""
+    case = Heads(torch.float16, 1, 1, 16, 16)
+    key, value, tables = cases.paged_cache(case, [200], 32)
+    query, scores = case.random(case.generator(), 200, 1, 16), cases.scores(case, 200, causal=True)
+
+    def attend(first: int, end: int) -> Tensor:
+        numbers = [cases.numbers([number]) for number in (end, first)]
+        rows = kernels.TileRows(cases.numbers([0, end - first]), *numbers, end - first, block_tables=tables)
+        return kernels.tile_attention(query[first:end], key, value, rows, scores)
+
+    assert torch.equal(torch.cat([attend(0, 77), attend(77, 200)]), attend(0, 200))

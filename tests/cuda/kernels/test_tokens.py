@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
 
 from models.backends import interface as ops
 from models.backends.cuda.kernels import logits_top_k as top_k_kernels
 from models.backends.cuda.kernels import sampling
 from models.backends.torch import logits_top_k as reference_top_k
 from models.backends.torch import sampling as reference
+from models.backends.torch.sampling import Drawn, Filters
 from tests.cuda.kernels.cases import DEVICE
 
 
-@settings(max_examples=10, derandomize=True)
-@given(st.integers(1, 3), st.sampled_from([1, 7, 100, 4096, 9000]), st.integers(1, 9), st.booleans())
-def test_top_k(rows, vocab, k, coarse):
-    logits = torch.randn(rows, vocab) * 5
+def _check_top_k(rows: int, vocab: int, k: int, coarse: bool) -> None:
+    logits = torch.randn(rows, vocab + 3)[:, :vocab] * 5
     # Equal logits: the lower id comes first. Both zeros are equal.
     logits = (logits.round() * 0.25 if coarse else logits).to(DEVICE)
-    k = min(k, vocab)
     actual = top_k_kernels.logits_top_k(logits, k, True)
     expected = reference_top_k.logits_top_k(logits, k, True)
     assert torch.equal(actual.values, expected.values) and torch.equal(actual.ids, expected.ids)
@@ -30,7 +32,21 @@ def test_top_k(rows, vocab, k, coarse):
     torch.testing.assert_close(actual.logsumexp, expected.logsumexp, rtol=1e-5, atol=2e-6)
 
 
-def test_top_k_of_numbers_that_are_not_finite():
+@pytest.mark.parametrize(
+    ("rows", "vocab", "k", "coarse"), [(2, 4100, 1, False), (1, 9000, 9, True), (3, 1, 1, False), (1, 100, 64, True)]
+)
+def test_top_k(rows: int, vocab: int, k: int, coarse: bool) -> None:
+    _check_top_k(rows, vocab, k, coarse)
+
+
+@pytest.mark.many_shapes
+@settings(max_examples=40, derandomize=True)
+@given(st.integers(1, 3), st.sampled_from([1, 7, 100, 4096, 9000]), st.integers(1, 64), st.booleans())
+def test_top_k_of_many_shapes(rows: int, vocab: int, k: int, coarse: bool) -> None:
+    _check_top_k(rows, vocab, min(k, vocab), coarse)
+
+
+def test_top_k_of_numbers_that_are_not_finite() -> None:
     logits = torch.randn(4, 5000)
     logits[0, 4500], logits[1, 3], logits[2, :] = torch.nan, torch.inf, -torch.inf
     logits[3, 4100:] = -torch.inf
@@ -46,15 +62,15 @@ def test_top_k_of_numbers_that_are_not_finite():
 
 
 FILTERS = st.builds(
-    reference.Filters,
+    Filters,
     temperature=st.sampled_from([0.3, 1.0, 1.7]),
-    top_k=st.sampled_from([0, 1, 5, 50, 10_000]),
+    top_k=st.sampled_from([0, 1, 5, 400, 10_000]),
     top_p=st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]),
     min_p=st.sampled_from([0.0, 0.0, 0.05, 1.0]),
 )
 
 
-def _draw(logits, rows, uniforms):
+def _draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
     columns = sampling.FilterColumns(
         reference.temperatures(rows).to(DEVICE),
         torch.tensor([row.top_k for row in rows], dtype=torch.int32, device=DEVICE),
@@ -64,10 +80,8 @@ def _draw(logits, rows, uniforms):
     return sampling.draw(logits.to(DEVICE), columns, torch.from_numpy(uniforms).to(DEVICE))
 
 
-@settings(max_examples=10, derandomize=True)
-@given(st.lists(FILTERS, min_size=1, max_size=2), st.sampled_from([1, 60, 9000]), st.integers(0, 1 << 20))
-def test_draw_equals_the_reference_and_the_cpu(rows, vocab, seed):
-    logits = torch.randn(len(rows), vocab, generator=torch.Generator().manual_seed(seed)) * 3
+def _check_draw(rows: Sequence[Filters], vocab: int, seed: int, size: float = 3.0) -> None:
+    logits = torch.randn(len(rows), vocab, generator=torch.Generator().manual_seed(seed)) * size
     uniforms = np.random.default_rng(seed).random(len(rows))
     drawn = _draw(logits, rows, uniforms)
     for expected in (reference.draw(logits, rows, uniforms), ops.draw(logits, rows, uniforms)):
@@ -75,11 +89,29 @@ def test_draw_equals_the_reference_and_the_cpu(rows, vocab, seed):
         torch.testing.assert_close(drawn.lowest.cpu(), expected.lowest, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("uniform", [0.0, np.nextafter(1.0, 0.0)])
-def test_draw_of_equal_and_hidden_logits(uniform):
-    logits = torch.full((2, 40), -torch.inf)
-    logits[0, 10:20] = 1.5
-    logits[1, 30] = -70.0
-    rows = [reference.Filters(1.0, top_k=3, top_p=0.2)] * 2
-    tokens = _draw(logits, rows, np.full(2, uniform)).tokens
-    assert tokens.tolist() == [10 if uniform == 0.0 else 19, 30]
+def test_draw() -> None:
+    _check_draw([Filters(0.7, top_k=50, top_p=0.9, min_p=0.05), Filters(1.0)], 4200, 1)
+    # Nearly equal probabilities, so that a wrong sum gives another token, and more tokens than are searched first.
+    _check_draw([Filters(1.0, top_p=0.5)], 300, 2, size=0.01)
+
+
+@pytest.mark.many_shapes
+@settings(max_examples=30, derandomize=True)
+@given(
+    st.lists(FILTERS, min_size=1, max_size=2),
+    st.sampled_from([1, 60, 9000]),
+    st.integers(0, 1 << 20),
+    st.sampled_from([0.01, 3.0, 20.0]),
+)
+def test_draw_equals_the_reference_and_the_cpu(rows: list[Filters], vocab: int, seed: int, size: float) -> None:
+    _check_draw(rows, vocab, seed, size)
+
+
+def test_draw_of_equal_and_hidden_logits() -> None:
+    logits = torch.full((4, 40), -torch.inf)
+    logits[:2, 10:20] = 1.5
+    logits[2, 30] = -70.0
+    rows = [Filters(1.0, top_k=3), Filters(1.0, top_p=0.2), Filters(1e-40), Filters(1.0)]
+    uniforms = np.array([0.0, np.nextafter(1.0, 0.0), 0.5, 0.5])
+    *tokens, of_hidden_logits = _draw(logits, rows, uniforms).tokens.tolist()
+    assert tokens == [10, 19, 30] and 0 <= of_hidden_logits < 40

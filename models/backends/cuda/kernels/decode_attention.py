@@ -17,11 +17,10 @@ import triton.language as tl
 from torch import Tensor
 
 from models.backends.cuda.kernels.attention_arguments import Scores, capped, finite_maximum
-from models.backends.cuda.kernels.launch import is_wide, tile_width
+from models.backends.cuda.kernels.launch import SMALLEST_TILE, is_float32, pipeline_stages, tile_width
 
 CHUNK_TOKENS = 256
 """Tokens of a chunk. Chunks begin at multiples of it, counted from the first token of the row."""
-
 
 _PROGRAMS_PER_PROCESSOR = 4
 """Programs that a multiprocessor runs side by side, so that one computes while others load."""
@@ -97,7 +96,8 @@ def paged_decode_attention(
     group = heads // kv_heads
     bias, bias_width = scores.bias_arguments(partials.maxima)
     width = max(tile_width(key_dim), tile_width(value_dim))
-    _chunks_kernel[num_rows, kv_heads, splits](
+    group_tile = min(tile_width(group), _most_heads(width, query.dtype))
+    _chunks_kernel[num_rows, kv_heads * -(-group // group_tile), splits](
         query,
         key_cache,
         value_cache,
@@ -114,7 +114,7 @@ def paged_decode_attention(
         *key_cache.stride()[:3],
         *value_cache.stride()[:3],
         GROUP=group,
-        GROUP_TILE=tile_width(group),
+        GROUP_TILE=group_tile,
         KEY_DIM=key_dim,
         KEY_WIDTH=tile_width(key_dim),
         VALUE_DIM=value_dim,
@@ -123,9 +123,9 @@ def paged_decode_attention(
         TILE=_tile(width, query.dtype),
         CHUNK=CHUNK_TOKENS,
         **scores.constants(),
-        num_warps=4 if width <= 256 else 8,
+        num_warps=4 if group_tile * width <= 4096 else 8,
         enable_fp_fusion=True,
-        num_stages=2,
+        num_stages=pipeline_stages(_tile(width, query.dtype) * width, query.dtype, is_paged=True),
     )
     _merge_kernel[num_rows, heads](
         *partials,
@@ -149,7 +149,12 @@ def paged_decode_attention(
 
 def _tile(width: int, dtype: torch.dtype) -> int:
     """Keys that a program loads at once."""
-    return max(16, min(64, (4096 if is_wide(dtype) else 8192) // width))
+    return max(SMALLEST_TILE, min(64, (4096 if is_float32(dtype) else 8192) // width))
+
+
+def _most_heads(width: int, dtype: torch.dtype) -> int:
+    """Query heads of a program at most, so that their sums fit in its registers. Other programs compute the rest."""
+    return max(SMALLEST_TILE, (2048 if is_float32(dtype) else 8192) // width)
 
 
 @triton.jit
@@ -163,7 +168,9 @@ def _first_visible(end, WINDOW: tl.constexpr, ATTENTION_CHUNK: tl.constexpr):
     return first
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["block_tables", "key_lens", "partial_starts", "bias", "bias_width", "table_stride"],
+)
 def _chunks_kernel(
     query,
     key_cache,
@@ -201,13 +208,14 @@ def _chunks_kernel(
     CAP: tl.constexpr,
     BIAS: tl.constexpr,
 ):
-    """Partial results of the chunks `split`, `split + splits`... of a row, for the heads of a key-value head."""
+    """Partial results of the chunks `split`, `split + splits`... of a row, for some heads of a key-value head."""
     row = tl.program_id(0).to(tl.int64)
-    kv_head = tl.program_id(1)
+    PARTS: tl.constexpr = (GROUP + GROUP_TILE - 1) // GROUP_TILE
+    kv_head = tl.program_id(1) // PARTS
     end = tl.load(key_lens + row)
     first = _first_visible(end, WINDOW, ATTENTION_CHUNK)
     start_of_partials = tl.load(partial_starts + row)
-    members = tl.arange(0, GROUP_TILE)
+    members = tl.program_id(1) % PARTS * GROUP_TILE + tl.arange(0, GROUP_TILE)
     head = kv_head * GROUP + members
     is_head = members < GROUP
     key_dims = tl.arange(0, KEY_WIDTH)
@@ -267,7 +275,7 @@ _MERGED = 16
 """Chunks that are merged at a time. Their numbers begin at a multiple of it, so that a row has the same bits always."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["key_lens", "partial_starts"])
 def _merge_kernel(
     sums,
     maxima,

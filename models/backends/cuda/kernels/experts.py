@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from models.backends.cuda.kernels.activation import activate
-from models.backends.cuda.kernels.launch import is_wide, power_of_two
+from models.backends.cuda.kernels.launch import is_float32, power_of_two, warps
 from models.config import Activation
 
 
@@ -22,8 +22,8 @@ class ExpertTiles(NamedTuple):
     """The pairs of a step, sorted by expert. Pair `token * choices + choice` has choice `choice` of a token.
 
     order: [tokens * choices], int32: pair at each place of the sorted order, stable.
-    tile_experts, tile_starts, tile_ends: [tiles], int32: expert, first place and end of each tile. Unused tiles are
-        empty.
+    tile_experts, tile_starts, tile_ends: [tiles], int32: expert, first place and end of each tile. Tiles that are not
+        used are empty.
     choices: experts of a token.
     tile: places of a tile at most.
     """
@@ -37,26 +37,94 @@ class ExpertTiles(NamedTuple):
 
 
 def group_by_expert(experts: Tensor, num_experts: int) -> ExpertTiles:
-    """Sort pairs by expert. experts: [tokens, choices], int64. Reads nothing on the host."""
-    pairs = experts.numel()
+    """Sort pairs by expert. experts: [tokens, choices], int64, contiguous, each below num_experts."""
+    pairs, device = experts.numel(), experts.device
     tile = min(_MOST_PAIRS, max(16, power_of_two(-(-pairs // num_experts))))
-    ordered, order = experts.flatten().sort(stable=True)
-    numbers = torch.arange(num_experts + 1, device=experts.device)
-    bounds = torch.searchsorted(ordered, numbers)
-    tiles = (bounds.diff() + tile - 1) // tile
-    ends = tiles.cumsum(0)
-    # The number of tiles is at most this, however the pairs are divided among the experts.
-    number = torch.arange(min(pairs, pairs // tile + num_experts), device=experts.device)
-    expert = torch.searchsorted(ends, number, right=True).clamp(max=num_experts - 1)
-    starts = bounds[expert] + (number - ends[expert] + tiles[expert]) * tile
-    is_used = number < ends[-1]
-    starts = torch.where(is_used, starts, 0)
-    stops = torch.where(is_used, torch.minimum(starts + tile, bounds[expert + 1]), 0)
-    return ExpertTiles(order.int(), expert.int(), starts.int(), stops.int(), experts.shape[1], tile)
+    # Each expert has one tile that is not full at most, and no tile is empty.
+    num_tiles = min(pairs, pairs // tile + num_experts)
+    order = torch.empty(pairs, dtype=torch.int32, device=device)
+    spans = torch.empty(2, num_experts, dtype=torch.int32, device=device)
+    columns = torch.empty(3, num_tiles, dtype=torch.int32, device=device)
+    if pairs:
+        _order_kernel[(num_experts,)](
+            experts,
+            order,
+            spans,
+            pairs,
+            TILE=_ORDER_TILE,
+            num_warps=warps(_ORDER_TILE),
+            enable_fp_fusion=True,
+        )
+        width = power_of_two(num_experts)
+        _cut_kernel[(-(-num_tiles // _CUT_TILE),)](
+            spans,
+            columns,
+            num_experts,
+            num_tiles,
+            PAIR_TILE=tile,
+            EXPERTS_TILE=width,
+            TILE=_CUT_TILE,
+            num_warps=warps(_CUT_TILE * width),
+            enable_fp_fusion=True,
+        )
+    return ExpertTiles(order, *columns, experts.shape[1], tile)
 
 
 _MOST_PAIRS = 64
 """Largest number of pairs of a tile."""
+_ORDER_TILE = 1024
+"""Pairs that a program loads at once when it sorts them."""
+_CUT_TILE = 16
+"""Tiles that a program of the second kernel cuts."""
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _order_kernel(experts, order, spans, pairs, TILE: tl.constexpr):
+    """Places of the pairs of one expert in the sorted order.
+
+    spans: [2, experts], first place and end of each expert.
+    """
+    expert = tl.program_id(0)
+    first = tl.zeros([], tl.int32)
+    for start in range(0, pairs, TILE):
+        pair = start + tl.arange(0, TILE)
+        other = tl.load(experts + pair, mask=pair < pairs, other=2147483647)
+        first += tl.sum((other < expert).to(tl.int32), 0)
+    end = first
+    for start in range(0, pairs, TILE):
+        pair = start + tl.arange(0, TILE)
+        is_own = tl.load(experts + pair, mask=pair < pairs, other=2147483647) == expert
+        tl.store(order + end + tl.cumsum(is_own.to(tl.int32), 0) - 1, pair, mask=is_own)
+        end += tl.sum(is_own.to(tl.int32), 0)
+    tl.store(spans + expert, first)
+    tl.store(spans + tl.num_programs(0) + expert, end)
+
+
+@triton.jit(do_not_specialize=["num_tiles"])
+def _cut_kernel(
+    spans,
+    columns,
+    num_experts,
+    num_tiles,
+    PAIR_TILE: tl.constexpr,
+    EXPERTS_TILE: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Expert, first place and end of some tiles: columns, [3, tiles]. Tiles that are not used are zero."""
+    expert = tl.arange(0, EXPERTS_TILE)
+    first = tl.load(spans + expert, mask=expert < num_experts, other=0)
+    end = tl.load(spans + num_experts + expert, mask=expert < num_experts, other=0)
+    tiles = (end - first + PAIR_TILE - 1) // PAIR_TILE
+    next_tile = tl.cumsum(tiles, 0)
+    number = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    place = number[:, None] - (next_tile - tiles)[None, :]
+    is_own = (place >= 0) & (place < tiles[None, :])
+    start = tl.sum(tl.where(is_own, first[None, :] + place * PAIR_TILE, 0), 1)
+    stop = tl.sum(tl.where(is_own, end[None, :], 0), 1)
+    inside = number < num_tiles
+    tl.store(columns + number, tl.sum(tl.where(is_own, expert[None, :], 0), 1), mask=inside)
+    tl.store(columns + num_tiles + number, start, mask=inside)
+    tl.store(columns + 2 * num_tiles + number, tl.minimum(start + PAIR_TILE, stop), mask=inside)
 
 
 def gated_expert_linear(
@@ -138,7 +206,7 @@ def _multiply(
     pairs, columns = out.shape
     if pairs == 0:
         return out
-    column_tile, input_tile = (32, 32) if is_wide(x.dtype) else (64, 64)
+    column_tile, input_tile = (32, 32) if is_float32(x.dtype) else (64, 64)
     _product_kernel[len(tiles.tile_experts), -(-columns // column_tile)](
         x,
         weight,
@@ -166,7 +234,7 @@ def _multiply(
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tile_experts", "tile_starts", "tile_ends"])
 def _product_kernel(
     x,
     weight,

@@ -22,7 +22,7 @@ def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> Lo
     """
     rows, vocab = logits.shape
     assert 1 <= k <= min(vocab, MAX_TOP_K), (k, vocab)
-    chunks, device = -(-vocab // _CHUNK), logits.device
+    chunks, device = -(-vocab // CHUNK), logits.device
     keys = torch.empty(rows, chunks, k, dtype=torch.int64, device=device)
     numbers = torch.empty(3, rows, chunks, device=device)
     result = LogitsTopK(
@@ -31,8 +31,10 @@ def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> Lo
         torch.empty(rows, device=device) if with_logsumexp else None,
         torch.empty(rows, dtype=torch.bool, device=device),
     )
+    # The largest k stands for all but the usual one, so that two kernels are compiled and not one for each k.
+    candidates = power_of_two(chunks * (1 if k == 1 else MAX_TOP_K))
     if rows:
-        _chunk_kernel[rows, chunks](
+        chunk_kernel[rows, chunks](
             logits,
             keys,
             numbers,
@@ -40,7 +42,7 @@ def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> Lo
             vocab,
             k,
             WITH_SUM=with_logsumexp,
-            CHUNK=_CHUNK,
+            CHUNK=CHUNK,
             num_warps=8,
             enable_fp_fusion=True,
         )
@@ -55,14 +57,14 @@ def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> Lo
             k,
             WITH_SUM=with_logsumexp,
             CHUNKS_TILE=power_of_two(chunks),
-            TILE=power_of_two(chunks * k),
-            num_warps=warps(power_of_two(chunks * k)),
+            TILE=candidates,
+            num_warps=warps(candidates),
             enable_fp_fusion=True,
         )
     return result
 
 
-_CHUNK = 4096
+CHUNK = 4096
 """Logits of a program of the first kernel."""
 
 
@@ -80,8 +82,8 @@ def numbers_of(keys):
     return tl.where(keys == -2147483647, float("-inf"), bits.to(tl.float32, bitcast=True))
 
 
-@triton.jit
-def _chunk_kernel(logits, keys, numbers, stride, vocab, k, WITH_SUM: tl.constexpr, CHUNK: tl.constexpr):
+@triton.jit(do_not_specialize=["k"])
+def chunk_kernel(logits, keys, numbers, stride, vocab, k, WITH_SUM: tl.constexpr, CHUNK: tl.constexpr):
     """Top k of a chunk of a row, as keys that contain number and id; and its maximum, sum and count of the not finite.
 
     numbers: [3, rows, chunks], float32.
@@ -108,7 +110,7 @@ def _chunk_kernel(logits, keys, numbers, stride, vocab, k, WITH_SUM: tl.constexp
         tl.store(numbers + layer + place, total)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["k"])
 def _merge_kernel(
     keys,
     numbers,

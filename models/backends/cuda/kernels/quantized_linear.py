@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from models.backends.cuda.kernels.launch import is_wide, power_of_two
+from models.backends.cuda.kernels.launch import is_float32, power_of_two
 
 _RUN = 32
 """Inputs of half a run of 64: a byte holds codes of both halves."""
@@ -25,9 +25,9 @@ class Int8Matrix(NamedTuple):
 class Int4Matrix(NamedTuple):
     """`weight[o, i] = scales[o, i // group] * (code[o, i] - 8) - minimums[o, i // group]`, with codes from 0 to 15.
 
-    codes: [out, in / 2], uint8, see `pack_int4`. scales: [out, in / group], float16 or float32. minimums: likewise, or
-        None.
-    group: inputs that share a scale, a multiple of 32.
+    codes: [out, in / 2], uint8, see `pack_int4`.
+    scales: [out, groups], float16 or float32. minimums: likewise, or None.
+    group: inputs that share a scale, a multiple of 32, or at least `in`. The last group of a row may be shorter.
     """
 
     codes: Tensor
@@ -80,7 +80,8 @@ def int8_linear(x: Tensor, weight: Int8Matrix, bias: Tensor | None, out: Tensor 
 def int4_linear(x: Tensor, weight: Int4Matrix, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
     """`x W^T + b`, arguments as for `int8_linear`."""
     rows, columns, out = len(x), len(weight.codes), _result(x, weight.codes, out)
-    assert x.shape[1] % (2 * _RUN) == 0 == weight.group % _RUN, (x.shape, weight.group)
+    assert x.shape[1] == 2 * weight.codes.shape[1], (x.shape, weight.codes.shape)
+    assert weight.group % _RUN == 0 or weight.group >= x.shape[1], weight.group
     if rows == 0:
         return out
     row_tile, column_tile, _ = _tiles(rows, x.dtype)
@@ -116,13 +117,13 @@ def _result(x: Tensor, codes: Tensor, out: Tensor | None) -> Tensor:
 
 def _tiles(rows: int, dtype: torch.dtype) -> tuple[int, int, int]:
     """Rows, output features and inputs of a tile. Few rows have small tiles, so that more programs read the weight."""
-    if is_wide(dtype):
+    if is_float32(dtype):
         return 16, 32, 32
     row_tile = min(64, max(16, power_of_two(rows)))
     return row_tile, 32 if row_tile <= 32 else 64, 128 if row_tile <= 32 else 64
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _int8_kernel(
     x,
     codes,
@@ -157,7 +158,7 @@ def _int8_kernel(
     tl.store(out + place, total.to(out.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _int4_kernel(
     x,
     codes,

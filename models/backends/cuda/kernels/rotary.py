@@ -16,8 +16,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, interl
     """Rotate query or key heads by their positions, in float32.
 
     x: [tokens, heads, head_dim], model dtype; the last dimension contiguous, tokens and heads with any stride.
-    cos, sin: [positions, dim / 2] or [positions, 1, dim / 2], float32, dim <= head_dim. Dimensions from dim on do not
-        change.
+    cos, sin: [positions, dim / 2] or [positions, 1, dim / 2], float32, contiguous, dim <= head_dim. Dimensions from dim
+        on do not change.
     positions: [tokens], int64 or int32, row of each token in the tables; None where token i has row i.
     interleaved: pairs are (0, 1), (2, 3)..., else (0, dim / 2), (1, dim / 2 + 1)...
     Returns a new contiguous tensor like x. Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2.
@@ -153,7 +153,7 @@ def _rotate_heads(
         tl.store(target + heads[:, None] * WIDTH + rest[None, :], kept.to(dtype), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["positions", "slots"])
 def _rotate_kernel(
     query,
     key,

@@ -1,8 +1,9 @@
-"""Random choice of a token per row: filters by top_k, top_p and min_p, and the draw. One program per row.
+"""Random choice of a token per row: filters by top_k, top_p and min_p, and the draw.
 
-Filters are thresholds (`models.backends.torch.sampling`). A threshold is found without sorting: its sort key is
-searched for three bits at a time, in 11 passes over the row. Probabilities are summed in float64, in an order that
-depends on the row alone.
+Filters are thresholds (`models.backends.torch.sampling`). A first kernel finds the largest logits of each chunk of a
+row, in many programs. A second one has a program per row, which searches the sort key of a threshold three bits at a
+time: in 11 passes over the largest logits of the chunks, and over the whole row only where these may be too few.
+Probabilities are summed exactly, as integers.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from models.backends.cuda.kernels.attention_arguments import finite_maximum
 from models.backends.cuda.kernels.launch import power_of_two
-from models.backends.cuda.kernels.logits_top_k import numbers_of, sort_keys
+from models.backends.cuda.kernels.logits_top_k import CHUNK, chunk_kernel, numbers_of, sort_keys
 from models.backends.torch.sampling import Drawn
 
 
@@ -38,21 +40,40 @@ def draw(logits: Tensor, filters: FilterColumns, uniforms: Tensor) -> Drawn:
     logits: [rows, vocab], float32, not modified; the last dimension contiguous.
     uniforms: [rows], float64, in [0, 1): share of the distribution before the drawn token.
     """
-    rows, vocab = logits.shape
+    (rows, vocab), device = logits.shape, logits.device
+    chunks = -(-vocab // CHUNK)
+    keys = torch.empty(rows, chunks, _CANDIDATES, dtype=torch.int64, device=device)
+    numbers = torch.empty(3, rows, chunks, device=device)
     drawn = Drawn(
-        torch.empty(rows, dtype=torch.int64, device=logits.device),
-        torch.empty(rows, device=logits.device),
-        torch.full((rows,), torch.inf, device=logits.device),
+        torch.empty(rows, dtype=torch.int64, device=device),
+        torch.empty(rows, device=device),
+        torch.full((rows,), torch.inf, device=device),
     )
     if rows:
+        chunk_kernel[rows, chunks](
+            logits,
+            keys,
+            numbers,
+            logits.stride(0),
+            vocab,
+            _CANDIDATES,
+            WITH_SUM=False,
+            CHUNK=CHUNK,
+            num_warps=8,
+            enable_fp_fusion=True,
+        )
         _draw_kernel[(rows,)](
             logits,
+            keys,
             *filters,
             uniforms,
             drawn.tokens,
             drawn.lowest,
             logits.stride(0),
             vocab,
+            chunks,
+            CANDIDATES=_CANDIDATES,
+            CHUNKS_TILE=power_of_two(chunks),
             TILE=min(_TILE, power_of_two(vocab)),
             num_warps=8,
             enable_fp_fusion=True,
@@ -60,56 +81,104 @@ def draw(logits: Tensor, filters: FilterColumns, uniforms: Tensor) -> Drawn:
     return drawn
 
 
+_CANDIDATES = 64
+"""Largest logits of each chunk that are searched first."""
 _TILE = 4096
 """Logits that a program loads at once."""
 
 
 @triton.jit
-def _scaled(logits, start, vocab, temperature, TILE: tl.constexpr):
-    """Ids and logits of a tile, divided by the temperature. Beyond the vocabulary they are -inf."""
-    ids = start + tl.arange(0, TILE)
-    x = tl.load(logits + ids, mask=ids < vocab, other=float("-inf"))
-    return ids, tl.div_rn(x, tl.zeros([TILE], tl.float32) + temperature)
+def _scaled(logits, places, count, temperature):
+    """Some logits, divided by the temperature. From place `count` on they are -inf.
+
+    logits: float32, or keys of `chunk_kernel`, of which those that stand for no logit give NaN.
+    """
+    x = tl.load(logits + places, mask=places < count, other=0)
+    if logits.dtype.element_ty == tl.int64:
+        x = numbers_of((x >> 32).to(tl.int32))
+    x = tl.where(places < count, x, float("-inf"))
+    return tl.div_rn(x, tl.zeros_like(x) + temperature)
 
 
 @triton.jit
-def _mass(x, maximum, lowest):
-    """Weights of logits from `lowest` up, relative to the largest: float64."""
-    return tl.where(x >= lowest, tl.exp(x - maximum), 0.0).to(tl.float64)
+def _weights(x, maximum, lowest):
+    """Probabilities of the logits from `lowest` up, relative to the largest, as integers: int64, 2 ** 40 for 1.
+
+    Sums of integers are exact, so that they do not depend on their order, and fast: devices of compute capability 8.6
+    and 8.9 compute float64, and convert numbers of 64 bits, at 1/64 of the speed of float32.
+    """
+    weights = tl.where(x >= lowest, tl.exp(x - maximum), 0.0) * 1048576.0
+    upper = weights.to(tl.int32)
+    lower = ((weights - upper.to(tl.float32)) * 1048576.0).to(tl.int32)
+    return upper.to(tl.int64) * 1048576 + lower.to(tl.int64)
 
 
 @triton.jit
-def _threshold(logits, vocab, temperature, maximum, lowest, wanted, BY_MASS: tl.constexpr, TILE: tl.constexpr):
-    """The largest number such that the logits from it up have the wanted count, or the wanted mass.
+def _threshold(logits, count, temperature, maximum, lowest, wanted, BY_WEIGHT: tl.constexpr, TILE: tl.constexpr):
+    """The largest number such that the logits from it up have the wanted count, or the wanted sum of weights.
 
-    lowest: logits below count for nothing.
+    logits, count: see `_scaled`. lowest: logits below count for nothing. wanted: int64.
     """
     # Sort keys plus 2 ** 31, so that they are not negative.
     found = tl.zeros([], tl.int64)
     digit = tl.arange(0, 8)
     for step in range(11):
         shift = tl.zeros([], tl.int64) + (30 - 3 * step)
-        steps = digit.to(tl.int64) << shift
-        reached = tl.zeros([8], tl.float64)
-        for start in range(0, vocab, TILE):
-            ids, x = _scaled(logits, start, vocab, temperature, TILE)
-            keys = sort_keys(x).to(tl.int64) + 2147483648
-            weights = tl.where((ids < vocab) & (x >= lowest), 1.0, 0.0)
-            if BY_MASS:
-                weights = weights * tl.exp(x - maximum)
+        reached = tl.zeros([8], tl.int64)
+        for start in range(0, count, TILE):
+            places = start + tl.arange(0, TILE)
+            x = _scaled(logits, places, count, temperature)
+            keys = sort_keys(x)
+            weights = _weights(x, maximum, lowest) if BY_WEIGHT else ((places < count) & (x >= lowest)).to(tl.int32)
             for number in tl.static_range(1, 8):
-                bound = found + ((shift * 0 + number) << shift)
-                above = tl.sum(tl.where(keys >= bound, weights, 0.0).to(tl.float64), 0)
-                reached += tl.where(digit == number, above, 0.0)
+                # No number has the largest key of all.
+                bound = tl.minimum(found + ((shift * 0 + number) << shift) - 2147483648, 2147483647).to(tl.int32)
+                above = tl.sum(tl.where(keys >= bound, weights, 0), 0)
+                reached += tl.where(digit == number, above.to(tl.int64), 0)
         enough = (reached >= wanted) | (digit == 0)
-        found += tl.max(tl.where(enough, steps, 0), 0)
+        found += tl.max(tl.where(enough, digit.to(tl.int64) << shift, 0), 0)
     # The keys of -inf and inf.
     return numbers_of(tl.minimum(tl.maximum(found - 2147483648, -2139095041), 2139095040).to(tl.int32))
 
 
 @triton.jit
+def _threshold_of_row(
+    logits,
+    keys,
+    vocab,
+    num_keys,
+    complete_above,
+    temperature,
+    maximum,
+    lowest,
+    wanted,
+    BY_WEIGHT: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """`_threshold` of a row, searched among the largest logits of the chunks first.
+
+    keys, num_keys: these logits. complete_above: all larger logits of the row are among them.
+    """
+    found = _threshold(keys, num_keys, temperature, maximum, lowest, wanted, BY_WEIGHT, TILE)
+    if found <= complete_above:
+        found = _threshold(logits, vocab, temperature, maximum, lowest, wanted, BY_WEIGHT, TILE)
+    return found
+
+
+@triton.jit
+def _total(logits, vocab, temperature, maximum, lowest, TILE: tl.constexpr):
+    """Sum of the weights of a row, int64."""
+    total = tl.zeros([], tl.int64)
+    for start in range(0, vocab, TILE):
+        x = _scaled(logits, start + tl.arange(0, TILE), vocab, temperature)
+        total += tl.sum(_weights(x, maximum, lowest), 0)
+    return total
+
+
+@triton.jit(do_not_specialize=["temperatures", "top_ks", "top_ps", "log_min_ps", "uniforms"])
 def _draw_kernel(
     logits,
+    keys,
     temperatures,
     top_ks,
     top_ps,
@@ -119,44 +188,50 @@ def _draw_kernel(
     lowest_of,
     stride,
     vocab,
+    chunks,
+    CANDIDATES: tl.constexpr,
+    CHUNKS_TILE: tl.constexpr,
     TILE: tl.constexpr,
 ):
+    """Draw the token of one row. keys: [rows, chunks, CANDIDATES], int64, in descending order."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
+    num_keys = chunks * CANDIDATES
+    keys += row * num_keys
     temperature = tl.load(temperatures + row)
     top_k = tl.load(top_ks + row)
     top_p = tl.load(top_ps + row)
-    maxima = tl.full([TILE], float("-inf"), tl.float32)
-    for start in range(0, vocab, TILE):
-        ids, x = _scaled(logits, start, vocab, temperature, TILE)
-        maxima = tl.maximum(maxima, x)
-    maximum = tl.max(maxima, 0)
+    firsts = tl.arange(0, CHUNKS_TILE) * CANDIDATES
+    maximum = finite_maximum(tl.max(_scaled(keys, firsts, num_keys, temperature), 0))
+    edges = _scaled(keys, firsts + CANDIDATES - 1, num_keys, temperature)
+    complete_above = tl.max(tl.where(edges == edges, edges, float("-inf")), 0)
     lowest = tl.full([], float("-inf"), tl.float32)
     if (top_k > 0) & (top_k < vocab):
-        lowest = _threshold(logits, vocab, temperature, maximum, lowest, top_k.to(tl.float64), False, TILE)
+        wanted = top_k.to(tl.int64)
+        lowest = _threshold_of_row(
+            logits, keys, vocab, num_keys, complete_above, temperature, maximum, lowest, wanted, False, TILE
+        )
     if top_p < 1.0:
-        total = tl.zeros([], tl.float64)
-        for start in range(0, vocab, TILE):
-            ids, x = _scaled(logits, start, vocab, temperature, TILE)
-            total += tl.sum(_mass(x, maximum, lowest), 0)
-        nucleus = _threshold(logits, vocab, temperature, maximum, lowest, top_p * total, True, TILE)
+        total = _total(logits, vocab, temperature, maximum, lowest, TILE)
+        wanted = tl.ceil(top_p * total.to(tl.float64)).to(tl.int64)
+        nucleus = _threshold_of_row(
+            logits, keys, vocab, num_keys, complete_above, temperature, maximum, lowest, wanted, True, TILE
+        )
         lowest = tl.maximum(lowest, tl.minimum(nucleus, maximum))
     lowest = tl.maximum(lowest, maximum + tl.load(log_min_ps + row))
-    total = tl.zeros([], tl.float64)
-    for start in range(0, vocab, TILE):
-        ids, x = _scaled(logits, start, vocab, temperature, TILE)
-        total += tl.sum(_mass(x, maximum, lowest), 0)
-    target = tl.load(uniforms + row) * total
-    before = tl.zeros([], tl.float64)
+    total = _total(logits, vocab, temperature, maximum, lowest, TILE)
+    target = (tl.load(uniforms + row) * total.to(tl.float64)).to(tl.int64)
+    before = tl.zeros([], tl.int64)
     token = tl.zeros([], tl.int32) - 1
     last = tl.zeros([], tl.int32)
     for start in range(0, vocab, TILE):
-        ids, x = _scaled(logits, start, vocab, temperature, TILE)
-        weights = _mass(x, maximum, lowest)
-        chosen = (before + tl.cumsum(weights, 0) > target) & (weights > 0.0)
+        ids = start + tl.arange(0, TILE)
+        x = _scaled(logits, ids, vocab, temperature)
+        weights = _weights(x, maximum, lowest)
+        chosen = (before + tl.cumsum(weights, 0) > target) & (weights > 0)
         here = tl.min(tl.where(chosen, ids, 2147483647), 0)
         token = tl.where((token < 0) & (here < 2147483647), here, token)
-        last = tl.maximum(last, tl.max(tl.where(weights > 0.0, ids, 0), 0))
+        last = tl.maximum(last, tl.max(tl.where(weights > 0, ids, 0), 0))
         before += tl.sum(weights, 0)
     # Rounding can leave the target at the end of the distribution: the last kept token.
     tl.store(tokens + row, tl.where(token < 0, last, token).to(tl.int64))

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from models.backends.cuda.kernels.attention_arguments import Scores, capped, finite_maximum
-from models.backends.cuda.kernels.launch import is_wide, tile_width
+from models.backends.cuda.kernels.launch import is_float32, pipeline_stages, tile_width
 
 
 class TileRows(NamedTuple):
@@ -59,7 +59,8 @@ def tile_attention(
     where = rows.block_tables if rows.block_tables is not None else rows.key_starts
     assert where is not None, "keys are ragged or paged"
     bias, bias_width = scores.bias_arguments(query)
-    queries, keys, num_warps = _tiles(max(tile_width(key_dim), tile_width(value_dim)), query.dtype)
+    width = max(tile_width(key_dim), tile_width(value_dim))
+    queries, keys, num_warps = _tiles(width, query.dtype)
     _tiles_kernel[-(-rows.max_query_len // queries), heads, num_rows](
         query,
         key,
@@ -91,19 +92,21 @@ def tile_attention(
         **scores.constants(),
         num_warps=num_warps,
         enable_fp_fusion=True,
-        num_stages=2,
+        num_stages=pipeline_stages(keys * width, query.dtype, is_paged),
     )
     return out
 
 
 def _tiles(width: int, dtype: torch.dtype) -> tuple[int, int, int]:
     """Queries and keys of a tile, and warps, for heads of a width. They fit in the registers of a program."""
-    if is_wide(dtype):
+    if is_float32(dtype):
         return (32, 32, 4) if width <= 64 else (16, 32, 4) if width <= 128 else (16, 16, 8)
     return (128, 64, 8) if width <= 128 else (64, 32, 8) if width <= 256 else (16, 16, 8)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["query_starts", "key_lens", "first_positions", "where", "bias", "bias_width", "table_stride"],
+)
 def _tiles_kernel(
     query,
     key,
