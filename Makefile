@@ -17,7 +17,7 @@ PEERS := .venv-bench
 CLIENTS := .venv-clients
 RAY := $(VENV)/.ray
 WHEEL := $(VENV)/.wheel
-RARE := tests/families tests/parity tests/invariance tests/engine tests/models tests/cuda
+RARE := tests/families tests/parity tests/invariance tests/engine tests/models
 
 .DEFAULT_GOAL := help
 .PHONY: help serve objects test test-families test-kernels test-ray test-wheel test-page test-clients test-heavy-clients clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-gpu chaos soak fuzz clean
@@ -72,7 +72,7 @@ test-families: $(DEV)  ## Run the tests of rare model families, and `triptych ch
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m rare_family $(RARE) $(ARGS)
 
 test-kernels: $(DEV)  ## Run the tests of the Triton kernels in many shapes, and compile them for NVIDIA devices (needs no device)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/cuda/kernels $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/cuda $(ARGS)
 
 test-page: $(DEV)  ## Run the tests of the playground page (needs Chromium)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/page $(ARGS)

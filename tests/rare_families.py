@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOMS = ("parity", "invariance", "engine", "models", "cuda")
+ROOMS = ("parity", "invariance", "engine", "models")
 """Directories whose tests are marked."""
 RARE_FILES = frozenset(
     {

@@ -27,7 +27,7 @@ from tests.engine.tiny_checkpoints import DECODERS, HYBRIDS, SEQ2SEQ
 from tests.parity.paged import Rows
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-RARE = pytest.mark.rare_family
+LONG = pytest.mark.many_shapes
 TEXTS = [[5, 6, 7, 8, 9], [11, 3], [30]]
 
 
@@ -81,7 +81,7 @@ def in_kernels():
         yield
 
 
-@pytest.mark.parametrize("name", ["gpt2", *(pytest.param(name, marks=RARE) for name in ("llama", "t5"))])
+@pytest.mark.parametrize("name", ["gpt2", *(pytest.param(name, marks=LONG) for name in ("llama", "t5"))])
 @torch.inference_mode()
 def test_a_replayed_step_equals_an_eager_one(saved, in_kernels, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(step_graphs, "BUCKETS", (3,))
@@ -126,6 +126,7 @@ def test_steps_allocate_nothing_and_copy_once(saved, in_kernels) -> None:
     assert first.logits.data_ptr() == output.logits.data_ptr(), "results are in memory that the next step overwrites"
 
 
+@LONG
 @torch.inference_mode()
 def test_a_launched_step_takes_its_tokens_from_the_last_one(saved, in_kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows change their places between two steps, and one is left out; tokens are read a step later."""
@@ -231,7 +232,7 @@ def test_nothing_is_captured_without_the_kernels(saved) -> None:
         assert model.capture_steps(Rows(model).pool.cache, None, GraphSizes(4, 40), FakeGraphRunner()) is None
 
 
-@RARE
+@LONG
 def test_the_engine_generates_the_same_tokens(pairs, in_kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests of different lengths join and leave; beams ask for more than the largest logit."""
     pair = pairs("gpt2")
