@@ -49,8 +49,8 @@ class CheckpointHeads:
     weights_width: width of the hidden states from which a weight of each token is computed.
     spans: entities whose labels are in the request.
     vocabulary: weights of vocabulary entries, by settings of the checkpoint.
-    answer: tokens whose logits are the score of a language model.
-    answers: the score of a language model is computed from the logits of tokens.
+    answers: whether the checkpoint is a language model that ranks texts by the logits of one or two answer tokens.
+    answer: these tokens, if the files of the checkpoint name them.
     tasks: tasks of the checkpoint; None for those of its architecture.
     more_tasks: tasks besides those of its architecture.
     """

@@ -233,7 +233,7 @@ def _load(
 
 
 def _keeps_float32(name: str) -> bool:
-    """Whether this parameter is float32 in a model of any dtype: the correction of a router."""
+    """Whether this parameter is float32 in a model of any dtype. True for a router's correction bias only."""
     return name.endswith(".router.correction")
 
 

@@ -79,9 +79,11 @@ def _wave(batch: DecoderBatch, rows: Sequence[int]) -> Wave:
 
 
 def run_waves(layer: int, mixer: Mixer, projections: Projections, memory: StateMemory, waves: Sequence[Wave]) -> Tensor:
-    """Run all rows of a step between the projections of a mixer, and update their states.
+    """Compute a mixer's outputs for all rows of a step, one wave after another, and update the states of the rows.
 
-    layer: number of the mixer's layer. projections: of all tokens. Returns [tokens, width], model dtype.
+    layer: number of the mixer's layer.
+    projections: results of the mixer's input projections, for all tokens of the step.
+    Returns the inputs of its output projection: [tokens, width], model dtype.
     """
     mixed = projections[0].new_empty(projections[0].shape[0], mixer.width)
     states = memory.states[layer]

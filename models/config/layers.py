@@ -108,7 +108,7 @@ class RouterConfig:
 
     @property
     def chooses_by_logits(self) -> bool:
-        """Whether the best logits belong to the best scores, so that experts are chosen without computing scores."""
+        """Whether logits and scores rank the experts equally, so that experts are chosen without computing scores."""
         return not self.correction and self.groups == 1
 
 

@@ -25,7 +25,7 @@ from models.layers.linear import Linear
 from models.tensor_memory import PRIVATE, TensorMemory
 
 _TABLES = ("tokens", "token_types")
-"""Tables of an embedding that an adapter may change. Its projection is a linear."""
+"""Tables of an `Embedding` that an adapter may change. The projection of an embedding counts as a linear layer."""
 
 _MERGED = ("query", "key", "value")
 """Projections that `Attention.merged` computes in one product, in this order."""

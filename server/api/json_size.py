@@ -39,7 +39,7 @@ def _check(name: str, count: int, limit: int) -> None:
 
 
 def _outside_strings(raw: bytes) -> tuple[int, int, int, int]:
-    """Number of commas, colons, and opening brackets and braces outside of strings, and of strings."""
+    """Number of commas, colons, and opening brackets and braces, all outside of strings; and number of strings."""
     if b"\\" in raw:
         raw = raw.replace(rb"\\", b"").replace(rb"\"", b"")
     data = np.frombuffer(raw, dtype=np.uint8)

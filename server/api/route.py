@@ -159,10 +159,10 @@ class Renderer(Protocol[DeltaT, RenderedT]):
         """New deltas as bytes of the stream; empty bytes are not sent."""
 
     def end(self, result: RenderedT) -> bytes:
-        """The end of a complete stream."""
+        """The last bytes of a complete stream."""
 
     def error(self, error: RequestError, request_id: str) -> bytes:
-        """The end of a stream that failed."""
+        """The last bytes of a stream that failed: the error in the format of the stream."""
 
 
 class StreamingSpec(Spec, Protocol):

@@ -4,9 +4,10 @@ The need of a pool is the memory of one sequence of full length, with the defaul
 satisfied first, the smallest ones before the others; what is left is divided in proportion to the needs, so that the
 models can run equally many long sequences.
 
-States are the exception, because a sequence of any length has one: in proportion to the need of a long sequence, a
-model with a long context would get slots for hardly more than one sequence. They get up to half of their model's
-memory, so that sequences whose keys and values are as large as their state and a snapshot fill both halves.
+The states of mixers are divided differently. A sequence of any length needs one state. A division by the need of a
+sequence of full length would give a model with a long context hardly more than one slot. States therefore get up to
+half of their model's memory. Sequences whose keys and values are as large as their state and a snapshot use both
+halves fully.
 """
 
 from __future__ import annotations

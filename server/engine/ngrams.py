@@ -19,7 +19,8 @@ _CLASS_OF = tuple(bisect_right(_CLASS_STARTS, length) for length in range(MAX_MA
 _PRIOR_RATES = (0.3, 0.45, 0.6, 0.8, 0.9)
 """Assumed share of right predictions by class, before any is measured."""
 _PRIOR_WEIGHT, _MODEL_WEIGHT = 8.0, 3.0
-"""Weight of prior rates, as a number of predictions: assumed rates for a model, the model's rates for a text."""
+"""Weights of prior rates, in predictions: of the assumed rates in the rates of a model, and of the rates of a model in
+the rates of a text."""
 MIN_PROBABILITY = 0.1
 """Tokens that are less probable are never worth computing, so that they are not considered."""
 _MODEL_DECAY, _TEXT_DECAY = 0.998, 0.9

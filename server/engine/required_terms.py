@@ -92,8 +92,9 @@ class _Spelling:
 class RequiredTerms:
     """The terms that the hypotheses of one search must contain.
 
-    The progress of a text is the number of tokens of all terms, minus those that are missing. Of a term that the text
-    contains, none is missing. Of another one, the tokens of its spelling that continue the end of the text, or all.
+    The progress of a text is the number of tokens of all terms, minus the number of missing tokens. A term in the text
+    has no missing tokens. If the text ends with the beginning of a term, the rest of the term is missing.
+    Otherwise all tokens of the term are missing.
 
     terms: not empty.
     token_bytes: bytes of each token, by id; empty for special tokens.
@@ -112,7 +113,7 @@ class RequiredTerms:
             min(one.missing(0) for one in self._spellings if one.term == index) for index in range(len(terms))
         ]
         self.num_tokens = sum(self._sizes)
-        """The progress of a text with all terms."""
+        """Number of tokens of all terms: the progress of a text that contains them all."""
         self._known: dict[tuple[TermState, int], TermState] = {}
         self.start = TermState(" ", b"", 0, 0, 0)
         for token in prefix:

@@ -76,7 +76,9 @@ def sampling_positions(group: SequenceGroup) -> list[SamplingPosition]:
 
 
 def step_logits_request(groups: Sequence[SequenceGroup], max_rows: int) -> LogitsRequest | None:
-    """The logits that the decoder computes in the step for `select`; None if they need several parts."""
+    """What the decoder shall compute from the logits within the step, for `select`.
+
+    None if no row needs logits, or if more than `max_rows` rows do: `select` then computes them in parts."""
     return logits_request(groups) if 0 < sum(map(_num_rows, groups)) <= max_rows else None
 
 
@@ -342,7 +344,7 @@ def _with_further(best: Tensor, logits: Tensor, further: Tensor | None) -> Tenso
 
 
 def _without_filler(values: Tensor, ids: Tensor, further: Tensor | None) -> Tensor:
-    """The values, with minus infinity in place of the filled ids."""
+    """The values, with minus infinity where the id is the filler -1 of `_further_tokens`."""
     return values if further is None else values.masked_fill(ids < 0, -torch.inf)
 
 

@@ -1,7 +1,7 @@
 """The HTTP process's client of the workers: admits requests, sends each to a worker, and routes events to their calls.
 
-A sequence of a lost worker that has produced nothing is sent to another worker, or to the next one that becomes ready,
-once. Any other sequence of a lost worker fails. Imports no HTTP and no text code.
+If a worker is lost, its sequences without any output are sent again once: to another worker, or to the next one that
+becomes ready. Its other sequences fail. Imports no HTTP and no text code.
 """
 
 from __future__ import annotations

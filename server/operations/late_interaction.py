@@ -152,9 +152,10 @@ async def side_items(
     param: str,
     max_text_tokens: int | None = None,
 ) -> InputItems:
-    """One item per text of a side.
+    """Engine items of texts that are all queries or all documents: one item per text.
 
-    truncation: side on which a long text loses tokens, or None to refuse it.
+    side: `query` or `document`.
+    truncation: end at which a long text is cut; None to refuse a long text.
     max_text_tokens: read at most this many tokens of each text, from its beginning; None for all that fit.
     Raises the errors of `check_tokens`.
     """

@@ -77,7 +77,7 @@ class Replica:
         return serve.get_replica_context().replica_id.unique_id, self._server.state.runtime.metrics.render()
 
     def check_health(self) -> None:
-        """Called by Ray Serve. Raises NotReady if the server has given up on its worker, or long had none."""
+        """Called by Ray Serve. Raises NotReady if the worker is not restarted any more, or is unready for too long."""
         now = time.monotonic()
         if self._server.lifecycle.failed:
             raise NotReady("the worker could not be brought back")

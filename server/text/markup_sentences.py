@@ -75,7 +75,10 @@ def sentences(
 
 
 class _RunSentences:
-    """The sentences of one run. Slots 1, 3, 5... are sentences; slots 0, 2, 4... are the markup between them."""
+    """The sentences of one run: a text with inline markup.
+
+    The run is divided into slots. Slots 1, 3, 5... are sentences; slots 0, 2, 4... are the markup between them.
+    """
 
     def __init__(
         self,
@@ -130,7 +133,7 @@ class _RunSentences:
         return [part for part in found if part]
 
     def _slot(self, at: int) -> int:
-        """Slot of the character at this place of the run."""
+        """Number of the slot (see the class) that contains the character at this index of the run's text."""
         before = bisect_right(self._starts, at)
         return 2 * before - 1 if before and at < self._ends[before - 1] else 2 * before
 

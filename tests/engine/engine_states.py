@@ -176,7 +176,8 @@ def grammar_masks() -> GrammarMasks:
 
 
 Spec = tuple[str, int, int, int, int]
-"""A request: kind, stem, number of further prompt tokens, limit of new tokens, seed."""
+"""A request: key of `KINDS`, index of its prompt beginning in `STEMS`, number of further prompt tokens, maximum number
+of new tokens, seed."""
 
 
 def message(request_id: int, spec: Spec) -> Generate:

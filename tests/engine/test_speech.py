@@ -261,7 +261,10 @@ def test_the_probability_of_no_speech(pair, max_batch_tokens, beams):
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_log_probabilities_after_masks(pair, beams):
-    """Equal to the mean that transformers compares with `logprob_threshold`, alone and with rows without masks."""
+    """The mean log-probability equals the one that transformers compares with `logprob_threshold`.
+
+    Rows with and without masked tokens run in one batch.
+    """
     clips = random_frames(pair, 3)
     banned = list(range(20, 200))
     settings = {"num_beams": beams, "logprobs": True, "suppress_token_ids": banned}

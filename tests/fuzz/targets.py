@@ -94,7 +94,7 @@ def events(data: bytes) -> None:
 
 
 def frames(data: bytes) -> None:
-    """A text in an event that our server writes is one event with the same text for our client."""
+    """Write a text as one event with our server code. Our client must read exactly one event with the same text."""
     text = data.decode("utf-16-le", "ignore")
     assert _read_events([frame("token", {"text": text})]) == [StreamEvent("token", json.dumps({"text": text}))] or [
         json.loads(event.data) for event in _read_events([frame("token", {"text": text})])

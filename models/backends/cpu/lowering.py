@@ -120,7 +120,7 @@ def _work(traced: TracedOperation) -> Work:
     weight_bytes = weight.nbytes
     if "tasks" in fields:
         multiplications *= fields["choices"] * (2 if fields["is_gated"] else 1)
-        # At least the codes of one row's experts are read.
+        # How many experts a step uses is unknown here. This counts the bytes of one row's experts, a lower bound.
         weight_bytes = multiplications * fields.get("bits", 8 * weight.itemsize) // 8
     return Work(weight_bytes, 2 * multiplications, fields["rows"] is ROWS)
 

@@ -81,7 +81,7 @@ def gated_delta_step(
 def space_heads(inputs: Tensor, heads: int, head_dim: int, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     """Values, [rows, heads, head_dim], and keys and queries, [rows, groups, state_size].
 
-    inputs: [rows, features], float32: the three after each other.
+    inputs: [rows, features], float32: the values, keys and queries of a row, concatenated.
     """
     width = heads * head_dim
     values, keys, queries = inputs.tensor_split([width, width + (inputs.shape[-1] - width) // 2], dim=-1)

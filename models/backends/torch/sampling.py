@@ -22,9 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _NUCLEUS_GUESS = 1024
-"""Largest logits that are sorted first for a row with top_p alone; more are sorted only where these do not suffice."""
+"""Number of largest logits that are sorted first for a row with top_p alone. If they have less probability than top_p,
+all logits are sorted."""
 _TYPICAL_GUESS = 1024
-"""Nearest tokens that are sorted first for a row with typical_p; more work follows only where these do not suffice."""
+"""Number of most typical tokens that are sorted first for a row with typical_p. If they have less probability than
+typical_p, all tokens are counted in bins (`_BINS`)."""
 _BINS = 4096
 """Bins of a flat distribution with typical_p. Only the tokens of one bin are sorted."""
 _MIN_TEMPERATURE = 1e-30

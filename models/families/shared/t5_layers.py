@@ -112,7 +112,7 @@ def _feed_forward(fields: Fields) -> FeedForwardConfig:
     # Version 1.1 writes `gelu` for its tanh approximation.
     name = "gelu_new" if kind == "gated-gelu" else name
     activation(name, "feed_forward_proj")
-    # transformers also writes the two parsed settings, which take precedence.
+    # transformers also writes the two parts of `feed_forward_proj` as settings of their own, which take precedence.
     gated, known = fields.flag("is_gated_act", gated), fields.activation("dense_act_fn", name)
     return FeedForwardConfig(fields.integer("d_ff"), known, gated, bias=False)
 

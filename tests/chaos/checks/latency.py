@@ -80,7 +80,10 @@ def _schema(run: int, fields: int) -> Body:
 
 
 def long_prompts(runs: int, streams: int = 16) -> Record:
-    """Promise 8: a maximal prompt, then a 512-text embedding, while streams run; then both with a new schema."""
+    """Promise 8: gaps between tokens of running streams while a long prompt and an embedding of 512 texts arrive.
+
+    A second measurement adds a request with a new JSON schema, which must be compiled.
+    """
     record = Record("burst")
     gaps: dict[str, list[float]] = defaultdict(list)
     prompt = "The old fox went to the river and saw a boat. " * 40

@@ -1,4 +1,4 @@
-"""Promise 1 for a pool of two workers: one is killed below mixed requests, and the other one goes on."""
+"""Promise 1 for a pool of two workers: one is killed while it serves mixed requests, and the other one goes on."""
 
 from __future__ import annotations
 
