@@ -76,7 +76,7 @@ def sampling_positions(group: SequenceGroup) -> list[SamplingPosition]:
 
 
 def step_logits_request(groups: Sequence[SequenceGroup], max_rows: int) -> LogitsRequest | None:
-    """What the decoder shall compute from the logits within the step, for `select`.
+    """Top-k and log-sum-exp that the decoder computes within the step, for `select`.
 
     None if no row needs logits, or if more than `max_rows` rows do: `select` then computes them in parts."""
     return logits_request(groups) if 0 < sum(map(_num_rows, groups)) <= max_rows else None

@@ -191,7 +191,7 @@ class TermSearch(BeamSearch):
         return Beam([*parent.tokens, one.token], total / penalty, logprobs, possible)
 
     def _may_improve(self) -> bool:
-        """As in `BeamSearch`, of the running beams with all terms; the others cannot end yet."""
+        """As in `BeamSearch`, judged only by running beams that contain all terms: other beams cannot end yet."""
         if len(self.finished) < self.num_beams:
             return True
         complete = [beam for beam, state in zip(self.running, self._states, strict=True) if self._is_complete(state)]

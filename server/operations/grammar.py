@@ -59,8 +59,9 @@ TextFormat = JsonFormat | RegexFormat | ChoiceFormat
 async def prepare(
     runtime: Runtime, call: Call, model: ServedModel, text_format: TextFormat | None, *, continues: bool
 ) -> tuple[list[AnswerSection], TokenBytes | None]:
-    """The answer's only section and the bytes of the model's tokens; `([], None)` without a format.
+    """Compile a format. Returns the answer's sections (one, with the grammar) and the bytes of the model's tokens.
 
+    Returns `([], None)` without a format.
     Sends the token bytes to the worker if the worker does not have them yet.
     continues: the answer continues a text (a decoder's prompt, a forced prefix) instead of beginning one.
     Raises InvalidRequest with the library's reason.

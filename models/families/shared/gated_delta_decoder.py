@@ -100,7 +100,7 @@ def separate_input_rules(model: ModelConfig) -> Sequence[Rule]:
 
 
 def grouped_input_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for the input projections of Qwen3-Next. The fused matrices have all parts of a key head in a row."""
+    """Rules for the input projections of Qwen3-Next. The fused matrices interleave these parts by key head."""
     mixer, theirs, ours = _mixer(model), LAYER + r"linear_attn\.in_proj_", OURS + "mixer."
     value_width = mixer.value_width // mixer.num_key_heads
     return (
