@@ -20,7 +20,7 @@ class KVCache:
     values.
     Zeroed at the start and again by `clear`, so that no masked slot ever holds a NaN.
 
-    dtype: of keys and values; int8 rounds them with a scale for each slot and head.
+    dtype: dtype of keys and values; int8 rounds them with a scale for each slot and head.
     addresses: for each role of the cache, "self" or "cross", the program inputs: the block size, by the name
         (role, "block_size"), and the memory address of each tensor, by the name (role, "keys" or "values", layer), for
         scales (role, "key_scales" or "value_scales", layer).

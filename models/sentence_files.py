@@ -171,7 +171,7 @@ def _dense(directory: Path, folder: str, width: int) -> DenseConfig:
 
 
 def token_dense(directory: Path, folder: str, width: int) -> DenseConfig:
-    """A dense layer that is applied to each token. width: of its input. Raises ConfigError."""
+    """A dense layer that is applied to each token. width: width of its input. Raises ConfigError."""
     fields = _settings(directory, folder)
     for name in ("module_input_name", "module_output_name"):
         fields.refuse_unless(name, "token_embeddings")

@@ -125,7 +125,7 @@ def _from_toml(text: str) -> list[ApiKey]:
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        # Without the rest of the message, which may quote the file.
+        # Only the place: the rest of the message may quote the file.
         where = re.search(r"line \d+, column \d+", str(error))
         raise ValueError(f"is not valid TOML{f', at {where[0]}' if where else ''}") from None
     tables = table.pop("keys", {})
@@ -147,7 +147,7 @@ def _from_toml(text: str) -> list[ApiKey]:
 def _from_table(where: str, name: str, fields: Mapping[str, Any]) -> ApiKey:
     """The key in a table of the key file. Unknown names are not shown, because they may be keys.
 
-    where: the table, for messages.
+    where: the table, for error messages.
     """
     unknown = len(fields.keys() - set(_FIELDS))
     if unknown:

@@ -105,7 +105,7 @@ def check_int8_cache(dtype: torch.dtype, device: torch.device) -> None:
     """Raises QuantizationUnavailable where the backend has no kernel that reads int8 keys and values.
 
     Without one, attention would first convert all of them.
-    dtype: of queries, keys and values.
+    dtype: dtype of queries, keys and values.
     """
     _check_kernels_of("--kv-cache-dtype int8", dtype, device)
 

@@ -68,7 +68,7 @@ class AttentionConfig:
     output_scale: float = 1.0
     """Factor of the result of the output projection."""
     key_value_width: int | None = None
-    """Width of the vectors that keys and values are computed from. None: that of the queries' vectors."""
+    """Width of the vectors from which keys and values are computed. None: the same width as for queries."""
 
     values_are_keys: ClassVar[bool] = False
     """Whether the keys serve as values too, so that a cache stores them once."""

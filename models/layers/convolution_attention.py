@@ -20,7 +20,7 @@ from models.layers.positions import PositionEncodings, Rotation
 class ConvolutionPlan(NamedTuple):
     """Texts of a step.
 
-    metadata: of the attention heads.
+    metadata: attention metadata of the attention heads.
     neighbours: [kernel_size, tokens], int64, row of each neighbour of each token; beyond a text the number of tokens.
     """
 

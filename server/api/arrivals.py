@@ -55,7 +55,7 @@ _decode = msgspec.json.Decoder(_Body).decode
 
 
 class Arrivals:
-    """Receives requests from the protocol. state: of the application."""
+    """Receives requests from the protocol. state: state of the application."""
 
     def __init__(self, state: State) -> None:
         self._state = state

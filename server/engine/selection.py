@@ -78,7 +78,8 @@ def sampling_positions(group: SequenceGroup) -> list[SamplingPosition]:
 def step_logits_request(groups: Sequence[SequenceGroup], max_rows: int) -> LogitsRequest | None:
     """Top-k and log-sum-exp that the decoder computes within the step, for `select`.
 
-    None if no row needs logits, or if more than `max_rows` rows do: `select` then computes them in parts."""
+    None if no row needs logits, or if more than `max_rows` rows do: `select` then computes them in parts.
+    """
     return logits_request(groups) if 0 < sum(map(_num_rows, groups)) <= max_rows else None
 
 
@@ -92,8 +93,8 @@ def logits_request(groups: Sequence[SequenceGroup]) -> LogitsRequest:
 def select(output: DecoderOutput, model: TransformerProtocol, groups: Sequence[SequenceGroup]) -> list[Selection]:
     """Choose the next tokens of each group, and advance its beam search if it has one.
 
-    output: of the step: for each group in order one row per beam, or one row per sampling position. Without logits,
-        they are computed here from the hidden states, in parts of at most `model.max_logits_rows` rows.
+    output: decoder output of the step: for each group in order one row per beam, or one row per sampling position.
+        Missing logits are computed here from the hidden states, in parts of at most `model.max_logits_rows` rows.
     groups: the sequence groups that get a token in this step.
     """
     if output.logits is not None and output.top_k is not None:
@@ -111,7 +112,7 @@ def output_of(
 ) -> DecoderOutput:
     """The rows of one group with their logits, copied to memory of their own.
 
-    output: of the step. groups: the sequence groups that get a token in this step.
+    output: decoder output of the step. groups: the sequence groups that get a token in this step.
     """
     start = sum(_num_rows(one) for one in groups[: groups.index(group)])
     own = _take(output, range(start, start + _num_rows(group)))

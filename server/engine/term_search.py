@@ -105,7 +105,7 @@ class TermSearch(BeamSearch):
         self._finish(legal or candidates, at_limit, describe)
         going_on = [] if at_limit else [one for one in legal if not one.ends]
         chosen = self._choose(going_on)
-        # As many rows as beams continue: what is missing is filled with impossible beams.
+        # The number of rows stays the same. Rows without a legal candidate get impossible beams.
         taken = set(map(id, chosen))
         rest = [one for one in candidates if id(one) not in taken] or candidates
         fill = [rest[i % len(rest)] for i in range(self.num_beams - len(chosen))]

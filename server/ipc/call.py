@@ -76,7 +76,7 @@ class Call:
     ended_at: time of `time.monotonic()` at which the last sequence ended; 0 before any has ended.
     stage_seconds: time that this sequence spent in queue, prefill and decode; None unless it ended with `Finished`.
     encoded: whether it ended with `Encoded`.
-    finish_reasons: of the sequences that ended with `Finished`. failure: code of the last failure, or empty.
+    finish_reasons: one for each sequence that ended with `Finished`. failure: code of the last failure, or empty.
     """
 
     def __init__(

@@ -98,7 +98,7 @@ class GeneratedChoice:
 
 @dataclass(frozen=True)
 class GenerateResult:
-    """Answers in the order of the prompts. seed: of the first sequence of each prompt."""
+    """Answers in the order of the prompts. seed: seed of the first sequence of each prompt."""
 
     model: str
     choices: list[GeneratedChoice]

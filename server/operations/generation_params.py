@@ -31,7 +31,7 @@ class ResolvedOptions:
 
     params: shared by all sequences of the request.
     max_new_tokens: before the context limits it.
-    seed: of the first sequence of each prompt.
+    seed: seed of the first sequence of each prompt.
     """
 
     params: GenerationParams

@@ -127,7 +127,7 @@ def late_interaction_cost(model: ServedModel, asked: RerankTexts) -> Cost:
 
 
 def side_tokens(model: ServedModel, side: Side) -> SideTokens:
-    """How the texts of a side become tokens."""
+    """How queries, or documents, become tokens."""
     about = model.info.late_interaction
     assert about is not None, "a model that supports the operation describes it"
     sides = sides_of(about, model.tokenizer)

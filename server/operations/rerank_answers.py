@@ -24,8 +24,8 @@ from server.text.tokenizer import Encoding
 RENDERED_TOGETHER = 64
 """Prompts that are rendered before other requests get their turn with the templates."""
 _FILLERS = ("0", "1 2 3 4")
-"""Two texts without a common token, which trial prompts contain as query and document. Tokens that two trial prompts have
-in common at their end come from the template."""
+"""Two texts without a common token, used as query and document of trial prompts. Tokens that two trial prompts have in
+common at their end come from the template."""
 
 _PARTS_SIGNS = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
 """Text in a template that shows that contents are lists of parts. sentence-transformers checks for the same text."""

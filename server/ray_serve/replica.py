@@ -35,7 +35,7 @@ UNREADY_SECONDS = 30.0
 class Replica:
     """One server. Ray Serve starts it, sends it requests when it is ready, and replaces it when it is unhealthy.
 
-    arguments: of the builder. The number of threads defaults to the CPUs that Ray has assigned.
+    arguments: arguments of the builder. The number of threads defaults to the CPUs that Ray has assigned.
     """
 
     async def __init__(self, arguments: Mapping[str, Any]) -> None:  # type: ignore[misc]  # Ray Serve awaits it

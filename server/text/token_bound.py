@@ -36,9 +36,9 @@ _NEUTRAL = frozenset({"Sequence", "Strip", "StripAccents", "Nmt", "ByteLevel", "
 class TokenBound:
     """Maximum number of tokens per character.
 
-    ascii: of an ASCII character.
-    other: of another character.
-    longest: of `LONGEST_CHARACTER`.
+    ascii: maximum for an ASCII character.
+    other: maximum for another character.
+    longest: maximum for `LONGEST_CHARACTER`.
     """
 
     ascii: int = LONGEST_BYTES

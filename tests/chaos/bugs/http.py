@@ -141,7 +141,7 @@ def overload_is_queued() -> None:
 
 @bug("http")
 def answers_are_swapped() -> None:
-    """Of two results in one message of the worker, each goes to the other request."""
+    """If one message of the worker has two results, each goes to the other's request."""
     import msgspec
 
     from server.ipc.client import EngineClient
