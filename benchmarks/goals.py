@@ -102,7 +102,7 @@ def _against_peer_or_floor(
 
 
 def _int4_against_int8(summary: Summary) -> Line:
-    """Weights of 4 bits are for one stream; they must not be slower than int8 with 16."""
+    """Weights of 4 bits are made for one stream; with 16 streams they must not be slower than int8."""
     rates = [summary.rate("llama-1b", precision, "B", "http") for precision in ("int4", "int8")]
     quantity, goal = "B, llama-1b, int4 over int8", "≥ 1 × the rate of Triptych in int8"
     if rates[0] is None or rates[1] is None:

@@ -1,4 +1,6 @@
-"""Runs the mixers of one step: which rows run in which form, from which state, in which order."""
+"""Run the mixers of one step: choose for each row whether it runs in chunks or token by token, its first state, and its
+turn.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ class Wave:
 
 
 def plan_waves(batch: DecoderBatch) -> tuple[Wave, ...]:
-    """The waves of a step, in order. A step has one, unless a row reads what an earlier row writes."""
+    """The waves of a step, in order. A step has one wave, unless a row reads a state that an earlier row writes."""
     waves = []
     pending = list(range(len(batch.state_slots)))
     while pending:

@@ -95,7 +95,8 @@ def load_keys(stated: Sequence[str], path: Path | None) -> ApiKeys:
                 raise ValueError("contains no key")
         except ValueError as error:
             raise StartError(f"api_key_file: {path} {error}") from None
-        keys = _different([*found, *keys])  # the file first, because it has limits
+        # The keys of the file come first: they may have limits, and of equal keys the first one is kept.
+        keys = _different([*found, *keys])
     return ApiKeys(keys)
 
 
@@ -125,7 +126,7 @@ def _from_toml(text: str) -> list[ApiKey]:
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        # Only the place: the rest of the message may quote the file.
+        # Only the place of the fault is reported: the rest of the parser's message may quote the file.
         where = re.search(r"line \d+, column \d+", str(error))
         raise ValueError(f"is not valid TOML{f', at {where[0]}' if where else ''}") from None
     tables = table.pop("keys", {})

@@ -33,7 +33,7 @@ def test_usable_cores(tmp_path, monkeypatch, files, cores):
 
 
 def describe(root, cores):
-    """Files of a machine's processors: `cores` has (package, hardware threads) for each core."""
+    """Write the files in which Linux describes processors. cores: (package, hardware threads) of each core."""
     for package, numbers in cores:
         for number in numbers:
             topology = root / f"cpu{number}" / "topology"

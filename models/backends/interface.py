@@ -207,7 +207,10 @@ def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
 
 
 def scale_by_row(x: Tensor, factors: Tensor) -> Tensor:
-    """Multiply each row by its factor, in float32. x: [rows, ...]. factors: [rows, 1], float32. Returns one like x."""
+    """Multiply each row by its factor, in float32.
+
+    x: [rows, ...]. factors: [rows, 1], float32. Returns a tensor like x.
+    """
     return backend(x).scale_by_row(x, factors)  # type: ignore[no-any-return]
 
 

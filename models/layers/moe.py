@@ -236,7 +236,9 @@ def _padded(part: Tensor) -> Tensor:
 
 
 class FeedForwardSum(nn.Module):
-    """Sum of several feed-forwards, each with its norms. A router in them reads the input without norms.
+    """Sum of several feed-forwards, each with its norms.
+
+    The router of a mixture of experts reads x before the input norm.
 
     forward: [tokens, hidden] -> [tokens, hidden], model dtype.
     """

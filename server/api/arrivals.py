@@ -94,7 +94,7 @@ class Arrivals:
         return None
 
     def _turn(self) -> None:
-        """Start the next requests. `Door` and admission have counted those of the last turn by now."""
+        """Start the next requests. By now, `Door` and admission have counted the requests of the last turn."""
         for model in self._started:
             self._models[model] -= 1
         self._started.clear()

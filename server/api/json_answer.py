@@ -31,7 +31,7 @@ async def json_answer(render: Callable[[], Any], size: int, pool: Pool, call: Ca
     render: creates the JSON value.
     size: number of numbers and strings in the value, or an estimate.
     pool: threads for large answers.
-    call: closed when the answer is sent, so that what it has reserved is kept for a slow reader.
+    call: closed when the answer is sent. Until then its reservations stay, even if the client reads slowly.
     """
     if size < MAX_INLINE:
         with call:
@@ -82,7 +82,7 @@ class PiecewiseResponse(Response):
                         return
                     await _send(send, piece)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except OSError:  # a stalled client, or an ASGI server whose client is gone
+        except OSError:  # The client reads nothing, or another ASGI server reports that it has disconnected.
             return
         finally:
             self._call.close()

@@ -105,7 +105,7 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         return await read(request, self.body, *limits)
 
     async def specify(self, request: Request, state: State, call: Call, parse: Callable[[], SpecT]) -> SpecT:
-        """The specification of a body; of a large one in a thread. Raises InvalidRequest."""
+        """The specification of a body. A large body is converted in a thread. Raises InvalidRequest."""
         return await state.runtime.pools.parse.run(parse, call) if is_large(request) else parse()
 
     def call(self, request: Request, state: State, body: BodyT) -> Call:

@@ -198,7 +198,10 @@ class BlockTables:
             self.self_pool.release(row.block_table)
 
     def _branch(self, group: SequenceGroup, row: CachedSequence, ended: list[CachedSequence]) -> list[int]:
-        """Block table for one more child of a sequence. Its last block comes from one of `ended` if possible."""
+        """Block table for one more child of a sequence.
+
+        Its last block is taken from a sequence without children (`ended`) if possible.
+        """
         pool, done = self.self_pool, row.num_computed_tokens
         full = done // pool.block_size
         spare = next((one for one in ended if len(one.block_table) > full), None)
@@ -233,7 +236,9 @@ class BlockTables:
     # -------------------------------------------------------------------------------------------------- release
 
     def release(self, group: SequenceGroup, corrupt: bool = False) -> None:
-        """Free all blocks of a group. corrupt: their keys and values may be wrong, cached ones included."""
+        """Free all blocks of a group. corrupt: the keys and values in them may be wrong, also in blocks that are in the
+        prefix cache.
+        """
         if corrupt:
             self.self_pool.forget(block for row in group.sequences for block in row.block_table)
         unverified = corrupt or not group.is_verified

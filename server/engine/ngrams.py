@@ -19,18 +19,19 @@ _CLASS_OF = tuple(bisect_right(_CLASS_STARTS, length) for length in range(MAX_MA
 _PRIOR_RATES = (0.3, 0.45, 0.6, 0.8, 0.9)
 """Assumed share of right predictions by class, before any is measured."""
 _PRIOR_WEIGHT, _MODEL_WEIGHT = 8.0, 3.0
-"""Weights of prior rates, in predictions: of the assumed rates in the rates of a model, and of the rates of a model in
-the rates of a text."""
+"""Weights of prior rates, as numbers of predictions: the weight of the assumed rates in the rates of a model, and the
+weight of a model's rates in the rates of a text."""
 MIN_PROBABILITY = 0.1
-"""Tokens that are less probable are never worth computing, so that they are not considered."""
+"""Predicted tokens that are less probable are never worth computing, so they are not considered."""
 _MODEL_DECAY, _TEXT_DECAY = 0.998, 0.9
-"""Factor of the weight of earlier predictions at each new one. A text may begin or cease to repeat at any token."""
+"""Each new prediction multiplies the weight of earlier ones by this factor: for a model, and for a text. The factor of
+a text is smaller, because a text may begin or cease to repeat at any token."""
 
 
 class AcceptanceRates:
     """Share of right predictions by class of the match length.
 
-    decay: factor of the weight of earlier predictions at each new one.
+    decay: each new prediction multiplies the weight of earlier ones by this factor.
     """
 
     def __init__(self, decay: float) -> None:
@@ -45,7 +46,7 @@ class AcceptanceRates:
         self._all[group] = self._decay * self._all[group] + 1
 
     def rates(self, assumed: Sequence[float], weight: float) -> list[float]:
-        """Rate of each class. assumed: rates with the weight of `weight` predictions."""
+        """Rate of each class. assumed: prior rates, which count as much as `weight` predictions."""
         return [
             (right + weight * rate) / (count + weight)
             for right, count, rate in zip(self._right, self._all, assumed, strict=True)

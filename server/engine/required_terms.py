@@ -23,7 +23,7 @@ class TermState(NamedTuple):
         the whole text.
     pending: bytes of an incomplete character after them.
     found: terms that the text contains, as bits.
-    at_end: those of them that end with the text, and are not certain yet.
+    at_end: terms of `found` at the very end of the text. The next character decides whether they count.
     progress: number of tokens of terms that the text has, see `RequiredTerms`.
     """
 
@@ -178,7 +178,10 @@ def _end_of(text: str, term: str) -> int | None:
 
 
 def _partial(text: str, term: str) -> int:
-    """Length of the longest beginning of a term, shorter than it, with which a text ends. It begins no word inside."""
+    """Length of the longest beginning of a term, shorter than it, with which a text ends.
+
+    The beginning must not follow a letter of the same word.
+    """
     for length in range(min(len(term), len(text)) - 1, 0, -1):
         if text.endswith(term[:length]) and not are_joined(text[-length - 1], term[0]):
             return length

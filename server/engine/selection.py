@@ -328,7 +328,10 @@ def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGrou
 
 
 def _further_tokens(groups: Sequence[SequenceGroup], device: torch.device) -> Tensor | None:
-    """`BeamSearch.further_tokens` of each row, filled with -1: [rows, most of one row], int64. None without any."""
+    """`BeamSearch.further_tokens` of each row, filled with -1: [rows, largest number of one row], int64.
+
+    None if no row has any.
+    """
     lists: list[Sequence[int]] = []
     for group in groups:
         assert group.beams is not None

@@ -286,7 +286,10 @@ def _state(row: CachedSequence) -> SequenceState:
 
 
 def _common_keys(one: Sequence[bytes], other: Sequence[bytes]) -> int:
-    """Number of leading keys that two texts share. Keys are chained, so that equal keys follow equal keys."""
+    """Number of leading keys that two texts share.
+
+    Each key depends on the key before it, so no equal keys follow the first different ones.
+    """
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

@@ -142,7 +142,9 @@ class Call:
         return self._client.next_id()
 
     def submit(self, message: Generate | Encode) -> None:
-        """Admit a message and send it, a large one in parts. Events name a row by its index, and are 0 for an `Encode`.
+        """Admit a message and send it, a large one in parts.
+
+        Events name a row by its index; the events of an `Encode` have index 0.
 
         Earlier sequences of this call must have ended.
         Raises ClientGone after `leave`, and the errors of `EngineClient.submit`.

@@ -16,8 +16,8 @@ Quantization = Literal[
     "int8", "int4", "int4-32", "int4-64", "int4-128", "int4-32-zero", "int4-64-zero", "int4-128-zero"
 ]
 """`int8`: weights are rounded per output channel, activations per row. `int4`: weights are rounded to 4 bits in groups
-of 128 inputs, activations to int8 in groups of as many; output heads and tied embeddings are as with `int8`. The other
-values name the size of the groups; with `-zero`, each group also has a zero point.
+of 128 inputs, and activations to int8 in groups of the same size; output heads and tied embeddings are rounded as with
+`int8`. The other values name the size of the groups; with `-zero`, each group also has a zero point.
 
 Norms and hidden states keep the model dtype. Attention and its KV cache use bfloat16 if the model dtype is float32.
 """

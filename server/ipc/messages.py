@@ -58,7 +58,7 @@ class Configure(Message, frozen=True):
 
     epoch: number of the worker process, which no other one of this server has. Every message of the worker carries it.
     weights_descriptor: descriptor of the memory for weights that the workers share (`server.ipc.weight_memory`),
-        inherited by the worker; None for weights of its own. Workers on CUDA ignore it.
+        inherited by the worker; None if each worker has its own weights. Workers on CUDA ignore it.
     """
 
     epoch: int

@@ -40,7 +40,8 @@ class GenerateSpec:
     model: name of the model, or None for the first one that generates.
     sections: sections of the answer. Where they are given, they replace `options.text_format`.
     marker_ids: special tokens to report as `TextDelta.marks`.
-    fails_alone: a sequence that fails is reported in its place of the answer, as long as another one does not fail.
+    fails_alone: a failed sequence is reported at its place in the answer, unless all sequences fail. Otherwise one
+        failure fails the request.
     """
 
     prompts: Sequence[str] | Sequence[list[int]]

@@ -22,7 +22,8 @@ MAX_FORMAT_BYTES = 1 << 16
 _PARAM = "response_format"
 JSON_OPTIONS: Mapping[str, Any] = {
     "whitespace_flexible": True,
-    # Compact, as `json.dumps` spaces it, or indented. Unlimited white space would allow an endless answer.
+    # White space between the parts of a JSON answer: none, the spaces of `json.dumps`, or indentation. Unlimited white
+    # space would allow an endless answer.
     "whitespace_pattern": r"( |\n {0,20})?",
     "item_separator": ",",
     "key_separator": ":",

@@ -59,7 +59,7 @@ class LanguageDetector:
 
         languages: ISO 639-1 codes to choose from; None for all that can be detected.
         precise: use the large tables.
-        Raises DetectionError. A single language is the answer for every text, without detection.
+        Raises DetectionError. If `languages` has one entry, it is the answer for every text, and nothing is detected.
         """
         chosen = sorted(set(languages)) if languages is not None else sorted(_BY_LANGUAGE)
         known = [code for code in chosen if code in _BY_LANGUAGE]

@@ -35,7 +35,7 @@ class Glossary:
             raise DuplicateTerm
         self.targets = list(map(normalized, entries.values()))
         self._trie: dict[str, Any] = {}
-        # A term as it is written has precedence over another one with a capital.
+        # A term that matches as written takes precedence over one that matches with its first letter in upper case.
         for capital in (True, False):
             for index, source in enumerate(sources):
                 for text in spellings(source)[capital:] if capital else [source]:

@@ -125,7 +125,7 @@ class TranslationLanguages:
     def language_pairs(self, every: Sequence[str]) -> list[tuple[str, str]]:
         """(source, target) of all translations, as codes without script and region.
 
-        every: the languages of a checkpoint or a source that takes any.
+        every: languages to list where a checkpoint takes any language, or any source language.
         """
         if self._by_name:
             return [(source, target) for source in every for target in every if source != target]

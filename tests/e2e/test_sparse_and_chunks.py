@@ -25,7 +25,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("checkpoints")
     found = {f"{family}-mlm": write_encoder(root / f"{family}-mlm", family, "MaskedLM", std=0.3) for family in MASKED}
     found |= {family: write_encoder(root / family, family, "MaskedLM") for family in BODIES}
-    for family in BODIES:  # a body without a head embeds
+    for family in BODIES:  # without its head, a checkpoint serves embeddings
         directory = found[family]
         transformers.AutoModel.from_pretrained(directory).save_pretrained(directory)
     return found

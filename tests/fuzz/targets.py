@@ -130,7 +130,7 @@ def _demo_tokenizer(number: int) -> Tokenizer:
 
 
 def safetensors(data: bytes) -> None:
-    """A weight file. Tensors that it lists can be read."""
+    """A weight file. If it opens, each tensor that it lists must be readable."""
     _checkpoint({"model.safetensors": data})
 
 

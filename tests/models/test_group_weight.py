@@ -203,7 +203,10 @@ def test_matrices_without_a_layout():
 
 
 def test_int4_rounds_better_than_the_largest_number_alone():
-    """Root mean square error of a normal distribution; the step size of the largest number alone gives 0.0859."""
+    """Root mean square error for a normal distribution.
+
+    A step size that follows from the largest number alone gives 0.0859.
+    """
     x = torch.randn(1000, 320, generator=torch.Generator().manual_seed(0))
     error = (quantize_int4(x).dequantized(torch.float32) - x).square().mean().sqrt()
     assert error < 0.0845

@@ -266,7 +266,7 @@ def _smollm3(of: Metadata) -> HfConfig:
 
 
 def _encoder(of: Metadata, model_type: str) -> HfConfig:
-    """The settings of BERT, and of NomicBERT, which rotates its heads instead of a table of positions.
+    """The settings of BERT, and of NomicBERT, which rotates its heads instead of adding positions from a table.
 
     RoBERTa and XLM-RoBERTa have the same layers as BERT. Their files leave out the unused rows of the position table.
     """
@@ -339,7 +339,8 @@ def hf_config(gguf: Gguf) -> HfConfig:
 
 
 def pooling(gguf: Gguf) -> str | None:
-    """How the model makes one vector of a text, in the words of sentence-transformers; None where it does not say.
+    """How the model makes one vector of a text, with the names of sentence-transformers; None if the file does not
+    state it.
 
     Raises GgufError for a model that ranks texts.
     """

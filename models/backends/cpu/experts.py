@@ -1,6 +1,7 @@
 """Mixtures of experts by compiled kernels (`kernels/experts.h`): all experts of a layer in one weight per product.
 
-The result of a token has the same bits in a batch of any size. Only the kernels read how many tokens each expert has.
+The result of a token has the same bits in a batch of any size. The number of tokens of each expert is read by the
+kernels alone, not by Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Lower a trace to a program: operations become 64-bit words, symbolic tensors addresses in scratch memory."""
+"""Lower a trace to a program: operations become 64-bit words, and symbolic tensors become addresses in scratch memory.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +104,10 @@ class _Words:
 
 
 def _name(traced: TracedOperation) -> str:
-    """Name of an operation in reports. Products are named by their size, and the product of the head "output head"."""
+    """Name of an operation in reports.
+
+    A product is named by its size, except that of the head, which is named "output head".
+    """
     fields = traced.fields
     if "activation" not in fields:
         return traced.operation.name

@@ -35,7 +35,7 @@ def _convolve(x: Tensor, convolution: ConvolutionNumbers, windows: Tensor, slots
 
 
 def weighted_sum(taps: Sequence[Tensor], convolution: ConvolutionNumbers) -> Tensor:
-    """Sum of the inputs at each distance, times the weights of the convolution, the most distant one first."""
+    """Result of a convolution: each input times the weights of its distance, summed, plus the bias."""
     total = taps[0] * convolution.weights[0]
     for tap, weight in zip(taps[1:], convolution.weights[1:], strict=True):
         total = total + tap * weight

@@ -51,7 +51,7 @@ async def _gaps_beside(url: str, work: Work, streams: int, tokens: int) -> list[
 
 
 async def _nothing() -> None:
-    """The streams are alone."""
+    """No work: the streams run alone."""
 
 
 def _requests(url: str, *requests: tuple[str, Body]) -> Work:

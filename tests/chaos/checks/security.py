@@ -22,7 +22,10 @@ CANARY = "CaNaRy"
 
 
 def keys() -> Record:
-    """Promise 22: every route without a key and with wrong ones; each place for a key with each key."""
+    """Promise 22: every route is refused without a key and with wrong keys.
+
+    Each right key is accepted in each header that takes keys.
+    """
     record = Record("request")
     wrong = [
         {},

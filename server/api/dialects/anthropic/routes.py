@@ -165,7 +165,7 @@ class MessageRenderer:
         }
 
     def _stop(self, choice: ChatChoice) -> dict[str, Any]:
-        """Why the message ended. An answer that is cut before `max_tokens` has filled the context."""
+        """Why the message ended. If an answer was cut before `max_tokens`, the context was full."""
         reason, text = "end_turn", None
         if choice.finish_reason == "length":
             full = len(choice.token_ids) >= self.body.max_tokens

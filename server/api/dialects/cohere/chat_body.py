@@ -32,7 +32,7 @@ _TOOL_CHOICES: dict[str | None, ToolChoice] = {
 
 
 def _document_parts(value: Any) -> Any:
-    """Parts of a tool result with each document as text parts: its data as JSON."""
+    """Parts of a tool result, where the data of each document becomes JSON in text parts."""
     if not isinstance(value, list):
         return value
     parts = []

@@ -70,7 +70,10 @@ class TranscriptionAnswer(AnswerBody):
 def render(
     form: TranslationForm, task: SpeechTask, transcript: Transcript, granularities: Sequence[str] | None
 ) -> Response:
-    """The answer in the format of the form. granularities: of its times; None for segments."""
+    """The answer in the format of the form.
+
+    granularities: parts of the text that get times (`word`, `segment`); None for segments.
+    """
     if form.response_format == "srt":
         return PlainTextResponse(srt(transcript.lines))
     if form.response_format == "vtt":
