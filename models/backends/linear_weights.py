@@ -154,7 +154,7 @@ def int4_group(width: int, most: int) -> int:
 
 
 def has_kernel(matrix: QuantizedMatrix, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a kernel multiplies with a quantised matrix as it is.
+    """Whether a kernel multiplies by a quantised matrix without dequantising it.
 
     matrix: may be on the meta device. dtype: dtype of hidden states.
     """

@@ -35,7 +35,8 @@ _MERGED = ("query", "key", "value")
 class LowRankUpdate:
     """An adapter's update of one linear, which adds `x down^T up^T` to its output.
 
-    down: [rank, in], any float dtype. For a table, `in` counts its rows: each index selects a column.
+    down: [rank, in], any float dtype. For a table, `in` is the number of its rows, and an index selects a column of
+        `down`.
     up: [out, rank], same dtype, already multiplied by the adapter's scale (alpha / rank).
     Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
     """

@@ -125,7 +125,7 @@ class Arrivals:
         return name if name in runtime.texts else ""
 
     def _may_refuse(self, headers: Headers) -> bool:
-        """Whether this is the refusal that the application would send."""
+        """Whether the application would send the same refusal, so that it can be sent here."""
         state = self._state
         if state.draining or state.tracing is not None or ERROR_FORMAT in headers:
             return False

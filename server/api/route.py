@@ -231,7 +231,10 @@ class _Stream(Generic[DeltaT, ResultT]):
     request_id: str
 
     async def events(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
-        """Write deltas in the call that receives them from the worker, and yield all bytes that have to wait."""
+        """Write deltas to the connection in the call that receives them from the worker.
+
+        Yield the bytes that the connection cannot take yet.
+        """
         metrics, renderer = self.state.runtime.metrics, self.renderer
 
         def sink(deltas: list[DeltaT]) -> bool:

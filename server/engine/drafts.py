@@ -16,7 +16,7 @@ from server.engine.sequence import SequenceGroup
 from server.engine.step_costs import StepCosts
 
 DRAFT_TOKENS, NGRAM_DRAFT_TOKENS = 4, 15
-"""Longest drafts where the settings name no limit: of a draft model, which computes each token, and of n-grams."""
+"""Maximum length of drafts if the settings name none: for a draft model, which computes each token, and for n-grams."""
 MAX_DRAFTING_ROWS = 32
 """With more decoding rows in a step, a draft token costs about as much time as it saves. N-grams are then not
 looked up, because a lookup takes microseconds per row."""

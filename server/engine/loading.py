@@ -135,7 +135,7 @@ class LoadedCheckpoint:
     def pool_needs(self, options: EngineOptions) -> dict[str, PoolNeed]:
         """Memory needs of the pools; empty without generation.
 
-        `self`; `cross` with cross-attention; `state` with mixers.
+        The pools are `self`, `cross` for a model with cross-attention, and `state` for a model with mixers.
         """
         if not self.generates:
             return {}

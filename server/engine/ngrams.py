@@ -12,7 +12,8 @@ from collections.abc import Sequence
 NGRAM_TOKENS = (3, 2)
 """Lengths of the n-grams that are looked up, longest first. Predictions after a single token are seldom right."""
 MAX_MATCH_TOKENS = 10
-"""Longest match that is compared: how many tokens before the prediction equal the end of the text."""
+"""Longest match that is measured. The match of a prediction is the number of tokens before it that equal the end of the
+text."""
 _CLASS_STARTS = (3, 4, 6, 10)
 """First match length of each class but the first. A longer match makes a right prediction more probable."""
 _CLASS_OF = tuple(bisect_right(_CLASS_STARTS, length) for length in range(MAX_MATCH_TOKENS + 1))

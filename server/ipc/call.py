@@ -74,8 +74,9 @@ class Call:
     truncated_inputs: places, in the request, of the inputs that lost tokens. The operation sets them.
     model, prompt_tokens, completion_tokens: of all messages so far, for the log.
     ended_at: time of `time.monotonic()` at which the last sequence ended; 0 before any has ended.
-    stage_seconds: time that this sequence spent in queue, prefill and decode; None unless it ended with `Finished`.
-    encoded: whether it ended with `Encoded`.
+    stage_seconds: time that the sequence that ended last spent in queue, prefill and decode; None unless it ended with
+        `Finished`.
+    encoded: whether the sequence that ended last ended with `Encoded`.
     finish_reasons: one for each sequence that ended with `Finished`. failure: code of the last failure, or empty.
     """
 

@@ -44,7 +44,8 @@ TokenCounts = dict[tuple[str, int, float | None], int]
 class EngineClient:
     """Sends requests to the workers. The number of sequences and tokens that wait for their first step is limited.
 
-    A large request is sent in parts, which begin to wait as earlier ones start (`server.ipc.submission`).
+    A large request is sent in parts. A part enters the queue when earlier parts have left room
+    (`server.ipc.submission`).
 
     observer: receives counts for the metrics.
     max_queue_requests, max_queue_tokens: limits of `queue` over all models. Each item of an `Encode` counts.

@@ -266,7 +266,7 @@ class Supervisor:
         elif isinstance(message, Stats):
             self._listener.on_stats(message)
         elif isinstance(message, Progress):
-            if self.options.worker_index == 0:  # the workers read the same checkpoints
+            if self.options.worker_index == 0:  # all workers read the same files
                 self._listener.on_progress(message)
         elif isinstance(message, Ready):
             self._on_ready(message)

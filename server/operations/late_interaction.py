@@ -83,7 +83,7 @@ async def embed_late_interaction(runtime: Runtime, call: Call, spec: LateInterac
 
 
 async def late_interaction_scores(runtime: Runtime, call: Call, model: ServedModel, asked: RerankTexts) -> RerankScores:
-    """The scores of all texts. Those from 0 to 1 are `(1 + mean of the best cosines) / 2`."""
+    """The scores of all texts. A score from 0 to 1 is `(1 + mean of the best cosines) / 2`."""
     about = model.info.late_interaction
     assert about is not None, "a model that supports the operation describes it"
     query = await side_items(runtime, call, model, "query", [asked.query], asked.truncation, "query")

@@ -33,9 +33,12 @@ _PARTS_SIGNS = ("content[0]", ".type", "'type'", '"type"', "item.type", "message
 
 @dataclass(frozen=True)
 class _AnswerPrompt:
-    """Token ids of a prompt around the part with the document, and the answers.
+    """A prompt in tokens, and the answers.
 
-    before, after: tokens before and after that part. query_tokens: tokens of the part without a document.
+    One part of the prompt contains the document, which differs from text to text.
+
+    before, after: token ids before and after that part. query_tokens: number of tokens of that part, the document
+        excluded.
     positive, negative: ids of the answers; the second is None where the first logit alone is the score.
     """
 
@@ -94,7 +97,7 @@ async def answer_scores(runtime: Runtime, call: Call, model: ServedModel, asked:
 def answer_cost(model: ServedModel, asked: RerankTexts) -> Cost:
     """Upper bounds of the work of `answer_scores`. It is assumed that a chat template writes its own text once.
 
-    The query is tokenized with each text, and with the parts or the end of the prompt.
+    The query is tokenized once for each text. It is also tokenized with the parts of the prompt, or with its end.
     """
     prompt, bound = model.text.answer_prompt, model.tokenizer.token_bound
     if prompt is None:

@@ -40,7 +40,7 @@ def test_requests_and_bytes_are_limited() -> None:
     door.leave(first)
     door.leave(second)
     assert door.requests == door.body_bytes == 0
-    # One body above the limit is read, and refused by the limit of one body.
+    # The door lets a single body above its limit pass: the limit of one body refuses it when it is read.
     door.leave(door.enter({}, headers(500)))
 
 

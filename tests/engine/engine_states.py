@@ -232,7 +232,8 @@ class EngineStates(RuleBasedStateMachine):
         self.ended: set[int] = set()
         self.aborted: set[int] = set()
         self.expired: set[int] = set()
-        # The random choices of hypothesis depend on the constants in our sources. Each kind gets its turn in any case.
+        # Each kind of request is added in turn, because the random choices of hypothesis may leave a kind out: they
+        # depend on the constants in our sources.
         self.add(sorted(KINDS)[self.seen["runs"] % len(KINDS)], stem=1, more=3, limit=9, seed=1)
 
     @rule(

@@ -56,7 +56,7 @@ class RunningSum(Mixer):
 
 
 def sums(tokens: Sequence[float]) -> list[float]:
-    """The reference: one token after the other."""
+    """The reference: running sums, computed one token after the other."""
     total, results = 0.0, []
     for token in tokens:
         total = (3 * total + token) % MODULUS

@@ -1,7 +1,7 @@
 """The LibreTranslate dialect: `/translate` with `q`, `/detect`, `/languages`, `/frontend/settings`.
 
 Bodies are JSON or forms, and hold the API key in `api_key`. Fields and answers were read from LibreTranslate's own
-source. Unlike there, translated HTML keeps its character references.
+source. Unlike LibreTranslate, this server keeps character references in translated HTML.
 """
 
 from __future__ import annotations

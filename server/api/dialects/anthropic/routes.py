@@ -18,7 +18,10 @@ from server.operations.runtime import Runtime
 
 
 class AnthropicUsage(AnswerBody):
-    """`input_tokens`: without `cache_read_input_tokens`, which were found in the prefix cache."""
+    """`cache_read_input_tokens`: prompt tokens that were found in the prefix cache.
+
+    `input_tokens`: the other prompt tokens.
+    """
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -45,7 +48,9 @@ class AnthropicAnswerToolUse(AnswerBody):
 
 
 class AnthropicMessage(AnswerBody):
-    """`stop_reason`: `pause_turn` for an answer that the deadline ended; sent back, it is continued.
+    """`stop_reason`: `pause_turn` for an answer that the deadline ended.
+
+    A client that sends it back gets its continuation.
 
     A call that `max_tokens` cut is left out of a whole answer, and ends early in a stream.
     """

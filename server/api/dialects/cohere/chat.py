@@ -167,7 +167,7 @@ def _logprob(token: ScoredToken) -> dict[str, Any]:
 
 
 def _joined(scored: list[dict[str, Any]]) -> dict[str, Any]:
-    """Log-probabilities of one event: its tokens as one chunk of text."""
+    """Log-probabilities of one event, whose tokens are reported as one chunk of text."""
     return {
         "text": "".join(one["text"] for one in scored),
         "token_ids": [token_id for one in scored for token_id in one["token_ids"]],
