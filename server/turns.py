@@ -35,7 +35,8 @@ class _Turns:
         self._began: float | None = None
         self._ends = False
         self._waiting: dict[object, asyncio.Future[None]] = {}
-        """Waiting requests, in the order of their arrival. A request that is woken too late keeps its place."""
+        """Waiting requests, in the order of their arrival. A request that is woken in a turn that is already long waits
+        on at the same place."""
 
     async def wait(self) -> None:
         if not self._waiting and not self._is_long():

@@ -65,7 +65,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any, str], Path
 
 @pytest.fixture(autouse=True)
 def log_level() -> None:
-    """Undo the level that a command set for the whole process in a test before."""
+    """Undo the log level that a command has set for the whole process in an earlier test."""
     logger = logging.getLogger("triptych")
     if logger.level != logging.NOTSET:  # setting a level visits all loggers of the process
         logger.setLevel(logging.NOTSET)

@@ -110,7 +110,7 @@ class _RunSentences:
         for index, piece in enumerate(self._run.pieces):
             if piece.kind == "text":
                 for start, end, slot in self._cut(at, at + len(piece.text)):
-                    if piece.raw != piece.text:  # a reference
+                    if piece.raw != piece.text:  # a character reference, such as &amp;
                         raws[slot].append(piece.raw)
                         break
                     raws[slot].append(piece.raw[start - at : end - at])

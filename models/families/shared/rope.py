@@ -69,7 +69,7 @@ def _proportional(
 
 
 def with_rope_of(hf: Mapping[str, Any], layer_type: str, default_theta: float) -> dict[str, Any]:
-    """Copy `config.json`, with the rotary settings of one layer type where `rope_config` reads them.
+    """A copy of `config.json` in which `rope_config` finds the rotary settings of one layer type.
 
     transformers 5 writes `rope_parameters` per layer type. In older files `rope_scaling` is for full attention only.
     default_theta: base of the layers, unless `rope_parameters` has another one.
