@@ -32,7 +32,7 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 def empty_in_huge_pages(count: int, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Uninitialised memory for `count` numbers, in huge pages if it fills at least one.
 
-    like: its device, and its dtype unless `dtype` is given. Raises MemoryError.
+    like: tensor whose device is used, and whose dtype is used unless `dtype` is given. Raises MemoryError.
     """
     dtype = dtype or like.dtype
     size = count * dtype.itemsize

@@ -161,7 +161,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMS norm with the weight `1 + weight`, computed in float32 to the end.
+    """RMS norm with the weight `1 + weight`, computed entirely in float32.
 
     Arguments as for `rms_norm`. Source: Gemma Team 2024, arXiv:2403.08295, by its published code.
     """

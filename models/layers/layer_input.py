@@ -67,7 +67,7 @@ class LayerWithInput(Layer):
             x = x + self.input_result(x, step)
         if self.output_scale is None:
             return x
-        # A program has the factor as a constant.
+        # A recorded program contains the factor as a constant.
         return x * (float(self.output_scale) if isinstance(x, SymbolicTensor) else self.output_scale)
 
     def input_result(self, x: Tensor, step: StepInputs) -> Tensor:

@@ -292,7 +292,7 @@ class AdaptedWeight:
 def _merge(attention: Attention, parts: Mapping[str, LowRankUpdate]) -> LowRankUpdate:
     """Merge the updates of queries, keys and values into one update of `attention.merged`.
 
-    parts: by projection. A `down` factor that several of them share appears once in the result.
+    parts: updates by projection. A `down` factor that several of them share appears once in the result.
     """
     config = attention.config
     heads = {"query": config.num_heads, "key": config.num_kv_heads, "value": config.num_kv_heads}

@@ -21,7 +21,8 @@ MAX_DRAFTING_ROWS = 32
 """With more decoding rows in a step, a draft token costs about as much time as it saves. N-grams are then not
 looked up, because a lookup takes microseconds per row."""
 MAX_STEP_TOKENS = 64
-"""Maximum number of tokens of a step with drafts. Up to this number of rows, its program computes the logits too."""
+"""Maximum number of tokens of a step with drafts. The program of a step with at most this many rows computes the logits
+too."""
 MIN_GAIN = 1.02
 """Smallest gain in tokens per second for which a step has drafts."""
 

@@ -99,7 +99,10 @@ class NgramText:
         self.predicted = self._predict(count)
 
     def probabilities(self) -> list[float]:
-        """Probability of each predicted token to be right, together with all before it. Ends with MIN_PROBABILITY."""
+        """For each predicted token, the probability that it and all predicted tokens before it are right.
+
+        Ends with MIN_PROBABILITY.
+        """
         rates = self._rates.rates(self._model_rates.current(), _MODEL_WEIGHT)
         found, product = [], 1.0
         for length in range(self._match_tokens, self._match_tokens + len(self.predicted)):

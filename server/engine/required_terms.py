@@ -39,7 +39,7 @@ class _TermTokens:
 
     ids: its tokens.
     pieces: bytes of each token, without the space before the term.
-    opens_with_space: whether there is such a space.
+    opens_with_space: whether the first token begins with a space.
     """
 
     def __init__(self, ids: list[int], data: Sequence[bytes]) -> None:
@@ -140,7 +140,7 @@ class RequiredTerms:
         if not new:
             return state._replace(pending=pending)
         text = state.tail + new
-        # The terms at the end of the old text are searched for again: with the character that follows them.
+        # Search again for the terms at the end of the old text, now with the character that follows them.
         found, at_end = state.found & ~state.at_end, 0
         missing = list(self._sizes)
         kept = 1

@@ -59,7 +59,9 @@ Sequences = dict[int, OpenSequence]
 
 
 def open_sequences(submission: Submission, part: Part, message: Generate | Encode) -> Sequences:
-    """The sequences of a part that is about to be sent: one per row, or one for all items. message: to be sent."""
+    """The sequences of a part that is about to be sent: one per row, or one for all items. message: the message that
+    sends the part.
+    """
     if isinstance(message, Encode):
         count, tokens = len(part.sizes), sum(part.sizes)
         places = list(range(part.first, part.first + count))

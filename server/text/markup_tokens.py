@@ -38,7 +38,7 @@ class MarkupToken:
     raw: the characters of the document.
     name: name of the element, in lower case in HTML.
     text: characters with references resolved.
-    attributes: of a start tag, in HTML only.
+    attributes: attributes of a start tag, in HTML only.
     """
 
     kind: TokenKind

@@ -336,7 +336,7 @@ def test_token_times_equal_transformers(pair, recorded, beams):
 
 
 def test_several_sources_of_one_request(pair):
-    """Rows of one message with their own audio equal messages of their own."""
+    """Rows of one message, each with its own audio, give the results of separate messages."""
     clips = random_frames(pair, 4)
     alone = [run(pair.engine(), [transcribe(pair, 0, clip)]).texts(0) for clip in clips]
     message = transcribe(pair, 0, clips[0])

@@ -107,7 +107,7 @@ BITS = {
     "symmetric GPTQ": 4.125,
 }
 BITS |= {"MXFP4": 4.501, "IQ4_XS": 4.376}
-"""Largest memory of one weight in bits, of a wide matrix, and of its table.
+"""Largest memory per weight, in bits, of a wide matrix together with its table.
 
 A file has 4.5 bits in Q4_K and 6.5625 bits in Q6_K.
 """

@@ -85,7 +85,7 @@ def _own_logits(model) -> None:
 
 
 def _own_logits_and_one_table(model) -> None:
-    """transformers initialises the tables of both stacks apart; published checkpoints have one."""
+    """transformers initialises a table for each stack; published checkpoints have one table for both."""
     _own_logits(model)
     for stack in (model.encoder, model.decoder):
         stack.embed_tokens.weight.copy_(model.shared.weight)

@@ -116,7 +116,9 @@ def _scaling(kind: str, fields: Fields, inner: Fields, dim: int, restarts: bool)
 
 
 def _original_positions(fields: Fields, inner: Fields) -> int:
-    """Longest text before scaling: a top-level setting (Phi-3), one of the rotary settings, or the present limit."""
+    """Longest text before scaling: `original_max_position_embeddings`, in the file or among the rotary settings; else
+    `max_position_embeddings`.
+    """
     name = "original_max_position_embeddings"
     original = (
         fields.optional_integer(name) or inner.optional_integer(name) or fields.integer("max_position_embeddings")
@@ -144,7 +146,10 @@ def _yarn(fields: Fields, inner: Fields) -> YarnScaling:
 
 
 def _magnitude(factor: float, weight: float) -> float:
-    """Factor of cosines and sines (Peng et al. 2023, arXiv:2309.00071, equation 22; weight: published code)."""
+    """Factor of cosines and sines (Peng et al. 2023, arXiv:2309.00071, equation 22).
+
+    Source of `weight`: the published code.
+    """
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 

@@ -50,7 +50,7 @@ class Dear:
 
 @dataclass(frozen=True)
 class PostRoute:
-    """A route of the OpenAPI document. schema: of its body. media_type: JSON, or a form."""
+    """A route of the OpenAPI document. schema: schema of its body. media_type: JSON, or a form."""
 
     path: str
     schema: Mapping[str, Any]

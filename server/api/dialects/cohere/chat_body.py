@@ -118,7 +118,7 @@ class CohereResponseFormat(ChatObject):
     json_schema: JsonSchema | None = None
 
     def text_format(self) -> TextFormat | None:
-        """The grammar. Raises InvalidRequest for a schema with the type `text`."""
+        """The text format that the field asks for. Raises InvalidRequest for a schema with the type `text`."""
         if self.type == "text":
             if self.json_schema is not None:
                 raise InvalidRequest(

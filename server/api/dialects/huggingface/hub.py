@@ -200,7 +200,7 @@ _BY_MODEL = (
 
 
 def _named_task(body: Mapping[str, Any]) -> str | None:
-    """The task that the fields of a body name, if they do."""
+    """The task that the fields of a body name; None if they name none."""
     inputs, parameters = body.get("inputs"), body.get("parameters")
     if (isinstance(inputs, dict) and "table" in inputs) or "table" in body:
         raise InvalidRequest("tasks on tables are not supported", "inputs")
