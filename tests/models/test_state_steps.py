@@ -16,7 +16,7 @@ from models.state_memory import ZERO_STATE, StateMemory
 from models.state_steps import plan_waves, run_waves, run_whole
 
 CONFIG = ShortConvolutionConfig(channels=1, kernel_size=3)
-"""Its state has two numbers: a running sum of the tokens, and the number of tokens that ran in chunks."""
+"""A state has two numbers: a running sum of the tokens, and the number of tokens that ran in chunks."""
 MODULUS = 8191.0
 
 

@@ -106,7 +106,7 @@ def _tokens(running: RunningServer) -> float:
 def _judge(record: Record, outcome: load.Outcome) -> list[float]:
     """Record whether all answers of a load are as promised.
 
-    Returns the seconds of each refusal; one time above every limit if nothing was refused.
+    Returns the seconds of each refusal. If nothing was refused, returns a single value that exceeds every limit.
     """
     refusals = outcome.refusal_seconds
     record.runs += outcome.served + len(refusals) + sum(outcome.failures.values())
