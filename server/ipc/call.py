@@ -213,7 +213,10 @@ class Call:
         self._abort(self._ids[index])
 
     def abandon(self, index: int) -> None:
-        """End one sequence whose result is not needed any more. One that was not sent yet runs to its end."""
+        """End one sequence whose result is not needed any more.
+
+        A sequence that was not sent yet is still sent, and runs to its end.
+        """
         if self._client.is_sent(self._ids[index]):
             self._abort(self._ids[index])
 

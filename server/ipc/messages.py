@@ -114,7 +114,7 @@ class Generate(Message, frozen=True):
     model: name of a model, or of one of its adapters.
     params: settings that all rows share, except those with terms.
     terms: terms that texts of rows must contain.
-    term_params: settings of the rows with terms: the same, with more beams. None without such rows.
+    term_params: settings of the rows with terms: those of the other rows, with more beams. None without such rows.
     prompts: token ids of each prompt (decoder) or source text (encoder-decoder). Rows refer to them by index.
     rows: the sequences to generate. Each is scheduled, answered and aborted on its own.
     deadline: time at which unfinished rows end with reason `timeout`, or None.

@@ -35,7 +35,7 @@ os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AU
 
 @dataclass
 class RunningCluster:
-    """Two nodes with the application. url: of the HTTP proxy. log: directory with the logs of Ray."""
+    """Two nodes with the application. url: address of the HTTP proxy. log: directory with the logs of Ray."""
 
     cluster: Any
     second_node: Any

@@ -68,7 +68,7 @@ class DetectedLanguageConfidence(AnswerBody):
 
 
 class LibreTranslateAnswer(AnswerBody):
-    """Strings for one text, lists for a list of texts. `detectedLanguage`: with `source` auto."""
+    """Strings for one text, lists for a list of texts. `detectedLanguage`: only with `source` auto."""
 
     translatedText: str | list[str]
     alternatives: list[str] | list[list[str]] | None = None

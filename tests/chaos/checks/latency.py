@@ -112,8 +112,8 @@ def long_prompts(runs: int, streams: int = 16) -> Record:
 def grammars(runs: int, streams: int = 16, fields: int = 60) -> Record:
     """Promise 27: the first schema of a server, of many fields, while streams run.
 
-    The details of the record have the effect of other work in its place: the same request without a schema, and a busy
-    process.
+    For comparison, the details of the record have the effect of other work: the same request without a schema, and a
+    busy process.
     """
     record = Record("grammar")
     gaps: dict[str, list[float]] = defaultdict(list)
