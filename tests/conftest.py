@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# Read when torch is imported. Several test processes share the cores, and a thread that spins while it waits takes the
-# time of the others: on two cores, tests/models/test_programs.py took 2.4 times as long.
+# torch reads this setting when it is imported. Several test processes share the cores, and a thread that spins while it
+# waits takes the time of the others: on two cores, tests/models/test_programs.py took 2.4 times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest

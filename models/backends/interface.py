@@ -267,8 +267,8 @@ def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, 
     """Copy slots between blocks in each cache, for a copy on write.
 
     caches: [blocks, block_size, kv_heads, head_dim] each, with equally many blocks.
-    copies: (source block, destination block, first slot, end). More slots of the block may be copied. No destination is
-        a source.
+    copies: (source block, destination block, first slot, end). A backend may copy further slots of the block. A block
+        is never both a source and a destination.
     """
     copying = cpu_operations if _kernels and caches[0].is_cpu else torch_operations
     copying.copy_blocks(caches, copies)

@@ -205,7 +205,7 @@ class StepInputs(ABC):
 
     @abstractmethod
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
-        """The part of a mixer between its projections, for each sequence. Returns [tokens, width], model dtype."""
+        """Run the part of a mixer between its projections, for each sequence. Returns [tokens, width], model dtype."""
 
 
 class PagedStepInputs(StepInputs):

@@ -1,6 +1,6 @@
 """One log record per request: client, name of its API key, path, status, duration, model and tokens.
 
-Never a prompt, a key or a query.
+A record never contains a prompt, a key or a query string.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from server.ipc.call import Call
 from server.operations.pools import Pool
 
 MAX_INLINE = 2048
-"""Numbers and strings of a result that is rendered on the event loop, which takes a few milliseconds."""
+"""A result with at most this many numbers and strings is rendered on the event loop, in a few milliseconds."""
 MEDIA_TYPE = "application/json"
 
 

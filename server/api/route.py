@@ -334,7 +334,7 @@ class SharedPath:
 
 @contextlib.asynccontextmanager
 async def leaving_on_disconnect(request: Request, call: Call) -> AsyncIterator[None]:
-    """While inside, a disconnect of the client ends the call. The body must have been read."""
+    """Context manager: inside its block, a disconnect of the client ends the call. The body must have been read."""
     watcher = asyncio.create_task(watch_disconnect(request.receive, call.leave))
     try:
         yield

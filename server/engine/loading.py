@@ -71,7 +71,7 @@ class LoadError(Exception):
 class LoadedCheckpoint:
     """A model whose weights are loaded, without KV pools.
 
-    spec: the model to load. model: the loaded model. dtype: of weights and hidden states.
+    spec: the model to load. model: the loaded model. dtype: dtype of weights and hidden states.
     device: device of the weights. seconds: time to load.
     """
 

@@ -74,7 +74,7 @@ class _Spelling:
     tokens: list[_TermTokens]
 
     def missing(self, length: int) -> int:
-        """Fewest tokens that are missing after `length` characters."""
+        """Smallest number of tokens that complete the term after its first `length` characters."""
         return min(one.missing(length) for one in self.tokens)
 
     def next_tokens(self, state: TermState) -> list[int]:

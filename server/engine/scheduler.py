@@ -160,7 +160,9 @@ class Scheduler:
         self.blocks.release(group, corrupt)
 
     def restart(self, group: SequenceGroup) -> None:
-        """Compute a running group again from its first token, before all waiting groups, with its present length."""
+        """Compute a running group again from its first token, before all waiting groups, with rotary embeddings for its
+        present length.
+        """
         group.rope_length = group.num_tokens
         self._requeue(group)
 

@@ -254,7 +254,7 @@ class EngineClient:
         self._repeat()
 
     def _repeat(self) -> None:
-        """Send the sequences that no worker has, if one is ready."""
+        """Send the sequences that no worker has, if a worker is ready."""
         if self.connected:
             lost = [(request_id, one) for request_id, one in self._sequences.items() if one.worker is None]
             for message, sequences in messages_to_repeat(lost):

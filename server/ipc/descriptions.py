@@ -215,7 +215,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     notes: properties of the checkpoint that cost memory or are not used, for the operator.
     adapter_of: for an adapter, the name of its model, whose KV blocks it uses. `parameters` and `weight_bytes` then
         count the adapter only.
-    late_interaction: how texts get a vector per token; None for models without.
+    late_interaction: how texts get a vector per token; None for models without such vectors.
     token_weights: the weights of a text are those of its tokens (BGE-M3), not of vocabulary entries.
     labelled_spans: how texts are read together with labels; None for models whose labels are fixed.
     answer: tokens whose logits are the score of a language model as a reranker; None where the checkpoint names none.

@@ -218,7 +218,10 @@ class Encode(Message, frozen=True):
 
 
 class Abort(Message, frozen=True):
-    """Drop a row or an `Encode`: its client left, or a stop string was found. Unknown ids are ignored. No answer."""
+    """Drop a row or an `Encode`: its client left, or a stop string was found.
+
+    Unknown ids are ignored. The worker sends no answer.
+    """
 
     request_id: int
 

@@ -13,7 +13,8 @@ from server.ipc.messages import Stats
 def with_others(stats: Stats, others: Iterable[Stats]) -> Stats:
     """A worker's statistics with the current numbers of the others added.
 
-    Counts since the last message (increments) are those of `stats` alone: those of the others were added on arrival.
+    The counts of events since the last message are those of `stats` alone. Those of the other workers were counted when
+    their messages arrived.
     others: last statistics of each other worker.
     """
     every = [stats, *others]

@@ -30,7 +30,7 @@ class ResolvedOptions:
     """Options with all defaults applied.
 
     params: shared by all sequences of the request.
-    max_new_tokens: before the context limits it.
+    max_new_tokens: the limit as requested or by default; the context may lower it.
     seed: seed of the first sequence of each prompt.
     """
 

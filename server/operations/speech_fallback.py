@@ -35,7 +35,8 @@ class FallbackRules:
 
     @property
     def accepts_everything(self) -> bool:
-        """Whether every window is accepted as it is first decoded, so that its text is final while it is decoded."""
+        """Whether every window is accepted after its first decoding, so that its text is final while it is generated.
+        """
         return len(self.temperatures) == 1 and self.no_speech is None
 
     def verdict(

@@ -101,7 +101,8 @@ def spell(tokenizer: Tokenizer, token_bytes: TokenBytes, term: str) -> list[tupl
 
 
 def fewest_tokens(token_bytes: TokenBytes, data: bytes) -> Sequence[int]:
-    """The fewest tokens with these bytes; of equally few, those with the longest last ones. Empty if there are none."""
+    """The shortest token sequence with these bytes; of several, the one whose last tokens are longest. Empty for none.
+    """
     best: list[tuple[int, ...] | None] = [()]
     for end in range(1, len(data) + 1):
         choices = [

@@ -4,8 +4,9 @@
   with several target languages has a token for each (`>>fra<<`), which precedes the source text.
 - T5 and others: the prefixes in `config.json` (`task_specific_params`, `translation_en_to_fr`). A T5 without them takes
   languages by name: `translate English to French: ` (Raffel et al. 2020, arXiv:1910.10683, appendix D).
-- MADLAD, which is a T5: to each language with a token `<2de>`, which precedes the source text.
-- mBART, mBART-50, NLLB and M2M100: from each language with a token to each other one (`fairseq`).
+- MADLAD, which is a T5: translations to each language that has a token, such as `<2de>`, which precedes the source
+text.
+- mBART, mBART-50, NLLB and M2M100: translations between all languages that have a token (`fairseq`).
 - BART without prefixes: none.
 """
 

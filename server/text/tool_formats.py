@@ -145,7 +145,7 @@ class TemplateTools:
     writes_calls: the template writes the calls of assistant messages.
     writes_results: the template writes the content of `tool` messages.
     arguments_as_text: the template takes the arguments of a call as JSON text, not as an object.
-    empty_content: the members to add to an assistant message of calls alone.
+    empty_content: the members to add to an assistant message that has calls and no text.
     """
 
     format: ToolFormat | None = None
@@ -171,7 +171,8 @@ def recognise(rendered: str, name: str, arguments: Mapping[str, Any]) -> ToolFor
 
 
 def by_marker(template: str) -> ToolFormat | None:
-    """The first format whose special texts all occur in a template's source. For templates that render no calls."""
+    """The first format whose special texts all occur in a template's source. Used for templates that render no calls.
+    """
 
     def texts(row: ToolFormat) -> list[str]:
         return [row.marker, *([] if row.before_arguments.startswith('"') else [row.before_arguments.strip()])]

@@ -16,7 +16,7 @@ PROMPT = "Once upon a time"
 
 @pytest.fixture
 def client(server: ClientServer):
-    """Creates the client of one model; of the default model without a name."""
+    """Function that creates a client for the named model, or for the default model."""
 
     def create(model: str | None = None) -> InferenceClient:
         return InferenceClient(model=f"{server.url}/models/{model}" if model else server.url, token=server.key)

@@ -113,7 +113,10 @@ def _read_events(chunks: list[bytes]) -> list[StreamEvent]:
 
 
 def detokenizer(data: bytes) -> None:
-    """The streamed text of any tokens is their decoded text. First byte: demo model; then two bytes a token."""
+    """The streamed text of any tokens is their decoded text.
+
+    The first byte chooses the demo model, and each two further bytes a token.
+    """
     if not data:
         return
     tokenizer = _demo_tokenizer(data[0] % 4)
@@ -178,9 +181,8 @@ def _tokenizer(name: str, data: bytes, others: dict[str, bytes] | None = None) -
             return
         try:
             tokenizer.encode(["The old fox.", "\u00e9\U0001f600"])
-        except (
-            Exception
-        ) as error:  # the library has no type for it: a vocabulary without a token for unknown characters
+        except Exception as error:
+            # The library raises no type of its own for a vocabulary without a token for unknown characters.
             if "unk" not in str(error).lower():
                 raise
 

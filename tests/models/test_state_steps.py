@@ -105,7 +105,7 @@ def test_rows_of_all_kinds_in_one_step():
     found = run(states, [(64, ZERO_STATE, 3, True), (10, 3, 0, True), (5, ZERO_STATE, 1, True)], text[:74] + text[:5])
     assert found == sums(text[:74]) + sums(text[:5])
     assert chunked_tokens(states)[:2] == [74, 5] and chunked_tokens(states)[3] == 64
-    # A row of three generated tokens with a draft after them, a row of one, and a prompt that starts from the snapshot.
+    # Three rows: three generated tokens and a draft, one generated token, and a prompt that starts from the snapshot.
     tokens = [*text[74:77], 9.0, 8.0, *text[5:6], *text[64:70]]
     parts = [(3, 0, 0, False), (2, 0, 2, False), (1, 1, 1, False), (6, 3, 4, True)]
     drafted = [*text[:77], 9.0, 8.0]

@@ -148,7 +148,7 @@ async def test_a_cancelled_request_cancels_the_call_of_the_replica() -> None:
 
 
 def fake_replica(**state: Any) -> Any:
-    """A replica that has loaded its models. state: of the server, `ready` and `failed`."""
+    """A replica that has loaded its models. state: the values of `ready` and `failed` of its server."""
     one = replica.Replica.__new__(replica.Replica)
     server = SimpleNamespace(ready=True, failed=False) if not state else SimpleNamespace(**state)
     one._server = SimpleNamespace(state=server, lifecycle=server)  # type: ignore[assignment]

@@ -1,4 +1,5 @@
-"""GLM-4: LLaMA with biases of queries, keys and values, half-rotating heads, and one matrix for gate and values."""
+"""GLM-4: LLaMA with biases of queries, keys and values, heads that rotate by half, and one matrix for gate and values.
+"""
 
 from __future__ import annotations
 

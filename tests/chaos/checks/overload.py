@@ -44,7 +44,7 @@ WARM_UP_SHARE = 0.3
 SPARE_SECONDS = 1.0
 """Time that a load runs longer than its goodput is counted, because its process takes time to start."""
 MAX_LATE_MILLISECONDS = 10
-"""Requests that the generator itself sends later than this are not the arrivals that were asked for."""
+"""If the generator itself sends requests later than this, the load is not the one that the check asked for."""
 
 
 def overload(seconds: float = 10.0, factor: float = 10.0, connections: int = 1280, rounds: int = 3) -> Record:

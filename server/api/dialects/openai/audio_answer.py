@@ -27,7 +27,8 @@ from server.text.subtitles import SubtitleLine, srt, vtt
 class SpokenSegment(AnswerBody):
     """A part of a text with its times in seconds. `seek`: first frame (of 10 ms) of its window.
 
-    `avg_logprob`: mean over all tokens of the window, time tokens included. `no_speech_prob`: of the window.
+    `avg_logprob`: mean over all tokens of the window, time tokens included. `no_speech_prob`: probability that the
+        window has no speech.
     """
 
     id: int
