@@ -101,7 +101,7 @@ class MixtureOfExperts(nn.Module):
         """Mix the experts of each token.
 
         router_input: [tokens, hidden], from which the router chooses; None for x.
-        lengths: tokens of each text, for experts with a capacity; None for those without.
+        lengths: tokens of each text, for experts with a capacity; None for experts without a capacity.
         """
         if x.shape[0] == 0:
             return x

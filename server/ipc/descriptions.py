@@ -178,7 +178,7 @@ class LateInteractionInfo(msgspec.Struct, frozen=True):
 
 
 class AnswerInfo(msgspec.Struct, frozen=True):
-    """The answer of a language model as a reranker; see `models.config.sentence.AnswerLogits`."""
+    """The answer tokens by which a language model scores a document; see `models.config.sentence.AnswerLogits`."""
 
     positive: int
     negative: int | None = None

@@ -170,7 +170,7 @@ def test_resident_memory(name):
 
 
 def test_a_matrix_whose_contents_are_in_shared_memory(name):
-    """A second process has the shapes of the checkpoint only, and the tensors that the first one has kept."""
+    """A second process gets only the shapes of the checkpoint, and the tensors that the first process has kept."""
     kept = []
 
     class Recorded:
