@@ -232,7 +232,7 @@ class KeyFileWatcher:
                 use(keys)
 
     def _identity(self) -> tuple[int, ...]:
-        """Changes whenever the file is written or replaced. Empty for a missing file."""
+        """Numbers that change whenever the file is written or replaced. Empty for a missing file."""
         try:
             about = self._path.stat()
         except OSError:

@@ -19,7 +19,7 @@ from server.text.language_codes import parse_language
 
 PRECISE_LANGUAGES = 10
 MAX_CHARACTERS = 2000
-"""Only the beginning of a longer text is read."""
+"""Characters of a text that are read; the rest of a longer text is ignored."""
 _SECONDS = 60.0
 _PROCESS_FILE = Path(__file__).with_name("detect_process.py")
 _LINGUA_TEXT = """

@@ -153,7 +153,9 @@ def test_rows_of_a_packed_weight(isa, dtype):
 
 
 def are_same(found, expected):
-    """Equal bits, except subnormal numbers: the bfloat16 instruction rounds them to zero, torch does not."""
+    """Whether all bits are equal. Subnormal numbers may differ: the bfloat16 instruction rounds them to zero, torch
+    does not.
+    """
     found, expected = (torch.where(x.abs() <= torch.finfo(x.dtype).tiny, 0, x) for x in (found, expected))
     return torch.equal(found, expected)
 

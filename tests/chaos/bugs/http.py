@@ -309,5 +309,6 @@ def every_request_leaves_a_kilobyte() -> None:
 
 @bug("http")
 def loading_has_no_limit() -> None:
-    """A worker that never becomes ready is waited for, and one that ends soon after is started again without end."""
+    """The server waits without limit for a worker that never becomes ready, and restarts failing workers without limit.
+    """
     _without_limits("max_failures", "loading_hang_seconds")
