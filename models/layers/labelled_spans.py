@@ -111,7 +111,7 @@ class LabelledSpans(nn.Module):
         hidden: [tokens, encoder width], the hidden states of the text, model dtype.
         words: index of the first token of each word. labels: index of the token before each label.
         threshold: lowest probability of an entity.
-        Returns [entities, 4], float32: first word, last word, label, probability; by first word.
+        Returns [entities, 4], float32: first word, last word, label, probability; in the order of the first words.
         """
         rows = hidden[torch.tensor([*words, *labels], device=hidden.device)].float()
         rows = rows if self.projection is None else self.projection(rows)

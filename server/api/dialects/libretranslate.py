@@ -86,7 +86,7 @@ class LibreTranslateLanguage(AnswerBody):
 
 
 class LibreTranslateLanguagesAnswer(RootModel[list[LibreTranslateLanguage]]):
-    """The languages that the loaded models translate, and to which ones."""
+    """The languages that the loaded models translate, each with its target languages."""
 
 
 class LanguageName(AnswerBody):
