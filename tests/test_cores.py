@@ -94,5 +94,5 @@ def test_a_process_gives_way_as_far_as_the_system_allows():
             give_way(process.pid)
             assert os.getpriority(os.PRIO_PROCESS, process.pid) == expected
         process.communicate(b"\n")
-    give_way(process.pid)  # It has ended.
+    give_way(process.pid)  # the process has ended
     assert os.getpriority(os.PRIO_PROCESS, 0) == own

@@ -17,7 +17,7 @@ SEQUENCE_BYTES = 2048
 NEW_TOKEN_BYTES = 4
 NUMBER_BYTES = 20
 SCORED_TOKEN_BYTES = 256
-"""Memory of the HTTP process per unit of each measure, from measured sizes (docs/decisions/0050-admission.md)."""
+"""Measured memory of the HTTP process for each unit that `Cost` counts (docs/decisions/0050-admission.md)."""
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,9 @@ def _joined(spans: Sequence[_SentenceSpan], run: TaggedText, fits: Callable[[str
 
 
 def _widened(spans: Sequence[_SentenceSpan], run: TaggedText) -> list[_SentenceSpan]:
-    """The sentences with the white space up to the tags of elements that begin or end in it."""
+    """Extend sentences over white space: to the end of an element that begins in the sentence and goes on after it, and
+    to the start of an element that began before the sentence and ends in it.
+    """
     starts, ends = [one.start for one in spans], [one.end for one in spans]
     found = list(spans)
     waiting = list(run.roots)
