@@ -106,10 +106,10 @@ class EngineOptions(msgspec.Struct, frozen=True):
 
 
 def state_slots(rows: int) -> int:
-    """Slots of the state memory that a request needs alone. rows: its beams, or 1.
+    """Slots of the state memory that a request needs if no other request runs. rows: its beams, or 1.
 
-    One for each row, one more for every two beams, whose state is still read when their children write, and one for the
-    snapshot with which a prompt begins.
+    Each row needs a slot. Every two beams need one more, because the state of a beam is still read when its children
+    write theirs. The snapshot with which a prompt begins needs one too.
     """
     return rows + rows // 2 + 1
 
