@@ -194,7 +194,10 @@ def _first_few(names: list[str]) -> str:
 
 
 def _closest(offer: Offer, source: Language | None, target: Language | None) -> tuple[int, Offer]:
-    """Score of an offer, 0 for no match, and the offer reduced to its best languages. None matches any language."""
+    """Score of an offer, 0 for no match, and the offer reduced to its best languages.
+
+    A source or target of None fits all languages.
+    """
     sources = [1 if source is None or one.language is None else source.fits(one.language) for one in offer.sources]
     targets = [1 if target is None else target.fits(one.language) for one in offer.targets]
     from_source, to_target = max(sources, default=0), max(targets, default=0)

@@ -109,7 +109,7 @@ BITS = {
 BITS |= {"MXFP4": 4.501, "IQ4_XS": 4.376}
 """Largest memory per weight, in bits, of a wide matrix together with its table.
 
-A file has 4.5 bits in Q4_K and 6.5625 bits in Q6_K.
+A GGUF file has 4.5 bits per weight in Q4_K, and 6.5625 in Q6_K.
 """
 
 
