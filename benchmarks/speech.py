@@ -112,7 +112,7 @@ def ours(directory: Path, precision: str, threads: int) -> Run:
 
 
 def peer(directory: Path, precision: str, threads: int) -> Run:
-    """CTranslate2."""
+    """The transcription by CTranslate2, the engine to compare with."""
     import ctranslate2
 
     made = directory / "ctranslate2"

@@ -121,7 +121,8 @@ class MixtureOfExpertsConfig:
     shared_gate: the shared expert is multiplied by the sigmoid of its own gate (Qwen Team 2024, arXiv:2407.10671).
     weighs_inputs: the share of an expert multiplies its input instead of its result (Llama 4).
     latent_size: width of the inputs and results of the experts, if a linear layer projects the input to it and another
-        one projects the sum of the results from it (NVIDIA 2026, Nemotron 3). None: the hidden size, without them.
+        one projects the sum of the results from it (NVIDIA 2026, Nemotron 3). None: the hidden size, and no such
+        layers.
     latent_bias: whether these two layers have biases.
     capacity: number of tokens of one text that an expert computes. The result of its later tokens is zero (Fedus et al.
         2021, arXiv:2101.03961, section 2.2). None for no limit.

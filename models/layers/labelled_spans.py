@@ -1,4 +1,6 @@
-"""Score spans of words against labels that are in the same text (GLiNER). All in float32; the parts are small.
+"""Score spans of words against labels that are in the same text (GLiNER).
+
+All computations are in float32, because the parts are small.
 
 Zaratiana et al. 2023, arXiv:2311.08526, section 2; by word: Stepanov and Shtopko 2024, arXiv:2406.12925, section 2.
 Every text is computed alone, so that the other texts of a step change no bit.

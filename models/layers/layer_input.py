@@ -18,7 +18,7 @@ class PerLayerEmbedding(nn.Module):
     """A small vector of each token for each layer, see `PerLayerEmbeddingConfig`.
 
     tokens: table [rows, layers * width], or None.
-    rows: rows of the table, if the vocabulary has more tokens, which then have the first row; else None.
+    rows: number of rows of the table, if the vocabulary has more tokens; the others then have the first row. Else None.
     forward: token ids, [tokens], int64, and embedded tokens, [tokens, hidden] -> [tokens, layers, width], model dtype.
     """
 

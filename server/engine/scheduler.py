@@ -175,7 +175,7 @@ class Scheduler:
         behind = []
         for group in list(self.running):
             if group.is_computed:
-                continue  # It waits for the grammar of its next token.
+                continue  # the group waits for the grammar of its next token
             if not group.is_ready_to_decode:
                 behind.append(group)
             elif group.status is SequenceStatus.RUNNING:

@@ -52,7 +52,7 @@ class Cost:
         return sum(count * each for _, count, each in self.measures())
 
     def measures(self) -> list[tuple[str, int, int]]:
-        """(name in messages, count, bytes of memory each) of every measure."""
+        """For each counted unit: its name in messages, its number, and the bytes of memory for one."""
         return [
             ("characters", self.input_characters, CHARACTER_BYTES),
             ("input tokens", self.input_tokens, TOKEN_BYTES),

@@ -97,7 +97,8 @@ async def answer_scores(runtime: Runtime, call: Call, model: ServedModel, asked:
 def answer_cost(model: ServedModel, asked: RerankTexts) -> Cost:
     """Upper bounds of the work of `answer_scores`. It is assumed that a chat template writes its own text once.
 
-    The query is tokenized once for each text. It is also tokenized with the parts of the prompt, or with its end.
+    The query is tokenized once for each text. It is also tokenized with the parts of the prompt, or with the end of the
+    prompt.
     """
     prompt, bound = model.text.answer_prompt, model.tokenizer.token_bound
     if prompt is None:

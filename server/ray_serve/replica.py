@@ -29,7 +29,7 @@ WAIT_SECONDS = 30.0
 progress, so one that refused all of them immediately while its worker restarts would receive most of the
 traffic."""
 UNREADY_SECONDS = 30.0
-"""Time without a ready worker after which a replica is unhealthy, besides twice the time that loading took."""
+"""A replica is unhealthy if no worker was ready for this time plus twice the time that loading took."""
 
 
 class Replica:

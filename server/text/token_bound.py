@@ -18,7 +18,8 @@ LONGEST_CHARACTER = "\ufdfa"
 LONGEST_BYTES = 33
 
 _GROWTH = {"NFC": (3, 12), "NFD": (4, 12), "NFKC": (8, 18), "NFKD": (8, 18), "Lowercase": (2, 4)}
-"""Maximum number of characters, and of bytes, that one character becomes in a form; without `LONGEST_CHARACTER`."""
+"""Maximum number of characters, and of bytes, that one character becomes in a Unicode normal form; `LONGEST_CHARACTER`
+is not counted."""
 _FORM_OF = {
     "NFC": "NFC",
     "NFD": "NFD",

@@ -16,7 +16,7 @@ from typing import Any
 class ToolFormat:
     """How a checkpoint writes function calls.
 
-    marker: text or special token that shows that calls begin. The beginning of `begin + before_name`.
+    marker: text or special token that shows that calls begin. `begin + before_name` begins with it.
     before_name, before_arguments, after_arguments: texts around the name and the JSON arguments of each call.
     begin, separator, end: texts before the first call, between calls, and after the last one.
     at_start: calls have no marker of their own, so they are recognised only at the beginning of an answer.

@@ -32,7 +32,8 @@ WARM_UP_REQUESTS = 8000
 CACHED_WORDS = 12_000
 """More words than the word cache of a BPE tokenizer holds (10,000, measured at 280 bytes each)."""
 FILLING_ROUNDS = 8
-"""Rounds of the same texts. With two threads, one text in 128 then reaches only one of them."""
+"""Rounds with the same texts. Each of two threads has its own cache; after these rounds only one text in 128 has met
+the same thread every time."""
 CLIENTS = 16
 
 

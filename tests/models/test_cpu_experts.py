@@ -130,7 +130,7 @@ def test_experts_of_quantized_checkpoints_are_packed_as_they_are_stored(isa, con
     expected.router.choose = moe.router.choose
     together = moe(x)
     reference = expected(x)
-    # A last bit of an activation may round to another integer.
+    # An activation that differs in its last bit may be rounded to another integer.
     assert (together - reference).norm() < 0.01 * reference.norm()
     for rows in (1, 2, 5):
         assert torch.equal(moe(x[rows : 2 * rows]), together[rows : 2 * rows])

@@ -192,7 +192,7 @@ ORDINARY = {
     question_answer: QuestionAnswerSpec("who", "a <b> c" * 100),
     zero_shot_classify: ZeroShotClassifySpec(["a", "b"], ["c", "d"]),
 }
-"""A specification of each operation that succeeds."""
+"""For each operation, a specification that is answered without an error."""
 
 
 @pytest.mark.parametrize("operation", ORDINARY, ids=lambda operation: operation.__name__)

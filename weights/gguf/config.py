@@ -232,7 +232,7 @@ def _gpt_neox(of: Metadata) -> HfConfig:
 
 
 def _falcon(of: Metadata) -> HfConfig:
-    """HfConfig of Falcon. Its variants are recognised by their key heads and norms.
+    """The `config.json` of Falcon. Its variants are recognised by their key heads and norms.
 
     Falcon 7B has one key head, Falcon 40B has groups of key heads and two norms, Falcon 2 has groups and one norm.
     """
@@ -319,7 +319,7 @@ ARCHITECTURES: Mapping[str, Callable[[Metadata], HfConfig]] = {
     "bert": _bert,
     "nomic-bert": _nomic_bert,
 }
-"""HfConfig by `general.architecture`."""
+"""Functions that build `config.json` from the metadata, by `general.architecture`."""
 
 
 def hf_config(gguf: Gguf) -> HfConfig:

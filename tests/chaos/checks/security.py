@@ -74,7 +74,9 @@ def keys() -> Record:
 
 
 def leaks(paths: int, requests: int = 60) -> Record:
-    """Promise 23: canaries in prompts, keys, paths and headers at log level debug; then odd paths."""
+    """Promise 23: canaries in prompts, keys, paths and headers are in no error, no log line (level debug) and no metric;
+    odd paths add no metrics.
+    """
     record = Record("request")
     rng = random.Random(23)
 

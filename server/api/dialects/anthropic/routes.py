@@ -182,7 +182,7 @@ class MessageRenderer:
         return {"stop_reason": reason, "stop_sequence": text}
 
     def _in_block(self, kind: str, content: dict[str, Any]) -> bytes:
-        """Events that close the open block and begin one of this type; none if the open block has it already."""
+        """Events that close the open block and begin a block of this kind; none if the open block is of this kind."""
         if self.open_block == kind:
             return b""
         closed = self._close()
