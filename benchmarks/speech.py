@@ -78,7 +78,7 @@ def encoder_floor(precision: str, threads: int) -> float:
 
 
 def ours(directory: Path, precision: str, threads: int) -> Run:
-    """This engine."""
+    """The transcription by Triptych, in this process."""
     import itertools
 
     from server.engine.service import start

@@ -127,7 +127,7 @@ class StateBlockTables(BlockTables):
         return shared // self.self_pool.block_size
 
     def _cacheable(self, group: SequenceGroup) -> int:
-        """Number of leading tokens whose blocks are published: the prompt up to its last boundary."""
+        """Number of leading tokens whose blocks are published: the whole chunks of the prompt."""
         return self._whole(group.num_prompt_tokens)
 
     def _whole(self, tokens: int) -> int:

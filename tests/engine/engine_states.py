@@ -262,7 +262,7 @@ class EngineStates(RuleBasedStateMachine):
         if living:
             request_id = living[place % len(living)]
             if request_id in self.engine._requests:
-                self.aborted.add(request_id)  # Otherwise it was refused, and its failure is not reported yet.
+                self.aborted.add(request_id)  # a refused request fails instead
             self.engine.abort(request_id)
 
     @rule(place=st.integers(0, 30))
