@@ -5,8 +5,9 @@ that continues or begins a missing term. Candidates whose texts have equally man
 beams are divided among the groups. Otherwise texts with few terms, whose scores are better, would displace the others.
 A hypothesis can end only if its text has all terms.
 
-Source: Post and Vilar 2018, arXiv:1804.06609, section 4; the division of the beams as in Sockeye. Texts are judged as
-texts instead of tokens, see `RequiredTerms`. Without terms left to place, a step equals one of `BeamSearch`.
+Source: Post and Vilar 2018, arXiv:1804.06609, section 4; the division of the beams as in Sockeye. Terms are found in
+the characters of a text, not in its tokens, see `RequiredTerms`. Without terms left to place, a step equals one of
+`BeamSearch`.
 """
 
 from __future__ import annotations

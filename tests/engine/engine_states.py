@@ -189,7 +189,9 @@ def message(request_id: int, spec: Spec) -> Generate:
 
 @lru_cache(maxsize=1 << 14)
 def alone(spec: Spec) -> tuple[str, list[Hypothesis]]:
-    """Code of the failure, or empty, and hypotheses that a request gets alone: large pool, no cache, no drafts."""
+    """Code of the failure (or empty) and hypotheses that a request gets alone, with a large pool and neither cache nor
+    drafts.
+    """
     engine = make_engine(8, 512, 512, 64, False, False, 64)
     engine.add(message(0, spec))
     while engine.has_work:

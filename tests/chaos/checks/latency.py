@@ -110,7 +110,7 @@ def long_prompts(runs: int, streams: int = 16) -> Record:
 
 
 def grammars(runs: int, streams: int = 16, fields: int = 60) -> Record:
-    """Promise 27: the first schema of a server, of many fields, while streams run.
+    """Promise 27: while streams run, a request has a schema with many fields, the first schema that the server gets.
 
     For comparison, the details of the record have the effect of other work: the same request without a schema, and a
     busy process.
