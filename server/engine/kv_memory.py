@@ -60,7 +60,8 @@ def pool_need(
 def state_need(mixers: Iterable[MixerConfig], beams: int, max_rows: int, has_drafts: bool) -> PoolNeed:
     """Need of the pool of state slots.
 
-    A slot counts as one block. The largest batch has a state, a snapshot and with drafts another state for each row.
+    A slot counts as one block. In the largest batch each row has a state and a snapshot, and with drafts a second
+    state.
     """
     one, largest = state_slots(beams), (3 if has_drafts else 2) * max_rows
     return PoolNeed(StateMemory.slot_bytes(mixers), one, max(one, largest))

@@ -153,7 +153,10 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def playground(server: PageServer, context: BrowserContext) -> Iterator[Playground]:
-    """The opened page. At the end of the test: no console errors, no request to another host."""
+    """The opened page.
+
+    At the end of the test it checks that there were no console errors and no request to another host.
+    """
     made = Playground.in_context(server, context)
     made.open()
     yield made
