@@ -72,7 +72,7 @@ class Call:
     cache_salt: separates the prefix cache entries of different API keys.
     key: name and limits of the request's API key; None if the server requires no key.
     truncated_inputs: places, in the request, of the inputs that lost tokens. The operation sets them.
-    model, prompt_tokens, completion_tokens: of all messages so far, for the log.
+    model, prompt_tokens, completion_tokens: model and token counts of all messages so far, for the log.
     ended_at: time of `time.monotonic()` at which the last sequence ended; 0 before any has ended.
     stage_seconds: time that the sequence that ended last spent in queue, prefill and decode; None unless it ended with
         `Finished`.

@@ -222,7 +222,8 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
 async def _sections(
     runtime: Runtime, call: Call, model: ServedModel, spec: GenerateSpec, continues: bool
 ) -> tuple[Sequence[AnswerSection], TokenBytes | None]:
-    """The sections that the engine follows, none if no grammar is in them, and the bytes to decode the answer with.
+    """The sections that the engine follows (none if they contain no grammar), and the token bytes that decode the
+    answer.
 
     An answer that begins without a grammar is decoded like one without sections.
     """

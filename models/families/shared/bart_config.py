@@ -74,7 +74,10 @@ def bart_embedding(
     norm: NormConfig | None = None,
     vocab_size: int | None = None,
 ) -> EmbeddingConfig:
-    """Token embeddings, scaled if `scale_embedding` is true, with positions. vocab_size: None for the setting."""
+    """Token embeddings, scaled if `scale_embedding` is true, with positions.
+
+    vocab_size: None for the value in the file.
+    """
     scale = float(fields.integer("d_model") ** 0.5) if fields.flag("scale_embedding") else 1.0
     return EmbeddingConfig(vocab_size or fields.integer("vocab_size"), scale, positions, norm=norm)
 
