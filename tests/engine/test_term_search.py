@@ -120,7 +120,7 @@ def test_without_a_term_to_place_it_is_a_plain_beam_search(pairs):
 
 @pytest.mark.parametrize("banned", [[], [t for t, data in enumerate(TOKEN_BYTES) if data]])
 def test_a_term_that_cannot_be_spelled(pairs, banned):
-    """Its tokens are suppressed, or all tokens with text are, so that only an end token is left."""
+    """The tokens of the term are suppressed, or all tokens with text, so that only an end token is left."""
     pair, engine = pairs("bart"), pairs("bart").engine()
     engine.set_vocabulary(Vocabulary("bart", TOKEN_BYTES))
     suppressed = [t for t, data in enumerate(TOKEN_BYTES) if b"c" in data]
