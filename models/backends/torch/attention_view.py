@@ -56,8 +56,8 @@ class TorchAttentionView:
         """Memory for the gathered keys and values of a group, shared by all layers of the step.
 
         cache: [blocks, block_size, kv_heads, head_dim]. Returns two tensors of that shape, with as many blocks as the
-            largest group has. Fresh memory for each layer would cost more than the attention, because the operating system
-            maps every new page.
+            largest group has. Fresh memory for each layer would cost more than the attention, because the operating
+            system maps every new page.
         """
         count = max((group.keys.numel() for group in self.groups if isinstance(group.keys, Tensor)), default=0)
         shape = (count, *cache.shape[1:])

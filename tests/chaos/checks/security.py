@@ -74,8 +74,9 @@ def keys() -> Record:
 
 
 def leaks(paths: int, requests: int = 60) -> Record:
-    """Promise 23: canaries in prompts, keys, paths and headers are in no error, no log line (level debug) and no metric;
-    odd paths add no metrics.
+    """Promise 23: canaries in prompts, keys, paths and headers are in no error, no log (at level debug) and no metric.
+
+    Odd paths add no metrics.
     """
     record = Record("request")
     rng = random.Random(23)
