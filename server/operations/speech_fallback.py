@@ -35,8 +35,7 @@ class FallbackRules:
 
     @property
     def accepts_everything(self) -> bool:
-        """Whether every window is accepted after its first decoding, so that its text is final while it is generated.
-        """
+        """Whether every window is accepted after its first decoding. Its text is then final while it is generated."""
         return len(self.temperatures) == 1 and self.no_speech is None
 
     def verdict(

@@ -116,7 +116,9 @@ def _words(
     ids = [part.tokens[place - part.first] for place in places]
 
     def time(place: int) -> float:
-        """Time at which the token at a place of the window ends. Before the first token, it is the start of the window.
+        """Time at which the token at a place of the window ends.
+
+        Before the first token, it is the start of the window.
         """
         return min(max(round(offset + (window.token_times[place] if place >= 0 else 0.0), 2), 0.0), seconds)
 

@@ -101,7 +101,9 @@ def spell(tokenizer: Tokenizer, token_bytes: TokenBytes, term: str) -> list[tupl
 
 
 def fewest_tokens(token_bytes: TokenBytes, data: bytes) -> Sequence[int]:
-    """The shortest token sequence with these bytes; of several, the one whose last tokens are longest. Empty for none.
+    """The shortest token sequence with these bytes; of several, the one whose last tokens are longest.
+
+    Empty for none.
     """
     best: list[tuple[int, ...] | None] = [()]
     for end in range(1, len(data) + 1):

@@ -171,7 +171,9 @@ def recognise(rendered: str, name: str, arguments: Mapping[str, Any]) -> ToolFor
 
 
 def by_marker(template: str) -> ToolFormat | None:
-    """The first format whose special texts all occur in a template's source. Used for templates that render no calls.
+    """The first format whose special texts all occur in a template's source.
+
+    Used for templates that render no calls.
     """
 
     def texts(row: ToolFormat) -> list[str]:

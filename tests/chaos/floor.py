@@ -20,8 +20,7 @@ _ANSWER = (
 
 
 class _Refusal(asyncio.Protocol):
-    """Sends one refusal for each piece of data that arrives: each request of the load generator arrives in one piece.
-    """
+    """Sends a refusal for each piece of data that arrives: each request of the load generator arrives in one piece."""
 
     transport: asyncio.Transport
 

@@ -157,7 +157,9 @@ def _strategy(group_size: object) -> str:
 
 
 def _packed(parts: Parts, scheme: _Scheme) -> Description:
-    """A matrix packed into words of 32 bits: [out, in * bits / 32]. Zero points are packed along the output features.
+    """A matrix packed into words of 32 bits: [out, in * bits / 32].
+
+    Zero points are packed along the output features.
     """
     bits, middle = scheme.bits, 1 << (scheme.bits - 1)
     rows, words = parts.shape("weight_packed", 2)

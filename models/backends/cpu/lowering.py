@@ -1,5 +1,4 @@
-"""Lower a trace to a program: operations become 64-bit words, and symbolic tensors become addresses in scratch memory.
-"""
+"""Lower a trace to a program: operations become 64-bit words, and symbolic tensors addresses in scratch memory."""
 
 from __future__ import annotations
 

@@ -309,6 +309,5 @@ def every_request_leaves_a_kilobyte() -> None:
 
 @bug("http")
 def loading_has_no_limit() -> None:
-    """The server waits without limit for a worker that never becomes ready, and restarts failing workers without limit.
-    """
+    """The server waits for a worker that never becomes ready, and restarts failing workers, without any limit."""
     _without_limits("max_failures", "loading_hang_seconds")

@@ -58,8 +58,7 @@ def _all_ready(running: RunningServer) -> bool:
 
 
 async def _kill_one(running: RunningServer, record: Record, count: int, round_number: int) -> int:
-    """Kill one of two workers while `count` streams and `count` other requests run. Returns the number of lost streams.
-    """
+    """Kill one of two workers while `count` streams and `count` other requests run. Returns the lost streams."""
     url = running.url
     victim = _workers(running)[round_number % 2]
     streams = [_Stream() for _ in range(count)]
