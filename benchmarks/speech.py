@@ -85,7 +85,7 @@ def encoder_floor(precision: str, threads: int) -> float:
 
 
 def ours(directory: Path, precision: str, threads: int) -> Run:
-    """This engine."""
+    """The transcription by Triptych, in this process."""
     import itertools
 
     from server.engine.service import start
@@ -119,7 +119,7 @@ def ours(directory: Path, precision: str, threads: int) -> Run:
 
 
 def peer(directory: Path, precision: str, threads: int) -> Run:
-    """CTranslate2."""
+    """The transcription by CTranslate2, the engine to compare with."""
     import ctranslate2
 
     made = directory / "ctranslate2"

@@ -13,7 +13,7 @@ from pathlib import Path
 _CGROUP = Path("/sys/fs/cgroup")
 _PROCESSORS = Path("/sys/devices/system/cpu")
 _NICENESS, _MAX_NICENESS = 10, 19
-"""With 10, a task gets a tenth of a core that a step uses too, and the whole of a core that nothing else uses."""
+"""At niceness 10, a task that shares a core with a step gets a tenth of it. A task alone on a core gets all of it."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def test_usable_cores(tmp_path, monkeypatch, files, cores):
 
 
 def describe(root, cores):
-    """Files of a machine's processors: `cores` has (package, hardware threads) for each core."""
+    """Write the files in which Linux describes processors. cores: (package, hardware threads) of each core."""
     for package, numbers in cores:
         for number in numbers:
             topology = root / f"cpu{number}" / "topology"
@@ -101,7 +101,7 @@ def test_a_process_gives_way_as_far_as_the_system_allows():
             give_way(process.pid)
             assert os.getpriority(os.PRIO_PROCESS, process.pid) == expected
         process.communicate(b"\n")
-    give_way(process.pid)  # It has ended.
+    give_way(process.pid)  # the process has ended
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 

@@ -12,7 +12,7 @@ from benchmarks.checkpoints import SHAPES
 from benchmarks.contestants.contract import Refused, Subject
 
 EXPORTER = "export/bin/optimum-cli"
-"""Path of the conversion tool. Its virtual environment, `export`, lies inside the environment of the peers."""
+"""Path of the conversion tool. Its virtual environment, `export`, lies inside that of the compared engines."""
 
 
 def exported(subject: Subject) -> Path:

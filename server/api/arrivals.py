@@ -58,7 +58,7 @@ _decode = msgspec.json.Decoder(_Body).decode
 
 
 class Arrivals:
-    """Receives requests from the protocol. state: of the application."""
+    """Receives requests from the protocol. state: state of the application."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -98,7 +98,7 @@ class Arrivals:
         return None
 
     def _turn(self) -> None:
-        """Start the next requests. `Door` and admission have counted those of the last turn by now."""
+        """Start the next requests. By now, `Door` and admission have counted the requests of the last turn."""
         for model in self._started:
             self._models[model] -= 1
         self._started.clear()
@@ -129,7 +129,7 @@ class Arrivals:
         return name if name in runtime.texts else ""
 
     def _may_refuse(self, headers: Headers) -> bool:
-        """Whether this is the refusal that the application would send."""
+        """Whether the application would send the same refusal, so that it can be sent here."""
         state = self._state
         if state.draining or state.tracing is not None or ERROR_FORMAT in headers:
             return False

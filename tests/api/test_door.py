@@ -41,7 +41,7 @@ def test_requests_and_bytes_are_limited() -> None:
     door.leave(first)
     door.leave(second)
     assert door.requests == door.body_bytes == 0
-    # One body above the limit is read, and refused by the limit of one body.
+    # The door lets a single body above its limit pass: the limit of one body refuses it when it is read.
     door.leave(door.enter({}, headers(500)))
 
 
@@ -220,7 +220,10 @@ async def test_pipelined_requests_are_refused_and_answered_in_order(bench: Bench
 
 
 async def test_requests_that_arrive_at_once_start_in_turns_and_count_before(bench: Bench) -> None:
-    """Of many requests in one turn of the event loop, as many start as one model may have; the others are refused."""
+    """Many requests arrive in one turn of the event loop.
+
+    Those that one model may have start, and the others are refused.
+    """
     bench.become_ready()
     admission, started, starts = bench.runtime.admission, 0, []
     admission.models, admission.max_requests = 2, 4 * BURST_STARTS

@@ -30,7 +30,8 @@ TIMEOUT_SECONDS = 900.0
 AT_ONCE: dict[Conditions, int] = {"alone": 1, "waiting": 2, "any": 3}
 """Checks that run at the same time, by their conditions, in the order in which they run."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TRIPTYCH_THREADS": "1"}
-"""Threads of a product would wait for each other on cores that other checks use."""
+"""One thread for each process: threads of one matrix product would wait for each other on cores that other checks use.
+"""
 
 
 def run(promise: Promise, scale: str, bug: str | None, environment: Mapping[str, str]) -> dict[str, Any]:

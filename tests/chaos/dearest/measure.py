@@ -156,8 +156,8 @@ def measured_server(
 ) -> Iterator[MeasuredServer]:
     """Start a server under the loop monitor, and stop it at the end of the block.
 
-    directory: for the log and the files of the monitor.
-    arguments: of `triptych serve`.
+    directory: directory for the log and the files of the monitor.
+    arguments: arguments of `triptych serve`.
     launcher: the module to run, and arguments before those of the monitor.
     """
     log, stalls = directory / "log", Stalls(directory / "stalls")

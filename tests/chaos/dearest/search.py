@@ -44,13 +44,13 @@ class Dear:
 
     @property
     def score(self) -> float:
-        """How near the body is to the limits; 1 is at one of them."""
+        """How near the body is to the limits; 1 or more means that it reaches one of them."""
         return max(self.stall_seconds / STALL_LIMIT_SECONDS, self.grown_bytes / (MEMORY_LIMIT_BYTES / AT_ONCE))
 
 
 @dataclass(frozen=True)
 class PostRoute:
-    """A route of the OpenAPI document. schema: of its body. media_type: JSON, or a form."""
+    """A route of the OpenAPI document. schema: schema of its body. media_type: JSON, or a form."""
 
     path: str
     schema: Mapping[str, Any]
@@ -127,7 +127,7 @@ def measure_corpus(
     timeout: float = 20.0,
     report: Callable[[str], None] = print,
 ) -> list[Dear]:
-    """The cost of each body of the corpus, `counts` of them at once."""
+    """The cost of each body of the corpus. counts: numbers of equal requests to send at once; each is measured."""
     found = []
     for path, recipe in corpus():
         if re.search(only, path):
