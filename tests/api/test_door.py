@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from functools import partial
 
@@ -137,6 +138,23 @@ async def test_the_protocol_leaves_keys_and_other_needs_to_the_application(bench
     assert refuse(scope | {"headers": [(b"authorization", b"Bearer secret")]}) is not None
     bench.state.draining = True
     assert refuse(scope | {"headers": [(b"authorization", b"Bearer secret")]}) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="scheduling policies of Linux")
+async def test_steps_are_not_interrupted_while_requests_are_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.api.arrivals.LOG_SECONDS", 0.0)
+    bench.become_ready()
+    refuse = partial(Arrivals(bench.state), body=None, start=lambda: None)
+    scope = {"type": "http", "method": "POST", "path": "/generate", "headers": []}
+    for _ in range(2):
+        assert os.sched_getscheduler(0) == os.SCHED_OTHER
+        bench.state.door.max_requests = 0
+        assert refuse(scope) is not None and refuse(scope) is not None
+        assert os.sched_getscheduler(0) == os.SCHED_BATCH
+        while os.sched_getscheduler(0) == os.SCHED_BATCH:
+            await asyncio.sleep(0)
 
 
 async def test_the_protocol_refuses_requests_to_a_full_model(bench: Bench) -> None:

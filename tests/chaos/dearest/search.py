@@ -182,7 +182,8 @@ def _first(
 def _dear(
     server: MeasuredServer, path: str, recipe: Recipe, count: int, timeout: float, mutator: Mutator | None = None
 ) -> Dear:
-    measured: Measurement = server.measure(path, [body_bytes(recipe)] * count, timeout, content_type(recipe))
+    bodies = [body_bytes(recipe)] * count
+    measured: Measurement = server.measure(path, bodies, timeout, content_type(recipe), STALL_LIMIT_SECONDS)
     first = measured.answers[0]
     if mutator is not None and first.status in (400, 413, 422):
         mutator.hints += [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]{0,9}(?!\d)", first.text)[:4]]
