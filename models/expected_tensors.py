@@ -16,7 +16,7 @@ class ExpectedTensors:
 
     shapes: shape of each parameter that the checkpoint must have.
     zero: shape of each parameter that is zero, because the checkpoint does not have it.
-    tied: parameters that are tied to another one, because the checkpoint does not have them, with the name of the other.
+    tied: parameters that the checkpoint does not have, each with the name of the one that it is tied to.
     """
 
     shapes: Mapping[str, tuple[int, ...]]

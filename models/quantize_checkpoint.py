@@ -118,7 +118,9 @@ def quantize_checkpoint(
 def _read(directory: Path) -> CheckpointFiles:
     """Read the files of a checkpoint. Raises ConfigError for one that cannot be quantised, whatever its tensors are."""
     if is_gguf(directory):
-        raise ConfigError("GGUF files are quantized by llama.cpp; give the checkpoint directory that the file was made of")
+        raise ConfigError(
+            "GGUF files are quantized by llama.cpp; give the checkpoint directory that the file was made of"
+        )
     try:
         check_manifest(directory)
     except ManifestError as error:
@@ -148,7 +150,8 @@ def _rounded_layouts(
         matched = first_match(rules, name)
         targets = set() if matched is None else set(matched[1])
         if not linears.isdisjoint(targets):
-            reason = "a part of it keeps its dtype with --quantize" if targets - linears else _fault(name, tensor, precision)
+            reason = "a part of it keeps its dtype with --quantize" if targets - linears else ""
+            reason = reason or _fault(name, tensor, precision)
             if reason:
                 raise _refusal(files, name, reason)
             layouts[name] = _layout(tensor.shape, precision)
@@ -246,9 +249,7 @@ def _write_weights(
                     progress(done, total)
         size += writer.nbytes
     if set(index.values()) != {"model.safetensors"}:
-        _write_json(
-            folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": index}
-        )
+        _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": index})
     return size
 
 

@@ -22,9 +22,9 @@ _INT8_INPUTS = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "to
 def parts_of(matrix: QuantizedMatrix) -> dict[str, Tensor]:
     """The tensors of a matrix, by the ending of their names.
 
-    matrix: [out, in], without minimums; may be on the meta device. Either signed integers of 4 bits in groups whose
-        size is a multiple of 8 and divides the inputs, with scales that are float16 numbers, or int8 or fp8 numbers with
-        one scale per output feature.
+    matrix: [out, in], without minimums; may be on the meta device. Either signed integers of 4 bits, whose groups have
+        a multiple of 8 inputs and divide the row, with scales that are float16 numbers; or int8 or fp8 numbers with one
+        scale per output feature.
     """
     assert matrix.minimums is None and matrix.codes.dim() == 2
     if matrix.bits == 4:
