@@ -8,10 +8,12 @@ from pathlib import Path
 
 from server.errors import CheckpointError, StartError
 
-HELP_END = """
-examples:
+EXAMPLES = """\
   triptych quantize /path/llama /path/llama-int4 --to int4
-  triptych serve llm=/path/llama-int4
+  triptych quantize org/llama llama-fp8 --to fp8 --quiet"""
+HELP_END = f"""
+examples:
+{EXAMPLES}
 
 The copy is in the format of compressed-tensors, which vLLM and transformers read too. Weights are rounded as `serve
 --quantize` rounds them when it loads a checkpoint; the copy loads faster and needs less disk and memory for that.
