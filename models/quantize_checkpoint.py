@@ -148,7 +148,7 @@ def _rounded_layouts(
     layouts: dict[str, QuantizedMatrix] = {}
     for name, tensor in stored.items():
         matched = first_match(rules, name)
-        targets = set() if matched is None else set(matched[1])
+        targets = set(() if matched is None else matched[1])
         if not linears.isdisjoint(targets):
             reason = "a part of it keeps its dtype with --quantize" if targets - linears else ""
             reason = reason or _fault(name, tensor, precision)

@@ -34,6 +34,7 @@ from models.quantize_checkpoint import quantize_checkpoint
 from server.cli import main
 from tests.parity.checkpoints import edit_config, random_ids, write_model
 from tests.parity.paged import Rows, encoder_batch
+from tests.parity.quantized_checkpoints import relative_error
 from weights.errors import WeightsError
 from weights.quantized.formats import quantized_format
 from weights.quantized.write_compressed_tensors import module_patterns
@@ -43,7 +44,12 @@ from weights.read import open_checkpoint
 CPU = torch.device("cpu")
 PRECISIONS = ("int4", "int8", "fp8")
 SIZES = {"vocab_size": 70, "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2, "dtype": "bfloat16"}
-SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32}
+SIZES |= {
+    "tie_word_embeddings": False,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32,
+}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96, "head_dim": 32}
 T5_SIZES = {"vocab_size": 70, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 1, "num_heads": 4}
 T5_SIZES |= {"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}
@@ -155,7 +161,8 @@ def test_transformers_loads_what_was_written(written: Callable[[str], Path], pre
             AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()(ids).logits
             for path in (written(precision), plain)
         )
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    # transformers rounds the activations of int8 too.
+    assert relative_error(found, expected) < (0.03 if precision == "int8" else 1e-4)
 
 
 def test_other_tensors_and_files_are_copied(llama: Path, written: Callable[[str], Path]) -> None:
@@ -321,7 +328,7 @@ def test_patterns_match_their_modules_and_no_others() -> None:
     matching = [re.compile(pattern.removeprefix("re:")) for pattern in patterns]
     assert all(any(one.match(prefix + module) for one in matching) for module in modules for prefix in ("", "base."))
     assert not any(one.match(other) for one in matching for other in others)
-    assert module_patterns(modules[:4], modules[4:]) == modules[:4], "only some layers"
+    assert sorted(module_patterns(modules[:4], modules[4:])) == sorted(modules[:4]), "only some layers"
 
 
 # -------------------------------------------------------------------------------------------------------- command line

@@ -44,15 +44,9 @@ def quantization_config(matrices: Mapping[str, QuantizedMatrix], others: Collect
     matrices: by the name of the module; may be on the meta device. Their formats differ in the size of groups only.
     others: names of the other modules with a matrix.
     """
-    first = next(iter(matrices.values()))
+    name, weights, inputs = _scheme_of(next(iter(matrices.values())))
     sizes = {matrix.group if matrix.bits == 4 else None for matrix in matrices.values()}
-    if first.bits == 4:
-        name, weights, inputs = "pack-quantized", _INT4, None
-    elif first.table is None:
-        name, weights, inputs = "int-quantized", _INT8, _INT8_INPUTS
-    else:
-        name, weights, inputs = "float-quantized", _FP8, None
-    groups = {}
+    groups: dict[str, Any] = {}
     for number, size in enumerate(sorted(sizes, key=lambda size: -(size or 0))):
         modules = [module for module, matrix in matrices.items() if size in (None, matrix.group)]
         groups[f"group_{number}"] = {
@@ -71,6 +65,13 @@ def quantization_config(matrices: Mapping[str, QuantizedMatrix], others: Collect
         "kv_cache_scheme": None,
         "global_compression_ratio": None,
     }
+
+
+def _scheme_of(matrix: QuantizedMatrix) -> tuple[str, Mapping[str, Any], Mapping[str, Any] | None]:
+    """Name of the format, and the settings of weights and activations."""
+    if matrix.bits == 4:
+        return "pack-quantized", _INT4, None
+    return ("int-quantized", _INT8, _INT8_INPUTS) if matrix.table is None else ("float-quantized", _FP8, None)
 
 
 def module_patterns(modules: Collection[str], others: Collection[str]) -> Sequence[str]:
