@@ -119,7 +119,7 @@ def _read(directory: Path) -> CheckpointFiles:
     """Read the files of a checkpoint. Raises ConfigError for one that cannot be quantised, whatever its tensors are."""
     if is_gguf(directory):
         raise ConfigError(
-            "GGUF files are quantized by llama.cpp; give the checkpoint directory that the file was made of"
+            "llama.cpp quantizes GGUF files; give the checkpoint directory that the file was made of"
         )
     try:
         check_manifest(directory)

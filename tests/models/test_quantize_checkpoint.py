@@ -162,7 +162,7 @@ def test_transformers_loads_what_was_written(written: Callable[[str], Path], pre
             for path in (written(precision), plain)
         )
     # transformers rounds the activations of int8 too.
-    assert relative_error(found, expected) < (0.03 if precision == "int8" else 1e-4)
+    assert relative_error(found, expected) < (0.06 if precision == "int8" else 1e-4)
 
 
 def test_other_tensors_and_files_are_copied(llama: Path, written: Callable[[str], Path]) -> None:

@@ -92,6 +92,6 @@ def unstack(experts: int, matrices: int) -> LayoutChange:
         if len(tensor.shape) != 3 or tensor.shape[0] != experts or tensor.shape[1] % matrices:
             raise ValueError("the first dimension is not the number of experts")
         rows = tensor.shape[1] // matrices
-        return tensor.flatten(0, 1).split([rows] * (experts * matrices), 0)
+        return list(tensor.flatten(0, 1).split([rows] * (experts * matrices), 0))
 
     return step
