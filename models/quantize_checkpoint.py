@@ -118,9 +118,7 @@ def quantize_checkpoint(
 def _read(directory: Path) -> CheckpointFiles:
     """Read the files of a checkpoint. Raises ConfigError for one that cannot be quantised, whatever its tensors are."""
     if is_gguf(directory):
-        raise ConfigError(
-            "llama.cpp quantizes GGUF files; give the checkpoint directory that the file was made of"
-        )
+        raise ConfigError("llama.cpp quantizes GGUF files; give the checkpoint directory that the file was made of")
     try:
         check_manifest(directory)
     except ManifestError as error:
@@ -174,8 +172,10 @@ def _is_matrix(name: str, tensor: StoredTensor) -> bool:
 
 def _fault(name: str, tensor: StoredTensor, precision: Precision) -> str:
     """Why the tensor of a linear cannot be one quantised matrix; empty if it can."""
+    if not name.endswith(".weight"):
+        return "compressed-tensors needs a tensor named 'weight' for each linear"
     if not _is_matrix(name, tensor):
-        return f"compressed-tensors needs a matrix named 'weight', not a tensor of shape {list(tensor.shape)}"
+        return f"compressed-tensors needs a matrix of floats, and its shape is {list(tensor.shape)}"
     if precision == "int4" and tensor.shape[1] % _MIN_GROUP:
         return f"its {tensor.shape[1]} inputs are no multiple of {_MIN_GROUP}; int8 and fp8 have no such limit"
     return ""
@@ -238,12 +238,12 @@ def _write_weights(
         index |= dict.fromkeys(layout_of_file, written)
         with SafetensorsWriter(folder / written, layout_of_file) as writer:
             for name in names:
-                tensor = stored[name].read()
-                value = _rounded(tensor, layouts[name]) if name in layouts else tensor
+                content = stored[name].read()
+                value = _rounded(content, layouts[name]) if name in layouts else content
                 if isinstance(value, QuantizedMatrix) and not is_finite(value.scales):
                     raise ConfigError(f"{name!r} contains NaN or infinity, or values too large for {precision}")
-                for part, content in _parts(name, value).items():
-                    writer.write(part, content)
+                for part, numbers in _parts(name, value).items():
+                    writer.write(part, numbers)
                 done += stored[name].nbytes
                 if progress is not None:
                     progress(done, total)
