@@ -87,9 +87,9 @@ def _large(summary: Summary) -> Iterator[Line]:
 def _against_peer_or_floor(
     summary: Summary, key: tuple[str, str, str], peer: str, target: float, floor_target: float
 ) -> Line:
-    """A goal that a peer or the processor sets, whichever is lower.
+    """A goal relative to a peer or to the processor, whichever is lower.
 
-    floor_target: share of the floor of the products.
+    floor_target: share of the floor, the least time that the processor needs for the matrix products.
     """
     shape, precision, workload = key
     goal = f"≥ {target:g} × {peer} or ≥ {floor_target:.0%} of the floor"
@@ -102,7 +102,7 @@ def _against_peer_or_floor(
 
 
 def _int4_against_int8(summary: Summary) -> Line:
-    """Weights of 4 bits are for one stream; they must not be slower than int8 with 16."""
+    """Weights of 4 bits are made for one stream; with 16 streams they must not be slower than int8."""
     rates = [summary.rate("llama-1b", precision, "B", "http") for precision in ("int4", "int8")]
     quantity, goal = "B, llama-1b, int4 over int8", "≥ 1 × the rate of Triptych in int8"
     if rates[0] is None or rates[1] is None:
@@ -112,7 +112,10 @@ def _int4_against_int8(summary: Summary) -> Line:
 
 
 def _encoders(summary: Summary) -> Iterator[Line]:
-    """In float32 and bfloat16 the products alone take most of the time, so the goal is a share of their floor."""
+    """Goals of encoders. In float32 and bfloat16 the matrix products take most of the time.
+
+    Their goal is therefore a share of the floor: of the least time that the processor needs for these products.
+    """
     for shape, workload in (("minilm-22m", "E"), ("bert-base", "F")):
         for precision in ("float32", "bfloat16"):
             share = summary.floor_share(shape, precision, workload)

@@ -76,7 +76,7 @@ def full() -> list[Contest]:
 
 
 def quick() -> list[Contest]:
-    """The main rows of the page."""
+    """The contests of `make bench-quick`: the main rows of the benchmark page, docs/benchmarks.md."""
     llama = ("A", "B", "B-mixed")
     restricted = (("start", ("http",)), ("B-mixed", (*OURS, "openvino-genai", "ctranslate2")))
     contests = [Contest("llama-135m", "float32", ("start", *llama), _DECODERS, restricted)]

@@ -1,8 +1,8 @@
 """Measure the speedup by n-gram drafts: `python -m benchmarks.speculation --checkpoint DIR`.
 
-The model computes every step, and then the text is forced to follow a given answer: random weights decode real texts.
-Some answers repeat their prompt (a summary, an edited tale, edited code), the others do not. Each text is decoded with
-and without drafts in turn. Prints the rates and their ratio as one line of JSON for each kind of text.
+The model computes every step, and then the text is forced to follow a given answer, so that random weights decode real
+texts. Some answers repeat their prompt (a summary, an edited tale, edited code), the others do not. Each text is
+decoded with and without drafts in turn. Prints the rates and their ratio as one line of JSON for each kind of text.
 
 Goals at one stream: at least 1.5 for answers that repeat, at least 0.95 for the others.
 """

@@ -56,6 +56,13 @@ def frames(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return generator.normal(0, 0.5, (count, 2 * SOURCE_POSITIONS, NUM_MELS)).astype(np.float32)
 
 
+def _vocabulary() -> list[str]:
+    """A text for each token. CTranslate2 finds the tokens that control a transcription by their texts."""
+    named = {END: "endoftext", START: "startoftranscript", ENGLISH: "en", TRANSCRIBE: "transcribe"}
+    named |= {NO_TIMESTAMPS - 1: "nospeech", NO_TIMESTAMPS: "notimestamps", NO_TIMESTAMPS + 1: "0.00"}
+    return [f"<|{named[token]}|>" if token in named else f"token {token}" for token in range(VOCABULARY)]
+
+
 def encoder_floor(precision: str, threads: int) -> float:
     """Least seconds to encode a window: its multiplications and additions at the rate of a large product.
 
@@ -78,7 +85,7 @@ def encoder_floor(precision: str, threads: int) -> float:
 
 
 def ours(directory: Path, precision: str, threads: int) -> Run:
-    """This engine."""
+    """The transcription by Triptych, in this process."""
     import itertools
 
     from benchmarks.precisions import model_spec
@@ -111,12 +118,13 @@ def ours(directory: Path, precision: str, threads: int) -> Run:
 
 
 def peer(directory: Path, precision: str, threads: int) -> Run:
-    """CTranslate2."""
+    """The transcription by CTranslate2, the engine to compare with."""
     import ctranslate2
 
     made = directory / "ctranslate2"
     if not (made / "model.bin").exists():
         ctranslate2.converters.TransformersConverter(str(directory)).convert(str(made), force=True)
+        (made / "vocabulary.json").write_text(json.dumps(_vocabulary()))  # the checkpoint has no tokenizer
     model = ctranslate2.models.Whisper(str(made), device="cpu", compute_type=precision, intra_threads=threads)
 
     def run(count: int, new_tokens: int) -> int:
@@ -125,7 +133,7 @@ def peer(directory: Path, precision: str, threads: int) -> Run:
             features,
             [PREFIX] * count,
             beam_size=1,
-            max_length=len(PREFIX) + new_tokens,
+            max_length=max(len(PREFIX) + new_tokens, 2 * new_tokens),  # it generates half of this at most
             suppress_tokens=[END],
             suppress_blank=False,
         )
@@ -139,6 +147,8 @@ def measure(run: Run, turns: int) -> list[dict[str, float]]:
     results = []
     for count in WINDOWS:
         made, repeats = run(count, NEW_TOKENS), turns if count < max(WINDOWS) else max(turns // 3, 1)
+        if made != count * NEW_TOKENS:
+            raise RuntimeError(f"{made} tokens instead of {count * NEW_TOKENS}: the times would not compare")
         seconds = statistics.median(_seconds(run, count, NEW_TOKENS) for _ in range(repeats))
         encoder = statistics.median(_seconds(run, count, 1) for _ in range(repeats))
         results.append({"windows": count, "seconds": seconds, "encoder_seconds": encoder, "new_tokens": made})

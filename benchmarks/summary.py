@@ -73,9 +73,10 @@ class Summary:
         return statistics.median(values) if values else None
 
     def floor_share(self, shape: str, precision: str, workload: str) -> float | None:
-        """Least time for all products, output head included, over the time of the run in process; None if not measured.
+        """The least time for all products, output head included, divided by the time of the run in process; None if not
+        measured.
 
-        From the measurement by operation, `benchmarks.profile`.
+        `benchmarks.profile` has measured both by operation.
         """
         for one in self.sections.get("profile", []):
             if (one["shape"], one["precision"], one["workload"]) == (shape, precision, workload):
@@ -112,8 +113,8 @@ class Summary:
     def bandwidth_share(self, shape: str, precision: str) -> float | None:
         """Share of the memory bandwidth that workload A uses in process to read the weights; None if not measured.
 
-        Each token reads all weights once. The bandwidth was measured just before and after each run. The output heads
-        of these models are their token tables, so no table is counted that a token does not read.
+        Each token reads all weights once. The bandwidth was measured just before and after each run. The output head of
+        these models is their token table, so every table that is counted is read for each token.
         """
         entry, weights = self.entry(shape, precision, "A", "ours"), self.load(shape, precision, "ours", "weight_bytes")
         if entry is None or weights is None:

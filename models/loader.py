@@ -57,7 +57,8 @@ class LoadedModel:
     labels: class names by index, for classification; empty without classes.
     problem_type: `problem_type` of config.json, or None.
     sentence: head that computes sentence embeddings.
-    heads, head_settings: the other heads that the checkpoint has besides that of its architecture, and their settings.
+    heads, head_settings: the other heads that the checkpoint has besides the head of its architecture, and their
+        settings.
     parameters: number of parameters; tied ones are counted once.
     weight_bytes: memory of the weights.
     context_tokens: longest sequence of the decoder, or of the encoder of an encoder-only model; None without a limit.
@@ -228,7 +229,7 @@ def _load(
 
 
 def _keeps_float32(name: str) -> bool:
-    """Whether this parameter is float32 in a model of any dtype: the correction of a router."""
+    """Whether this parameter is float32 in a model of any dtype. True for a router's correction bias only."""
     return name.endswith(".router.correction")
 
 

@@ -195,7 +195,7 @@ def test_llama_cpp_without_a_source_tree_is_reported(tmp_path: Path, precision: 
 
 
 def test_llama_cpp_runs_with_both_of_its_formats_of_4_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has a file of its own, made from the file in bfloat16."""
+    """Each format has a file of its own, made from the file in bfloat16."""
     program = tmp_path / "llama-quantize"
     program.write_text('#!/bin/sh\necho "$3" > "$2"\n')
     program.chmod(0o755)
@@ -282,7 +282,10 @@ def test_goal_of_a_large_model_compares_with_llama_cpp_alone(tmp_path: Path) -> 
 
 
 def test_goals_that_the_processor_limits(tmp_path: Path) -> None:
-    """Encoders are compared with the floor of their products, and B in bfloat16 with llama.cpp or that floor."""
+    """The floor is the least time that the processor needs for the matrix products.
+
+    Encoders are compared with it, and workload B in bfloat16 with llama.cpp or with the floor.
+    """
     made = _summary(tmp_path / "results.json", {"http": 150.0, "llama.cpp": 100.0})
     for entry in made.entries:
         entry |= {"shape": "llama-1b", "precision": "bfloat16"}

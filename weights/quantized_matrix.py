@@ -32,7 +32,7 @@ class QuantizedMatrix:
     table: [2 ** bits], float32, value of each code, which is then uint8; None where a code is its value. Never on the
         meta device.
     units: [out, in / block, 1 or 2], float32: units of the scales, and of the minimums, in a block of inputs. Scales
-        and minimums are integers times their units. None where they are not.
+        and minimums are integers times their units. None for a matrix whose scales have no units.
     """
 
     codes: Tensor

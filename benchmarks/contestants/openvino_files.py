@@ -12,7 +12,7 @@ from benchmarks.checkpoints import SHAPES
 from benchmarks.contestants.contract import Refused, Subject
 
 EXPORTER = "export/bin/optimum-cli"
-"""Path of the conversion tool. Its virtual environment, `export`, lies inside the environment of the peers."""
+"""Path of the conversion tool. Its virtual environment, `export`, lies inside that of the compared engines."""
 COMPRESSION = {
     "int8": (),
     "int4": ("--sym", "--group-size", "128", "--ratio", "1.0", "--group-size-fallback", "adjust"),

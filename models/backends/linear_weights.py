@@ -30,7 +30,8 @@ _INT4: Mapping[str | None, tuple[int, bool]] = {
     "int4-64-zero": (64, True),
     "int4-128-zero": (128, True),
 }
-"""Largest number of inputs that share a scale, and whether they have a zero point, by quantisation."""
+"""For each quantisation: the largest number of inputs that share a scale, and whether each group of inputs has a zero
+point."""
 
 
 class LinearWeight(Protocol):
@@ -149,12 +150,14 @@ def packer(
 
 
 def int4_group(width: int, most: int) -> int:
-    """Inputs that share a scale: `most`, or else the largest half of it, at least 32, that divides the width."""
+    """Number of inputs that share a scale: the first of `most`, `most / 2` and `most / 4` that divides the width and is
+    at least 32, else 32.
+    """
     return next((size for size in (most, most // 2, most // 4) if size >= 32 and width % size == 0), 32)
 
 
 def has_kernel(matrix: QuantizedMatrix, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a kernel multiplies with a quantised matrix as it is.
+    """Whether a kernel multiplies by a quantised matrix without dequantising it.
 
     matrix: may be on the meta device. dtype: dtype of hidden states.
     """

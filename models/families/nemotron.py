@@ -1,4 +1,5 @@
-"""Nemotron and Minitron (Parmar et al. 2024, arXiv:2402.16819): layer norms, squared ReLU, half-rotating heads."""
+"""Nemotron and Minitron (Parmar et al. 2024, arXiv:2402.16819): layer norms, squared ReLU; half of each head rotates.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Heads that a checkpoint has besides that of its architecture: vectors and weights of tokens, entities, answers."""
+"""Heads that a checkpoint has besides the head of its architecture: vectors and weights of tokens, entities, answers.
+"""
 
 from __future__ import annotations
 

@@ -97,6 +97,25 @@ def answers_to_continued(pair) -> dict:
     return answers(run(pair.engine(prefix_cache=False), continued_requests(pair)))
 
 
+NUM_GROWN = 28
+"""New tokens of each of `growing_requests`."""
+
+
+def growing_requests(pair, count: int) -> list:
+    """Requests that begin with one token each, in one step, and grow together until their last token.
+
+    The requests of `mixed_requests` may wait for masks of grammars, so that how many run together depends on time.
+    """
+    settings = {"max_new_tokens": NUM_GROWN, "end_token_ids": []}
+    return [generate(pair, 1000 + i, [3 + i], **settings) for i in range(count)]
+
+
+@cache
+def answers_to_growing(pair, count: int) -> dict:
+    """The answers to `growing_requests` in a pool with room for all of them."""
+    return answers(run(pair.engine(), growing_requests(pair, count)))
+
+
 def answers(results) -> dict:
     assert not results.failed
     return {request_id: results.texts(request_id) for request_id in results.finished}
@@ -120,17 +139,21 @@ def test_in_chunks(pair, alone, max_batch_tokens, block_size):
 
 @sizes("max_batch_tokens", (512,), (24,))
 def test_preempted_and_computed_again(pair, alone, max_batch_tokens):
+    """The pool holds the longest request and no more. The requests of `growing_requests` cannot all end in it."""
     one = pair.engine(max_batch_tokens=max_batch_tokens)
     scheduler = one.models[pair.name].generation.scheduler
+    pool = scheduler.blocks.self_pool
     needed = max(
         request.params.num_beams
-        * scheduler.blocks.self_pool.blocks_for(
-            len(request.rows[0].decoder_token_ids or request.prompts[0]) + request.rows[0].max_new_tokens
-        )
+        * pool.blocks_for(len(request.rows[0].decoder_token_ids or request.prompts[0]) + request.rows[0].max_new_tokens)
         for request in mixed_requests(pair)
     )
-    scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(needed, scheduler.blocks.self_pool.block_size)
-    assert answers(run(one, mixed_requests(pair))) == alone
+    scheduler.blocks.self_pool = type(pool)(needed, pool.block_size)
+    growing = growing_requests(pair, needed // pool.blocks_for(NUM_GROWN) + 1)
+    assert len(growing) <= min(needed, max_batch_tokens), "they do not begin together"
+    found = answers(run(one, [*growing, *mixed_requests(pair)]))
+    assert {number: found.pop(number) for number in map(id_of, growing)} == answers_to_growing(pair, len(growing))
+    assert found == alone
     assert scheduler.num_preemptions > 0, "the pool is too large to cause a preemption"
 
 

@@ -1,7 +1,7 @@
 """AWQ checkpoints of AutoAWQ, version `gemm`, with 4 bits (Lin et al. 2023, arXiv:2306.00978).
 
 A matrix is stored transposed, as `qweight` [in, out / 8], `qzeros` [groups, out / 8] and `scales` [groups, out].
-The eight codes of a word belong to the output features 0, 2, 4, 6, 1, 3, 5 and 7 of its eight.
+A word has the codes of eight neighbouring output features, in the order 0, 2, 4, 6, 1, 3, 5, 7.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _strategy(group_size: object) -> str:
 
 
 def _packed(parts: Parts, scheme: _Scheme) -> Description:
-    """A matrix in words: [out, in * bits / 32], with zero points packed along the output features."""
+    """A matrix packed into words of 32 bits: [out, in * bits / 32]. Zero points are packed along the output features."""
     bits, middle = scheme.bits, 1 << (scheme.bits - 1)
     rows, words = parts.shape("weight_packed", 2)
     parts.check("weight_packed", (torch.int32,))
@@ -195,7 +195,7 @@ def _packed(parts: Parts, scheme: _Scheme) -> Description:
 
 
 def _plain(parts: Parts, scheme: _Scheme) -> Description:
-    """A matrix of int8 numbers, one for each weight, with zero points like its scales."""
+    """A matrix of int8 numbers, one for each weight. Its zero points have the shape of its scales."""
     shape = parts.shape("weight", 2)
     parts.check("weight", (torch.int8,))
     rows, group = _check_scales(parts, shape, scheme), (scheme.block or (0, scheme.group or shape[1]))[1]

@@ -1,7 +1,7 @@
 """GPTQ checkpoints of AutoGPTQ and GPTQModel, with 2, 3, 4 or 8 bits (Frantar et al. 2022, arXiv:2210.17323).
 
 A matrix is stored transposed, as `qweight` [in * bits / 32, out], `qzeros` [groups, out * bits / 32], `scales`
-[groups, out] and `g_idx` [in], the group of each input. Version 1 stores zero points less one.
+[groups, out] and `g_idx` [in], the group of each input. Version 1 stores each zero point minus one.
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ def combine(
 
     role: returns the name of the matrix that a tensor belongs to, and the ending that names its part in the matrix;
         None for a tensor that is no part of a matrix.
-    main: endings of which every matrix has one. Parts without it remain tensors, which the model does not expect.
+    main: endings of the main part. Every matrix has a tensor with one of them. The other parts of a matrix whose main
+        part is missing are returned as plain tensors, and loading reports them as unexpected.
     describe: describes a matrix. Raises ValueError for parts that are no matrix.
     unused: endings of names of tensors that are left out.
     """

@@ -91,5 +91,5 @@ def quantize_int4(x: Tensor, group: int = 32, with_zero_points: bool = False) ->
 
 
 def _rounded_to_4_bits(x: Tensor, steps: Tensor, zeros: Tensor) -> Tensor:
-    """Multiples of the steps whose codes, after zeros are added, are from 0 to 15."""
+    """Round x to multiples of the steps, as integers. With the zero point added, each integer is a code from 0 to 15."""
     return (x / torch.where(steps == 0, 1.0, steps)).round_().nan_to_num_().clamp_(-zeros, 15 - zeros)

@@ -11,7 +11,10 @@ from weights.rules import LayoutChange, Rename, Rule
 
 
 def sparse_layers(fields: Fields) -> list[bool]:
-    """Qwen: whether each layer has experts, every `decoder_sparse_step`-th one unless `mlp_only_layers` names it."""
+    """Whether each layer of a Qwen model has experts.
+
+    Every `decoder_sparse_step`-th layer has them, unless `mlp_only_layers` lists it.
+    """
     step, dense = fields.integer("decoder_sparse_step", 1), fields.integers("mlp_only_layers") or []
     layers = range(fields.integer("num_hidden_layers", 24))
     return [(index + 1) % step == 0 and index not in dense for index in layers]
