@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> Sequence[tuple[str, str]]:
         ("family", f"{report.family} ({report.architecture})"),
         ("format", report.description),
         ("rounded", f"{report.matrices:,} matrices with {report.weights:,} weights"),
-        ("kept", f"{report.others:,} matrices in their dtype: tables, head and others"),
+        ("kept", f"{report.others:,} of {report.matrices + report.others:,} matrices in their dtype"),
         ("weights", f"{before:,.1f} MiB before, {after:,.1f} MiB after ({after / before:.0%})"),
         ("written", str(arguments.out)),
     ]
