@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from benchmarks.contestants import LLAMA_CPP
 from benchmarks.plan import LARGE_PRECISIONS, PRECISIONS, STREAMS
 from benchmarks.summary import Summary
 
@@ -70,14 +71,13 @@ def _against_peers(
 
 
 def _large(summary: Summary) -> Iterator[Line]:
-    """Models of a billion parameters, compared with llama.cpp in the same precision."""
+    """Models of a billion parameters, compared with llama.cpp in the same precision, and its faster format of int4."""
     targets = {("llama-1b", "A", ("int4",)): 1.1, ("llama-1b", "B", ("int8",)): 2.0}
     targets |= {("llama-1b", "C-512", ("bfloat16", "int8")): 1.25, ("llama-1b", "C-512", ("int4",)): 1.5}
     targets |= {("moe-1b", "A", LARGE_PRECISIONS): 1.1, ("moe-1b", "B", LARGE_PRECISIONS): 1.5}
     for (shape, workload, precisions), target in targets.items():
         for precision in precisions:
-            # llama.cpp has two formats of 4 bits; the faster one counts.
-            peer = summary.best_peer(shape, precision, workload) or "llama.cpp"
+            peer = summary.best_peer(shape, precision, workload, LLAMA_CPP) or "llama.cpp"
             quantity, goal = f"{workload}, {shape}, {precision}", f"≥ {target:g} × llama.cpp"
             yield _against_peer(summary, (shape, precision, workload), peer, quantity, goal, target)
     yield _against_peer_or_floor(summary, ("llama-1b", "bfloat16", "B"), "llama.cpp", 2.0, 0.88)
@@ -173,7 +173,7 @@ def _infinity(summary: Summary) -> Iterator[Line]:
 
 
 def _wire(summary: Summary) -> Iterator[Line]:
-    for precision in summary.precisions("llama-135m"):
+    for precision in PRECISIONS:
         for streams, target in ((16, 0.95), (64, 0.90)):
             http, in_process = (("llama-135m", precision, f"streams-{streams}", name) for name in ("http", "ours"))
             quantity = f"HTTP rate / in-process rate, {streams} streams, {precision}"

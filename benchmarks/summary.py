@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contestants import OURS
+from benchmarks.contestants import OURS, PEERS
 
 HEAD_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "int4": 1}
 """Bytes of a weight of the output head. Models in int4 have a head in int8."""
@@ -82,12 +83,12 @@ class Summary:
                 return float((one["products"][1] + one["head"][1]) / one["seconds"])
         return None
 
-    def best_peer(self, shape: str, precision: str, workload: str) -> str | None:
-        """The fastest peer at this precision, or None."""
+    def best_peer(self, shape: str, precision: str, workload: str, among: Collection[str] = PEERS) -> str | None:
+        """The fastest peer at this precision, or None. among: names of the peers that count."""
         rates = [
             (rate, name)
             for name in self.contestants(shape, precision, workload)
-            if name not in OURS and (rate := self.rate(shape, precision, workload, name)) is not None
+            if name in among and (rate := self.rate(shape, precision, workload, name)) is not None
         ]
         return max(rates)[1] if rates else None
 

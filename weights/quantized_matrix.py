@@ -169,6 +169,12 @@ class QuantizedMatrix:
             return self.dequantized(torch.float32).transpose(one, other)
         return self._map(lambda part: part.transpose(one % self.codes.dim(), other % self.codes.dim()))
 
+    def repeat_interleave(self, times: int, dim: int) -> QuantizedMatrix | Tensor:
+        """Repeat each entry of a dimension."""
+        if self._is_input(dim):
+            return self.dequantized(torch.float32).repeat_interleave(times, dim)
+        return self._map(lambda part: part.repeat_interleave(times, dim % self.codes.dim()))
+
     def _is_input(self, dim: int) -> bool:
         return dim % self.codes.dim() == self.codes.dim() - 1
 

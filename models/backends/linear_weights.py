@@ -18,8 +18,11 @@ from models.config import Activation, MixtureOfExpertsConfig
 from models.tensor_memory import PRIVATE, TensorMemory
 from weights.quantized_matrix import QuantizedMatrix
 
+INT4_GROUP = 128
+"""Largest number of inputs that share a scale with the quantisation `int4`."""
+
 _INT4: Mapping[str | None, tuple[int, bool]] = {
-    "int4": (128, False),
+    "int4": (INT4_GROUP, False),
     "int4-32": (32, False),
     "int4-64": (64, False),
     "int4-128": (128, False),

@@ -23,8 +23,8 @@ class Promise:
     full: counts of `make chaos`.
     small: counts of the runs with planted bugs, where the check only has to fail.
     conditions: what may run at the same time. "alone": nothing, because it measures rates, ratios or times near their
-        limit. "waiting": one other check that mostly waits, as it does itself. "any": other checks, because the speed of the
-        machine hardly changes what it measures.
+        limit. "waiting": one other check that mostly waits, as it does itself. "any": other checks, because the speed
+        of the machine hardly changes what it measures.
     """
 
     number: int

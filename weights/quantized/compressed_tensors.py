@@ -22,6 +22,7 @@ from weights.quantized.parts import (
     combine,
     groups_of_inputs,
     layout,
+    part_of_module,
     scales_of_blocks,
     signed,
     unpack,
@@ -225,7 +226,6 @@ def _check_scales(parts: Parts, shape: tuple[int, ...], scheme: _Scheme) -> int:
 
 
 def _role(name: str, tensor: StoredTensor) -> tuple[str, str] | None:
-    module, _, ending = name.rpartition(".")
-    if ending not in _PARTS or (ending == "weight" and tensor.dtype not in (torch.int8, FP8)):
-        return None
-    return f"{module}.weight", ending
+    found = part_of_module(name, _PARTS)
+    is_float = found is not None and found[1] == "weight" and tensor.dtype not in (torch.int8, FP8)
+    return None if is_float else found

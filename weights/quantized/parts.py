@@ -97,6 +97,17 @@ def combine(
     return combined
 
 
+def part_of_module(name: str, endings: Sequence[str]) -> tuple[str, str] | None:
+    """The matrix that a tensor belongs to, `<module>.weight`, and the ending of its name; None for another ending."""
+    module, _, ending = name.rpartition(".")
+    return (f"{module}.weight", ending) if ending in endings else None
+
+
+def groups_text(group: int) -> str:
+    """Size of the groups, for users. group: inputs that share a scale; -1 for all inputs."""
+    return "one group a row" if group == -1 else f"groups of {group}"
+
+
 def layout(
     shape: Sequence[int],
     bits: int,

@@ -94,6 +94,7 @@ def unstack(experts: int, matrices: int) -> LayoutChange:
         (tensor,) = tensors
         if len(tensor.shape) != 3 or tensor.shape[0] != experts or tensor.shape[1] % matrices:
             raise ValueError("the first dimension is not the number of experts")
-        return [one for expert in tensor.unbind(0) for one in expert.chunk(matrices, 0)]
+        rows = tensor.shape[1] // matrices
+        return list(tensor.flatten(0, 1).split([rows] * (experts * matrices), 0))
 
     return step
