@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import growth, machine, measure, plan, report, workloads
+from benchmarks.contestants import LLAMA_CPP
 from benchmarks.process import REPOSITORY
 
 
@@ -56,7 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
         scale=scale,
         run_seconds=60.0 if given.quick else 300.0,
         detailed_shape="llama-tiny" if given.tiny else "llama-135m",
-        programs=dict.fromkeys(("llama.cpp", "llama.cpp-k"), given.llama_cpp) if given.llama_cpp else {},
+        programs=dict.fromkeys(LLAMA_CPP, given.llama_cpp) if given.llama_cpp else {},
         isa=given.isa,
     )
     folder = given.out / "benchmarks"

@@ -12,12 +12,12 @@ import math
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 from transformers import AutoTokenizer, MarianTokenizer
 
+from benchmarks.precisions import ALL_PRECISIONS, model_spec
 from server.engine.engine import Engine
 from server.engine.loading import build, load
-from server.ipc.descriptions import EngineOptions, KVCacheDType, ModelSpec
+from server.ipc.descriptions import EngineOptions, KVCacheDType
 from server.ipc.logprobs import Logprobs
 from server.ipc.messages import Generate, GenerateRow
 from server.ipc.params import GenerationParams
@@ -28,11 +28,8 @@ DEVICE = torch.device("cpu")
 
 
 def make_engine(name: str, precision: str, cache: KVCacheDType) -> Engine:
-    """An engine with one demo model. precision: float32, bfloat16, int8 or int4."""
-    spec = ModelSpec(name, str(HOME / name), "bfloat16" if precision == "bfloat16" else "float32")
-    if precision in ("int8", "int4"):
-        spec = replace(spec, quantization=precision)
-    loaded = load(spec, DEVICE, lambda done, total: None)
+    """An engine with one demo model."""
+    loaded = load(model_spec(name, str(HOME / name), precision), DEVICE, lambda done, total: None)
     return Engine({name: build(loaded, EngineOptions(kv_cache_dtype=cache), 256 << 20)[0]}, DEVICE)
 
 
@@ -71,7 +68,7 @@ def exact_translations(precision: str, cache: KVCacheDType, count: int) -> float
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16", "int8", "int4"])
+    parser.add_argument("--precisions", nargs="+", default=list(ALL_PRECISIONS), choices=ALL_PRECISIONS)
     parser.add_argument("--stories", type=int, default=48)
     parser.add_argument("--sentences", type=int, default=1000)
     given = parser.parse_args()

@@ -16,19 +16,14 @@ from typing import Any
 
 import torch
 
+from benchmarks.precisions import ALL_PRECISIONS, model_spec
 from benchmarks.random_models import decode_batch
 from models.kv_cache import KVCache
-from models.loader import LoadedModel, load_model
+from models.loader import LoadedModel
+from server.engine.loading import load
 
 CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096)
 BLOCK_SIZE = 32
-
-
-def load(checkpoint: Path, precision: str) -> LoadedModel:
-    """Load a checkpoint on the CPU. precision: float32, bfloat16, int8 or int4."""
-    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    device = torch.device("cpu")
-    return load_model(checkpoint, dtype, device, None, precision if precision in ("int8", "int4") else None)
 
 
 @torch.inference_mode()
@@ -73,7 +68,7 @@ def deviation(xs: list[int], ys: list[float]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--precisions", nargs="+", default=["float32"], choices=["float32", "bfloat16", "int8", "int4"])
+    parser.add_argument("--precisions", nargs="+", default=["float32"], choices=ALL_PRECISIONS)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--kv-cache-dtypes", nargs="+", default=["auto"], choices=["auto", "int8"])
     parser.add_argument("--longest", type=int, default=CONTEXTS[-1], help="longest context, in tokens")
@@ -84,7 +79,8 @@ def main() -> None:
     contexts = tuple(context for context in CONTEXTS if context <= given.longest)
     found = []
     for precision in given.precisions:
-        model = load(given.checkpoint, precision)
+        spec = model_spec("model", str(given.checkpoint), precision)
+        model = load(spec, torch.device("cpu"), lambda done, total: None).model
         for rows in given.rows:
             own = curves(model, rows, contexts, given.steps, given.kv_cache_dtypes)
             found += [{"precision": precision, **one} for one in own]

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from benchmarks.contestants import LLAMA_CPP
 from benchmarks.plan import LARGE_PRECISIONS, PRECISIONS, STREAMS
 from benchmarks.summary import Summary
 
@@ -70,14 +71,13 @@ def _against_peers(
 
 
 def _large(summary: Summary) -> Iterator[Line]:
-    """Models of a billion parameters, compared with llama.cpp in the same precision."""
+    """Models of a billion parameters, compared with llama.cpp in the same precision, and its faster format of int4."""
     targets = {("llama-1b", "A", ("int4",)): 1.1, ("llama-1b", "B", ("int8",)): 2.0}
     targets |= {("llama-1b", "C-512", ("bfloat16", "int8")): 1.25, ("llama-1b", "C-512", ("int4",)): 1.5}
     targets |= {("moe-1b", "A", LARGE_PRECISIONS): 1.1, ("moe-1b", "B", LARGE_PRECISIONS): 1.5}
     for (shape, workload, precisions), target in targets.items():
         for precision in precisions:
-            # llama.cpp has two formats of 4 bits; the faster one counts.
-            peer = summary.best_peer(shape, precision, workload) or "llama.cpp"
+            peer = summary.best_peer(shape, precision, workload, LLAMA_CPP) or "llama.cpp"
             quantity, goal = f"{workload}, {shape}, {precision}", f"≥ {target:g} × llama.cpp"
             yield _against_peer(summary, (shape, precision, workload), peer, quantity, goal, target)
     yield _against_peer_or_floor(summary, ("llama-1b", "bfloat16", "B"), "llama.cpp", 2.0, 0.88)
@@ -87,9 +87,9 @@ def _large(summary: Summary) -> Iterator[Line]:
 def _against_peer_or_floor(
     summary: Summary, key: tuple[str, str, str], peer: str, target: float, floor_target: float
 ) -> Line:
-    """A goal that a peer or the processor sets, whichever is lower.
+    """A goal relative to a peer or to the processor, whichever is lower.
 
-    floor_target: share of the floor of the products.
+    floor_target: share of the floor, the least time that the processor needs for the matrix products.
     """
     shape, precision, workload = key
     goal = f"≥ {target:g} × {peer} or ≥ {floor_target:.0%} of the floor"
@@ -102,7 +102,7 @@ def _against_peer_or_floor(
 
 
 def _int4_against_int8(summary: Summary) -> Line:
-    """Weights of 4 bits are for one stream; they must not be slower than int8 with 16."""
+    """Weights of 4 bits are made for one stream; with 16 streams they must not be slower than int8."""
     rates = [summary.rate("llama-1b", precision, "B", "http") for precision in ("int4", "int8")]
     quantity, goal = "B, llama-1b, int4 over int8", "≥ 1 × the rate of Triptych in int8"
     if rates[0] is None or rates[1] is None:
@@ -112,7 +112,10 @@ def _int4_against_int8(summary: Summary) -> Line:
 
 
 def _encoders(summary: Summary) -> Iterator[Line]:
-    """In float32 and bfloat16 the products alone take most of the time, so the goal is a share of their floor."""
+    """Goals of encoders. In float32 and bfloat16 the matrix products take most of the time.
+
+    Their goal is therefore a share of the floor: of the least time that the processor needs for these products.
+    """
     for shape, workload in (("minilm-22m", "E"), ("bert-base", "F")):
         for precision in ("float32", "bfloat16"):
             share = summary.floor_share(shape, precision, workload)
@@ -170,7 +173,7 @@ def _infinity(summary: Summary) -> Iterator[Line]:
 
 
 def _wire(summary: Summary) -> Iterator[Line]:
-    for precision in summary.precisions("llama-135m"):
+    for precision in PRECISIONS:
         for streams, target in ((16, 0.95), (64, 0.90)):
             http, in_process = (("llama-135m", precision, f"streams-{streams}", name) for name in ("http", "ours"))
             quantity = f"HTTP rate / in-process rate, {streams} streams, {precision}"

@@ -50,7 +50,7 @@ class Load:
 
 
 def text(number: int, words: int) -> str:
-    """A text that no other number has."""
+    """A text of random words. Each number gives another text."""
     return " ".join([str(number), *(_WORDS[(number * 7 + index * 3) % len(_WORDS)] for index in range(words))])
 
 

@@ -1,8 +1,8 @@
 """Measure the speedup by n-gram drafts: `python -m benchmarks.speculation --checkpoint DIR`.
 
-The model computes every step, and then the text is forced to follow a given answer: random weights decode real texts.
-Some answers repeat their prompt (a summary, an edited tale, edited code), the others do not. Each text is decoded with
-and without drafts in turn. Prints the rates and their ratio as one line of JSON for each kind of text.
+The model computes every step, and then the text is forced to follow a given answer, so that random weights decode real
+texts. Some answers repeat their prompt (a summary, an edited tale, edited code), the others do not. Each text is
+decoded with and without drafts in turn. Prints the rates and their ratio as one line of JSON for each kind of text.
 
 Goals at one stream: at least 1.5 for answers that repeat, at least 0.95 for the others.
 """
@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 from tokenizers import Tokenizer
 
+from benchmarks.precisions import ALL_PRECISIONS, model_spec
 from models.logits import LogitsTopK
 from server.engine import selection
 from server.engine.drafts import NGRAM_DRAFT_TOKENS, NgramDrafter
 from server.engine.engine import Engine
 from server.engine.loading import LoadedCheckpoint, build, load
 from server.engine.selection import SamplingPosition
-from server.ipc.descriptions import DTypeChoice, EngineOptions, ModelSpec
+from server.ipc.descriptions import EngineOptions
 from server.ipc.messages import Generate, GenerateRow
 from server.ipc.params import GenerationParams
 from weights.demo.train.grammar.story import story
@@ -140,7 +140,7 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--precisions", nargs="+", default=["float32"], choices=["float32", "bfloat16", "int8", "int4"])
+    parser.add_argument("--precisions", nargs="+", default=["float32"], choices=ALL_PRECISIONS)
     parser.add_argument("--texts", nargs="+", default=list(KINDS), choices=KINDS)
     parser.add_argument("--streams", type=int, nargs="+", default=[1])
     parser.add_argument("--turns", type=int, default=3, help="texts of each kind")
@@ -148,10 +148,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     for precision in given.precisions:
-        dtype: DTypeChoice = "bfloat16" if precision == "bfloat16" else "float32"
-        spec = ModelSpec("model", str(given.checkpoint), dtype)
-        if precision in ("int8", "int4"):
-            spec = replace(spec, quantization=precision)
+        spec = model_spec("model", str(given.checkpoint), precision)
         loaded = load(spec, torch.device("cpu"), lambda done, total: None)
         for row in measure(loaded, given.texts, given.streams, given.turns):
             print(json.dumps({"precision": precision, **row}), flush=True)

@@ -73,7 +73,7 @@ def encoder_floor(precision: str, threads: int) -> float:
     from benchmarks.machine import peak
 
     torch.set_num_threads(threads)
-    positions, quantized = SOURCE_POSITIONS, precision.startswith("int")
+    positions, quantized = SOURCE_POSITIONS, precision in ("int8", "int4")
     linear = LAYERS * 2 * positions * (6 * HIDDEN**2 + 2 * HIDDEN * INNER)
     attention = LAYERS * 4 * positions**2 * HIDDEN
     convolution = 2 * 3 * HIDDEN * (2 * positions * NUM_MELS + positions * HIDDEN)
@@ -85,17 +85,16 @@ def encoder_floor(precision: str, threads: int) -> float:
 
 
 def ours(directory: Path, precision: str, threads: int) -> Run:
-    """This engine."""
+    """The transcription by Triptych, in this process."""
     import itertools
 
+    from benchmarks.precisions import model_spec
     from server.engine.service import start
-    from server.ipc.descriptions import EngineOptions, ModelSpec
+    from server.ipc.descriptions import EngineOptions
     from server.ipc.messages import Configure, Generate, GenerateRow
     from server.ipc.params import GenerationParams
 
-    quantization: Any = precision if precision.startswith("int") else None
-    dtype: Any = "float32" if quantization else precision
-    spec = ModelSpec("m", str(directory), dtype, quantization)
+    spec = model_spec("m", str(directory), precision)
     engine, _ = start(
         Configure(1, "cpu", [spec], EngineOptions(threads=threads, kv_cache_bytes=4 << 30)), lambda _: None
     )
@@ -119,7 +118,7 @@ def ours(directory: Path, precision: str, threads: int) -> Run:
 
 
 def peer(directory: Path, precision: str, threads: int) -> Run:
-    """CTranslate2."""
+    """The transcription by CTranslate2, the engine to compare with."""
     import ctranslate2
 
     made = directory / "ctranslate2"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contestants import OURS
+from benchmarks.contestants import OURS, PEERS
 
 HEAD_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "int4": 1}
 """Bytes of a weight of the output head. Models in int4 have a head in int8."""
@@ -72,21 +73,22 @@ class Summary:
         return statistics.median(values) if values else None
 
     def floor_share(self, shape: str, precision: str, workload: str) -> float | None:
-        """Least time for all products, output head included, over the time of the run in process; None if not measured.
+        """The least time for all products, output head included, divided by the time of the run in process; None if not
+        measured.
 
-        From the measurement by operation, `benchmarks.profile`.
+        `benchmarks.profile` has measured both by operation.
         """
         for one in self.sections.get("profile", []):
             if (one["shape"], one["precision"], one["workload"]) == (shape, precision, workload):
                 return float((one["products"][1] + one["head"][1]) / one["seconds"])
         return None
 
-    def best_peer(self, shape: str, precision: str, workload: str) -> str | None:
-        """The fastest peer at this precision, or None."""
+    def best_peer(self, shape: str, precision: str, workload: str, among: Collection[str] = PEERS) -> str | None:
+        """The fastest peer at this precision, or None. among: names of the peers that count."""
         rates = [
             (rate, name)
             for name in self.contestants(shape, precision, workload)
-            if name not in OURS and (rate := self.rate(shape, precision, workload, name)) is not None
+            if name in among and (rate := self.rate(shape, precision, workload, name)) is not None
         ]
         return max(rates)[1] if rates else None
 
@@ -111,8 +113,8 @@ class Summary:
     def bandwidth_share(self, shape: str, precision: str) -> float | None:
         """Share of the memory bandwidth that workload A uses in process to read the weights; None if not measured.
 
-        Each token reads all weights once. The bandwidth was measured just before and after each run. The output heads
-        of these models are their token tables, so no table is counted that a token does not read.
+        Each token reads all weights once. The bandwidth was measured just before and after each run. The output head of
+        these models is their token table, so every table that is counted is read for each token.
         """
         entry, weights = self.entry(shape, precision, "A", "ours"), self.load(shape, precision, "ours", "weight_bytes")
         if entry is None or weights is None:

@@ -1,10 +1,11 @@
 """Compute the cross-attention weights of a generated text, in a separate forward pass.
 
-Of a translation: the weights of the last layer, averaged over its heads. Bahdanau et al. 2015 (arXiv:1409.0473, figure
+For a translation: the weights of the last layer, averaged over its heads. Bahdanau et al. 2015 (arXiv:1409.0473, figure
 3) show such weights for a model with one layer and one head.
 
-Of speech: the weights of chosen heads, normalised over the tokens and smoothed over time, whose path of largest sum
-gives the time of each token. Source: the code published with Radford et al. 2022, arXiv:2212.04356 (`timing.py`).
+For speech: the weights of selected heads, normalised over the tokens and smoothed over time. The monotonic path with
+the largest sum of weights gives the time of each token. Source: the code published with Radford et al. 2022,
+arXiv:2212.04356 (`timing.py`).
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ class AlignmentStepInputs(RaggedStepInputs):
 
 
 class CachedAlignmentStepInputs(RaggedStepInputs):
-    """Step inputs for one whole text whose source keys and values are in a cache. Stores weights of chosen heads.
+    """Step inputs for one whole text whose source keys and values are in a cache. Stores the weights of selected heads.
 
     slots: [source tokens], int64, slots of the source in the cache.
-    heads: (layer, head) of the chosen heads.
+    heads: (layer, head) of each selected head.
     weights: by head, [tokens, source tokens], float32; each row adds up to 1. Complete when the last layer has run.
     """
 

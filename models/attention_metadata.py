@@ -56,7 +56,8 @@ class AttentionMetadata:
     block_size: token slots of a block; 0 for ragged keys.
     distances: for disentangled attention only.
     query_starts: position of each row's first query, for ragged keys only; None where the queries end with the keys.
-    chunk: with `causal`: a query sees no keys before the last multiple of `chunk` up to its own position. None: all.
+    chunk: with `causal` only: positions are divided into chunks of this size, and a query sees no keys of earlier
+        chunks. None: all keys.
     key_starts: index of each row's first key, for ragged keys only; None where the keys of a row follow those of the
         row before it.
     """

@@ -1,4 +1,4 @@
-"""Which heads a checkpoint has besides that of its architecture, by its files. Imports no torch."""
+"""Find in the files of a checkpoint the heads that it has besides the head of its architecture. Imports no torch."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class CheckpointHeads:
     sentence: the vector of a text.
     late_interaction: a vector for each token.
     weights_width: width of the hidden states from which a weight of each token is computed.
-    spans: entities whose labels are in the request.
-    vocabulary: weights of vocabulary entries, by settings of the checkpoint.
-    answer: tokens whose logits are the score of a language model.
-    answers: the score of a language model is computed from the logits of tokens.
+    spans: head that finds entities with labels from the request.
+    vocabulary: how a sparse vector of weights of vocabulary entries is computed, if the checkpoint says it.
+    answers: whether the checkpoint is a language model that ranks texts by the logits of one or two answer tokens.
+    answer: these tokens, if the files of the checkpoint name them.
     tasks: tasks of the checkpoint; None for those of its architecture.
     more_tasks: tasks besides those of its architecture.
     """
@@ -70,7 +70,7 @@ class CheckpointHeads:
 class CheckpointFiles:
     """The files of a checkpoint that determine its family and architecture.
 
-    hf: `config.json`; of a GLiNER checkpoint, the configuration of its encoder.
+    hf: `config.json`; for a GLiNER checkpoint, the configuration of its encoder.
     architecture: class of the body and the head that are built. name: class that the files name.
     gliner: configuration of a GLiNER checkpoint, or None.
     """
@@ -93,7 +93,7 @@ class CheckpointFiles:
             return config
         if config.encoder is None or config.decoder is not None or not isinstance(config.head, PoolingHead):
             raise ConfigError(f"{self.name}: the family {self.family.name} is not supported as its encoder")
-        # The published code of GLiNER sets no limit to texts where positions are relative.
+        # The published code of GLiNER does not limit the length of texts for an encoder with relative positions.
         embedding = config.encoder.embedding
         is_relative = isinstance(embedding, EmbeddingConfig) and embedding.positions is None
         is_relative = is_relative and config.encoder.distances is not None

@@ -23,8 +23,8 @@ from models.step_inputs.base import AttentionPattern, StepInputs, StepKind
 from models.step_inputs.symbolic import SymbolicStepInputs
 
 MAX_LOGITS_ROWS = 64
-"""Number of rows for whose logits memory is kept between steps. Allocating it at each step would take as long as the
-product, and more rows would not make the product faster."""
+"""Number of rows of the logits memory that is kept between steps. Allocating this memory at each step would take as
+long as the product. More rows would not make the product faster."""
 MAX_CUDA_LOGITS_ROWS = 256
 """The same on a CUDA device, where a captured step computes the logits of all rows."""
 

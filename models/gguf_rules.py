@@ -14,7 +14,7 @@ from weights.rules import Drop, LayoutChange, Rename, Rule, Split
 _PAIRED_NEIGHBOURS = frozenset(("llama", "mistral", "mixtral", "smollm3"))
 """Values of `model_type` whose queries and keys are stored so that neighbouring dimensions rotate together."""
 _FUSED_GATE = "phi3"
-"""Value of `model_type` that stores gate and up matrix as one."""
+"""Value of `model_type` whose checkpoints store the gate and up matrices as one tensor."""
 
 
 def gguf_rules(model: ModelConfig, hf: Mapping[str, Any]) -> Sequence[Rule]:

@@ -1,4 +1,4 @@
-"""Memory in pages of 2 MiB for weights, which products read from end to end.
+"""Memory in pages of 2 MiB for weights, which matrix products read from end to end.
 
 With pages of 4 KiB, a processor spends more time on looking up addresses than on reading, above all in a virtual
 machine. Everything here is advice to the kernel of the operating system: where it has no such pages, small ones are
@@ -17,7 +17,8 @@ from torch import Tensor
 HUGE_PAGE_BYTES = 2 << 20
 
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
-"""Use huge pages from now on; copy the present pages to huge pages (Linux 6.1). From asm-generic/mman-common.h."""
+"""Advice to Linux: use huge pages from now on; copy the present pages to huge pages (Linux 6.1). From
+asm-generic/mman-common.h."""
 
 _MAP_FIXED, _FAILED = 0x10, ctypes.c_void_p(-1).value
 
@@ -31,13 +32,13 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 def empty_in_huge_pages(count: int, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Uninitialised memory for `count` numbers, in huge pages if it fills at least one.
 
-    like: its device, and its dtype unless `dtype` is given. Raises MemoryError.
+    like: tensor whose device is used, and whose dtype is used unless `dtype` is given. Raises MemoryError.
     """
     dtype = dtype or like.dtype
     size = count * dtype.itemsize
     if size < HUGE_PAGE_BYTES or like.is_meta:
         return like.new_empty(count, dtype=dtype)
-    # A mapping of its own has no pages yet. Memory of the allocator may have small ones from an earlier use.
+    # A new mapping has no pages yet. Memory of the allocator may have small pages from an earlier use.
     start = _map(size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
     if start is None:
         raise MemoryError(f"no memory for {size:,} bytes of weights")

@@ -15,7 +15,7 @@ _SMALLEST_SIZE = 1e-30
 
 
 class Int8Slots(NamedTuple):
-    """A number is its code times the scale of its slot and head.
+    """Keys or values rounded to int8. A number is its code times the scale of its slot and head.
 
     codes: [blocks, block_size, kv_heads, head_dim], int8.
     scales: [blocks, kv_heads, block_size], bfloat16; NaN for a head with a number that is not finite.

@@ -1,4 +1,4 @@
-"""Choose the quantised matrices of a checkpoint that a model computes with as they are stored."""
+"""Which matrices of a model are quantised: those that it computes with as a checkpoint stores them, or rounds."""
 
 from __future__ import annotations
 
@@ -18,6 +18,22 @@ from weights.quantized_matrix import QuantizedMatrix
 _SEPARATE = frozenset(("router", "shared_gate", "experts", "key_heads", "value_heads"))
 """Modules whose matrices are not packed one by one. Those of experts are packed together, see `kept_quantized`.
 Routers, gates of shared experts and the heads of latent attention are dequantised."""
+
+_NOT_ROUNDED = frozenset(("router", "shared_gate", "key_heads", "value_heads", "beta", "decay"))
+"""Modules whose matrices keep their dtype with `--quantize`. See the `pack` methods of `MixtureOfExperts`,
+`LatentAttention` and `GatedDelta`."""
+
+
+def rounded_linears(transformer: Transformer) -> set[str]:
+    """Names of the parameters that `--quantize` rounds, apart from the output head and the token table.
+
+    transformer: not packed yet; may be on the meta device.
+    """
+    return {
+        f"{path}.weight"
+        for path, module in transformer.named_modules()
+        if isinstance(module, Linear) and _NOT_ROUNDED.isdisjoint(path.split("."))
+    }
 
 
 def kept_quantized(

@@ -16,14 +16,13 @@ class KVCache:
     """Keys and values of all layers of one stack, in blocks of `block_size` token slots.
 
     Per layer one side for keys and one for values: a tensor [blocks, block_size, kv_heads, head_dim], or `Int8Slots`.
-    They are the same side where keys serve as values, and those of an earlier layer where a layer reads its keys and
-    values.
-    Zeroed at the start and again by `clear`, so that no masked slot ever holds a NaN.
+    Where keys serve as values, both are the same side. A layer that reads the keys and values of an earlier layer has
+    the sides of that layer. Zeroed at the start and again by `clear`, so that no masked slot ever holds a NaN.
 
-    dtype: of keys and values; int8 rounds them with a scale for each slot and head.
+    dtype: dtype of keys and values; int8 rounds them with a scale for each slot and head.
     addresses: for each role of the cache, "self" or "cross", the program inputs: the block size, by the name
-        (role, "block_size"), and the memory address of each tensor, by the name (role, "keys" or "values", layer), for
-        scales (role, "key_scales" or "value_scales", layer).
+        (role, "block_size"), and the memory address of each tensor, by the name (role, "keys" or "values", layer), and
+        of the scales by the name (role, "key_scales" or "value_scales", layer).
     """
 
     def __init__(
@@ -88,7 +87,8 @@ class KVCache:
             return
         ops.copy_blocks([side.codes if isinstance(side, Int8Slots) else side for side in self._sides], copies)
         if self.is_int8:
-            # The scales of a block are few, and not in the order of slots: all of them are copied, as one slot.
+            # The scales of a block are not stored in the order of slots. They are few, so all of them are copied, as if
+            # the block had one slot.
             scales = [side.scales.flatten(1)[:, None, None] for side in self._sides if isinstance(side, Int8Slots)]
             ops.copy_blocks(scales, [(source, destination, 0, 1) for source, destination, _, _ in copies])
 

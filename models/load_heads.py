@@ -1,4 +1,4 @@
-"""Build the heads that a checkpoint has besides that of its architecture, and load their weights."""
+"""Build the heads that a checkpoint has besides the head of its architecture, and load their weights."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from models.config import (
     ModelConfig,
     TokenClassificationHead,
 )
+from models.expected_tensors import expected_tensors
 from models.families.shared.family import Family, Task
 from models.generation_defaults import GenerationDefaults, generation_defaults
 from models.gguf_rules import gguf_rules
@@ -43,7 +44,7 @@ from weights.quantized.formats import QuantizedFormat, quantized_format
 from weights.quantized.gguf import GgufFormat
 from weights.quantized_matrix import QuantizedMatrix
 from weights.read import open_checkpoint
-from weights.rules import Drop, Rule, first_match
+from weights.rules import Drop, Rule
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class LoadedModel:
     labels: class names by index, for classification; empty without classes.
     problem_type: `problem_type` of config.json, or None.
     sentence: head that computes sentence embeddings.
-    heads, head_settings: the other heads that the checkpoint has besides that of its architecture, and their settings.
+    heads, head_settings: the other heads that the checkpoint has besides the head of its architecture, and their
+        settings.
     parameters: number of parameters; tied ones are counted once.
     weight_bytes: memory of the weights.
     context_tokens: longest sequence of the decoder, or of the encoder of an encoder-only model; None without a limit.
@@ -141,7 +143,7 @@ def load_model(
     with torch.device("meta"):
         transformer = Transformer(config)
     transformer.eval()
-    rules = _rules(files, config)
+    rules = tensor_rules(files, config)
     matrix_format = GgufFormat(read_gguf(directory)) if is_gguf(directory) else quantized_format(hf)
     keep: Callable[[Mapping[str, QuantizedMatrix]], Collection[str]] = _none
     if quantization is None:
@@ -199,20 +201,14 @@ def _load(
     shapes_only: leave the parameters on the meta device, with their shapes and dtype.
     packer: packs each layer once it is complete. Other weights are not packed.
     """
-    shapes = {name: tuple(parameter.shape) for name, parameter in transformer.named_parameters()}
     with open_checkpoint(directory, matrix_format=matrix_format) as stored:
-        matches = [first_match(rules, name) for name in stored]
-    found = {target for match in matches if match is not None for target in match[1]}
-    zero = {name: shapes.pop(name) for name in family.zero_if_absent & shapes.keys() - found}
-    tied = {name: family.tied_if_absent[name] for name in family.tied_if_absent.keys() & shapes.keys() - found}
-    for name in tied:
-        del shapes[name]
+        expected = expected_tensors(transformer, family, rules, stored)
     if shapes_only:
         transformer.to(dtype)
     report = load_weights(
         directory,
         rules,
-        shapes,
+        expected.shapes,
         dtype,
         device,
         packer.assign,
@@ -225,15 +221,15 @@ def _load(
     if shapes_only:
         return report
     assign = partial(set_parameter, transformer)
-    for name, shape in zero.items():
+    for name, shape in expected.zero.items():
         assign(name, torch.zeros(shape, dtype=torch.float32 if _keeps_float32(name) else dtype, device=device))
-    for name, source in tied.items():
+    for name, source in expected.tied.items():
         assign(name, transformer.get_parameter(source))
     return report
 
 
 def _keeps_float32(name: str) -> bool:
-    """Whether this parameter is float32 in a model of any dtype: the correction of a router."""
+    """Whether this parameter is float32 in a model of any dtype. True for a router's correction bias only."""
     return name.endswith(".router.correction")
 
 
@@ -302,7 +298,7 @@ def _refuse_dtype(family: Family, dtype: torch.dtype) -> None:
         raise ConfigError(f"dtype {name} is not supported for {family.name}: {family.refused_dtypes[name]}")
 
 
-def _rules(files: CheckpointFiles, config: ModelConfig) -> Sequence[Rule]:
+def tensor_rules(files: CheckpointFiles, config: ModelConfig) -> Sequence[Rule]:
     """Rules for the tensors of the transformer. Tensors of other heads are ignored here."""
     if is_gguf(files.directory):
         return gguf_rules(config, files.hf)

@@ -63,7 +63,7 @@ class LogitsTopK(NamedTuple):
         return logits.sub_(self.values[:, :1]).sub_(self.logsumexp[:, None])
 
     def log_prob(self, row: int, logit: Tensor) -> Tensor:
-        """Log-probability of one logit of a row. logit: float32 without dimensions."""
+        """Log-probability of one logit of a row. logit: float32 scalar tensor."""
         assert self.logsumexp is not None
         return logit - self.values[row, 0] - self.logsumexp[row]
 

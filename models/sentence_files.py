@@ -1,8 +1,8 @@
 """The output of a sentence-transformers checkpoint for a text: reads `modules.json` and the files it names.
 
-One vector, the weights of vocabulary entries (SPLADE), or the answer of a language model (a reranker). Token vectors
-are in `late_interaction_files`. Reimers and Gurevych 2019, arXiv:1908.10084; files as https://sbert.net writes them,
-old and new. Imports no torch.
+The output is one vector, a set of weights of vocabulary entries (SPLADE), or the answer of a language model (a
+reranker). Token vectors are in `late_interaction_files`. Reimers and Gurevych 2019, arXiv:1908.10084; files as
+https://sbert.net writes them, old and new. Imports no torch.
 """
 
 from __future__ import annotations
@@ -121,7 +121,10 @@ def answer_logits(directory: Path) -> AnswerLogits | None:
 
 
 def _adds_generation_prompt(directory: Path) -> bool:
-    """A setting of the chat template that renders a query with a document. Raises ConfigError for other settings."""
+    """Whether the chat template that renders a query with a document also writes the beginning of the answer.
+
+    Raises ConfigError for other settings.
+    """
     settings = Fields(json_object(directory, "sentence_bert_config.json") or {})
     kinds = settings.raw("modality_config", {"message": {}})
     if not isinstance(kinds, dict) or "message" not in kinds:
@@ -171,7 +174,7 @@ def _dense(directory: Path, folder: str, width: int) -> DenseConfig:
 
 
 def token_dense(directory: Path, folder: str, width: int) -> DenseConfig:
-    """A dense layer that is applied to each token. width: of its input. Raises ConfigError."""
+    """A dense layer that is applied to each token. width: width of its input. Raises ConfigError."""
     fields = _settings(directory, folder)
     for name in ("module_input_name", "module_output_name"):
         fields.refuse_unless(name, "token_embeddings")

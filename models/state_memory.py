@@ -14,7 +14,7 @@ from torch import Tensor
 from models.config import MixerConfig
 
 ZERO_STATE = -1
-"""In place of the slot that a row reads: the row begins its text, with a state of zeros."""
+"""Stands in place of the slot to read, for a row that begins its text: its state is all zeros."""
 
 
 class StateMemory:

@@ -1,4 +1,6 @@
-"""Runs the mixers of one step: which rows run in which form, from which state, in which order."""
+"""Run the mixers of one step: choose for each row whether it runs in chunks or token by token, its first state, and its
+turn.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ class Wave:
 
 
 def plan_waves(batch: DecoderBatch) -> tuple[Wave, ...]:
-    """The waves of a step, in order. A step has one, unless a row reads what an earlier row writes."""
+    """The waves of a step, in order. A step has one wave, unless a row reads a state that an earlier row writes."""
     waves = []
     pending = list(range(len(batch.state_slots)))
     while pending:
@@ -79,9 +81,11 @@ def _wave(batch: DecoderBatch, rows: Sequence[int]) -> Wave:
 
 
 def run_waves(layer: int, mixer: Mixer, projections: Projections, memory: StateMemory, waves: Sequence[Wave]) -> Tensor:
-    """Run all rows of a step between the projections of a mixer, and update their states.
+    """Compute a mixer's outputs for all rows of a step, one wave after another, and update the states of the rows.
 
-    layer: number of the mixer's layer. projections: of all tokens. Returns [tokens, width], model dtype.
+    layer: number of the mixer's layer.
+    projections: results of the mixer's input projections, for all tokens of the step.
+    Returns the inputs of its output projection: [tokens, width], model dtype.
     """
     mixed = projections[0].new_empty(projections[0].shape[0], mixer.width)
     states = memory.states[layer]

@@ -323,7 +323,8 @@ class Transformer(nn.Module):
     def classify_tokens(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
         """Logits of each token: [tokens, hidden], model dtype -> [tokens, num_labels], float32.
 
-        A span head has two labels, start and end. With encoder and decoder as in `classify`.
+        A span head has two labels, start and end. In a model with encoder and decoder, the decoder reads the text too,
+        as in `classify`.
         """
         assert isinstance(self.head, TokenClassification), "the model has no head for tokens"
         with self.adapters.used(batch.adapters, batch.lengths):

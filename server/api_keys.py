@@ -95,7 +95,8 @@ def load_keys(stated: Sequence[str], path: Path | None) -> ApiKeys:
                 raise ValueError("contains no key")
         except ValueError as error:
             raise StartError(f"api_key_file: {path} {error}") from None
-        keys = _different([*found, *keys])  # the file first, because it has limits
+        # The keys of the file come first: they may have limits, and of equal keys the first one is kept.
+        keys = _different([*found, *keys])
     return ApiKeys(keys)
 
 
@@ -125,7 +126,7 @@ def _from_toml(text: str) -> list[ApiKey]:
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        # Without the rest of the message, which may quote the file.
+        # Only the place of the fault is reported: the rest of the parser's message may quote the file.
         where = re.search(r"line \d+, column \d+", str(error))
         raise ValueError(f"is not valid TOML{f', at {where[0]}' if where else ''}") from None
     tables = table.pop("keys", {})
@@ -147,7 +148,7 @@ def _from_toml(text: str) -> list[ApiKey]:
 def _from_table(where: str, name: str, fields: Mapping[str, Any]) -> ApiKey:
     """The key in a table of the key file. Unknown names are not shown, because they may be keys.
 
-    where: the table, for messages.
+    where: the table, for error messages.
     """
     unknown = len(fields.keys() - set(_FIELDS))
     if unknown:
@@ -231,7 +232,7 @@ class KeyFileWatcher:
                 use(keys)
 
     def _identity(self) -> tuple[int, ...]:
-        """Changes whenever the file is written or replaced. Empty for a missing file."""
+        """Numbers that change whenever the file is written or replaced. Empty for a missing file."""
         try:
             about = self._path.stat()
         except OSError:

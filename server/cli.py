@@ -1,4 +1,4 @@
-"""The `triptych` command. It serves, checks and lists models, and runs the client commands of `server.client`.
+"""The `triptych` command: serves, checks, lists and quantizes models, and runs the clients of `server.client`.
 
 Flags of serve and check are built from `server.settings`, so that help, environment and configuration file agree. An
 error is one line on stderr. The exit code is 1 for a checkpoint that cannot be loaded or a request that failed, and 2
@@ -166,10 +166,18 @@ def _fill_bench(parser: _Parser) -> None:
     parser.set_defaults(run=lambda arguments, worker: command.run(arguments))
 
 
+def _fill_quantize(parser: _Parser) -> None:
+    from server import quantize_command
+
+    quantize_command.add_arguments(parser)
+    parser.set_defaults(run=lambda arguments, worker: _table(quantize_command.run(arguments)))
+
+
 COMMANDS: dict[str, tuple[str, Callable[[_Parser], None]]] = {
     "serve": ("serve models over HTTP", _fill_serve),
     "check": ("load and verify a checkpoint, and describe it", _fill_check),
     "models": ("list the model families", _fill_models),
+    "quantize": ("write a checkpoint with weights of 4 or 8 bits", _fill_quantize),
     "generate": ("continue prompts with a decoder or an encoder-decoder", _fill_task("generate")),
     "chat": ("talk with a model in the terminal", _fill_chat),
     "translate": ("translate texts", _fill_task("translate")),

@@ -1,10 +1,11 @@
-"""Processor cores: how many this process may use, how workers divide them, and which tasks have lower priority."""
+"""Processor cores: how many this process may use, how workers divide them, and which tasks let the steps go first."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 _CGROUP = Path("/sys/fs/cgroup")
 _PROCESSORS = Path("/sys/devices/system/cpu")
 _NICENESS, _MAX_NICENESS = 10, 19
-"""With 10, a task gets a tenth of a core that a step uses too, and the whole of a core that nothing else uses."""
+"""At niceness 10, a task that shares a core with a step gets a tenth of it. A task alone on a core gets all of it."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,37 @@ def give_way(task: int) -> None:
         with contextlib.suppress(OSError):
             niceness = min(os.getpriority(os.PRIO_PROCESS, task) + _NICENESS, _MAX_NICENESS)
             os.setpriority(os.PRIO_PROCESS, task, niceness)
+
+
+@contextlib.contextmanager
+def steps_uninterrupted() -> Iterator[None]:
+    """Meanwhile, this thread does not interrupt the threads of a step when it wakes up. On Linux only.
+
+    It waits until one of them sleeps, or has used up its time slice of a few milliseconds. Usually a thread that wakes
+    up interrupts the one that runs; the other threads of the step then wait for that one. Where the operator has
+    chosen another scheduling policy for the process, nothing changes.
+    """
+    changed = hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER and _set_policy("SCHED_BATCH")
+    try:
+        yield
+    finally:
+        if changed:
+            _set_policy("SCHED_OTHER")
+
+
+def interrupt_others() -> None:
+    """Undo `steps_uninterrupted` in a process that the server has started meanwhile: it inherits the policy."""
+    if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_BATCH:
+        _set_policy("SCHED_OTHER")
+
+
+def _set_policy(name: str) -> bool:
+    """Set the scheduling policy of this thread. False where the system does not allow it."""
+    try:
+        os.sched_setscheduler(0, getattr(os, name), os.sched_param(0))
+    except OSError:
+        return False
+    return True
 
 
 def divide_cores(

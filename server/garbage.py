@@ -17,7 +17,8 @@ MAX_OBJECTS = 50_000
 MIN_ROUNDS, MAX_ROUNDS = 10, 250
 """Collections of the younger generations after which a full one is useful, and after which it must come.
 
-A round follows 7,000 allocations more than deallocations of objects that can be part of a cycle."""
+A round runs when 7,000 more objects were allocated than freed, counting only objects that can be part of a cycle.
+"""
 _NEVER = 1 << 30
 
 

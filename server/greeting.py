@@ -20,7 +20,7 @@ _BODIES: dict[str, dict[str, Any]] = {
 
 
 def greeting(url: str, runtime: Runtime, needs_key: bool, metrics_url: str = "") -> str:
-    """All lines. needs_key: clients must send an API key. metrics_url: of the second port, if there is one."""
+    """All lines. needs_key: clients must send an API key. metrics_url: URL of the second port, if any."""
     models = runtime.loaded()
     width = max(len(model.name) for model in models)
     lines = [f"Triptych is ready on {url} ({runtime.client.device})"]

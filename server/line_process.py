@@ -19,10 +19,12 @@ _INHERITED_VARIABLES = ("PATH", "PYTHONPATH", "PYTHONHOME", "SYSTEMROOT", "TZ", 
 
 
 class LineProcess:
-    """Starts with the first line, and is replaced after it was killed. Not safe to use from several threads.
+    """A child process that answers lines.
+
+    It starts with the first line, and is replaced after it was killed. Not safe to use from several threads.
 
     file: Python script. It prints an empty line when it is ready. arguments: its arguments.
-    gives_way: it has a lower priority than this process, from its start.
+    gives_way: the child has a lower priority than this process.
     """
 
     def __init__(self, file: Path, arguments: Sequence[str] = (), gives_way: bool = False) -> None:

@@ -50,7 +50,7 @@ def split_entry(entry: str) -> tuple[str, str]:
     """The name and the source of `[NAME=]SOURCE`.
 
     A missing name is the last part of the source: `name` for `org/name`, `/some/where/name` and `name.gguf`. A path may
-    contain `=` itself: it has no name if there is a slash before, or if the whole text is a directory.
+    contain `=` itself: an entry has no name if a slash precedes the first `=`, or if the whole entry is a directory.
     Raises ValueError for a source whose last part cannot be a name.
     """
     name, found, source = entry.partition("=")

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 TURN_SECONDS = 0.004
 """Time after which a turn takes no further piece of work. A piece is not interrupted."""
 _AT_ONCE = 8
-"""Requests that try again in the next turn."""
+"""Number of waiting requests that are woken in each turn."""
 
 
 async def next_turn() -> None:
@@ -28,14 +28,15 @@ async def next_turn() -> None:
 
 
 class _Turns:
-    """The turns of one event loop. A turn begins with the first question in it."""
+    """The turns of one event loop. A turn begins with the first call of `wait` in it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._began: float | None = None
         self._ends = False
         self._waiting: dict[object, asyncio.Future[None]] = {}
-        """In the order of their arrival. A request that tries in vain keeps its place."""
+        """Waiting requests, in the order of their arrival. A request that is woken in a turn that is already long waits
+        on at the same place."""
 
     async def wait(self) -> None:
         if not self._waiting and not self._is_long():
@@ -65,7 +66,7 @@ class _Turns:
             self._loop.call_soon(self._end)
 
     def _end(self) -> None:
-        """End the turn, and let the first requests that wait try in the next one."""
+        """End the turn, and wake the first waiting requests in the next one."""
         self._began, self._ends = None, False
         for future in islice(self._waiting.values(), _AT_ONCE):
             if not future.done():

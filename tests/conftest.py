@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# Read when torch is imported. Several test processes share the cores, and a thread that spins while it waits takes the
-# time of the others: on two cores, tests/models/test_programs.py took 2.4 times as long.
+# torch reads this setting when it is imported. Several test processes share the cores, and a thread that spins while it
+# waits takes the time of the others: on two cores, tests/models/test_programs.py took 2.4 times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
@@ -69,7 +69,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any, str], Path
 
 @pytest.fixture(autouse=True)
 def log_level() -> None:
-    """Undo the level that a command set for the whole process in a test before."""
+    """Undo the log level that a command has set for the whole process in an earlier test."""
     logger = logging.getLogger("triptych")
     if logger.level != logging.NOTSET:  # setting a level visits all loggers of the process
         logger.setLevel(logging.NOTSET)

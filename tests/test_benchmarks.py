@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import __main__ as command
 from benchmarks import checkpoints, goals, machine, plan, profile, speculation, vocabulary, workloads
-from benchmarks.contestants import http_server, llama_cpp, llama_cpp_k, ours
+from benchmarks.contestants import http_server, llama_cpp, llama_cpp_k, openvino_files, ours
 from benchmarks.contestants.contract import Refused, Subject
 from benchmarks.context import deviation
 from benchmarks.http_client import Response
@@ -195,7 +195,7 @@ def test_llama_cpp_without_a_source_tree_is_reported(tmp_path: Path, precision: 
 
 
 def test_llama_cpp_runs_with_both_of_its_formats_of_4_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has a file of its own, made from the file in bfloat16."""
+    """Each format has a file of its own, made from the file in bfloat16."""
     program = tmp_path / "llama-quantize"
     program.write_text('#!/bin/sh\necho "$3" > "$2"\n')
     program.chmod(0o755)
@@ -212,11 +212,35 @@ def test_llama_cpp_runs_with_both_of_its_formats_of_4_bits(tmp_path: Path, monke
     assert [model.read_text() for model in models[:2]] == ["Q4_0\n", "Q4_K_M\n"]
 
 
+def test_openvino_converts_a_model_to_the_format_of_int4(tmp_path: Path) -> None:
+    """Symmetric, in groups of 128 inputs or less, with all layers in 4 bits but the token table and the head."""
+    tool = tmp_path / "optimum-cli"
+    tool.write_text('#!/bin/sh\nfor last; do :; done\nmkdir "$last"\necho "$@" > "$last/openvino_model.xml"\n')
+    tool.chmod(0o755)
+    subjects = {
+        precision: Subject("llama-1b", precision, str(tmp_path), str(tmp_path), 1, str(tool))
+        for precision in ("bfloat16", "int8", "int4")
+    }
+    made = {precision: openvino_files.exported(subject) for precision, subject in subjects.items()}
+    assert [one.name for one in made.values()] == ["openvino-fp32", "openvino-int8", "openvino-int4"]
+    options = {precision: (one / "openvino_model.xml").read_text() for precision, one in made.items()}
+    assert "--weight-format int4 --sym --group-size 128 --ratio 1.0" in options["int4"]
+    assert "--sym" not in options["int8"] + options["bfloat16"] and "--all-layers" not in options["int4"]
+    assert "INFERENCE_PRECISION_HINT" not in openvino_files.properties(subjects["int4"])
+    tool.unlink()
+    assert openvino_files.exported(subjects["int4"]) == made["int4"], "a model is converted once"
+
+
 def test_large_models_are_compared_with_llama_cpp() -> None:
     chosen = plan.select(plan.full(), ["moe-1b"], [])
     assert {one.precision for one in chosen} == set(plan.LARGE_PRECISIONS)
     assert all({"A", "B"} <= set(one.workloads) and "llama.cpp" in one.contestants for one in chosen)
     assert [one.precision for one in chosen if "llama.cpp-k" in one.contestants] == ["int4"]
+    assert {one.shape for one in plan.full() if one.precision == "int4" and "openvino-genai" in one.contestants} == {
+        "llama-135m",
+        "llama-1b",
+        "moe-1b",
+    }
 
 
 def _summary(path: Path, rates: dict[str, float]) -> Summary:
@@ -248,8 +272,20 @@ def test_goal_compares_with_the_best_peer(tmp_path: Path) -> None:
     assert line.verdict == "not measured" and "no peer was measured" in line.measured
 
 
+def test_goal_of_a_large_model_compares_with_llama_cpp_alone(tmp_path: Path) -> None:
+    rates = {"http": 220.0, "openvino-genai": 300.0, "llama.cpp": 100.0, "llama.cpp-k": 200.0}
+    made = _summary(tmp_path / "results.json", rates)
+    for entry in made.entries:
+        entry |= {"shape": "llama-1b", "precision": "int4", "workload": "A"}
+    (line,) = [line for line in goals.lines(made) if line.quantity == "A, llama-1b, int4"]
+    assert line.ratio == pytest.approx(1.0) and "llama.cpp-k 200" in line.measured
+
+
 def test_goals_that_the_processor_limits(tmp_path: Path) -> None:
-    """Encoders are compared with the floor of their products, and B in bfloat16 with llama.cpp or that floor."""
+    """The floor is the least time that the processor needs for the matrix products.
+
+    Encoders are compared with it, and workload B in bfloat16 with llama.cpp or with the floor.
+    """
     made = _summary(tmp_path / "results.json", {"http": 150.0, "llama.cpp": 100.0})
     for entry in made.entries:
         entry |= {"shape": "llama-1b", "precision": "bfloat16"}

@@ -8,7 +8,14 @@ import sys
 
 import pytest
 
-from server.cores import CoreShare, divide_cores, give_way, usable_cores
+from server.cores import (
+    CoreShare,
+    divide_cores,
+    give_way,
+    interrupt_others,
+    steps_uninterrupted,
+    usable_cores,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +40,7 @@ def test_usable_cores(tmp_path, monkeypatch, files, cores):
 
 
 def describe(root, cores):
-    """Files of a machine's processors: `cores` has (package, hardware threads) for each core."""
+    """Write the files in which Linux describes processors. cores: (package, hardware threads) of each core."""
     for package, numbers in cores:
         for number in numbers:
             topology = root / f"cpu{number}" / "topology"
@@ -94,5 +101,34 @@ def test_a_process_gives_way_as_far_as_the_system_allows():
             give_way(process.pid)
             assert os.getpriority(os.PRIO_PROCESS, process.pid) == expected
         process.communicate(b"\n")
-    give_way(process.pid)  # It has ended.
+    give_way(process.pid)  # the process has ended
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="scheduling policies of Linux")
+def test_steps_are_not_interrupted_for_a_while():
+    """A process that is started meanwhile inherits the policy and undoes it."""
+    code = "import os; from server.cores import interrupt_others; {}; print(os.sched_getscheduler(0))"
+
+    def policy_of_child(first: str) -> int:
+        return int(subprocess.check_output([sys.executable, "-c", code.format(first)]))
+
+    before = os.sched_getscheduler(0)
+    assert before == os.SCHED_OTHER
+    with steps_uninterrupted():
+        assert os.sched_getscheduler(0) == os.SCHED_BATCH
+        with steps_uninterrupted():
+            assert policy_of_child("pass") == os.SCHED_BATCH and policy_of_child("interrupt_others()") == before
+        assert os.sched_getscheduler(0) == os.SCHED_BATCH, "the inner block changed nothing"
+    assert os.sched_getscheduler(0) == before
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="scheduling policies of Linux")
+def test_a_policy_that_the_system_refuses_changes_nothing(monkeypatch):
+    def refuse(*arguments: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    with steps_uninterrupted():
+        interrupt_others()
+        assert os.sched_getscheduler(0) == os.SCHED_OTHER

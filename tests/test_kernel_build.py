@@ -36,7 +36,7 @@ def has_built_the_kernels(command: str) -> bool:
 
 @pytest.mark.parametrize("command", installed_compilers())
 def test_the_kernels_compile_with_each_installed_compiler(command: str) -> None:
-    """The compiler of this installation has compiled them already."""
+    """The compiler that built this installation is left out, because it has compiled them already."""
     compiler = compile_kernels.identify([command])
     assert compiler is not None
     if compiler.version[0] < compile_kernels.MIN_VERSIONS[compiler.kind]:

@@ -72,7 +72,7 @@ def test_the_key_file_of_the_page_is_valid(tmp_path: Path) -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     file = tmp_path / "keys.toml"
     file.write_text(block)
-    with pytest.raises(StartError, match="sha256 must be 64 hexadecimal digits"):  # nobody copies a key from the page
+    with pytest.raises(StartError, match="sha256 must be 64 hexadecimal digits"):  # the page has no usable key
         load_keys([], file)
     file.write_text(block.replace('sha256 = "..."', f'sha256 = "{hashlib.sha256(b"mine").hexdigest()}"'))
     found = load_keys([], file).find(b"mine")

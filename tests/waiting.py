@@ -12,7 +12,8 @@ import httpx
 import psutil
 
 HANG_SECONDS = 120.0
-"""Ends a test that hangs. Far longer than any step takes, even on a machine that stalls at times."""
+"""Time after which a test counts as hung. It is far longer than any step takes, even on a machine that stalls at times.
+"""
 
 
 def eventually(condition: Callable[[], bool]) -> None:

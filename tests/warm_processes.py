@@ -32,7 +32,7 @@ _channel: socket.socket | None = None
 class WarmProcess:
     """A running `triptych` command, with the methods of `subprocess.Popen` that tests use.
 
-    arguments: of the command line, without its name.
+    arguments: arguments of the command line, without the name of the command.
     stdout, stderr, stdin: descriptors; the standard input is empty by default.
     worker: command that starts a worker process, by default a fork with the worker of the product.
     environment: variables added to those of this process.

@@ -1,4 +1,7 @@
-"""Find NaN and infinity in weights. Much faster than reading them from a file: one pass, without a copy."""
+"""Find NaN and infinity in weights, in one pass and without a copy.
+
+This takes much less time than reading the weights from a file.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from weights.read import open_checkpoint
 from weights.rules import Rule, first_match
 from weights.stored import MatrixFormat, Stored, StoredMatrix, StoredTensor
 
-__all__ = ["LoadReport", "WeightsError", "load_weights"]
+__all__ = ["LoadPlan", "LoadReport", "TensorSource", "WeightsError", "load_weights", "plan_load"]
 
 _MAX_LISTED = 20
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -46,7 +46,7 @@ class LoadReport:
 
 
 @dataclass(frozen=True)
-class _TensorSource:
+class TensorSource:
     """Source of one tensor of the model: result `index` of applying `rule` to a tensor of the checkpoint.
 
     name: name of the tensor in the checkpoint.
@@ -68,15 +68,15 @@ class _TensorSource:
 
 
 @dataclass
-class _LoadPlan:
+class LoadPlan:
     """Sources of the model's tensors, and all differences between checkpoint and model.
 
     sources: by name in the model.
     copies: further sources of tied tensors, with the name in the model.
     """
 
-    sources: dict[str, _TensorSource] = field(default_factory=dict)
-    copies: list[tuple[str, _TensorSource]] = field(default_factory=list)
+    sources: dict[str, TensorSource] = field(default_factory=dict)
+    copies: list[tuple[str, TensorSource]] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     misshapen: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
@@ -143,7 +143,7 @@ def load_weights(
     except ManifestError as error:
         raise WeightsError(str(error)) from None
     with open_checkpoint(directory, folder, matrix_format, file) as stored:
-        plan = _make_plan(stored, rules, expected)
+        plan = plan_load(stored, rules, expected)
         if not shapes_only:
             plan.compare_copies(stored)
         plan.raise_faults()
@@ -184,7 +184,7 @@ class _Loaded:
         self.overflowing: list[str] = []
 
     def convert(
-        self, name: str, source: _TensorSource, value: Tensor | QuantizedMatrix | None
+        self, name: str, source: TensorSource, value: Tensor | QuantizedMatrix | None
     ) -> Tensor | QuantizedMatrix:
         """Convert one tensor. name: name in the model. value: the tensor in the checkpoint, or None for shapes only."""
         layout, report = source.layout, self.report
@@ -241,8 +241,9 @@ def _refuse_not_finite(not_finite: Sequence[str], overflowing: Sequence[str], dt
         )
 
 
-def _make_plan(stored: Mapping[str, Stored], rules: Sequence[Rule], expected: Mapping[str, Sequence[int]]) -> _LoadPlan:
-    plan = _LoadPlan()
+def plan_load(stored: Mapping[str, Stored], rules: Sequence[Rule], expected: Mapping[str, Sequence[int]]) -> LoadPlan:
+    """Find the source of each tensor of a model by names and shapes. Reads no tensor. Arguments: see `load_weights`."""
+    plan = LoadPlan()
     stored_names: dict[str, str] = {}
     for stored_name, tensor in stored.items():
         matched = first_match(rules, stored_name)
@@ -263,7 +264,7 @@ def _make_plan(stored: Mapping[str, Stored], rules: Sequence[Rule], expected: Ma
             if tuple(result.shape) != tuple(expected[target]):
                 plan.misshapen.append(f"{stored_name} is {list(result.shape)}, not {list(expected[target])}")
                 break
-            source = _TensorSource(stored_name, rule, index, result)
+            source = TensorSource(stored_name, rule, index, result)
             if target in plan.sources:
                 plan.copies.append((target, source))
             else:
@@ -287,9 +288,9 @@ def _layout(tensor: Stored) -> Tensor | QuantizedMatrix:
     return torch.empty(tensor.shape, device="meta")
 
 
-def _by_stored_name(sources: Mapping[str, _TensorSource]) -> dict[str, list[tuple[str, _TensorSource]]]:
+def _by_stored_name(sources: Mapping[str, TensorSource]) -> dict[str, list[tuple[str, TensorSource]]]:
     """Group the model's tensors by the tensor of the checkpoint that they come from."""
-    grouped: dict[str, list[tuple[str, _TensorSource]]] = {}
+    grouped: dict[str, list[tuple[str, TensorSource]]] = {}
     for name, source in sources.items():
         grouped.setdefault(source.name, []).append((name, source))
     return grouped

@@ -32,7 +32,7 @@ class QuantizedMatrix:
     table: [2 ** bits], float32, value of each code, which is then uint8; None where a code is its value. Never on the
         meta device.
     units: [out, in / block, 1 or 2], float32: units of the scales, and of the minimums, in a block of inputs. Scales
-        and minimums are integers times their units. None where they are not.
+        and minimums are integers times their units. None for a matrix whose scales have no units.
     """
 
     codes: Tensor
@@ -168,6 +168,12 @@ class QuantizedMatrix:
         if self._is_input(one) or self._is_input(other):
             return self.dequantized(torch.float32).transpose(one, other)
         return self._map(lambda part: part.transpose(one % self.codes.dim(), other % self.codes.dim()))
+
+    def repeat_interleave(self, times: int, dim: int) -> QuantizedMatrix | Tensor:
+        """Repeat each entry of a dimension."""
+        if self._is_input(dim):
+            return self.dequantized(torch.float32).repeat_interleave(times, dim)
+        return self._map(lambda part: part.repeat_interleave(times, dim % self.codes.dim()))
 
     def _is_input(self, dim: int) -> bool:
         return dim % self.codes.dim() == self.codes.dim() - 1

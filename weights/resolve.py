@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path, PurePath
 
 from weights.errors import ResolveError
@@ -31,6 +32,11 @@ _IGNORED_FILES = (
     "*/tokenizer*.json",
 )
 
+
+_COPIED = (*_TEXT_FILES, *_SMALL_WEIGHTS, "*.md", "LICENSE*", "NOTICE*")
+"""Files that a converted copy of a checkpoint keeps as they are."""
+_NOT_COPIED = ("config.json", "*.index.json", "SHA256SUMS")
+"""Files that are about the weights."""
 
 MODEL_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """File names of the weights of a model. The index of a sharded checkpoint has one of them plus `.index.json`."""
@@ -136,6 +142,22 @@ def has_weights(directory: Path, weights: Sequence[str] = MODEL_WEIGHTS) -> bool
                 return False
             return all((directory / str(shard)).exists() for shard in shards)
     return False
+
+
+def files_besides_weights(directory: Path) -> list[str]:
+    """Files that a converted copy of a checkpoint keeps: tokenizer, settings, licence, dense layers of sentence models.
+
+    Returns paths inside the directory. `config.json` and the manifest are left out, because they describe the weights.
+    """
+    names = [path.name for path in directory.iterdir() if path.is_file()]
+    kept = [name for name in names if _matches(name, _COPIED) and not _matches(name, _NOT_COPIED)]
+    folders = [path for path in directory.iterdir() if path.name[0].isdecimal() and path.is_dir()]
+    inside = [f"{path.parent.name}/{path.name}" for folder in folders for path in folder.iterdir() if path.is_file()]
+    return sorted([*kept, *inside])
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def file_in(directory: Path, name: str) -> Path | None:

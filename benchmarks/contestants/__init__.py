@@ -5,6 +5,9 @@ from __future__ import annotations
 OURS = ("ours", "http")
 """The contestants that run Triptych, in the server's environment. The others run in the environment of the peers."""
 
+LLAMA_CPP = ("llama.cpp", "llama.cpp-k")
+"""llama.cpp, with its two formats of 4 bits."""
+
 PEERS = (
     "ctranslate2",
     "openvino-genai",
@@ -13,8 +16,7 @@ PEERS = (
     "onnxruntime",
     "sentence-transformers",
     "infinity",
-    "llama.cpp",
-    "llama.cpp-k",
+    *LLAMA_CPP,
 )
 LABELS = {
     "ours": "Triptych, in process",

@@ -20,6 +20,7 @@ from benchmarks.contestants.contract import Outcome, Refused, Subject
 from benchmarks.contestants.ours import KV_BYTES
 from benchmarks.http_client import send_all
 from benchmarks.memory import children, cpu_seconds, resident_bytes
+from benchmarks.precisions import QUANTIZATIONS
 from benchmarks.workloads import Job
 from server.engine.host import die_with_parent
 from server.ipc.descriptions import DeviceChoice
@@ -122,7 +123,7 @@ class Server:
         command = [sys.executable, "-m", "server.cli", "serve", "--port", "0", "--log-level", "warning"]
         command += ["--device", device]
         if subject is not None:
-            flag = "--quantize" if subject.precision in ("int8", "int4") else "--dtype"
+            flag = "--quantize" if subject.precision in QUANTIZATIONS else "--dtype"
             command += [f"m={subject.directory}", flag, subject.precision, "--threads", str(subject.threads)]
             command += ["--kv-cache-memory", str(kv_bytes), "--no-access-log"]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115

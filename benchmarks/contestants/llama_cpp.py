@@ -32,7 +32,8 @@ base.TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
 sys.argv[:2] = [root + "/convert_hf_to_gguf.py"]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""Runs the converter. It recognises published tokenizers by hash; those of our random checkpoints split like GPT-2."""
+"""A program that runs the converter. The converter recognises published tokenizers by hash; for our random checkpoints
+it is told that their tokenizers split texts like GPT-2."""
 
 
 class Entry:

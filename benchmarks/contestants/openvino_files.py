@@ -12,12 +12,22 @@ from benchmarks.checkpoints import SHAPES
 from benchmarks.contestants.contract import Refused, Subject
 
 EXPORTER = "export/bin/optimum-cli"
-"""Path of the conversion tool. Its virtual environment, `export`, lies inside the environment of the peers."""
+"""Path of the conversion tool. Its virtual environment, `export`, lies inside that of the compared engines."""
+COMPRESSION = {
+    "int8": (),
+    "int4": ("--sym", "--group-size", "128", "--ratio", "1.0", "--group-size-fallback", "adjust"),
+}
+"""Options of the conversion tool for weights of few bits.
+
+int4 is the format of `--quantize int4`: symmetric, in groups of 128 inputs, or of 64 or 32 where 128 does not divide
+them. The tool leaves the token table and the output head in int8, which is its default.
+Source: https://docs.openvino.ai, "Weight Compression".
+"""
 
 
 def exported(subject: Subject) -> Path:
     """Directory of the converted model. The first call converts it. Raises Refused if the tool is not installed."""
-    weights = "int8" if subject.precision == "int8" else "fp32"
+    weights = subject.precision if subject.precision in COMPRESSION else "fp32"
     directory = Path(subject.made) / f"openvino-{weights}"
     if (directory / "openvino_model.xml").exists():
         return directory
@@ -27,6 +37,7 @@ def exported(subject: Subject) -> Path:
     decoder = SHAPES[subject.shape].kind == "decoder"
     task = "text-generation-with-past" if decoder else "feature-extraction"
     command = [str(tool), "export", "openvino", "-m", subject.directory, "--task", task, "--weight-format", weights]
+    command += COMPRESSION.get(weights, ())
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([*command, str(directory)], capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -36,7 +47,7 @@ def exported(subject: Subject) -> Path:
 
 
 def properties(subject: Subject) -> dict[str, Any]:
-    """Settings for low latency and the subject's precision. For int8, OpenVINO chooses the precision of activations."""
+    """Settings for low latency and the subject's precision. For int8 and int4, OpenVINO chooses that of activations."""
     settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": subject.threads, "PERFORMANCE_HINT": "LATENCY"}
     precision = {"float32": "f32", "bfloat16": "bf16"}.get(subject.precision)
     if precision is None:

@@ -1,8 +1,8 @@
 """OpenVINO GenAI with continuous batching. This module calls `step` itself, to record the time of every token.
 
 optimum-intel converts the model in a separate environment, because it needs other package versions. For float32 and
-bfloat16, computation and cache have that dtype. For int8, the weights are int8, and the library chooses the other
-dtypes.
+bfloat16, computation and cache have that dtype. For int8 and int4, the weights have that many bits
+(`openvino_files.COMPRESSION`), and the library chooses the other dtypes.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ import time
 from typing import Any
 
 from benchmarks.contestants.contract import Outcome, Refused, Subject
+from benchmarks.precisions import model_spec
 from benchmarks.workloads import Job
 from server.engine.host import let_threads_sleep
-from server.ipc.descriptions import DeviceChoice, EngineOptions, ModelSpec
+from server.ipc.descriptions import DeviceChoice, EngineOptions
 from server.ipc.messages import (
     Configure,
     Encode,
@@ -40,10 +41,7 @@ class Entry:
             raise Refused(f"not run: there are no kernels for {subject.isa}, or this processor cannot run them")
 
         self._ids = itertools.count(1)
-        if subject.precision == "int8" or subject.precision == "int4":
-            spec = ModelSpec("m", subject.directory, "auto", subject.precision)
-        else:
-            spec = ModelSpec("m", subject.directory, subject.precision)
+        spec = model_spec("m", subject.directory, subject.precision)
         options = EngineOptions(threads=subject.threads, kv_cache_bytes=self._kv_bytes)
         started = time.perf_counter()
         self._engine, (info,) = start(Configure(1, self._device, [spec], options), lambda progress: None)

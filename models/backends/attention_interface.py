@@ -55,7 +55,8 @@ def block_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | No
     """Attention of blocks of queries, each over its own keys.
 
     query: [blocks, size, heads, head_dim]. key, value: [blocks, key_len, kv_heads, head_dim].
-    mask: added to the scores, broadcastable to [blocks, heads, size, key_len], or None. No query has all keys hidden.
+    mask: added to the scores, broadcastable to [blocks, heads, size, key_len], or None. It leaves at least one key
+        visible to each query.
     Returns a tensor like the query.
     """
     return torch_operations.block_attention(query, key, value, mask, scale)

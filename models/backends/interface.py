@@ -117,7 +117,7 @@ def check_int8_cache(dtype: torch.dtype, device: torch.device) -> None:
     """Raises QuantizationUnavailable where the backend has no kernel that reads int8 keys and values.
 
     Without one, attention would first convert all of them.
-    dtype: of queries, keys and values.
+    dtype: dtype of queries, keys and values.
     """
     _check_kernels_of("--kv-cache-dtype int8", dtype, device)
 
@@ -180,7 +180,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMS norm with the weight `1 + weight`, computed in float32 to the end.
+    """RMS norm with the weight `1 + weight`, computed entirely in float32.
 
     Arguments as for `rms_norm`. Source: Gemma Team 2024, arXiv:2403.08295, by its published code.
     """
@@ -226,7 +226,10 @@ def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
 
 
 def scale_by_row(x: Tensor, factors: Tensor) -> Tensor:
-    """Multiply each row by its factor, in float32. x: [rows, ...]. factors: [rows, 1], float32. Returns one like x."""
+    """Multiply each row by its factor, in float32.
+
+    x: [rows, ...]. factors: [rows, 1], float32. Returns a tensor like x.
+    """
     return backend(x).scale_by_row(x, factors)  # type: ignore[no-any-return]
 
 
@@ -294,8 +297,8 @@ def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, 
     """Copy slots between blocks in each cache, for a copy on write.
 
     caches: [blocks, block_size, kv_heads, head_dim] each, with equally many blocks.
-    copies: (source block, destination block, first slot, end). More slots of the block may be copied. No destination is
-        a source.
+    copies: (source block, destination block, first slot, end). A backend may copy further slots of the block. A block
+        is never both a source and a destination.
     """
     copying = cpu_operations if _kernels and caches[0].is_cpu else torch_operations
     copying.copy_blocks(caches, copies)

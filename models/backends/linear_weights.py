@@ -19,8 +19,11 @@ from models.config import Activation, MixtureOfExpertsConfig
 from models.tensor_memory import PRIVATE, TensorMemory
 from weights.quantized_matrix import QuantizedMatrix
 
+INT4_GROUP = 128
+"""Largest number of inputs that share a scale with the quantisation `int4`."""
+
 _INT4: Mapping[str | None, tuple[int, bool]] = {
-    "int4": (128, False),
+    "int4": (INT4_GROUP, False),
     "int4-32": (32, False),
     "int4-64": (64, False),
     "int4-128": (128, False),
@@ -28,7 +31,8 @@ _INT4: Mapping[str | None, tuple[int, bool]] = {
     "int4-64-zero": (64, True),
     "int4-128-zero": (128, True),
 }
-"""Largest number of inputs that share a scale, and whether they have a zero point, by quantisation."""
+"""For each quantisation: the largest number of inputs that share a scale, and whether each group of inputs has a zero
+point."""
 
 
 class LinearWeight(Protocol):
@@ -192,12 +196,14 @@ def _rounded(weight: Tensor | QuantizedMatrix, quantization: ops.Quantization | 
 
 
 def int4_group(width: int, most: int) -> int:
-    """Inputs that share a scale: `most`, or else the largest half of it, at least 32, that divides the width."""
+    """Number of inputs that share a scale: the first of `most`, `most / 2` and `most / 4` that divides the width and is
+    at least 32, else 32.
+    """
     return next((size for size in (most, most // 2, most // 4) if size >= 32 and width % size == 0), 32)
 
 
 def has_kernel(matrix: QuantizedMatrix, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a kernel multiplies with a quantised matrix as it is.
+    """Whether a kernel multiplies by a quantised matrix without dequantising it.
 
     matrix: may be on the meta device. dtype: dtype of hidden states.
     """

@@ -1,7 +1,8 @@
 """The operations of mixers, and the choice of the backend that computes them, as in `interface`.
 
-Steps: one token of each row. `slots`, [rows], int64, are the rows' different slots in the memory of the states, which
-are float32 and are read and updated. Chunks: consecutive tokens of one text, whose state is updated.
+A step processes one token of each row. `slots`, [rows], int64: the slot of each row in the memory of the states; no two
+rows have the same slot. A chunk processes consecutive tokens of one text. States are float32; both read and update
+them.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class AttentionConfig:
     output_scale: float = 1.0
     """Factor of the result of the output projection."""
     key_value_width: int | None = None
-    """Width of the vectors that keys and values are computed from. None: that of the queries' vectors."""
+    """Width of the vectors from which keys and values are computed. None: the same width as for queries."""
 
     values_are_keys: ClassVar[bool] = False
     """Whether the keys serve as values too, so that a cache stores them once."""
@@ -144,11 +144,11 @@ class LatentAttentionConfig(AttentionConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class BottleneckAttentionConfig(AttentionConfig):
-    """Attention whose queries and keys are computed from a narrow projection of the input, its values from the input.
+    """Attention with queries and keys from a narrow projection of the input, and values from the input itself.
 
     `key_value_width` is the width of the input (Sun et al. 2020, arXiv:2004.02984, published code).
 
-    norm: norm of the narrow projection, which is as wide as the result.
+    norm: norm after the narrow projection. The projection is as wide as the result of the attention.
     """
 
     norm: NormConfig

@@ -78,8 +78,8 @@ class PerLayerEmbeddingConfig:
     It is `norm_of(projection(x) * hidden_size ** -0.5) + width ** 0.5 * row of a table`, divided by the root of two,
     where x is the output of the token embedding.
 
-    vocab_size: rows of the table; tokens beyond them have the first one. None: there is no table, and the vector is the
-        projected part alone, undivided (EmbeddingGemma 2).
+    vocab_size: rows of the table; token ids beyond the table use its first row. None: there is no table, and the vector
+        is the projected part alone, undivided (EmbeddingGemma 2).
     width: width of the vector of one layer. norm: norm of the projected part.
     """
 

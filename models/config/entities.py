@@ -1,6 +1,6 @@
 """Configuration of entities whose labels are in the request: spans of words compared with labels (GLiNER).
 
-Zaratiana et al. 2023, arXiv:2311.08526; word by word: Stepanov and Shtopko 2024, arXiv:2406.12925.
+Zaratiana et al. 2023, arXiv:2311.08526; each word scored by itself: Stepanov and Shtopko 2024, arXiv:2406.12925.
 """
 
 from __future__ import annotations

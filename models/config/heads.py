@@ -12,7 +12,9 @@ from models.config.norms import NormConfig
 
 @dataclass(frozen=True)
 class HeadTransform:
-    """Dense layer, activation and norm between the last hidden states and the logits. bias: of the dense layer."""
+    """Dense layer, activation and norm between the last hidden states and the logits. bias: whether the dense layer has
+    one.
+    """
 
     activation: Activation
     norm: NormConfig
@@ -45,8 +47,9 @@ class MaskedLanguageModelHead:
 
     The output of the dense layer is as wide as the table of the logits.
     dense_bias, bias: whether the dense layer and the logits have biases.
-    table_width: width of a table of the logits' own, which are then not tied (RemBERT). None: they are tied.
-    further_width: width of a second table, which continues the rows of the token table (MobileBERT). 0 for none.
+    table_width: width of a separate output table, so that the logits are not tied (RemBERT). None: they are tied.
+    further_width: width of a second table. Each output row is a row of the token table followed by a row of the second
+        table (MobileBERT). 0 for none.
     """
 
     activation: Activation

@@ -16,7 +16,7 @@ class QueryExpansion:
     """Tokens that are put after a short query and get vectors like its own tokens.
 
     length: a shorter query is filled up to this number of tokens.
-    token: the token; empty for the mask token, or for the end token of a tokenizer without one.
+    token: the token; empty for the mask token, or for the end token if the tokenizer has no mask token.
     attended: whether tokens attend to the added tokens. Otherwise all tokens attend to the query's own tokens alone.
     cuts: whether a longer query is cut to `length`.
     """

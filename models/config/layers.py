@@ -21,8 +21,8 @@ class FeedForwardConfig:
     limit: `gate(x)` is clipped to at most `limit`, and `up(x)` to [-limit, limit] (OpenAI 2025, arXiv:2508.10925).
         None for no clipping.
     up_offset: added to `up(x)` after clipping.
-    sparsity: share of the numbers of `gate(x)` that become zero, if they have a normal distribution: those below this
-        quantile. It is subtracted from the others (Gemma 3n). 0 for none.
+    sparsity: the quantile of a normal distribution below which values of `gate(x)` become zero. The value at the
+        quantile is subtracted from the others (Gemma 3n). 0: no value becomes zero.
     inner_bias: whether `gate` and `up` have biases. None: as `bias`, which `down` has.
     """
 
@@ -108,7 +108,7 @@ class RouterConfig:
 
     @property
     def chooses_by_logits(self) -> bool:
-        """Whether the best logits belong to the best scores, so that experts are chosen without computing scores."""
+        """Whether logits and scores rank the experts equally, so that experts are chosen without computing scores."""
         return not self.correction and self.groups == 1
 
 
@@ -121,10 +121,11 @@ class MixtureOfExpertsConfig:
     shared_gate: the shared expert is multiplied by the sigmoid of its own gate (Qwen Team 2024, arXiv:2407.10671).
     weighs_inputs: the share of an expert multiplies its input instead of its result (Llama 4).
     latent_size: width of the inputs and results of the experts, if a linear layer projects the input to it and another
-        one projects the sum of the results from it (NVIDIA 2026, Nemotron 3). None: the hidden size, without them.
+        one projects the sum of the results from it (NVIDIA 2026, Nemotron 3). None: the hidden size, and no such
+        layers.
     latent_bias: whether these two layers have biases.
     capacity: number of tokens of one text that an expert computes. The result of its later tokens is zero (Fedus et al.
-        2021, arXiv:2101.03961, section 2.2). None for no such number.
+        2021, arXiv:2101.03961, section 2.2). None for no limit.
     Source: Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2022, arXiv:2101.03961.
     """
 
@@ -172,9 +173,9 @@ class MixtureOfExpertsConfig:
 class FeedForwardSumConfig:
     """The sum of several feed-forwards with the same input: `sum(output_norm(f(input_norm(x))))`.
 
-    A router in them reads the input without norms (Gemma Team 2026, Gemma 4).
+    Where a part is a mixture of experts, its router reads x itself, before the input norm (Gemma Team 2026, Gemma 4).
 
-    parts: each feed-forward with its norms. They have no residual norm and no factor.
+    parts: each feed-forward with its norm slots, without a residual norm and without a factor of the result.
     """
 
     parts: tuple[tuple[FeedForwardConfig | MixtureOfExpertsConfig, NormSlots], ...]

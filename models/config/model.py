@@ -82,7 +82,9 @@ class StackConfig:
 
     @property
     def needs_all_rows(self) -> bool:
-        """Whether the last layer computes all tokens even if few are needed, because its experts count them."""
+        """Whether the last layer computes all tokens even if few are needed, because its experts have a capacity, which
+        all tokens of a text use up.
+        """
         return self.layers[-1].has_capacity
 
     @property

@@ -184,8 +184,8 @@ class SinusoidalPositions:
 class FairseqSinusoidalPositions:
     """Sinusoidal positions of fairseq, numbered from `first`.
 
-    The longest wavelength is 2 pi * 10000 positions; in the paper it is one step shorter. Source: published code of Ott
-    et al. 2019, arXiv:1904.01038, after tensor2tensor.
+    The longest wavelength is 2 pi * 10000 positions; the wavelengths of the paper end one step of the series before it.
+    Source: published code of Ott et al. 2019, arXiv:1904.01038, after tensor2tensor.
     """
 
     num_positions: int

@@ -65,7 +65,7 @@ class VocabularyWeights:
 
 @dataclass(frozen=True)
 class AnswerLogits:
-    """The score of a language model as a reranker: the logit of one next token, less that of another one.
+    """The score of a language model as a reranker: the logit of one next token minus the logit of another one.
 
     positive, negative: ids of the tokens, for example of `yes` and `no`. None: the first logit alone is the score.
     adds_generation_prompt: the chat template writes the beginning of the answer too.

@@ -145,7 +145,7 @@ class StateSpaceConfig:
 
     @property
     def width(self) -> int:
-        """Width of all values."""
+        """Width of the values of all heads together."""
         return self.num_heads * self.head_dim
 
     @property

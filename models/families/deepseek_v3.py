@@ -1,4 +1,6 @@
-"""DeepSeek-V3 and R1 (DeepSeek-AI 2024, arXiv:2412.19437): DeepSeek-V2 with sigmoid scores and corrected choices.
+"""DeepSeek-V3 and R1 (DeepSeek-AI 2024, arXiv:2412.19437): DeepSeek-V2 with sigmoid scores in the router.
+
+A bias per expert (`e_score_correction_bias`) is added to the scores for the choice of experts only.
 
 The layers that predict further tokens are not used.
 """

@@ -108,7 +108,7 @@ def _rotating_layers(fields: Fields, layers: int) -> list[bool]:
 
 
 def _chunks(fields: Fields, rotating: Sequence[bool]) -> list[int | None]:
-    """Positions of a chunk for each layer, None for attention to the whole text."""
+    """Attention chunk size of each layer, in tokens. None for a layer with attention to the whole text."""
     kinds = fields.raw("layer_types")
     if kinds is None:
         kinds = ["chunked_attention" if one else "full_attention" for one in rotating]

@@ -120,7 +120,7 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
 
 
 def _shared_bottleneck(model: ModelConfig, theirs: str, ours: str) -> Sequence[Rule]:
-    """The projection that queries and keys share. Where they read that of the layer, it is not used."""
+    """Rules for the narrow projection that queries and keys share. It is dropped if they read the layer's own one."""
     assert model.encoder is not None
     if not isinstance(model.encoder.first_attention, BottleneckAttentionConfig):
         return (Drop(theirs + ".*"),)

@@ -1,4 +1,7 @@
-"""Nemotron and Minitron (Parmar et al. 2024, arXiv:2402.16819): layer norms, squared ReLU, half-rotating heads."""
+"""Nemotron and Minitron (Parmar et al. 2024, arXiv:2402.16819): layer norms and squared ReLU.
+
+Half of each head rotates.
+"""
 
 from __future__ import annotations
 

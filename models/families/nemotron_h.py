@@ -95,7 +95,10 @@ def _state_space(fields: Fields) -> StateSpaceConfig:
 
 
 def _feed_forward(fields: Fields, width: str, default: int, bias: bool | None = None) -> FeedForwardConfig:
-    """A feed-forward without gate. width: name of the setting with its width. bias: None for that of the file."""
+    """A feed-forward without gate.
+
+    width: name of the setting with its width. bias: None for the setting in the file.
+    """
     bias = fields.flag("mlp_bias", False) if bias is None else bias
     return FeedForwardConfig(fields.integer(width, default), fields.activation("mlp_hidden_act", "relu2"), bias=bias)
 

@@ -23,7 +23,7 @@ from weights.rules import Rule
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults={"vocab_size": 50304, "hidden_size": 2048, "num_attention_heads": 16})
-    # Values would be clipped after the norms of queries and keys. No published checkpoint clips.
+    # Not supported, because this family clips after the norms of queries and keys. No published checkpoint sets it.
     fields.refuse_unless("clip_qkv")
     head_dim, norm, bias = head_dim_of(fields), rms_norm(fields, 1e-5), fields.flag("attention_bias", False)
     rope = rope_config(fields, head_dim)

@@ -20,8 +20,9 @@ from models.layers.positions import PositionEncodings, Rotation
 class ConvolutionPlan(NamedTuple):
     """Texts of a step.
 
-    metadata: of the attention heads.
-    neighbours: [kernel_size, tokens], int64, row of each neighbour of each token; beyond a text the number of tokens.
+    metadata: attention metadata of the attention heads.
+    neighbours: [kernel_size, tokens], int64, row of each neighbour of each token; where a neighbour is outside the
+        text, the number of tokens.
     """
 
     metadata: AttentionMetadata

@@ -36,7 +36,7 @@ class EmbeddingTable(nn.Module):
 
     @property
     def matrix(self) -> QuantizedMatrix | None:
-        """The table as the checkpoint stores it quantised. It is in the place of `weight` until it is packed."""
+        """The quantised table of the checkpoint, which replaces `weight` until it is packed."""
         weight: object = self.weight
         return weight if isinstance(weight, QuantizedMatrix) else None
 

@@ -20,9 +20,9 @@ from models.step_inputs.ragged import RaggedStepInputs
 class GlobalVectorsLayer(Layer):
     """A layer whose tokens attend to their block and to the global vectors of their text.
 
-    The vectors attend to the whole text. They pass from layer to layer in `step.global_vectors`, and before the tokens
-    of all texts through projections and feed-forward. Adapters find their rows by the number of a token, so that none
-    can change these.
+    The vectors attend to the whole text. `step.global_vectors` carries them from layer to layer. In the input of
+    projections and feed-forward they come before the tokens of all texts. Adapters cannot change these linears, because
+    adapters find their rows by the number of a token.
 
     global_norm: norm of the global vectors before attention.
     forward: as `Layer.forward`, but for whole texts only.

@@ -86,7 +86,8 @@ class MaskedLanguageModel(nn.Module):
 
     token_width: width of the token table.
     weight: [vocab, table_width], model dtype; None for a head that is tied to the token table.
-    further: [vocab, further_width], model dtype, the rest of the rows of the token table; None without it.
+    further: [vocab, further_width], model dtype, the last columns of the logits' weight, whose first columns are the
+        token table; None if the token table is the whole weight.
     Source: Devlin et al. 2018, arXiv:1810.04805.
     """
 

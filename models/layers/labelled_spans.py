@@ -1,4 +1,6 @@
-"""Score spans of words against labels that are in the same text (GLiNER). All in float32; the parts are small.
+"""Score spans of words against labels that are in the same text (GLiNER).
+
+All computations are in float32, because the parts are small.
 
 Zaratiana et al. 2023, arXiv:2311.08526, section 2; by word: Stepanov and Shtopko 2024, arXiv:2406.12925, section 2.
 Every text is computed alone, so that the other texts of a step change no bit.
@@ -111,7 +113,7 @@ class LabelledSpans(nn.Module):
         hidden: [tokens, encoder width], the hidden states of the text, model dtype.
         words: index of the first token of each word. labels: index of the token before each label.
         threshold: lowest probability of an entity.
-        Returns [entities, 4], float32: first word, last word, label, probability; by first word.
+        Returns [entities, 4], float32: first word, last word, label, probability; in the order of the first words.
         """
         rows = hidden[torch.tensor([*words, *labels], device=hidden.device)].float()
         rows = rows if self.projection is None else self.projection(rows)

@@ -18,7 +18,7 @@ class PerLayerEmbedding(nn.Module):
     """A small vector of each token for each layer, see `PerLayerEmbeddingConfig`.
 
     tokens: table [rows, layers * width], or None.
-    rows: rows of the table, if the vocabulary has more tokens, which then have the first row; else None.
+    rows: number of rows of the table, if the vocabulary has more tokens; the others then have the first row. Else None.
     forward: token ids, [tokens], int64, and embedded tokens, [tokens, hidden] -> [tokens, layers, width], model dtype.
     """
 
@@ -67,7 +67,7 @@ class LayerWithInput(Layer):
             x = x + self.input_result(x, step)
         if self.output_scale is None:
             return x
-        # A program has the factor as a constant.
+        # A recorded program contains the factor as a constant.
         return x * (float(self.output_scale) if isinstance(x, SymbolicTensor) else self.output_scale)
 
     def input_result(self, x: Tensor, step: StepInputs) -> Tensor:

@@ -16,7 +16,7 @@ def parameter(*shape: int) -> nn.Parameter:
 
 
 def set_parameter(module: nn.Module, name: str, value: Tensor | QuantizedMatrix) -> None:
-    """Set the parameter with this dotted name, without gradient. A quantised matrix replaces the parameter."""
+    """Set the parameter with this dotted name, without gradient. A quantised matrix is stored as a plain attribute."""
     path, _, attribute = name.rpartition(".")
     owner = module.get_submodule(path)
     if isinstance(value, QuantizedMatrix):

@@ -40,7 +40,7 @@ class Mixer(nn.Module, ABC):
     def chunked(self, projections: Projections, state: Sequence[Tensor]) -> Tensor:
         """Mix consecutive tokens of one text, chunk by chunk.
 
-        projections: of the tokens; the first one is at a position that is a multiple of `CHUNK_TOKENS`.
+        projections: input projections of the tokens. The position of the first token is a multiple of `CHUNK_TOKENS`.
         state: the tensors of the text's state, float32, updated in place.
         Returns [tokens, width], model dtype.
         """
@@ -49,7 +49,7 @@ class Mixer(nn.Module, ABC):
     def step(self, projections: Projections, states: Sequence[Tensor], slots: Tensor) -> Tensor:
         """Mix one token of each row.
 
-        projections: of one token per row.
+        projections: input projections of one token per row.
         states: memory of the states of many texts: [slots, *shape] for each of `config.state_shapes`, float32.
         slots: [rows], int64: the slot of each row's state, which is updated in place. No slot occurs twice.
         Returns [rows, width], model dtype.

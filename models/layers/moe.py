@@ -101,7 +101,7 @@ class MixtureOfExperts(nn.Module):
         """Mix the experts of each token.
 
         router_input: [tokens, hidden], from which the router chooses; None for x.
-        lengths: tokens of each text, for experts with a capacity; None for those without.
+        lengths: tokens of each text, for experts with a capacity; None for experts without a capacity.
         """
         if x.shape[0] == 0:
             return x
@@ -258,7 +258,9 @@ def _padded(part: Tensor) -> Tensor:
 
 
 class FeedForwardSum(nn.Module):
-    """Sum of several feed-forwards, each with its norms. A router in them reads the input without norms.
+    """Sum of several feed-forwards, each with its norms.
+
+    The router of a mixture of experts reads x before the input norm.
 
     forward: [tokens, hidden] -> [tokens, hidden], model dtype.
     """

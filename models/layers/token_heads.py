@@ -1,4 +1,4 @@
-"""Heads that a checkpoint has besides that of its architecture: vectors and weights of tokens, entities, answers."""
+"""Heads of a checkpoint besides the head of its architecture: vectors and weights of tokens, entities, answers."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from models.layers.linear import Linear
 from models.tensor_memory import PRIVATE, TensorMemory
 
 _TABLES = ("tokens", "token_types")
-"""Tables of an embedding that an adapter may change. Its projection is a linear."""
+"""Tables of an `Embedding` that an adapter may change. The projection of an embedding counts as a linear layer."""
 
 _MERGED = ("query", "key", "value")
 """Projections that `Attention.merged` computes in one product, in this order."""
@@ -36,7 +36,8 @@ _MERGED = ("query", "key", "value")
 class LowRankUpdate:
     """An adapter's update of one linear, which adds `x down^T up^T` to its output.
 
-    down: [rank, in], any float dtype. For a table, `in` counts its rows: each index selects a column.
+    down: [rank, in], any float dtype. For a table, `in` is the number of its rows, and an index selects a column of
+        `down`.
     up: [out, rank], same dtype, already multiplied by the adapter's scale (alpha / rank).
     Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
     """
@@ -294,7 +295,7 @@ class AdaptedWeight:
 def _merge(attention: Attention, parts: Mapping[str, LowRankUpdate]) -> LowRankUpdate:
     """Merge the updates of queries, keys and values into one update of `attention.merged`.
 
-    parts: by projection. A `down` factor that several of them share appears once in the result.
+    parts: updates by projection. A `down` factor that several of them share appears once in the result.
     """
     config = attention.config
     heads = {"query": config.num_heads, "key": config.num_kv_heads, "value": config.num_kv_heads}

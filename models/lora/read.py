@@ -211,7 +211,9 @@ def _refuse_missing(
     layers: set[str],
     updates: Mapping[str, LowRankUpdate],
 ) -> None:
-    """Refuse a file that lacks targets of its settings: it was truncated, or belongs to other settings.
+    """Refuse a file without tensors for modules that its settings target.
+
+    Such a file was truncated, or belongs to other settings.
 
     layers: paths of the linears that the file must cover where its settings target them.
     """

@@ -1,4 +1,4 @@
-"""What all step inputs share, and the step inputs for the next tokens of rows in a paged cache.
+"""The base class of all step inputs, and the step inputs for the next tokens of rows in a paged cache.
 
 Both are in one file, because a decode step runs the code of at most nine files (tests/models/test_decode_path.py).
 """
@@ -39,7 +39,7 @@ class AttentionPattern(NamedTuple):
     window: number of most recent keys a query sees, or None for all.
     cross: keys come from the encoder output.
     output_rows_only: queries are restricted to the rows whose outputs the caller needs.
-    chunk: positions of a chunk, whose keys the queries in it see, or None for no chunks.
+    chunk: number of positions in a chunk. Queries see the keys of their own chunk only. None for no chunks.
     """
 
     causal: bool = False
@@ -205,7 +205,7 @@ class StepInputs(ABC):
 
     @abstractmethod
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
-        """Run each sequence between the projections of a mixer. Returns [tokens, width], model dtype."""
+        """Run the part of a mixer between its projections, for each sequence. Returns [tokens, width], model dtype."""
 
 
 class PagedStepInputs(StepInputs):

@@ -1,6 +1,6 @@
 """One log record per request: client, name of its API key, path, status, duration, model and tokens.
 
-Never a prompt, a key or a query.
+A record never contains a prompt, a key or a query string.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def log_request(scope: Scope, level: int, status: int, seconds: float, request_i
     if not log.isEnabledFor(level):
         return
     client = scope.get("client")
-    # A path without a route may hold anything that a client has pasted. The route may have parameters.
+    # A path that belongs to no route is not logged, because it may hold anything that a client has pasted.
     path = scope["path"][:_MAX_PATH_CHARACTERS] if is_route else "unmatched"
     fields: dict[str, Any] = {
         "client": client[0] if client else None,

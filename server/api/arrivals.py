@@ -1,10 +1,12 @@
 """Refuse or start each request, in the HTTP protocol: a refusal needs no task, no middleware and no route.
 
 An overloaded server may receive ten times the requests that it can answer. A refusal in the protocol takes much less
-time than one that passes through ASGI, so it delays the requests in progress less. If one of several models is full,
-the body says whether the request is for that model. Requests that need more than this (a key in a field of the body, a
-traced request, another error format, a page of another origin) and those under another ASGI server are refused by
-`RequestMiddleware` and by the operations.
+time than one that passes through ASGI, so it delays the requests in progress less. While requests are refused, the
+event loop does not interrupt the steps of the worker: see decision 99.
+
+If one of several models is full, the body says whether the request is for that model. Requests that need more than this
+(a key in a field of the body, a traced request, another error format, a page of another origin) and those under another
+ASGI server are refused by `RequestMiddleware` and by the operations.
 
 Requests that arrive at the same time are started over several turns of the event loop, so that a thousand of them do
 not delay all other work. Requests that have not started yet count as in progress.
@@ -30,13 +32,14 @@ from server.api.error_shape import ErrorShape
 from server.api.middleware import error_response, request_id_of, sent_key, without_slash
 from server.api.route import ERROR_FORMAT
 from server.api.state import State
+from server.cores import steps_uninterrupted
 from server.errors import Overloaded
 from server.operations.runtime import PLACEHOLDER_NAMES
 
 log = logging.getLogger("triptych.door")
 
 LOG_SECONDS = 1.0
-"""Time that one line of the log covers. A line for each refusal would cost more than the refusal."""
+"""Period after a refusal that one line of the log covers. A line for each refusal would cost more than the refusal."""
 MAX_BODY_BYTES = 1 << 14
 """A larger body is not read here, because reading it would take longer than a refusal may take."""
 BURST_STARTS = 64
@@ -55,7 +58,7 @@ _decode = msgspec.json.Decoder(_Body).decode
 
 
 class Arrivals:
-    """Receives requests from the protocol. state: of the application."""
+    """Receives requests from the protocol. state: state of the application."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -67,6 +70,7 @@ class Arrivals:
         self._models: Counter[str] = Counter()
         """Number of requests that wait, or whose task has not run yet, by model; the empty name stands for no model."""
         self._preparing = ExitStack()
+        self._refusing = ExitStack()
 
     def __call__(self, scope: Scope, body: bytearray | None, start: Callable[[], None]) -> Response | None:
         """The refusal of a request whose headers have arrived, or None if the application answers it.
@@ -94,7 +98,7 @@ class Arrivals:
         return None
 
     def _turn(self) -> None:
-        """Start the next requests. `Door` and admission have counted those of the last turn by now."""
+        """Start the next requests. By now, `Door` and admission have counted the requests of the last turn."""
         for model in self._started:
             self._models[model] -= 1
         self._started.clear()
@@ -125,7 +129,7 @@ class Arrivals:
         return name if name in runtime.texts else ""
 
     def _may_refuse(self, headers: Headers) -> bool:
-        """Whether this is the refusal that the application would send."""
+        """Whether the application would send the same refusal, so that it can be sent here."""
         state = self._state
         if state.draining or state.tracing is not None or ERROR_FORMAT in headers:
             return False
@@ -141,13 +145,15 @@ class Arrivals:
         metrics.requests.labels("unmatched", str(response.status_code)).inc()
         metrics.request_seconds.labels("unmatched").observe(0.0)
         if not self._refused:
-            asyncio.get_running_loop().call_later(LOG_SECONDS, self._log, error.message)
+            self._refusing.enter_context(steps_uninterrupted())
+            asyncio.get_running_loop().call_later(LOG_SECONDS, self._end_of_period, error.message)
         self._refused += 1
         return response
 
     def _find_shape(self, path: str) -> ErrorShape:
         return error_shape(Request({"type": "http", "path": path, "headers": []}), self._state.settings.dialect_errors)
 
-    def _log(self, reason: str) -> None:
+    def _end_of_period(self, reason: str) -> None:
+        self._refusing.close()
         log.warning("refused %d requests within %g s: %s", self._refused, LOG_SECONDS, reason)
         self._refused = 0

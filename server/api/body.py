@@ -64,7 +64,7 @@ async def read_json(request: Request, max_bytes: int, timeout_seconds: float) ->
 
 
 def is_large(request: Request) -> bool:
-    """Whether work on the body, which was read, belongs in a thread."""
+    """Whether the body, which was read before, is so large that work on it belongs in a thread."""
     return bool(request.scope[_BODY_BYTES] >= THREAD_BYTES)
 
 

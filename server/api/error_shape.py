@@ -46,7 +46,7 @@ class ErrorShape:
     """How a dialect reports errors.
 
     statuses: HTTP statuses that differ from those of `server.errors`.
-    codes: HTTP statuses of single error codes; they precede `statuses`.
+    codes: HTTP statuses of single error codes; they take precedence over `statuses`.
     fields: names of fields in errors of operations, and what the dialect calls these fields.
     body: the JSON body, from the error and the request id.
     answer: schema of the body.

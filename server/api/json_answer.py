@@ -16,7 +16,7 @@ from server.ipc.call import Call
 from server.operations.pools import Pool
 
 MAX_INLINE = 2048
-"""Numbers and strings of a result that is rendered on the event loop, which takes a few milliseconds."""
+"""A result with at most this many numbers and strings is rendered on the event loop, in a few milliseconds."""
 MEDIA_TYPE = "application/json"
 
 
@@ -31,7 +31,7 @@ async def json_answer(render: Callable[[], Any], size: int, pool: Pool, call: Ca
     render: creates the JSON value.
     size: number of numbers and strings in the value, or an estimate.
     pool: threads for large answers.
-    call: closed when the answer is sent, so that what it has reserved is kept for a slow reader.
+    call: closed when the answer is sent. Until then its reservations stay, even if the client reads slowly.
     """
     if size < MAX_INLINE:
         with call:
@@ -82,7 +82,7 @@ class PiecewiseResponse(Response):
                         return
                     await _send(send, piece)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except OSError:  # a stalled client, or an ASGI server whose client is gone
+        except OSError:  # The client reads nothing, or another ASGI server reports that it has disconnected.
             return
         finally:
             self._call.close()

@@ -39,11 +39,11 @@ def _check(name: str, count: int, limit: int) -> None:
 
 
 def _outside_strings(raw: bytes) -> tuple[int, int, int, int]:
-    """Number of commas, colons, and opening brackets and braces outside of strings, and of strings."""
+    """Number of commas, colons, and opening brackets and braces, all outside of strings; and number of strings."""
     if b"\\" in raw:
         raw = raw.replace(rb"\\", b"").replace(rb"\"", b"")
     data = np.frombuffer(raw, dtype=np.uint8)
     is_quote = data == ord('"')
-    outside = (np.cumsum(is_quote, dtype=np.uint8) & 1) == 0  # overflow keeps the parity
+    outside = (np.cumsum(is_quote, dtype=np.uint8) & 1) == 0  # uint8 overflows, but keeps the parity of the count
     commas, keys, lists, objects = (int(np.count_nonzero((data == ord(mark)) & outside)) for mark in ",:[{")
     return commas, keys, lists + objects, int(np.count_nonzero(is_quote)) // 2

@@ -25,7 +25,7 @@ FLUSH_SECONDS = 1.0
 class Lifecycle:
     """Loads the models, then drains and stops.
 
-    state: of the application; this class sets `started` and `draining`.
+    state: state of the application; this class sets `started` and `draining`.
     pool: starts and stops the worker processes.
     load_texts: coroutine function that loads the tokenizers. It runs while the workers load the weights.
     """

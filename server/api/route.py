@@ -105,7 +105,7 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         return await read(request, self.body, *limits)
 
     async def specify(self, request: Request, state: State, call: Call, parse: Callable[[], SpecT]) -> SpecT:
-        """The specification of a body; of a large one in a thread. Raises InvalidRequest."""
+        """The specification of a body. A large body is converted in a thread. Raises InvalidRequest."""
         return await state.runtime.pools.parse.run(parse, call) if is_large(request) else parse()
 
     def call(self, request: Request, state: State, body: BodyT) -> Call:
@@ -159,10 +159,10 @@ class Renderer(Protocol[DeltaT, RenderedT]):
         """New deltas as bytes of the stream; empty bytes are not sent."""
 
     def end(self, result: RenderedT) -> bytes:
-        """The end of a complete stream."""
+        """The last bytes of a complete stream."""
 
     def error(self, error: RequestError, request_id: str) -> bytes:
-        """The end of a stream that failed."""
+        """The last bytes of a stream that failed: the error in the format of the stream."""
 
 
 class StreamingSpec(Spec, Protocol):
@@ -231,7 +231,10 @@ class _Stream(Generic[DeltaT, ResultT]):
     request_id: str
 
     async def events(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
-        """Write deltas in the call that receives them from the worker, and yield all bytes that have to wait."""
+        """Write deltas to the connection in the call that receives them from the worker.
+
+        Yield the bytes that the connection cannot take yet.
+        """
         metrics, renderer = self.state.runtime.metrics, self.renderer
 
         def sink(deltas: list[DeltaT]) -> bool:
@@ -331,7 +334,7 @@ class SharedPath:
 
 @contextlib.asynccontextmanager
 async def leaving_on_disconnect(request: Request, call: Call) -> AsyncIterator[None]:
-    """While inside, a disconnect of the client ends the call. The body must have been read."""
+    """Context manager: inside its block, a disconnect of the client ends the call. The body must have been read."""
     watcher = asyncio.create_task(watch_disconnect(request.receive, call.leave))
     try:
         yield

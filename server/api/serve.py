@@ -63,7 +63,7 @@ def connection_limit(wanted: int | None) -> int:
 
 
 def listen(host: str, port: int, setting: str = "port") -> socket.socket:
-    """Open a listening socket. setting: for messages. Raises StartError if the address cannot be used."""
+    """Open a listening socket. setting: name of the port in errors. Raises StartError for an unusable address."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(address[:2], family=family, backlog=BACKLOG_CONNECTIONS)

@@ -155,7 +155,7 @@ class EventStream(EventSourceResponse):
             send_timeout=STALL_SECONDS,
             client_close_handler_callable=self._on_disconnect,
         )
-        del self.headers["connection"]  # not allowed in HTTP/2
+        del self.headers["connection"]  # HTTP/2 does not allow this header
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def timed_send(message: Message) -> None:
@@ -167,7 +167,8 @@ class EventStream(EventSourceResponse):
         run = super().__call__ if self._writer.connection is None else self._run_with_connection
         try:
             await run(scope, receive, timed_send)
-        except (ClientGone, OSError):  # OSError: a stalled client, or an ASGI server whose client is gone
+        # OSError: the client reads nothing, or another ASGI server reports that it has disconnected.
+        except (ClientGone, OSError):
             return
         finally:
             self._leave()

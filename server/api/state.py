@@ -102,7 +102,9 @@ def arrival(request: Request) -> float:
 
 
 def cache_salt(request: Request) -> str:
-    """Separates the request's prefix cache entries from those of other API keys; empty if no key is required."""
+    """The salt that separates the request's prefix cache entries from those of other API keys; empty if no key is
+    required.
+    """
     salt = request.scope[CACHE_SALT]
     assert isinstance(salt, str)
     return salt

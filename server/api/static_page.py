@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
-mimetypes.add_type("text/javascript", ".js")  # some systems have another type, with which browsers refuse modules
+mimetypes.add_type("text/javascript", ".js")  # Some systems map .js to another type, and browsers then refuse modules.
 DIRECTORY = Path(__file__).parent / "static"
 
 

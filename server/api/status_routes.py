@@ -31,8 +31,10 @@ class Status(AnswerBody):
 
 
 class TokenVectorSizes(AnswerBody):
-    """Late interaction. `dimensions`: of a vector. `query_tokens`, `document_tokens`: longest texts, special tokens
-    included."""
+    """Sizes for late interaction.
+
+    `dimensions`: numbers in a vector. `query_tokens`, `document_tokens`: longest texts, special tokens included.
+    """
 
     dimensions: int
     query_tokens: int
@@ -42,7 +44,8 @@ class TokenVectorSizes(AnswerBody):
 class ModelDescription(AnswerBody):
     """`max_input_tokens`: longest input text. A longer one is refused, or shortened and named in a header.
 
-    `context_tokens`: longest sequence of the decoder, or of an encoder without one. `source_tokens`: of the encoder.
+    `context_tokens`: longest sequence of the decoder, or of the encoder of a model without decoder. `source_tokens`:
+        longest source of an encoder-decoder.
     `takes_labels`: `/token_classify` needs `labels`. `takes_instruction`: `/rerank` takes `instruction`.
     """
 

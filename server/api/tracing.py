@@ -38,8 +38,8 @@ _PROTOCOL = "http/protobuf"
 class RequestSpan:
     """The span of one request, from its arrival to its last byte.
 
-    span: of OpenTelemetry.
-    method: of the request, for the name of the span.
+    span: the OpenTelemetry span.
+    method: HTTP method of the request, for the name of the span.
     stages: filled by `server.operations.stages` while the request runs.
     """
 
@@ -78,7 +78,7 @@ class Tracing:
     def end(self, request: RequestSpan, scope: Scope, status: int, route: str | None) -> None:
         """End the span of a request and add its stages.
 
-        status: of the response; 499 if the client disconnected before a status was sent.
+        status: HTTP status of the response; 499 if the client disconnected before a status was sent.
         route: template of the path, or None if no route has the path.
         """
         span = request.span

@@ -21,7 +21,10 @@ def max_seconds_of(data: bytes, limit: float) -> float | None:
 
 
 def reading_bytes(data: bytes) -> int:
-    """Memory that reading a recording may need besides its samples at 16 kHz. A decoder has a process of its own."""
+    """Memory that reading a recording may need besides its samples at 16 kHz.
+
+    The memory of the decoder is not counted, because it runs in another process.
+    """
     if not is_pcm(data):
         return 2 * len(data)
     return 3 * len(data) + _RESAMPLED_BYTES * max_size(data)[0]

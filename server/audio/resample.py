@@ -71,7 +71,9 @@ def _phases(up: int, down: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
 
 
 def _shape(times: NDArray[np.int64], spacing: int) -> NDArray[np.float64]:
-    """A sinc under a Kaiser window, 0 outside of the window. times: in steps of the zero-stuffed rate."""
+    """A sinc under a Kaiser window, 0 outside of the window. times: distances from its centre, in steps of the rate
+    with zeros inserted.
+    """
     inside = 1 - (times / (ZERO_CROSSINGS * spacing)) ** 2
     window = np.where(inside >= 0, np.i0(KAISER_BETA * np.sqrt(np.maximum(inside, 0))) / np.i0(KAISER_BETA), 0)
     return np.asarray(np.sinc(times / spacing) * window, dtype=np.float64)

@@ -18,7 +18,8 @@ def token_times(weights: bytes, source_tokens: int, num_tokens: int) -> list[flo
     """The time at which each new token of a window ends, in seconds from the start of the window.
 
     weights: float32, little-endian, [num_tokens - 1, source_tokens], see `Hypothesis.attention`.
-    num_tokens: new tokens, with the end token. The last token has no weights and the time of the one before it.
+    num_tokens: new tokens, with the end token. The last token has no weights, so it gets the time of the token before
+        it.
     """
     if num_tokens < 2:
         return [0.0] * num_tokens

@@ -118,7 +118,9 @@ class CommandRun:
 
     @property
     def streams(self) -> bool:
-        """Whether the answer is written as it arrives: one text, one answer, as text on standard output."""
+        """Whether the answer is written while it arrives: for a single input with a single answer, as plain text on
+        standard output.
+        """
         several = any(self.body.get(name, 0) > 1 for name in ("n", "best_of", "num_return_sequences"))
         whole = several or self.body.get("num_alternatives") or self.body.get("return_attention")
         named = self.arguments.output is not None or self.as_json or self.records[0].fields

@@ -90,7 +90,7 @@ def target(arguments: argparse.Namespace, start: StartServer) -> Iterator[tuple[
 
 
 def api_key(file: Path | None) -> str:
-    """The API key: the first line of the file that is no comment, else that of the environment, else empty."""
+    """The API key: the first line of the file that is no comment; without a file, the environment's; empty for none."""
     if file is None:
         return os.environ.get(environment.API_KEY, "").strip()
     try:

@@ -24,8 +24,8 @@ class Task:
     generates: whether the answer is text, which can be streamed and constrained.
     group_size: number of texts in a request by default; 1 for a route that is not given lists.
     format: how a file or standard input is read.
-    split: the answers to the texts of a request, in order.
-    text: an answer as text, from the answer and its input.
+    split: function from the answer of a request to the answers to its texts, in order.
+    text: function from an answer and its input to text.
     """
 
     name: str

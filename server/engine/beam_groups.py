@@ -68,7 +68,8 @@ class GroupSearch(BeamSearch):
         self.groups = [
             BeamSearch(size, max_new_tokens, end_ids, length_penalty, early_stopping) for _ in range(num_groups)
         ]
-        # At most as many tokens of a row are penalised as the earlier groups have beams.
+        # Each beam of an earlier group penalises at most one token of a row. This many further candidates make up for
+        # them.
         self.num_candidates = self.groups[0].num_candidates + num_beams - size
 
     @property

@@ -1,4 +1,5 @@
-"""Assigns KV blocks to sequence groups: allocates, shares, forks for beams, publishes and frees them.
+"""Assigns KV blocks to sequence groups: allocates them, shares them, forks them for beams, registers them in the prefix
+cache (publishes them), and frees them.
 
 With a prefix cache a group reuses full blocks of earlier groups with the same text. Only verified blocks are shared.
 Freed blocks without finite logits are cleared before they are used again. See docs/decisions/0017-prefix-cache.md.
@@ -59,8 +60,9 @@ class BlockTables:
     def find(self, group: SequenceGroup) -> list[int]:
         """Cached blocks with the leading tokens of the group's first sequence.
 
-        The last token is never taken from the cache, because its logits are needed; beams, which decode together,
-        leave one more. A group that reports its prompt's log-probabilities uses no cached block.
+        The last token is never taken from the cache, because its logits are needed. For a group with several sequences
+        (beams) the last two tokens are not taken. A group that reports its prompt's log-probabilities uses no cached
+        block.
         """
         if not self._uses_prefix_cache(group):
             return []
@@ -220,7 +222,10 @@ class BlockTables:
             self.self_pool.release(row.block_table)
 
     def _branch(self, group: SequenceGroup, row: CachedSequence, ended: list[CachedSequence]) -> list[int]:
-        """Block table for one more child of a sequence. Its last block comes from one of `ended` if possible."""
+        """Block table for one more child of a sequence.
+
+        Its last block is taken from a sequence without children (`ended`) if possible.
+        """
         pool, done = self.self_pool, row.num_computed_tokens
         full = done // pool.block_size
         spare = next((one for one in ended if len(one.block_table) > full), None)
@@ -246,7 +251,7 @@ class BlockTables:
                 self._publish_blocks(group, row, full)
 
     def _publish_blocks(self, group: SequenceGroup, row: CachedSequence, count: int) -> None:
-        """Publish the blocks of a row up to its `count`-th."""
+        """Register the first `count` blocks of a row in the prefix cache, except those already registered."""
         extend_keys(row.block_keys, group.root_key, row.tokens, self.self_pool.block_size)
         for index in range(row.published_blocks, count):
             self.self_pool.publish(row.block_table[index], row.block_keys[index])
@@ -255,7 +260,9 @@ class BlockTables:
     # -------------------------------------------------------------------------------------------------- release
 
     def release(self, group: SequenceGroup, corrupt: bool = False) -> None:
-        """Free all blocks of a group. corrupt: their keys and values may be wrong, cached ones included."""
+        """Free all blocks of a group. corrupt: the keys and values in them may be wrong, also in blocks that are in the
+        prefix cache.
+        """
         if corrupt:
             self.self_pool.forget(block for row in group.sequences for block in row.block_table)
         unverified = corrupt or not group.is_verified

@@ -1,7 +1,7 @@
 """Drafts from a smaller model with the same vocabulary.
 
-The draft model samples with the settings and the random numbers of the target model. They
-therefore choose the same token as often as their distributions allow, whether they sample or decode greedily.
+The draft model samples with the settings and the random numbers of the target model. The two models therefore choose
+the same token as often as their distributions allow, whether they sample or decode greedily.
 """
 
 from __future__ import annotations

@@ -16,12 +16,13 @@ from server.engine.sequence import SequenceGroup
 from server.engine.step_costs import StepCosts
 
 DRAFT_TOKENS, NGRAM_DRAFT_TOKENS = 4, 15
-"""Longest drafts where the settings name no limit: of a draft model, which computes each token, and of n-grams."""
+"""Maximum length of drafts if the settings name none: for a draft model, which computes each token, and for n-grams."""
 MAX_DRAFTING_ROWS = 32
 """With more decoding rows in a step, a draft token costs about as much time as it saves. N-grams are then not
 looked up, because a lookup takes microseconds per row."""
 MAX_STEP_TOKENS = 64
-"""Maximum number of tokens of a step with drafts. Up to this number of rows, its program computes the logits too."""
+"""Maximum number of tokens of a step with drafts. The program of a step with at most this many rows computes the logits
+too."""
 MIN_GAIN = 1.02
 """Smallest gain in tokens per second for which a step has drafts."""
 

@@ -146,7 +146,10 @@ class Engine:
         return self._output()
 
     def _after_encoding(self, busy: set[str]) -> set[str]:
-        """The models that may run the next step: after an encoder step, those with streams if there are any."""
+        """The models that may run the next step.
+
+        After an encoder step, these are the models with streams, if there are any.
+        """
         if not self._has_encoded:
             return busy
         return {name for name in busy if self._is_generating(self.models[name])} or busy

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 
 QUANTUM_SECONDS = 0.002
-"""Short, so that the steps of a model with streams are not interrupted for several steps of another model."""
+"""Time of one turn. Short, so that a model with streams does not wait for several steps of another model."""
 
 
 class DeficitRoundRobin:

@@ -12,7 +12,7 @@ from server.ipc.messages import Finished, FinishReason, Hypothesis
 
 
 def hypotheses_of(group: SequenceGroup, reason: FinishReason) -> list[Hypothesis]:
-    """The generated text of a group, or the best ones of its beam search. reason: why the group ended."""
+    """The generated text of a group, or the best texts of its beam search. reason: why the group ended."""
     if group.beams is None:
         tokens = group.sequences[0].tokens[group.num_prompt_tokens :]
         return [_hypothesis(group, Beam(tokens, logprobs=group.logprobs), None, reason)]
@@ -22,7 +22,8 @@ def hypotheses_of(group: SequenceGroup, reason: FinishReason) -> list[Hypothesis
 
 def _hypothesis(group: SequenceGroup, beam: Beam, score: float | None, reason: FinishReason) -> Hypothesis:
     logprobs = pack(beam.logprobs) if group.params.logprobs else None
-    # A text that ends may not be the best one of a beam search that a deadline cut short.
+    # If a deadline cut a beam search short, a text that has ended is not certain to be the best one, so its reason is
+    # the deadline.
     ended: FinishReason = "timeout" if reason == "timeout" else "stop"
     if beam.tokens and beam.tokens[-1] in group.end_ids:
         return Hypothesis(beam.tokens, ended, beam.tokens[-1], score, logprobs)

@@ -192,7 +192,7 @@ class GrammarMasks:
         no_token = not reason or reason.startswith("NoExtension")
         grammar_state.failure = NO_ALLOWED_TOKEN if no_token else f"{TOO_COMPLEX}: {reason[:200]}"
         grammar_state.bits = np.zeros(self._words, dtype=np.uint32)
-        # Copies of a matcher share lexer states, which may be the limit that was exceeded.
+        # Copies of a matcher share lexer states, and the limit that was exceeded may be that of these states.
         grammar_state.grammars[grammar_state.section.grammar].has_failed = True
 
 

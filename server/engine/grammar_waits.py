@@ -19,7 +19,7 @@ PATIENCE = 0.25
 """Longest wait for masks of fast grammars after the forward pass, as a fraction of its duration, in a step that also
 has groups without a grammar."""
 PATIENCE_ALONE = 2.0
-"""The same for a step in which every group has a grammar."""
+"""Like `PATIENCE`, for a step in which every group has a grammar."""
 MAX_SECONDS = 20.0
 """Limit for compiling a grammar, and for the masks of one token."""
 TOO_SLOW = f"{TOO_COMPLEX}: compiling it, or finding its next tokens, took more than {MAX_SECONDS:g} s"

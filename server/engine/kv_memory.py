@@ -4,9 +4,10 @@ The need of a pool is the memory of one sequence of full length, with the defaul
 satisfied first, the smallest ones before the others; what is left is divided in proportion to the needs, so that the
 models can run equally many long sequences.
 
-States are the exception, because a sequence of any length has one: in proportion to the need of a long sequence, a
-model with a long context would get slots for hardly more than one sequence. They get up to half of their model's
-memory, so that sequences whose keys and values are as large as their state and a snapshot fill both halves.
+The states of mixers are divided differently. A sequence of any length needs one state. A division by the need of a
+sequence of full length would give a model with a long context hardly more than one slot. States therefore get up to
+half of their model's memory. Sequences whose keys and values are as large as their state and a snapshot use both
+halves fully.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def pool_need(
 def state_need(mixers: Iterable[MixerConfig], beams: int, max_rows: int, has_drafts: bool) -> PoolNeed:
     """Need of the pool of state slots.
 
-    A slot counts as one block. The largest batch has a state, a snapshot and with drafts another state for each row.
+    A slot counts as one block. In the largest batch each row has a state and a snapshot, and with drafts a second
+    state.
     """
     one, largest = state_slots(beams), (3 if has_drafts else 2) * max_rows
     return PoolNeed(StateMemory.slot_bytes(mixers), one, max(one, largest))

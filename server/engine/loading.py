@@ -72,7 +72,7 @@ class LoadError(Exception):
 class LoadedCheckpoint:
     """A model whose weights are loaded, without KV pools.
 
-    spec: the model to load. model: the loaded model. dtype: of weights and hidden states.
+    spec: the model to load. model: the loaded model. dtype: dtype of weights and hidden states.
     device: device of the weights. seconds: time to load.
     """
 
@@ -136,7 +136,7 @@ class LoadedCheckpoint:
     def pool_needs(self, options: EngineOptions) -> dict[str, PoolNeed]:
         """Memory needs of the pools; empty without generation.
 
-        `self`; `cross` with cross-attention; `state` with mixers.
+        The pools are `self`, `cross` for a model with cross-attention, and `state` for a model with mixers.
         """
         if not self.generates:
             return {}

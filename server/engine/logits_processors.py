@@ -26,7 +26,7 @@ class ProcessorRow:
     """One row of logits.
 
     params: settings of the request. max_new_tokens: length limit of the row.
-    tokens: tokens of the decoder, prompt included. num_generated: number of generated ones.
+    tokens: tokens of the decoder, prompt included. num_generated: number of generated tokens among them.
     tables: token settings of the request as arrays.
     grammar_state: position in a grammar, whose mask is computed; None without a grammar.
     """

@@ -27,9 +27,10 @@ class MarkerTokens:
         self._beginning: dict[tuple[bytes, bool], list[int]] = {}
 
     def candidates(self, scanner: MarkerScanner, texts: Sequence[str]) -> set[int]:
-        """All tokens that may complete a marker before their last byte; some of them do not.
+        """All tokens that complete a marker and contain more text after it, and some other tokens.
 
-        scanner: position in a section. texts: the texts of its markers that are recognised anywhere, as Latin-1.
+        scanner: position in a section. texts: the texts, decoded as Latin-1, of its markers that are recognised
+            anywhere.
         """
         found: set[int] = set()
         held = scanner.held.encode("latin-1")
@@ -43,7 +44,7 @@ class MarkerTokens:
         return found
 
     def _with(self, marker: bytes) -> list[int]:
-        """All tokens that contain a whole marker before their last byte."""
+        """All tokens that contain a whole marker and more text after it."""
         if marker not in self._containing:
             containing = (index for index, token in enumerate(self._tokens) if marker in token)
             self._containing[marker] = [index for index in containing if marker in self._tokens[index][:-1]]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class ModelLimits:
     """Limits of one model.
 
-    vocab_size, context_tokens: of the decoder; 0 without one.
-    source_vocab_size, source_tokens: of the encoder; 0 without one.
+    vocab_size, context_tokens: vocabulary size and longest text of the decoder; 0 without a decoder.
+    source_vocab_size, source_tokens: vocabulary size and longest text of the encoder; 0 without an encoder.
     frame_bytes: size of the audio source of a speech model, in bytes; 0 for text.
     restart_tokens: see `ModelConfig.restart_tokens`.
     """

@@ -12,24 +12,27 @@ from collections.abc import Sequence
 NGRAM_TOKENS = (3, 2)
 """Lengths of the n-grams that are looked up, longest first. Predictions after a single token are seldom right."""
 MAX_MATCH_TOKENS = 10
-"""Longest match that is compared: how many tokens before the prediction equal the end of the text."""
+"""Longest match that is measured. The match of a prediction is the number of tokens before it that equal the end of the
+text."""
 _CLASS_STARTS = (3, 4, 6, 10)
 """First match length of each class but the first. A longer match makes a right prediction more probable."""
 _CLASS_OF = tuple(bisect_right(_CLASS_STARTS, length) for length in range(MAX_MATCH_TOKENS + 1))
 _PRIOR_RATES = (0.3, 0.45, 0.6, 0.8, 0.9)
 """Assumed share of right predictions by class, before any is measured."""
 _PRIOR_WEIGHT, _MODEL_WEIGHT = 8.0, 3.0
-"""Weight of prior rates, as a number of predictions: assumed rates for a model, the model's rates for a text."""
+"""Weights of prior rates, as numbers of predictions: the weight of the assumed rates in the rates of a model, and the
+weight of a model's rates in the rates of a text."""
 MIN_PROBABILITY = 0.1
-"""Tokens that are less probable are never worth computing, so that they are not considered."""
+"""Predicted tokens that are less probable are never worth computing, so they are not considered."""
 _MODEL_DECAY, _TEXT_DECAY = 0.998, 0.9
-"""Factor of the weight of earlier predictions at each new one. A text may begin or cease to repeat at any token."""
+"""Each new prediction multiplies the weight of earlier ones by this factor: for a model, and for a text. The factor of
+a text is smaller, because a text may begin or cease to repeat at any token."""
 
 
 class AcceptanceRates:
     """Share of right predictions by class of the match length.
 
-    decay: factor of the weight of earlier predictions at each new one.
+    decay: each new prediction multiplies the weight of earlier ones by this factor.
     """
 
     def __init__(self, decay: float) -> None:
@@ -44,7 +47,7 @@ class AcceptanceRates:
         self._all[group] = self._decay * self._all[group] + 1
 
     def rates(self, assumed: Sequence[float], weight: float) -> list[float]:
-        """Rate of each class. assumed: rates with the weight of `weight` predictions."""
+        """Rate of each class. assumed: prior rates, which count as much as `weight` predictions."""
         return [
             (right + weight * rate) / (count + weight)
             for right, count, rate in zip(self._right, self._all, assumed, strict=True)
@@ -96,7 +99,10 @@ class NgramText:
         self.predicted = self._predict(count)
 
     def probabilities(self) -> list[float]:
-        """Probability of each predicted token to be right, together with all before it. Ends with MIN_PROBABILITY."""
+        """For each predicted token, the probability that it and all predicted tokens before it are right.
+
+        Ends with MIN_PROBABILITY.
+        """
         rates = self._rates.rates(self._model_rates.current(), _MODEL_WEIGHT)
         found, product = [], 1.0
         for length in range(self._match_tokens, self._match_tokens + len(self.predicted)):

@@ -77,7 +77,7 @@ def _probe(row: ScheduledRow, hidden: Tensor, model: TransformerProtocol) -> boo
 
 
 def _packed(logits: Tensor, top_k: LogitsTopK, tokens: Sequence[int], top: int) -> PackedLogprobs:
-    """Log-probabilities of tokens, each with its `top` likeliest ones.
+    """Log-probabilities of tokens, each with those of the `top` likeliest tokens at its place.
 
     logits: [rows, vocab], float32. top_k: their top-k with log-sum-exp. tokens: one for each row.
     """

@@ -23,7 +23,7 @@ class TermState(NamedTuple):
         the whole text.
     pending: bytes of an incomplete character after them.
     found: terms that the text contains, as bits.
-    at_end: those of them that end with the text, and are not certain yet.
+    at_end: terms of `found` at the very end of the text. The next character decides whether they count.
     progress: number of tokens of terms that the text has, see `RequiredTerms`.
     """
 
@@ -39,7 +39,7 @@ class _TermTokens:
 
     ids: its tokens.
     pieces: bytes of each token, without the space before the term.
-    opens_with_space: whether there is such a space.
+    opens_with_space: whether the first token begins with a space.
     """
 
     def __init__(self, ids: list[int], data: Sequence[bytes]) -> None:
@@ -74,7 +74,7 @@ class _Spelling:
     tokens: list[_TermTokens]
 
     def missing(self, length: int) -> int:
-        """Fewest tokens that are missing after `length` characters."""
+        """Smallest number of tokens that complete the term after its first `length` characters."""
         return min(one.missing(length) for one in self.tokens)
 
     def next_tokens(self, state: TermState) -> list[int]:
@@ -92,8 +92,9 @@ class _Spelling:
 class RequiredTerms:
     """The terms that the hypotheses of one search must contain.
 
-    The progress of a text is the number of tokens of all terms, minus those that are missing. Of a term that the text
-    contains, none is missing. Of another one, the tokens of its spelling that continue the end of the text, or all.
+    The progress of a text is the number of tokens of all terms, minus the number of missing tokens. A term in the text
+    has no missing tokens. If the text ends with the beginning of a term, the rest of the term is missing.
+    Otherwise all tokens of the term are missing.
 
     terms: not empty.
     token_bytes: bytes of each token, by id; empty for special tokens.
@@ -112,7 +113,7 @@ class RequiredTerms:
             min(one.missing(0) for one in self._spellings if one.term == index) for index in range(len(terms))
         ]
         self.num_tokens = sum(self._sizes)
-        """The progress of a text with all terms."""
+        """Number of tokens of all terms: the progress of a text that contains them all."""
         self._known: dict[tuple[TermState, int], TermState] = {}
         self.start = TermState(" ", b"", 0, 0, 0)
         for token in prefix:
@@ -139,7 +140,7 @@ class RequiredTerms:
         if not new:
             return state._replace(pending=pending)
         text = state.tail + new
-        # The terms at the end of the old text are searched for again: with the character that follows them.
+        # Search again for the terms at the end of the old text, now with the character that follows them.
         found, at_end = state.found & ~state.at_end, 0
         missing = list(self._sizes)
         kept = 1
@@ -177,7 +178,10 @@ def _end_of(text: str, term: str) -> int | None:
 
 
 def _partial(text: str, term: str) -> int:
-    """Length of the longest beginning of a term, shorter than it, with which a text ends. It begins no word inside."""
+    """Length of the longest beginning of a term, shorter than it, with which a text ends.
+
+    The beginning must not follow a letter of the same word.
+    """
     for length in range(min(len(term), len(text)) - 1, 0, -1):
         if text.endswith(term[:length]) and not are_joined(text[-length - 1], term[0]):
             return length

@@ -32,7 +32,10 @@ from models.backends.torch.sampling import Filters
 
 @dataclass(frozen=True, slots=True)
 class SamplerRow(Filters):
-    """Sampling settings of one row. seed, position: counter of the random number; position counts new tokens."""
+    """Sampling settings of one row.
+
+    seed, position: determine the random number; `position` is the number of new tokens before it.
+    """
 
     seed: int = 0
     position: int = 0

@@ -169,7 +169,9 @@ class Scheduler:
         self.blocks.release(group, corrupt)
 
     def restart(self, group: SequenceGroup) -> None:
-        """Compute a running group again from its first token, before all waiting groups, with its present length."""
+        """Compute a running group again from its first token, before all waiting groups, with rotary embeddings for its
+        present length.
+        """
         group.rope_length = group.num_tokens
         self._requeue(group)
 
@@ -182,7 +184,7 @@ class Scheduler:
         behind = []
         for group in list(self.running):
             if group.is_computed:
-                continue  # It waits for the grammar of its next token.
+                continue  # the group waits for the grammar of its next token
             if not group.is_ready_to_decode:
                 behind.append(group)
             elif group.status is SequenceStatus.RUNNING:

@@ -76,7 +76,10 @@ def sampling_positions(group: SequenceGroup) -> list[SamplingPosition]:
 
 
 def step_logits_request(groups: Sequence[SequenceGroup], max_rows: int) -> LogitsRequest | None:
-    """The logits that the decoder computes in the step for `select`; None if they need several parts."""
+    """Top-k and log-sum-exp that the decoder computes within the step, for `select`.
+
+    None if no row needs logits, or if more than `max_rows` rows do: `select` then computes them in parts.
+    """
     return logits_request(groups) if 0 < sum(map(_num_rows, groups)) <= max_rows else None
 
 
@@ -90,8 +93,8 @@ def logits_request(groups: Sequence[SequenceGroup]) -> LogitsRequest:
 def select(output: DecoderOutput, model: TransformerProtocol, groups: Sequence[SequenceGroup]) -> list[Selection]:
     """Choose the next tokens of each group, and advance its beam search if it has one.
 
-    output: of the step: for each group in order one row per beam, or one row per sampling position. Without logits,
-        they are computed here from the hidden states, in parts of at most `model.max_logits_rows` rows.
+    output: decoder output of the step: for each group in order one row per beam, or one row per sampling position.
+        Missing logits are computed here from the hidden states, in parts of at most `model.max_logits_rows` rows.
     groups: the sequence groups that get a token in this step.
     """
     if output.logits is not None and output.top_k is not None:
@@ -109,7 +112,7 @@ def output_of(
 ) -> DecoderOutput:
     """The rows of one group with their logits, copied to memory of their own.
 
-    output: of the step. groups: the sequence groups that get a token in this step.
+    output: decoder output of the step. groups: the sequence groups that get a token in this step.
     """
     start = sum(_num_rows(one) for one in groups[: groups.index(group)])
     own = _take(output, range(start, start + _num_rows(group)))
@@ -325,7 +328,10 @@ def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGrou
 
 
 def _further_tokens(groups: Sequence[SequenceGroup], device: torch.device) -> Tensor | None:
-    """`BeamSearch.further_tokens` of each row, filled with -1: [rows, most of one row], int64. None without any."""
+    """`BeamSearch.further_tokens` of each row, filled with -1: [rows, largest number of one row], int64.
+
+    None if no row has any.
+    """
     lists: list[Sequence[int]] = []
     for group in groups:
         assert group.beams is not None
@@ -342,7 +348,7 @@ def _with_further(best: Tensor, logits: Tensor, further: Tensor | None) -> Tenso
 
 
 def _without_filler(values: Tensor, ids: Tensor, further: Tensor | None) -> Tensor:
-    """The values, with minus infinity in place of the filled ids."""
+    """The values, with minus infinity where the id is the filler -1 of `_further_tokens`."""
     return values if further is None else values.masked_fill(ids < 0, -torch.inf)
 
 

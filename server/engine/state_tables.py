@@ -122,12 +122,12 @@ class StateBlockTables(BlockTables):
             row.state = SequenceState(own_source, self.state_pool.allocate(1)[0])
 
     def _shared_blocks(self, group: SequenceGroup) -> int:
-        """Beams that are computed again share the tokens before the last boundary of the prompt."""
+        """See the base class. Beams that are computed again share the whole chunks of the prompt."""
         shared = self._whole(min(group.common_tokens(), group.num_prompt_tokens))
         return shared // self.self_pool.block_size
 
     def _cacheable(self, group: SequenceGroup) -> int:
-        """Number of leading tokens whose blocks are published: the prompt up to its last boundary."""
+        """Number of leading tokens whose blocks are published: the whole chunks of the prompt."""
         return self._whole(group.num_prompt_tokens)
 
     def _whole(self, tokens: int) -> int:
@@ -156,7 +156,7 @@ class StateBlockTables(BlockTables):
         return super().make_writable(group)
 
     def whole_chunks(self, group: SequenceGroup, row: CachedSequence, count: int, has_prefill: bool) -> int:
-        """Number of the next `count` tokens of a sequence that a step may compute. Chunks of a prompt are not divided.
+        """How many of the next `count` tokens of a sequence a step may compute. Chunks of a prompt are not divided.
 
         has_prefill: whether the step has other prefill. A step without it computes at least one chunk, so that prompts
             make progress under any token budget.
@@ -286,7 +286,10 @@ def _state(row: CachedSequence) -> SequenceState:
 
 
 def _common_keys(one: Sequence[bytes], other: Sequence[bytes]) -> int:
-    """Number of leading keys that two texts share. Keys are chained, so that equal keys follow equal keys."""
+    """Number of leading keys that two texts share.
+
+    Each key depends on the key before it, so no equal keys follow the first different ones.
+    """
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 PRIOR_SLOPE = 0.04
 """Assumed cost of one more token, as a fraction of the smallest step's duration, until a higher cost is measured."""
 FASTER_WEIGHT, SLOWER_WEIGHT = 0.5, 0.125
-"""Weight of a new step in the running mean. A step is often delayed by something else, and never accelerated."""
+"""Weight of a new step in the running mean, if the step was faster than the mean, and if it was slower. A step is often
+delayed by something else, and never accelerated."""
 TRIALS = 3
 """The assumed cost of a size is used until the size was measured this many times: its first steps may be slow."""
 MAX_AGE_STEPS = 2048

@@ -1,12 +1,13 @@
 """Beam search whose hypotheses must contain terms (lexically constrained decoding with dynamic beam allocation).
 
 The candidates of a step are the best continuations of all beams together, the best one of each beam, and every token
-that continues or begins a missing term. The beams are divided among the candidates by how many tokens of terms their
-texts have, so that texts with few of them, whose scores are better, do not displace the others. A hypothesis ends only
-with all terms.
+that continues or begins a missing term. Candidates whose texts have equally many tokens of terms form a group, and the
+beams are divided among the groups. Otherwise texts with few terms, whose scores are better, would displace the others.
+A hypothesis can end only if its text has all terms.
 
-Source: Post and Vilar 2018, arXiv:1804.06609, section 4; the division of the beams as in Sockeye. Texts are judged as
-texts instead of tokens, see `RequiredTerms`. Without terms left to place, a step equals one of `BeamSearch`.
+Source: Post and Vilar 2018, arXiv:1804.06609, section 4; the division of the beams as in Sockeye. Terms are found in
+the characters of a text, not in its tokens, see `RequiredTerms`. Without terms left to place, a step equals one of
+`BeamSearch`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class _Candidate:
 
     total: sum of log-probabilities.
     row, token: row of the beam and new token.
-    state: what the text then has of the terms.
+    state: the parts of the terms that the text with this token contains.
     ends: whether it ends its hypothesis, apart from the length limit.
     """
 
@@ -42,8 +43,9 @@ def divide_beams(num_beams: int, counts: Sequence[int]) -> list[int]:
     """The number of beams for each group of candidates.
 
     counts: number of candidates by progress, from none of the terms to all of them.
-    Every group gets an equal share, and the last one the rest. What a group has too few candidates for goes to the one
-    before it, and what is left at the first one to the last ones with more candidates.
+    Every group gets an equal share; the last group also gets the remainder. A group with too few candidates passes
+    unused beams to the group before it. Beams that the first group cannot use go to groups with more candidates, the
+    last group first.
     """
     share = num_beams // len(counts)
     given = [share] * len(counts)
@@ -105,7 +107,7 @@ class TermSearch(BeamSearch):
         self._finish(legal or candidates, at_limit, describe)
         going_on = [] if at_limit else [one for one in legal if not one.ends]
         chosen = self._choose(going_on)
-        # As many rows as beams continue: what is missing is filled with impossible beams.
+        # The number of rows stays the same. Rows without a legal candidate get impossible beams.
         taken = set(map(id, chosen))
         rest = [one for one in candidates if id(one) not in taken] or candidates
         fill = [rest[i % len(rest)] for i in range(self.num_beams - len(chosen))]
@@ -156,7 +158,7 @@ class TermSearch(BeamSearch):
         """Keep the hypotheses that end in this step.
 
         Only the best `num_beams` candidates with all terms may end. Where no text can become longer and none has all
-        terms, those with the most tokens of terms do.
+        terms, the texts with the most tokens of terms end.
         """
         complete = [one for one in candidates if self._is_complete(one.state)][: self.num_beams]
         ended = [one for one in complete if one.ends or at_limit]
@@ -191,7 +193,7 @@ class TermSearch(BeamSearch):
         return Beam([*parent.tokens, one.token], total / penalty, logprobs, possible)
 
     def _may_improve(self) -> bool:
-        """As in `BeamSearch`, of the running beams with all terms; the others cannot end yet."""
+        """As in `BeamSearch`, judged only by running beams that contain all terms: other beams cannot end yet."""
         if len(self.finished) < self.num_beams:
             return True
         complete = [beam for beam, state in zip(self.running, self._states, strict=True) if self._is_complete(state)]

@@ -1,4 +1,4 @@
-"""Results of `Encode` items from the heads that a checkpoint has besides that of its architecture.
+"""Results of `Encode` items from the heads that a checkpoint has besides the head of its architecture.
 
 Each text is computed alone from its hidden states, so that the other texts of a step change no bit.
 """

@@ -34,7 +34,7 @@ class Turns(Generic[Item]):
         return next(iter(self._calls.values()))[0]
 
     def end_turn(self, keep: bool = False) -> None:
-        """Let the next call have its turn. keep: the first item of this call stays its first item."""
+        """End the turn of the current call. keep: its first item stays in the queue, for the next turn of the call."""
         call_id, items = self._calls.popitem(last=False)
         if not keep:
             items.popleft()

@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 
+from server.cores import interrupt_others
 from server.engine.connection import ConnectionClosed, ServerConnection
 from server.engine.host import die_with_parent, leave_signals_to_parent, let_threads_sleep, pin_to_processors
 from server.engine.loading_beats import LoadingBeats
@@ -32,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     descriptor: int = options.fd
     die_with_parent()
     leave_signals_to_parent()
+    interrupt_others()
     if options.processors:
         pin_to_processors([int(number) for number in options.processors.split(",")])
     let_threads_sleep()

@@ -72,11 +72,12 @@ class Call:
     cache_salt: separates the prefix cache entries of different API keys.
     key: name and limits of the request's API key; None if the server requires no key.
     truncated_inputs: places, in the request, of the inputs that lost tokens. The operation sets them.
-    model, prompt_tokens, completion_tokens: of all messages so far, for the log.
+    model, prompt_tokens, completion_tokens: model and token counts of all messages so far, for the log.
     ended_at: time of `time.monotonic()` at which the last sequence ended; 0 before any has ended.
-    stage_seconds: time that this sequence spent in queue, prefill and decode; None unless it ended with `Finished`.
-    encoded: whether it ended with `Encoded`.
-    finish_reasons: of the sequences that ended with `Finished`. failure: code of the last failure, or empty.
+    stage_seconds: time that the sequence that ended last spent in queue, prefill and decode; None unless it ended with
+        `Finished`.
+    encoded: whether the sequence that ended last ended with `Encoded`.
+    finish_reasons: one for each sequence that ended with `Finished`. failure: code of the last failure, or empty.
     """
 
     def __init__(
@@ -142,7 +143,9 @@ class Call:
         return self._client.next_id()
 
     def submit(self, message: Generate | Encode) -> None:
-        """Admit a message and send it, a large one in parts. Events name a row by its index, and are 0 for an `Encode`.
+        """Admit a message and send it, a large one in parts.
+
+        Events name a row by its index; the events of an `Encode` have index 0.
 
         Earlier sequences of this call must have ended.
         Raises ClientGone after `leave`, and the errors of `EngineClient.submit`.
@@ -210,7 +213,10 @@ class Call:
         self._abort(self._ids[index])
 
     def abandon(self, index: int) -> None:
-        """End one sequence whose result is not needed any more. One that was not sent yet runs to its end."""
+        """End one sequence whose result is not needed any more.
+
+        A sequence that was not sent yet is still sent, and runs to its end.
+        """
         if self._client.is_sent(self._ids[index]):
             self._abort(self._ids[index])
 

@@ -1,7 +1,7 @@
 """The HTTP process's client of the workers: admits requests, sends each to a worker, and routes events to their calls.
 
-A sequence of a lost worker that has produced nothing is sent to another worker, or to the next one that becomes ready,
-once. Any other sequence of a lost worker fails. Imports no HTTP and no text code.
+If a worker is lost, its sequences without any output are sent again once: to another worker, or to the next one that
+becomes ready. Its other sequences fail. Imports no HTTP and no text code.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ TokenCounts = dict[tuple[str, int, float | None], int]
 class EngineClient:
     """Sends requests to the workers. The number of sequences and tokens that wait for their first step is limited.
 
-    A large request is sent in parts, which begin to wait as earlier ones start (`server.ipc.submission`).
+    A large request is sent in parts. A part enters the queue when earlier parts have left room
+    (`server.ipc.submission`).
 
     observer: receives counts for the metrics.
     max_queue_requests, max_queue_tokens: limits of `queue` over all models. Each item of an `Encode` counts.
@@ -253,7 +254,7 @@ class EngineClient:
         self._repeat()
 
     def _repeat(self) -> None:
-        """Send the sequences that no worker has, if one is ready."""
+        """Send the sequences that no worker has, if a worker is ready."""
         if self.connected:
             lost = [(request_id, one) for request_id, one in self._sequences.items() if one.worker is None]
             for message, sequences in messages_to_repeat(lost):

@@ -17,8 +17,8 @@ Quantization = Literal[
     "int8", "int4", "int4-32", "int4-64", "int4-128", "int4-32-zero", "int4-64-zero", "int4-128-zero"
 ]
 """`int8`: weights are rounded per output channel, activations per row. `int4`: weights are rounded to 4 bits in groups
-of 128 inputs, activations to int8 in groups of as many; output heads and tied embeddings are as with `int8`. The other
-values name the size of the groups; with `-zero`, each group also has a zero point.
+of 128 inputs, and activations to int8 in groups of the same size; output heads and tied embeddings are rounded as with
+`int8`. The other values name the size of the groups; with `-zero`, each group also has a zero point.
 
 Norms and hidden states keep the model dtype. Attention and its KV cache use bfloat16 if the model dtype is float32.
 """
@@ -108,10 +108,10 @@ class EngineOptions(msgspec.Struct, frozen=True):
 
 
 def state_slots(rows: int) -> int:
-    """Slots of the state memory that a request needs alone. rows: its beams, or 1.
+    """Slots of the state memory that a request needs if no other request runs. rows: its beams, or 1.
 
-    One for each row, one more for every two beams, whose state is still read when their children write, and one for the
-    snapshot with which a prompt begins.
+    Each row needs a slot. Every two beams need one more, because the state of a beam is still read when its children
+    write theirs. The snapshot with which a prompt begins needs one too.
     """
     return rows + rows // 2 + 1
 
@@ -180,7 +180,7 @@ class LateInteractionInfo(msgspec.Struct, frozen=True):
 
 
 class AnswerInfo(msgspec.Struct, frozen=True):
-    """The answer of a language model as a reranker; see `models.config.sentence.AnswerLogits`."""
+    """The answer tokens by which a language model scores a document; see `models.config.sentence.AnswerLogits`."""
 
     positive: int
     negative: int | None = None
@@ -217,7 +217,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     notes: properties of the checkpoint that cost memory or are not used, for the operator.
     adapter_of: for an adapter, the name of its model, whose KV blocks it uses. `parameters` and `weight_bytes` then
         count the adapter only.
-    late_interaction: how texts get a vector per token; None for models without.
+    late_interaction: how texts get a vector per token; None for models without such vectors.
     token_weights: the weights of a text are those of its tokens (BGE-M3), not of vocabulary entries.
     labelled_spans: how texts are read together with labels; None for models whose labels are fixed.
     answer: tokens whose logits are the score of a language model as a reranker; None where the checkpoint names none.

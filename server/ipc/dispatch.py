@@ -81,7 +81,7 @@ class Dispatcher:
             sequence.worker.running += 1
 
     def waits_no_longer(self, sequence: OpenSequence, count: int) -> None:
-        """Count rows or items of a sequence that have started, or ended before."""
+        """Count rows or items of a sequence that have started, or that have ended without starting."""
         if sequence.worker is not None:
             sequence.worker.waiting -= count
 

@@ -58,7 +58,7 @@ class Configure(Message, frozen=True):
 
     epoch: number of the worker process, which no other one of this server has. Every message of the worker carries it.
     weights_descriptor: descriptor of the memory for weights that the workers share (`server.ipc.weight_memory`),
-        inherited by the worker; None for weights of its own. Workers on CUDA ignore it.
+        inherited by the worker; None if each worker has its own weights. Workers on CUDA ignore it.
     """
 
     epoch: int
@@ -114,7 +114,7 @@ class Generate(Message, frozen=True):
     model: name of a model, or of one of its adapters.
     params: settings that all rows share, except those with terms.
     terms: terms that texts of rows must contain.
-    term_params: settings of the rows with terms: the same, with more beams. None without such rows.
+    term_params: settings of the rows with terms: those of the other rows, with more beams. None without such rows.
     prompts: token ids of each prompt (decoder) or source text (encoder-decoder). Rows refer to them by index.
     rows: the sequences to generate. Each is scheduled, answered and aborted on its own.
     deadline: time at which unfinished rows end with reason `timeout`, or None.
@@ -218,7 +218,10 @@ class Encode(Message, frozen=True):
 
 
 class Abort(Message, frozen=True):
-    """Drop a row or an `Encode`: its client left, or a stop string was found. Unknown ids are ignored. No answer."""
+    """Drop a row or an `Encode`: its client left, or a stop string was found.
+
+    Unknown ids are ignored. The worker sends no answer.
+    """
 
     request_id: int
 

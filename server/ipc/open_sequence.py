@@ -21,8 +21,10 @@ class OpenSequence:
     message: the message that was sent. None as soon as an event of a row was delivered: it cannot be sent again.
     places: index of the row, or of each item, in the whole request.
     sizes: tokens of the row, or of each item.
-    unanswered: items whose results have not arrived, by their index in `message`; of a row one, until it ends.
-    waiting_sequences, waiting_tokens: share of the queue: of a row until it starts, of an item until it is answered.
+    unanswered: items whose results have not arrived, by their index in `message`; for a row, one entry until the row
+        ends.
+    waiting_sequences, waiting_tokens: sequences and tokens that are counted in the queue: a row until it starts, an
+        item until it is answered.
     worker: the worker that it was sent to; None while it waits for one.
     was_moved: it was sent again after a worker was lost.
     started: an output has arrived.
@@ -57,7 +59,9 @@ Sequences = dict[int, OpenSequence]
 
 
 def open_sequences(submission: Submission, part: Part, message: Generate | Encode) -> Sequences:
-    """The sequences of a part that is about to be sent: one per row, or one for all items. message: to be sent."""
+    """The sequences of a part that is about to be sent: one per row, or one for all items. message: the message that
+    sends the part.
+    """
     if isinstance(message, Encode):
         count, tokens = len(part.sizes), sum(part.sizes)
         places = list(range(part.first, part.first + count))

@@ -76,7 +76,7 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     stream: with beams, report tokens as soon as all beams that can still win agree on them.
     sections: sections of the answer, the first one first, where a grammar describes any of them; else empty.
     attention: return the cross-attention weights of an encoder-decoder.
-    processed_logprobs: `logprobs` are those after masks and penalties, before temperature. Without `top_logprobs`.
+    processed_logprobs: `logprobs` are those after masks and penalties, before temperature. `top_logprobs` is then 0.
     probe: report the probability of a token after a part of the decoder's prompt.
     alignment: return the normalised cross-attention of these heads of a speech model, see `Hypothesis.attention`.
     """

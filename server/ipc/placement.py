@@ -37,7 +37,9 @@ class Placement:
         self._homes: OrderedDict[bytes, int] = OrderedDict()
 
     def choose(self, workers: Sequence[WorkerLink], message: Generate | Encode, block_size: int) -> WorkerLink:
-        """The worker for a message. workers: those that accept requests, at least one. block_size: of the model."""
+        """The worker for a message. workers: those that accept requests, at least one. block_size: tokens of a KV
+        block.
+        """
         if len(workers) == 1:
             return workers[0]
         now = time.monotonic()

@@ -10,10 +10,10 @@ from server.errors import Overloaded
 from server.ipc.release_rate import ReleaseRate
 
 REQUEST_SHARE = 4
-"""One request may fill at most one part in this many of the queue (1/4)."""
+"""A request may fill at most the queue divided by this number: a quarter."""
 
 _MEMORY_SHARE = 32
-"""The queue may fill one part in this many of the memory (1/32)."""
+"""The queue may fill the memory divided by this number: 1/32."""
 _SEQUENCE_BYTES = 16 << 10
 _TOKEN_BYTES = 128
 """Memory of a waiting sequence and of one of its tokens: measured in the worker, estimated for the HTTP process."""

@@ -13,7 +13,8 @@ from server.ipc.messages import Stats
 def with_others(stats: Stats, others: Iterable[Stats]) -> Stats:
     """A worker's statistics with the current numbers of the others added.
 
-    Increments since the last message are those of `stats` alone, because the others' were counted when they arrived.
+    The counts of events since the last message are those of `stats` alone. Those of the other workers were counted when
+    their messages arrived.
     others: last statistics of each other worker.
     """
     every = [stats, *others]
@@ -32,7 +33,7 @@ def with_others(stats: Stats, others: Iterable[Stats]) -> Stats:
 
 
 def without_increments(stats: Stats) -> Stats:
-    """The current numbers of statistics whose increments were counted before."""
+    """A copy of the statistics with all increments set to zero, because they were counted before."""
     return msgspec.structs.replace(
         stats, steps=[], preemptions=0, wasted_tokens=0, prefix_queries=0, prefix_hits=0, drafts={}
     )

@@ -89,7 +89,7 @@ class Supervisor:
     listener: receives the worker's messages.
     limits: time limits and number of restarts.
     command: command that starts a worker process.
-    weights: memory for weights that the workers share, or None for weights of its own.
+    weights: memory for weights that the workers share, or None if each worker has its own weights.
     epochs: numbers of the worker processes, shared by all supervisors of a pool.
     has_others: whether other workers answer requests. The supervisor then never gives up.
     clock: current time in seconds, for the restart policy.
@@ -266,7 +266,7 @@ class Supervisor:
         elif isinstance(message, Stats):
             self._listener.on_stats(message)
         elif isinstance(message, Progress):
-            if self.options.worker_index == 0:  # the workers read the same checkpoints
+            if self.options.worker_index == 0:  # all workers read the same files
                 self._listener.on_progress(message)
         elif isinstance(message, Ready):
             self._on_ready(message)

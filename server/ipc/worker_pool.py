@@ -160,7 +160,7 @@ class WorkerPool:
         return [*self.supervisors, *([self._replacement] if self._replacement is not None else [])]
 
     def _observe(self, supervisor: Supervisor) -> None:
-        """Let the pool fail with a supervisor."""
+        """Make the whole pool fail as soon as this supervisor fails."""
         assert supervisor.task is not None
         supervisor.task.add_done_callback(lambda task: self._on_end(supervisor, task))
 

@@ -69,7 +69,7 @@ async def start_worker(
 ) -> WorkerProcess:
     """Start a worker process.
 
-    command: command of the process; `--fd N` is added, its end of the socket.
+    command: command of the process. `--fd N` is added to it, where N is the process's end of the socket.
     on_message: called with each message of the worker.
     descriptors: further descriptors that it inherits.
     Raises OSError.

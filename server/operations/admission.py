@@ -20,7 +20,7 @@ DEFAULT_MEMORY_BYTES = 384 << 20
 """With the process itself, one long text in the tokenizer and one recording, this stays below 1 GB."""
 _MIN_MEMORY_BYTES = 64 << 20
 _MEMORY_SHARE = 16
-"""Requests may need one part in this many of the memory of the machine (1/16)."""
+"""Requests may need the memory of the machine divided by this number: 1/16."""
 _MODEL_SHARE = 0.75
 """Requests for one of several models may take this part of the memory and of the requests."""
 

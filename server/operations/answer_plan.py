@@ -47,7 +47,7 @@ class Reasoning:
 
 @dataclass
 class _Section:
-    """A section under construction. Indices in markers count from the first section of this list.
+    """A section under construction. Its markers count sections from the first one of the list that contains it.
 
     rules: Lark rules of its grammar, the first one named `answer`; empty for any text.
     sources: the other grammars that the rules use.

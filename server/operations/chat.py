@@ -70,7 +70,7 @@ class ChatChoice:
 
 @dataclass(frozen=True)
 class ChatResult:
-    """All answers to one conversation. seed: of the first answer."""
+    """All answers to one conversation. seed: seed of the first answer."""
 
     model: str
     choices: list[ChatChoice]

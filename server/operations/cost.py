@@ -17,7 +17,7 @@ SEQUENCE_BYTES = 2048
 NEW_TOKEN_BYTES = 4
 NUMBER_BYTES = 20
 SCORED_TOKEN_BYTES = 256
-"""Memory of the HTTP process per unit of each measure, from measured sizes (docs/decisions/0050-admission.md)."""
+"""Measured memory of the HTTP process for each unit that `Cost` counts (docs/decisions/0050-admission.md)."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Cost:
         return sum(count * each for _, count, each in self.measures())
 
     def measures(self) -> list[tuple[str, int, int]]:
-        """(name in messages, count, bytes of memory each) of every measure."""
+        """For each counted unit: its name in messages, its number, and the bytes of memory for one."""
         return [
             ("characters", self.input_characters, CHARACTER_BYTES),
             ("input tokens", self.input_tokens, TOKEN_BYTES),

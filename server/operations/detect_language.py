@@ -73,7 +73,7 @@ async def detect_language(runtime: Runtime, call: Call, spec: DetectLanguageSpec
 async def translate_detected(runtime: Runtime, call: Call, spec: TranslateSpec) -> list[DetectedTranslation]:
     """Translate texts, each from its own language if the request states none.
 
-    A text without letters counts as a text in the first language, with a share of 0.
+    A text without letters is translated from the first source language in alphabetical order, reported with share 0.
     """
     options = spec.options
     if options.source_lang is not None:

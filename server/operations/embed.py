@@ -149,7 +149,7 @@ def check_dimensions(dimensions: int | None, size: int) -> None:
 
 
 async def input_items(runtime: Runtime, call: Call, model: ServedModel, spec: EmbedInputs) -> InputItems:
-    """One item per input: texts after the named prompt, token ids unchanged."""
+    """One item per input. A text follows the named prompt; token ids are used as they are."""
     prompt = model.text.prompt(spec.prompt_name)
     if spec.prompt_name is not None and any(not isinstance(one, str) for one in spec.inputs):
         raise InvalidRequest("`prompt_name` cannot be combined with token ids", "prompt_name")

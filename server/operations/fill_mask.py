@@ -117,7 +117,7 @@ def _target_ids(model: ServedModel, words: Sequence[str]) -> list[int]:
 def _filled(
     tokenizer: Tokenizer, word: Callable[[tuple[int]], str], item: EncodeItem, encoded: Encoded
 ) -> list[FilledMask]:
-    """The words of one text. word: text of a token."""
+    """The words for the mask of one text. word: function that returns the text of a token."""
     scores = np.frombuffer(encoded.values, dtype="<f4").tolist()
     filled = []
     for score, token in zip(scores, encoded.token_ids, strict=True):

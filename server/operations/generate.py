@@ -40,7 +40,8 @@ class GenerateSpec:
     model: name of the model, or None for the first one that generates.
     sections: sections of the answer. Where they are given, they replace `options.text_format`.
     marker_ids: special tokens to report as `TextDelta.marks`.
-    fails_alone: a sequence that fails is reported in its place of the answer, as long as another one does not fail.
+    fails_alone: a failed sequence is reported at its place in the answer, unless all sequences fail. Otherwise one
+        failure fails the request.
     """
 
     prompts: Sequence[str] | Sequence[list[int]]
@@ -98,7 +99,7 @@ class GeneratedChoice:
 
 @dataclass(frozen=True)
 class GenerateResult:
-    """Answers in the order of the prompts. seed: of the first sequence of each prompt."""
+    """Answers in the order of the prompts. seed: seed of the first sequence of each prompt."""
 
     model: str
     choices: list[GeneratedChoice]
@@ -221,7 +222,8 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
 async def _sections(
     runtime: Runtime, call: Call, model: ServedModel, spec: GenerateSpec, continues: bool
 ) -> tuple[Sequence[AnswerSection], TokenBytes | None]:
-    """The sections that the engine follows, none if no grammar is in them, and the bytes to decode the answer with.
+    """The sections that the engine follows (none if they contain no grammar), and the token bytes that decode the
+    answer.
 
     An answer that begins without a grammar is decoded like one without sections.
     """

@@ -99,7 +99,7 @@ class TextDelta:
 
 
 def load_token_bytes(tokenizer: Tokenizer) -> None:
-    """Compute the table that spelling of tokens reads, once per tokenizer. Slow for a large vocabulary."""
+    """Compute the bytes of all tokens, once per tokenizer. This is slow for a large vocabulary."""
     with suppress(NoTokenBytes):
         _ = tokenizer.token_bytes
 

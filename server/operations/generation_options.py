@@ -107,7 +107,9 @@ class GenerationOptions:
 
 
 def check_combinations(options: GenerationOptions, num_beams: int) -> None:
-    """Raise InvalidRequest for options that exclude each other. num_beams: after the checkpoint's default."""
+    """Raise InvalidRequest for options that exclude each other. num_beams: number of beams, with the checkpoint's
+    default applied.
+    """
     beams = num_beams > 1
     if options.num_return_sequences > num_beams:
         raise InvalidRequest(

@@ -30,8 +30,8 @@ class ResolvedOptions:
     """Options with all defaults applied.
 
     params: shared by all sequences of the request.
-    max_new_tokens: before the context limits it.
-    seed: of the first sequence of each prompt.
+    max_new_tokens: the limit as requested or by default; the context may lower it.
+    seed: seed of the first sequence of each prompt.
     """
 
     params: GenerationParams
@@ -122,8 +122,9 @@ def _asks_to_sample(options: GenerationOptions) -> bool:
 
 
 def with_beam_answers(options: GenerationOptions, info: ModelInfo) -> GenerationOptions:
-    """The options of a beam search with its number of answers in `num_return_sequences` alone. Others stay as they are.
+    """For beam search, move the number of answers (`n`, `best_of`) to `num_return_sequences`.
 
+    Options without beam search, or without `n` and `best_of`, are returned unchanged.
     `n` answers are the best of `best_of` hypotheses of one search. Without `num_beams`, the search gets at least that
     many beams.
     Raises InvalidRequest for numbers that contradict each other.

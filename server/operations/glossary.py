@@ -77,7 +77,7 @@ def check_glossary(glossary: Mapping[str, str], options: GenerationOptions) -> N
 async def find_terms(
     runtime: Runtime, call: Call, model: ServedModel, entries: Mapping[str, str], sentences: Sequence[str]
 ) -> SentenceTerms:
-    """The terms that the translation of each sentence must contain. Sends the bytes of tokens that the worker needs.
+    """The terms that the translation of each sentence must contain. Sends the bytes of all tokens to the workers.
 
     Raises InvalidRequest for two equal terms, for a sentence with more than `MAX_SENTENCE_TERMS`, and for a needed
     translation that the vocabulary cannot spell.

@@ -22,7 +22,8 @@ MAX_FORMAT_BYTES = 1 << 16
 _PARAM = "response_format"
 JSON_OPTIONS: Mapping[str, Any] = {
     "whitespace_flexible": True,
-    # Compact, as `json.dumps` spaces it, or indented. Unlimited white space would allow an endless answer.
+    # White space between the parts of a JSON answer: none, the spaces of `json.dumps`, or indentation. Unlimited white
+    # space would allow an endless answer.
     "whitespace_pattern": r"( |\n {0,20})?",
     "item_separator": ",",
     "key_separator": ":",
@@ -59,8 +60,9 @@ TextFormat = JsonFormat | RegexFormat | ChoiceFormat
 async def prepare(
     runtime: Runtime, call: Call, model: ServedModel, text_format: TextFormat | None, *, continues: bool
 ) -> tuple[list[AnswerSection], TokenBytes | None]:
-    """The answer's only section and the bytes of the model's tokens; `([], None)` without a format.
+    """Compile a format. Returns the answer's sections (one, with the grammar) and the bytes of the model's tokens.
 
+    Returns `([], None)` without a format.
     Sends the token bytes to the worker if the worker does not have them yet.
     continues: the answer continues a text (a decoder's prompt, a forced prefix) instead of beginning one.
     Raises InvalidRequest with the library's reason.

@@ -23,7 +23,10 @@ _PROCESS_FILE = Path(__file__).with_name("grammar_process.py")
 
 
 class GrammarRefused(ValueError):
-    """A format cannot be used. index: place of the format in the request. The message is the end of a sentence."""
+    """A format cannot be used.
+
+    index: place of the format in the request. The message completes a sentence that begins with the name of the field.
+    """
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(reason)

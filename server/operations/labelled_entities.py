@@ -36,7 +36,7 @@ _SAMPLE = "a"
 class LabelledEntitiesSpec:
     """Ask for the entities of texts that have one of some labels.
 
-    labels: what entities are called.
+    labels: names of the kinds of entities to find.
     threshold: lowest probability of an entity.
     overlap_words: words that a window of a long text has in common with the one before it; None for 64, or half of a
         window.

@@ -83,7 +83,7 @@ async def embed_late_interaction(runtime: Runtime, call: Call, spec: LateInterac
 
 
 async def late_interaction_scores(runtime: Runtime, call: Call, model: ServedModel, asked: RerankTexts) -> RerankScores:
-    """The scores of all texts. Those from 0 to 1 are `(1 + mean of the best cosines) / 2`."""
+    """The scores of all texts. A score from 0 to 1 is `(1 + mean of the best cosines) / 2`."""
     about = model.info.late_interaction
     assert about is not None, "a model that supports the operation describes it"
     query = await side_items(runtime, call, model, "query", [asked.query], asked.truncation, "query")
@@ -127,7 +127,7 @@ def late_interaction_cost(model: ServedModel, asked: RerankTexts) -> Cost:
 
 
 def side_tokens(model: ServedModel, side: Side) -> SideTokens:
-    """How the texts of a side become tokens."""
+    """How queries, or documents, become tokens."""
     about = model.info.late_interaction
     assert about is not None, "a model that supports the operation describes it"
     sides = sides_of(about, model.tokenizer)
@@ -152,9 +152,10 @@ async def side_items(
     param: str,
     max_text_tokens: int | None = None,
 ) -> InputItems:
-    """One item per text of a side.
+    """Engine items of texts that are all queries or all documents: one item per text.
 
-    truncation: side on which a long text loses tokens, or None to refuse it.
+    side: `query` or `document`.
+    truncation: end at which a long text is cut; None to refuse a long text.
     max_text_tokens: read at most this many tokens of each text, from its beginning; None for all that fit.
     Raises the errors of `check_tokens`.
     """

@@ -99,7 +99,7 @@ async def question_answer(runtime: Runtime, call: Call, spec: QuestionAnswerSpec
 
 
 async def _pair(runtime: Runtime, call: Call, model: ServedModel, spec: QuestionAnswerSpec) -> _Pair:
-    """Tokenize and cut.
+    """Tokenize question and context, and cut the context into windows.
 
     Raises InvalidRequest if question or context has no token, or if the tokenizer puts nothing between them.
     """

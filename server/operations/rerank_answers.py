@@ -1,6 +1,6 @@
 """Rank texts by the answer of a language model: is this document relevant to the query?
 
-The score is the logit of the positive answer less that of the negative one. Source: Nogueira et al. 2020,
+The score is the logit of the positive answer minus that of the negative one. Source: Nogueira et al. 2020,
 arXiv:2003.06713; Zhang et al. 2025, arXiv:2506.05176 (Qwen3-Reranker).
 """
 
@@ -24,7 +24,8 @@ from server.text.tokenizer import Encoding
 RENDERED_TOGETHER = 64
 """Prompts that are rendered before other requests get their turn with the templates."""
 _FILLERS = ("0", "1 2 3 4")
-"""Texts without a common token. Text that a rendered template has around both of them comes from the template."""
+"""Two texts without a common token, used as query and document of two trial prompts. The tokens at the end that both
+trial prompts have in common come from the template."""
 
 _PARTS_SIGNS = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
 """Text in a template that shows that contents are lists of parts. sentence-transformers checks for the same text."""
@@ -32,9 +33,12 @@ _PARTS_SIGNS = ("content[0]", ".type", "'type'", '"type"', "item.type", "message
 
 @dataclass(frozen=True)
 class _AnswerPrompt:
-    """Token ids of a prompt around the part with the document, and the answers.
+    """A prompt in tokens, and the answers.
 
-    before, after: tokens before and after that part. query_tokens: tokens of the part without a document.
+    One part of the prompt contains the document, which differs from text to text.
+
+    before, after: token ids before and after that part. query_tokens: number of tokens of that part, the document
+        excluded.
     positive, negative: ids of the answers; the second is None where the first logit alone is the score.
     """
 
@@ -72,7 +76,8 @@ async def answer_scores(runtime: Runtime, call: Call, model: ServedModel, asked:
     def item(encoding: Encoding) -> tuple[EncodeItem, bool]:
         ids, is_long = encoding.ids, len(encoding.ids) > room
         if is_long and asked.truncation is not None:
-            # A prompt that is rendered as one text keeps its end, as in sentence-transformers.
+            # A prompt that is rendered as one text loses tokens at its beginning if it is too long, as in
+            # sentence-transformers.
             end = ids[len(ids) - tokens.query_tokens :] if prompt is None else []
             ids = [*ids[: room - len(end)], *end]
         return EncodeItem(check_tokens([*tokens.before, *ids, *tokens.after], model, "texts")), is_long
@@ -90,9 +95,10 @@ async def answer_scores(runtime: Runtime, call: Call, model: ServedModel, asked:
 
 
 def answer_cost(model: ServedModel, asked: RerankTexts) -> Cost:
-    """Upper bounds of the work of `answer_scores`. A chat template is taken to write its own text once.
+    """Upper bounds of the work of `answer_scores`. It is assumed that a chat template writes its own text once.
 
-    The query is tokenized with each text, and with the parts or the end of the prompt.
+    The query is tokenized once for each text. It is also tokenized with the parts of the prompt, or with the end of the
+    prompt.
     """
     prompt, bound = model.text.answer_prompt, model.tokenizer.token_bound
     if prompt is None:

@@ -79,7 +79,9 @@ class SegmentedText:
         self._held.setdefault(segment, []).append(delta)
 
     def release(self) -> Iterator[SegmentDelta]:
-        """The held deltas of the current segment, and of the next ones while the current one is complete."""
+        """The held deltas that may be sent: those of the current segment and, once it is complete, of the next one, and
+        so on.
+        """
         while self._current < len(self.segments) and not self.failed:
             index, segment = self._current, self.segments[self._current]
             deltas = self._held.pop(index, [])
@@ -144,7 +146,7 @@ def whole(text: str) -> list[Segment]:
 
 
 def split(text: str, target: str | None, fits: Callable[[str], bool], at_newlines: bool = True) -> list[Segment]:
-    """A text as its sentences, cut further until each one `fits`.
+    """Split a text into sentences, and cut those that are too long until each part `fits`.
 
     at_newlines: a line break ends a sentence. Else it counts as a space inside a sentence.
 

@@ -132,7 +132,7 @@ def _known(tokenizer: Tokenizer, token: str) -> int:
 
 
 def _skipped(tokenizer: Tokenizer, side: TextSideInfo) -> list[int]:
-    """Tokens of a side without a vector, ascending. Entries that the vocabulary lacks are left out."""
+    """Ids of the tokens of queries, or of documents, that get no vector; ascending. Unknown tokens are left out."""
     entries = {tokenizer.token_to_id(token) for token in side.skipped_tokens} - {None, tokenizer.special.unk}
     texts: Sequence[Encoding] = ()
     if side.skipped_texts:

@@ -35,7 +35,7 @@ class FallbackRules:
 
     @property
     def accepts_everything(self) -> bool:
-        """Whether every window is accepted as it is first decoded, so that its text is final while it is decoded."""
+        """Whether every window is accepted after its first decoding. Its text is then final while it is generated."""
         return len(self.temperatures) == 1 and self.no_speech is None
 
     def verdict(
@@ -68,7 +68,7 @@ def compression_ratio(token_ids: Sequence[int], vocab_size: int) -> float:
 
 
 def temperatures(first: float, increment: float | None) -> tuple[float, ...]:
-    """Temperatures from `first` to 1 in steps of `increment`; None for `first` alone."""
+    """Temperatures from `first` to 1 in steps of `increment`. Only `first` if `increment` is None."""
     if increment is None:
         return (first,)
     count = int((1.0 - first) / increment + 1e-6) + 1

@@ -162,7 +162,7 @@ class WindowDecoder:
         return [ended[index] for index in range(len(rows))]
 
     def _source(self, window: Window) -> bytes:
-        """The frames of a window, with zeros after its end if another window begins there."""
+        """The frames of a window, filled with zeros after its end. The frames of a later window are left out."""
         frames = self.frames if window.end >= self.total_frames else self.frames[: window.end]
         return audio.window(frames, window.start, self.window_frames).astype("<f4").tobytes()
 

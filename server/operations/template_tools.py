@@ -29,7 +29,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 async def template_tools(runtime: Runtime, call: Call, model: ServedModel) -> TemplateTools:
-    """Tool support of the template of a model. The sample is rendered with the first request that needs it.
+    """Tool support of the chat template of a model. The first request that needs it renders a sample conversation.
 
     Raises InvalidRequest for a slow template, and the errors of `Pool.run`.
     """

@@ -187,7 +187,7 @@ def _parts(text: str, special: Mapping[str, int]) -> list[str]:
 
 
 def _rest(text: str, beginning: str) -> str:
-    """A text after its beginning. White space is not compared."""
+    """The rest of a text that begins with `beginning`. White space is not compared."""
     for character in beginning:
         text = text.lstrip()
         assert text.startswith(character), "a marker begins the calls"

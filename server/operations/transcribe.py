@@ -157,7 +157,11 @@ class _Transcription:
                     self._add(segments, window.start, result)
 
     def _text_before(self, conditions: bool) -> list[int]:
-        """Tokens before the next window of the sequential mode, as in `_prepare_decoder_input_ids` of transformers."""
+        """Earlier text that conditions the next window of the sequential mode: the prompt and the transcript so far.
+
+        conditions: whether the transcript is used; otherwise only the prompt is.
+        As in `_prepare_decoder_input_ids` of transformers.
+        """
         if not conditions:
             return self.prompt
         first = self.tokens.first_timestamp

@@ -18,7 +18,7 @@ from server.text.subtitles import SubtitleLine
 BATCH_WINDOWS = 16
 """Windows that are decoded at the same time in the batched mode."""
 COMPRESSION_RATIO, LOGPROB = 2.4, -1.0
-"""Thresholds of a request for fallback that names none. Source: the code published with Radford et al. 2022."""
+"""Default thresholds of temperature fallback. Source: the code published with Radford et al. 2022."""
 _FLOAT_BYTES = 4
 
 

@@ -116,7 +116,10 @@ def _words(
     ids = [part.tokens[place - part.first] for place in places]
 
     def time(place: int) -> float:
-        """End of the token at a place of the window; the start of the window for the place before it."""
+        """Time at which the token at a place of the window ends.
+
+        Before the first token, it is the start of the window.
+        """
         return min(max(round(offset + (window.token_times[place] if place >= 0 else 0.0), 2), 0.0), seconds)
 
     words = split_words(tokenizer, ids, language, tokens.start - 1)

@@ -43,7 +43,8 @@ class TranslateSpec:
     model: name of the model, or None for the first one that offers the pair of languages.
     markup: the texts are HTML or XML, whose tags stay in place; None for plain text.
     glossary: translations of terms. A sentence with a term is translated with the term's translation.
-    fails_alone: a text that fails is reported in its place of the answer, as long as another one does not fail.
+    fails_alone: a failed text is reported at its place in the answer, unless all texts fail. Otherwise one failure
+        fails the request.
     """
 
     inputs: Sequence[str]
@@ -103,7 +104,7 @@ class TranslatedText:
     score: sum of the segments' scores, with beam search.
     alternatives: (text, score) of further translations, by descending score.
     alignments: one per translated segment, if requested.
-    error: why the translation failed, or None. Its text is then what was streamed before.
+    error: why the translation failed, or None. The text is then the part that was streamed before the failure.
     """
 
     text: str

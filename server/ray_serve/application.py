@@ -11,7 +11,8 @@ from server.ray_serve.ingress import Ingress
 from server.ray_serve.replica import Replica
 
 MAX_ONGOING_REQUESTS = 8192
-"""More than a replica admits. Excess requests reach the replica, which refuses them with `Retry-After`."""
+"""Requests that Ray Serve sends to one replica at a time. More than a replica admits, so that the replica itself
+refuses excess requests with `Retry-After`."""
 STOP_SECONDS = 10.0
 """Time to stop the worker after the last request, besides `grace_seconds` for the requests."""
 

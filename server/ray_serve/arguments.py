@@ -12,7 +12,8 @@ from server.settings import PREFIX, Settings, load
 ADDRESS_SETTINGS = frozenset({"host", "port"})
 """Ignored in the environment, where container images set them, and refused as arguments."""
 LISTENER_SETTINGS = ("tls_certificate", "metrics_port")
-"""Settings of a listener that must not be ignored. A replica has no listener: Ray Serve has."""
+"""Settings of a listener. They are refused, not ignored: a replica has no listener, because Ray Serve receives the
+requests."""
 
 
 def read(arguments: Mapping[str, Any]) -> Settings:

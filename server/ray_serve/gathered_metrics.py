@@ -14,7 +14,7 @@ LABEL = "replica"
 
 
 def gather(pages: Mapping[str, bytes]) -> bytes:
-    """One page from the pages of the replicas, by name of the replica."""
+    """Join the pages of all replicas to one page. pages: by the name of the replica."""
     families: dict[str, Metric] = {}
     for replica, page in sorted(pages.items()):
         for family in text_string_to_metric_families(page.decode()):

@@ -43,7 +43,7 @@ class ReplicaLost(Exception):
 
 
 class Ingress:
-    """The deployment. replicas: handle of the replicas. arguments: of the builder."""
+    """The deployment. replicas: handle of the replicas. arguments: arguments of the builder."""
 
     def __init__(self, replicas: DeploymentHandle, arguments: Mapping[str, Any]) -> None:
         settings = read(arguments)

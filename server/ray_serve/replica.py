@@ -29,13 +29,13 @@ WAIT_SECONDS = 30.0
 progress, so one that refused all of them immediately while its worker restarts would receive most of the
 traffic."""
 UNREADY_SECONDS = 30.0
-"""Time without a ready worker after which a replica is unhealthy, besides twice the time that loading took."""
+"""A replica is unhealthy if no worker was ready for this time plus twice the time that loading took."""
 
 
 class Replica:
     """One server. Ray Serve starts it, sends it requests when it is ready, and replaces it when it is unhealthy.
 
-    arguments: of the builder. The number of threads defaults to the CPUs that Ray has assigned.
+    arguments: arguments of the builder. The number of threads defaults to the CPUs that Ray has assigned.
     """
 
     async def __init__(self, arguments: Mapping[str, Any]) -> None:  # type: ignore[misc]  # Ray Serve awaits it
@@ -77,7 +77,7 @@ class Replica:
         return serve.get_replica_context().replica_id.unique_id, self._server.state.runtime.metrics.render()
 
     def check_health(self) -> None:
-        """Called by Ray Serve. Raises NotReady if the server has given up on its worker, or long had none."""
+        """Called by Ray Serve. Raises NotReady if the worker is not restarted any more, or is unready for too long."""
         now = time.monotonic()
         if self._server.lifecycle.failed:
             raise NotReady("the worker could not be brought back")

@@ -170,7 +170,7 @@ class ChatRenderer:
     """Renders templates in a separate process, one text at a time. Safe to use from several threads.
 
     The process starts with the first text and is replaced after it was killed for exceeding a limit. Work with
-    templates runs in a thread of its own (`submit`), so that a slow template delays other chats, and no tokenization.
+    templates runs in a separate thread (`submit`), so that a slow template delays other chats but no tokenization.
 
     seconds: time limit for one text.
     memory_bytes: address space limit of the process.

@@ -19,7 +19,7 @@ from server.text.language_codes import parse_language
 
 PRECISE_LANGUAGES = 10
 MAX_CHARACTERS = 2000
-"""Only the beginning of a longer text is read."""
+"""Characters of a text that are read; the rest of a longer text is ignored."""
 _SECONDS = 60.0
 _PROCESS_FILE = Path(__file__).with_name("detect_process.py")
 _LINGUA_TEXT = """
@@ -59,7 +59,7 @@ class LanguageDetector:
 
         languages: ISO 639-1 codes to choose from; None for all that can be detected.
         precise: use the large tables.
-        Raises DetectionError. A single language is the answer for every text, without detection.
+        Raises DetectionError. If `languages` has one entry, it is the answer for every text, and nothing is detected.
         """
         chosen = sorted(set(languages)) if languages is not None else sorted(_BY_LANGUAGE)
         known = [code for code in chosen if code in _BY_LANGUAGE]

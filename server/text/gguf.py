@@ -80,7 +80,8 @@ _UNSTATED: Mapping[str, str] = {
 def build_tokenizer(gguf: Gguf, files: TokenizerFiles) -> LibraryTokenizer:
     """The tokenizer of a GGUF file, without its added tokens. Raises TokenizerError for one that is not supported.
 
-    files: its settings, as `weights.gguf.documents` has them.
+    files: the settings of the tokenizer, read from the JSON documents that `weights.gguf.documents` makes of the
+        metadata.
     """
     model = gguf.get("tokenizer.ggml.model")
     build = _MODELS.get(str(model))

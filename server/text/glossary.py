@@ -35,7 +35,7 @@ class Glossary:
             raise DuplicateTerm
         self.targets = list(map(normalized, entries.values()))
         self._trie: dict[str, Any] = {}
-        # A term as it is written has precedence over another one with a capital.
+        # A term that matches as written takes precedence over one that matches with its first letter in upper case.
         for capital in (True, False):
             for index, source in enumerate(sources):
                 for text in spellings(source)[capital:] if capital else [source]:
@@ -101,7 +101,10 @@ def spell(tokenizer: Tokenizer, token_bytes: TokenBytes, term: str) -> list[tupl
 
 
 def fewest_tokens(token_bytes: TokenBytes, data: bytes) -> Sequence[int]:
-    """The fewest tokens with these bytes; of equally few, those with the longest last ones. Empty if there are none."""
+    """The shortest token sequence with these bytes; of several, the one whose last tokens are longest.
+
+    Empty for none.
+    """
     best: list[tuple[int, ...] | None] = [()]
     for end in range(1, len(data) + 1):
         choices = [

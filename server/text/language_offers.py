@@ -14,7 +14,7 @@ from server.text.tokenizer import Tokenizer
 from server.text.tokenizer_files import read_json, read_tokenizer_files
 
 PAIR_FAMILIES = frozenset({"marian", "triptych"})
-"""Values of `model_type` whose checkpoints translate one pair of languages, which they may not name."""
+"""Values of `model_type` whose checkpoints translate one pair of languages. Not every checkpoint names its pair."""
 _OPUS_NAME = re.compile(r"opus-mt-(?:tc-(?:[a-z]+-)*?(?:base|big|tiny)-|tc-)?([\w+]+)-([\w+]+)$")
 _PAIR = re.compile(r"(\w+(?:\+\w+)*)-(\w+(?:\+\w+)*)")
 _TARGET_TOKEN = re.compile(r"<2([A-Za-z_-]+)>")

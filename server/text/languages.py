@@ -4,8 +4,9 @@
   with several target languages has a token for each (`>>fra<<`), which precedes the source text.
 - T5 and others: the prefixes in `config.json` (`task_specific_params`, `translation_en_to_fr`). A T5 without them takes
   languages by name: `translate English to French: ` (Raffel et al. 2020, arXiv:1910.10683, appendix D).
-- MADLAD, which is a T5: to each language with a token `<2de>`, which precedes the source text.
-- mBART, mBART-50, NLLB and M2M100: from each language with a token to each other one (`fairseq`).
+- MADLAD, which is a T5: translations to each language that has a token, such as `<2de>`, which precedes the source
+text.
+- mBART, mBART-50, NLLB and M2M100: translations between all languages that have a token (`fairseq`).
 - BART without prefixes: none.
 """
 
@@ -125,7 +126,7 @@ class TranslationLanguages:
     def language_pairs(self, every: Sequence[str]) -> list[tuple[str, str]]:
         """(source, target) of all translations, as codes without script and region.
 
-        every: the languages of a checkpoint or a source that takes any.
+        every: languages to list where a checkpoint takes any language, or any source language.
         """
         if self._by_name:
             return [(source, target) for source in every for target in every if source != target]
@@ -193,7 +194,10 @@ def _first_few(names: list[str]) -> str:
 
 
 def _closest(offer: Offer, source: Language | None, target: Language | None) -> tuple[int, Offer]:
-    """Score of an offer, 0 for no match, and the offer reduced to its best languages. None matches any language."""
+    """Score of an offer, 0 for no match, and the offer reduced to its best languages.
+
+    A source or target of None fits all languages.
+    """
     sources = [1 if source is None or one.language is None else source.fits(one.language) for one in offer.sources]
     targets = [1 if target is None else target.fits(one.language) for one in offer.targets]
     from_source, to_target = max(sources, default=0), max(targets, default=0)

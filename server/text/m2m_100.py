@@ -14,7 +14,10 @@ from server.text.tokenizer_files import TokenizerFiles, read_json
 
 
 class M2M100Tokenizer(PieceTokenizer):
-    """Texts begin with the token of `src_lang` in `tokenizer_config.json`, or of English. Translations replace it."""
+    """Texts begin with the token of `src_lang` in `tokenizer_config.json`, or of English.
+
+    A translation request replaces this token by that of its source language.
+    """
 
     def __init__(self, directory: Path, files: TokenizerFiles) -> None:
         vocabulary: dict[str, int] = read_json(directory, "vocab.json")

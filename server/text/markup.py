@@ -117,7 +117,10 @@ class TaggedText:
 
 
 def parse(document: str, options: MarkupOptions) -> list[str | TaggedText]:
-    """The document as markup, which does not change, and runs. Raises MarkupError for bad XML or too many tags."""
+    """The parts of a document in order: markup as text, and runs of text with inline tags (see the module).
+
+    Raises MarkupError for bad XML or too many tags.
+    """
     found = tokens(document, options.kind)
     if sum(token.kind in ("start", "void") for token in found) > MAX_TAGS:
         raise MarkupError(f"the markup has more than {MAX_TAGS} tags")

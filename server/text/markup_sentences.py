@@ -75,7 +75,10 @@ def sentences(
 
 
 class _RunSentences:
-    """The sentences of one run. Slots 1, 3, 5... are sentences; slots 0, 2, 4... are the markup between them."""
+    """The sentences of one run: a text with inline markup.
+
+    The run is divided into slots. Slots 1, 3, 5... are sentences; slots 0, 2, 4... are the markup between them.
+    """
 
     def __init__(
         self,
@@ -107,7 +110,7 @@ class _RunSentences:
         for index, piece in enumerate(self._run.pieces):
             if piece.kind == "text":
                 for start, end, slot in self._cut(at, at + len(piece.text)):
-                    if piece.raw != piece.text:  # a reference
+                    if piece.raw != piece.text:  # a character reference, such as &amp;
                         raws[slot].append(piece.raw)
                         break
                     raws[slot].append(piece.raw[start - at : end - at])
@@ -130,7 +133,7 @@ class _RunSentences:
         return [part for part in found if part]
 
     def _slot(self, at: int) -> int:
-        """Slot of the character at this place of the run."""
+        """Number of the slot (see the class) that contains the character at this index of the run's text."""
         before = bisect_right(self._starts, at)
         return 2 * before - 1 if before and at < self._ends[before - 1] else 2 * before
 
@@ -224,7 +227,9 @@ def _joined(spans: Sequence[_SentenceSpan], run: TaggedText, fits: Callable[[str
 
 
 def _widened(spans: Sequence[_SentenceSpan], run: TaggedText) -> list[_SentenceSpan]:
-    """The sentences with the white space up to the tags of elements that begin or end in it."""
+    """Extend sentences over white space: to the end of an element that begins in the sentence and goes on after it, and
+    to the start of an element that began before the sentence and ends in it.
+    """
     starts, ends = [one.start for one in spans], [one.end for one in spans]
     found = list(spans)
     waiting = list(run.roots)

@@ -1,7 +1,7 @@
 """Split HTML and XML into tokens that, joined, are exactly the document.
 
 HTML is read by turbohtml's tokenizer (HTML Living Standard, section 13.2.5), XML by expat. Both report where a token
-is, so that markup is never written anew: a document is rebuilt from the same characters.
+is, so that a document is rebuilt from its own characters and its markup never changes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MarkupToken:
     raw: the characters of the document.
     name: name of the element, in lower case in HTML.
     text: characters with references resolved.
-    attributes: of a start tag, in HTML only.
+    attributes: attributes of a start tag, in HTML only.
     """
 
     kind: TokenKind

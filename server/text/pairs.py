@@ -20,8 +20,8 @@ class PairTemplate:
 
     before, between, after: (token id, type) of the special tokens around the two texts.
     types: token type of each text.
-    once: the first token of `between` is left out after a first text that ends with it, and the first token of `after`
-        after such a second text (ByT5).
+    once: a separator is not repeated (ByT5). If the first text ends with the first token of `between`, the token
+        is not added again. The same holds for the second text and `after`.
     """
 
     before: tuple[tuple[int, int], ...]

@@ -75,7 +75,7 @@ class DecoderChain:
         return text
 
     def fork(self) -> DecoderChain:
-        """An independent chain in the same state."""
+        """An independent copy in the same state."""
         return DecoderChain([copy(step) for step in self._token_steps], [copy(step) for step in self._text_steps])
 
 

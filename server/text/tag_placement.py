@@ -20,7 +20,8 @@ from server.word_bounds import UNSPACED
 MIN_MASS = 0.25
 """Smallest share of a single word's attention for which an element is placed around that word."""
 _MIN_ATTENTION = 0.05
-"""Smallest attention of a unit on words of the source. Otherwise nearly all of it is on special tokens."""
+"""Minimum attention of a translated word on words of the source. A word with less is not aligned: nearly all of its
+attention is on special tokens."""
 _UNIT = re.compile(r"\w+|[^\w\s]")
 
 Span = tuple[int, int]
@@ -57,7 +58,10 @@ class InlineTag:
 
 @dataclass(frozen=True)
 class _Placed:
-    """A tag around the units [first, last) of the translation; an atom without text has first == last."""
+    """A tag around the units (words and punctuation marks) [first, last) of the translation.
+
+    An atom without text has first == last.
+    """
 
     first: int
     last: int
@@ -157,7 +161,10 @@ class _Placement:
         return max(found, key=lambda span: float(mass[span[0] : span[1]].sum()), default=None)
 
     def _gap(self, at: int, first: int, last: int) -> int:
-        """Unit before which markup at this place of the source goes: the one that attends most to the next word."""
+        """Index of the unit before which an atom goes: the unit that attends most to the source word after the atom.
+
+        at: place of the atom in the source. The result is `last` if no unit attends to that word.
+        """
         following = _UNIT.search(self.source, at)
         if following is None or first == last:
             return last

@@ -18,7 +18,8 @@ LONGEST_CHARACTER = "\ufdfa"
 LONGEST_BYTES = 33
 
 _GROWTH = {"NFC": (3, 12), "NFD": (4, 12), "NFKC": (8, 18), "NFKD": (8, 18), "Lowercase": (2, 4)}
-"""Maximum number of characters, and of bytes, that one character becomes in a form; without `LONGEST_CHARACTER`."""
+"""Maximum number of characters, and of bytes, that one character becomes in a Unicode normal form; `LONGEST_CHARACTER`
+is not counted."""
 _FORM_OF = {
     "NFC": "NFC",
     "NFD": "NFD",
@@ -36,9 +37,9 @@ _NEUTRAL = frozenset({"Sequence", "Strip", "StripAccents", "Nmt", "ByteLevel", "
 class TokenBound:
     """Maximum number of tokens per character.
 
-    ascii: of an ASCII character.
-    other: of another character.
-    longest: of `LONGEST_CHARACTER`.
+    ascii: maximum for an ASCII character.
+    other: maximum for another character.
+    longest: maximum for `LONGEST_CHARACTER`.
     """
 
     ascii: int = LONGEST_BYTES

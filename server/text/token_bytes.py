@@ -36,7 +36,10 @@ class TokenBytes:
 
     @cached_property
     def ids(self) -> Mapping[bytes, int]:
-        """A token by its bytes. Of several tokens, the last one: those of single bytes come first in a vocabulary."""
+        """Token ids by the bytes of the token.
+
+        Of several tokens with the same bytes, the last one, because tokens for single bytes come first in a vocabulary.
+        """
         return {data: token_id for token_id, data in enumerate(self.by_id) if data}
 
     @cached_property

@@ -16,7 +16,7 @@ from typing import Any
 class ToolFormat:
     """How a checkpoint writes function calls.
 
-    marker: text or special token that shows that calls begin. The beginning of `begin + before_name`.
+    marker: text or special token that shows that calls begin. `begin + before_name` begins with it.
     before_name, before_arguments, after_arguments: texts around the name and the JSON arguments of each call.
     begin, separator, end: texts before the first call, between calls, and after the last one.
     at_start: calls have no marker of their own, so they are recognised only at the beginning of an answer.
@@ -145,7 +145,7 @@ class TemplateTools:
     writes_calls: the template writes the calls of assistant messages.
     writes_results: the template writes the content of `tool` messages.
     arguments_as_text: the template takes the arguments of a call as JSON text, not as an object.
-    empty_content: the members to add to an assistant message of calls alone.
+    empty_content: the members to add to an assistant message that has calls and no text.
     """
 
     format: ToolFormat | None = None
@@ -171,7 +171,10 @@ def recognise(rendered: str, name: str, arguments: Mapping[str, Any]) -> ToolFor
 
 
 def by_marker(template: str) -> ToolFormat | None:
-    """The first format whose special texts all occur in a template's source. For templates that render no calls."""
+    """The first format whose special texts all occur in a template's source.
+
+    Used for templates that render no calls.
+    """
 
     def texts(row: ToolFormat) -> list[str]:
         return [row.marker, *([] if row.before_arguments.startswith('"') else [row.before_arguments.strip()])]

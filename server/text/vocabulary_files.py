@@ -42,7 +42,7 @@ def word_piece(
 ) -> LibraryTokenizer:
     """A WordPiece model without a template.
 
-    file: name of the file with the vocabulary, for messages.
+    file: name of the file with the vocabulary, for error messages.
     strip_accents: None for the same as `lower_case`.
     Raises TokenizerError if the vocabulary lacks special tokens.
     """

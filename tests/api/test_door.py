@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from functools import partial
 
@@ -40,7 +41,7 @@ def test_requests_and_bytes_are_limited() -> None:
     door.leave(first)
     door.leave(second)
     assert door.requests == door.body_bytes == 0
-    # One body above the limit is read, and refused by the limit of one body.
+    # The door lets a single body above its limit pass: the limit of one body refuses it when it is read.
     door.leave(door.enter({}, headers(500)))
 
 
@@ -139,6 +140,23 @@ async def test_the_protocol_leaves_keys_and_other_needs_to_the_application(bench
     assert refuse(scope | {"headers": [(b"authorization", b"Bearer secret")]}) is None
 
 
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="scheduling policies of Linux")
+async def test_steps_are_not_interrupted_while_requests_are_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.api.arrivals.LOG_SECONDS", 0.0)
+    bench.become_ready()
+    refuse = partial(Arrivals(bench.state), body=None, start=lambda: None)
+    scope = {"type": "http", "method": "POST", "path": "/generate", "headers": []}
+    for _ in range(2):
+        assert os.sched_getscheduler(0) == os.SCHED_OTHER
+        bench.state.door.max_requests = 0
+        assert refuse(scope) is not None and refuse(scope) is not None
+        assert os.sched_getscheduler(0) == os.SCHED_BATCH
+        while os.sched_getscheduler(0) == os.SCHED_BATCH:
+            await asyncio.sleep(0)
+
+
 async def test_the_protocol_refuses_requests_to_a_full_model(bench: Bench) -> None:
     """The default model of `/generate` has reached the share of requests that one of several models may have."""
     bench.become_ready()
@@ -202,7 +220,10 @@ async def test_pipelined_requests_are_refused_and_answered_in_order(bench: Bench
 
 
 async def test_requests_that_arrive_at_once_start_in_turns_and_count_before(bench: Bench) -> None:
-    """Of many requests in one turn of the event loop, as many start as one model may have; the others are refused."""
+    """Many requests arrive in one turn of the event loop.
+
+    Those that one model may have start, and the others are refused.
+    """
     bench.become_ready()
     admission, started, starts = bench.runtime.admission, 0, []
     admission.models, admission.max_requests = 2, 4 * BURST_STARTS

@@ -26,7 +26,7 @@ def schemas(bench: Bench) -> dict[str, Any]:
 
 
 def test_every_field_of_every_body_has_a_description(schemas: dict[str, Any]) -> None:
-    """A field without one: add it to server/api/field_descriptions.py, or to its class if it is peculiar to it."""
+    """If this fails, describe the field in server/api/field_descriptions.py, or in its class if only one has it."""
     fields = {
         f"{name}.{field}": schema.get("description")
         for name in reachable(schemas, NAMES)

@@ -1,4 +1,4 @@
-"""JSON text in pieces: the bytes of the library, whatever the shape of the value, and never many at once."""
+"""JSON text in pieces: the bytes of the library, whatever the shape of the value, and never many bytes at once."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def random_value(chance: random.Random, depth: int) -> Any:
 
 
 def count(value: Any) -> tuple[int, int, int, int]:
-    """Commas, keys, lists and objects, and strings with the keys."""
+    """Number of commas, of keys, of lists and objects together, and of strings, keys included."""
     if not isinstance(value, list | dict):
         return 0, 0, 0, int(isinstance(value, str))
     inner = list(map(count, value.values() if isinstance(value, dict) else value))

@@ -133,7 +133,7 @@ class WithoutConnection(DirectHttpProtocol):
 
 
 class WrongBytes(DirectHttpProtocol):
-    """Loses direct writes, as if uvicorn stored the connection of a request in another attribute."""
+    """Drops all bytes that are written directly to the connection, as if uvicorn kept it in another attribute."""
 
     def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.scope[DIRECT_CONNECTION] = SimpleNamespace(write=lambda body: True)

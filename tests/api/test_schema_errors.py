@@ -16,7 +16,8 @@ from server.api.schema_errors import _BOUNDS, _TYPES
 from server.errors import InvalidRequest
 
 BODIES = {route.body.__name__: route for route in registry.ROUTES if route.body.__name__ != "HubTaskBody"}
-"""All but the one that only documents the bodies of one route; a request is validated as one of those."""
+"""All body schemas except `HubTaskBody`, which documents the alternative bodies of one route. Requests are validated
+against the alternatives themselves."""
 LEAVES: tuple[Any, ...] = (
     None, True, 0, -1, 1 << 70, 1.5, -1e300, "", "x", "?" * 5000, "0", "text", [], [[]], [1.5], ["x"], [None] * 5000, {}
 )  # fmt: skip

@@ -63,7 +63,10 @@ async def test_tokenize_works_without_a_worker(bench: Bench, http: httpx.AsyncCl
 
 
 async def failed_after_the_first_byte(bench: Bench, http: httpx.AsyncClient, *failures: Failed) -> list[Any]:
-    """The events of a stream with two prompts; the first has a token. failures: the index of the prompt as id."""
+    """The events of a stream with two prompts, whose first prompt gets a token before the failures.
+
+    failures: `request_id` is the index of the prompt.
+    """
     bench.become_ready()
     body = {"prompt": ["abc", "xyz"], "stream": True, "model": "decoder"}
     posted = asyncio.create_task(http.post("/generate", json=body, headers={"x-request-id": "mine"}))

@@ -140,7 +140,7 @@ def test_a_damaged_file_is_an_error_or_finite_samples(decoder: Decoder, name: st
         else:
             assert len(samples) and np.isfinite(samples).all() and len(samples) <= 160_000
             outcomes.add("decoded")
-    if not name.startswith("ogg"):  # whose pages have checksums
+    if not name.startswith("ogg"):  # pages of Ogg have checksums
         assert "decoded" in outcomes
     np.testing.assert_array_equal(
         read_audio(data, 10, decoder), decoder.decode(data, container_of(data), 10), "the process still works"

@@ -28,7 +28,7 @@ def test_windows_end_in_pauses() -> None:
     pauses = [2100, 4800, 7000]
     for pause in pauses:
         frames[pause : pause + 40] = -0.5
-    frames[2900:2904] = -1.0  # shorter than a pause
+    frames[2900:2904] = -1.0  # quiet, but too short for a pause
     spans = cut_at_silences(frames, 9000, WINDOW)
     assert all(any(pause <= end <= pause + 40 for pause in pauses) for _, end in spans[:-1]) and len(spans) == 4
 

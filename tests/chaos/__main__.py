@@ -2,8 +2,8 @@
 
 Every check runs in a process of its own: once as the product is, once with its planted bug, which it must catch.
 Checks that measure speed run alone. Then those that mostly wait run two at a time, and those that only count three at
-a time, each with one thread. The runs with planted bugs run beside others too: a bug fails its check by a count, a
-processor time or a large factor, which other work on the machine does not change.
+a time, each with one thread. The runs with planted bugs run beside others too, those of checks that run alone two at a
+time: a bug fails its check by a count, a processor time or a large factor.
 Results are written to a file after each check; `--resume` keeps those that are there.
 """
 
@@ -30,7 +30,8 @@ TIMEOUT_SECONDS = 900.0
 AT_ONCE: dict[Conditions, int] = {"alone": 1, "waiting": 2, "any": 3}
 """Checks that run at the same time, by their conditions, in the order in which they run."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TRIPTYCH_THREADS": "1"}
-"""Threads of a product would wait for each other on cores that other checks use."""
+"""One thread for each process: threads of one matrix product would wait for each other on cores that other checks use.
+"""
 
 
 def run(promise: Promise, scale: str, bug: str | None, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -93,7 +94,7 @@ def main() -> int:
         for promise in asked:
             for bug in promise.bugs:
                 if bug not in results.get(str(promise.number), {}).get("controls", {}):
-                    runs["waiting" if promise.conditions == "waiting" else "any"].append((promise, bug))
+                    runs["any" if promise.conditions == "any" else "waiting"].append((promise, bug))
     for conditions, found in runs.items():
         with ThreadPoolExecutor(AT_ONCE[conditions]) as pool:
             list(pool.map(lambda one, conditions=conditions: check(*one, conditions), found))

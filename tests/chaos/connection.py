@@ -45,7 +45,7 @@ class Event:
 class Connection:
     """One connection that stays open between requests.
 
-    url: of the server, without a path.
+    url: address of the server, without a path.
     headers: sent with every request.
     """
 

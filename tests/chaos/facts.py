@@ -61,7 +61,7 @@ def is_idle(url: str) -> bool:
 
 
 def wait_until_quiet(process: psutil.Process) -> None:
-    """Wait until the process does no work any more, looked at three times in a row; at most `HANG_SECONDS`."""
+    """Wait until three successive measurements find no work of the process; at most `HANG_SECONDS`."""
     quiet, used = 0, -1.0
     end = time.monotonic() + HANG_SECONDS
     while quiet < 3 and time.monotonic() < end:

@@ -20,7 +20,7 @@ _ANSWER = (
 
 
 class _Refusal(asyncio.Protocol):
-    """Refuses one request for each part of one that arrives: the requests of the load generator arrive whole."""
+    """Sends a refusal for each piece of data that arrives: each request of the load generator arrives in one piece."""
 
     transport: asyncio.Transport
 

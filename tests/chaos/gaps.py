@@ -31,7 +31,8 @@ STORY, ENCODER = "story", "sentence-encoder"
 class Gaps:
     """The p99 gap between two tokens of a stream, in milliseconds of processor time, and texts encoded in a second.
 
-    ratio: disturbed gap in gaps alone of the same repetition, because the speed of the processor changes.
+    ratio: gap with other work over the gap of the streams alone, in the same repetition, because the speed of the
+        processor changes.
     """
 
     alone: float

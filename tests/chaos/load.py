@@ -72,7 +72,7 @@ class _Client:
 
 
 class Load:
-    """Requests to one path, sent in turn. url: of the server. bodies: of the requests."""
+    """Requests to one path. url: address of the server. bodies: bodies of the requests, which are sent in turn."""
 
     def __init__(self, url: str, path: str, bodies: Iterable[Any]) -> None:
         parts = urlsplit(url)

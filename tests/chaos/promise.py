@@ -21,9 +21,10 @@ class Promise:
     check: measures the promise on the product. It takes the counts as arguments.
     bug: name of the planted bug (`tests.chaos.bugs`) with which `check` must fail. more_bugs: further ones.
     full: counts of `make chaos`.
-    small: counts of the runs with planted bugs, which must only fail.
+    small: counts of the runs with planted bugs, where the check only has to fail.
     conditions: what may run at the same time. "alone": nothing, because it measures rates, ratios or times near their
-        limit. "waiting": one other check that mostly waits, as it does itself. "any": other checks that only count.
+        limit. "waiting": one other check that mostly waits, as it does itself. "any": other checks, because the speed
+        of the machine hardly changes what it measures.
     """
 
     number: int

@@ -326,6 +326,7 @@ PROMISES: tuple[Promise, ...] = (
         "text-work-runs-in-the-event-loop",
         {"tries": 1},
         {"tries": 0, "together": 2, "known": 2, "corpus": 0},
+        conditions="any",
     ),
     Promise(
         26,

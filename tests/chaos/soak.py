@@ -32,13 +32,17 @@ WARM_UP_REQUESTS = 8000
 CACHED_WORDS = 12_000
 """More words than the word cache of a BPE tokenizer holds (10,000, measured at 280 bytes each)."""
 FILLING_ROUNDS = 8
-"""Rounds of the same texts. With two threads, one text in 128 then reaches only one of them."""
+"""Rounds with the same texts. Each of two threads has its own cache; after these rounds only one text in 128 has met
+the same thread every time."""
 CLIENTS = 16
 
 
 @dataclass
 class Round:
-    """Facts after a round, on an idle server. requests: sent to this server process so far."""
+    """Memory, open file descriptors and threads of an idle server after a round of requests.
+
+    life: number of the server process. requests: number of requests sent to this process so far.
+    """
 
     life: int
     requests: int
@@ -99,7 +103,7 @@ async def send(url: str, first: int, count: int, clients: int = CLIENTS) -> None
 
 
 def measure(url: str, pid: int, life: int, requests: int) -> Round:
-    """Wait until the server is idle and read the facts."""
+    """Wait until the server is idle, then read its memory, open file descriptors and number of threads."""
     eventually(lambda: facts.is_idle(url))
     process = psutil.Process(pid)
     (worker,) = (child for child in process.children() if "--fd" in child.cmdline())
@@ -115,7 +119,10 @@ def measure(url: str, pid: int, life: int, requests: int) -> Round:
 
 
 def growth(rounds: list[Round], name: str, warm_up: int = WARM_UP_REQUESTS) -> float | None:
-    """Bytes per request: slope of a fact over the requests of the last server process, or None with too few rounds."""
+    """Growth per request: slope of one figure over the requests of the last server process. None with too few rounds.
+
+    name: field of `Round`, such as the memory of the worker.
+    """
     last = [one for one in rounds if one.life == rounds[-1].life and one.requests >= warm_up] if rounds else []
     if len(last) < 3:
         return None
@@ -124,7 +131,7 @@ def growth(rounds: list[Round], name: str, warm_up: int = WARM_UP_REQUESTS) -> f
 
 
 def soak(count: int, every: int, path: Path | None = None) -> list[Round]:
-    """Send requests until `count` were sent in all, and return the facts after every `every` requests.
+    """Send requests until `count` were sent in all. Returns memory, files and threads after every `every` requests.
 
     path: state file, read if it exists and written after each round.
     """

@@ -108,7 +108,7 @@ def test_poisson_arrivals() -> None:
     gaps = [after - before for before, after in itertools.pairwise(arrivals)]
     assert min(gaps) > 0
     assert statistics.mean(gaps) == pytest.approx(1 / 8, rel=0.03)
-    assert statistics.stdev(gaps) == pytest.approx(1 / 8, rel=0.05)  # of an exponential distribution, equal to its mean
+    assert statistics.stdev(gaps) == pytest.approx(1 / 8, rel=0.05)  # as for exponential gaps
     assert arrivals == list(itertools.islice(poisson_arrivals(8.0, random.Random(1)), 20_000))
 
 

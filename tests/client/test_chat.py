@@ -93,7 +93,10 @@ Talk = Callable[..., list[FakeRequest]]
 
 @pytest.fixture
 def talk(monkeypatch: pytest.MonkeyPatch) -> Talk:
-    """Runs a conversation: the lines that the user types, where an exception is raised instead of a line."""
+    """Function that runs a conversation.
+
+    Its arguments are the lines that the user types; an exception is raised instead of a line.
+    """
 
     def run(lines: list[str | type[BaseException]], answer: Answer, *argv: str) -> list[FakeRequest]:
         waiting = iter([*lines, EOFError])

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from server import quantize_command
 from server.cli import COMMANDS, _parser, main
 from server.client import chat, commands
 from server.client.bench import command as bench
@@ -255,7 +256,7 @@ def test_a_closed_pipe_ends_the_command_in_silence() -> None:
 
 
 def examples() -> list[str]:
-    texts = [*commands.EXAMPLES.values(), chat.EXAMPLES, bench.EXAMPLES]
+    texts = [*commands.EXAMPLES.values(), chat.EXAMPLES, bench.EXAMPLES, quantize_command.EXAMPLES]
     return [line.partition("#")[0].strip() for text in texts for line in text.splitlines() if line.strip()]
 
 
@@ -279,7 +280,11 @@ def test_help_imports_little() -> None:
         "try: main({argv})\nexcept SystemExit: pass\n"
         "print('IMPORTED', sorted({{'torch', 'pydantic', 'httpx', 'fastapi', 'numpy', 'asyncio'}} & set(sys.modules)))"
     )
-    for argv, expected in ((["--help"], []), (["generate", "--help"], ["asyncio", "httpx"])):
+    for argv, expected in (
+        (["--help"], []),
+        (["generate", "--help"], ["asyncio", "httpx"]),
+        (["quantize", "--help"], []),
+    ):
         command = [sys.executable, "-c", code.format(argv=argv)]
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
         assert done.stdout.splitlines()[-1] == f"IMPORTED {expected}", done.stderr

@@ -22,7 +22,8 @@ NO_KEY = "not-needed"
 class ClientServer:
     """A running server and the key of its clients.
 
-    key: the required key. Without a required key, a value for clients that cannot be created without any.
+    key: the required key. If the server needs none, a placeholder, because some clients cannot be created without a
+        key.
     """
 
     running: RunningServer

@@ -16,7 +16,7 @@ PROMPT = "Once upon a time"
 
 @pytest.fixture
 def client(server: ClientServer):
-    """Creates the client of one model; of the default model without a name."""
+    """Function that creates a client for the named model, or for the default model."""
 
     def create(model: str | None = None) -> InferenceClient:
         return InferenceClient(model=f"{server.url}/models/{model}" if model else server.url, token=server.key)
@@ -211,7 +211,7 @@ def test_tables_and_files_are_refused(client) -> None:
 
 
 def test_the_default_model_answers_what_the_body_asks(client) -> None:
-    """Without a name, the fields of the body choose the first model that fits; else the first model answers."""
+    """A request that names no model is answered by the first model that fits the fields of its body."""
     first = client()
     assert first.text_generation(PROMPT, max_new_tokens=4)
     assert len(first.zero_shot_classification("A band.", ["music", "law"])) == 2

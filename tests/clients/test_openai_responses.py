@@ -52,7 +52,7 @@ def test_the_answer_can_be_sent_back(client: OpenAI) -> None:
 
 
 def test_all_items_reach_the_template(client: OpenAI) -> None:
-    """The same conversation as chat messages has as many tokens."""
+    """The prompt has as many tokens as that of the same conversation in chat messages."""
     call = {"name": "look", "arguments": '{"at": "sea"}'}
     answer = client.responses.create(
         model="caller",

@@ -78,7 +78,10 @@ def write(directory: Path, kind: str) -> Path:
 
 
 def _tokenizer(kind: str) -> Any:
-    """A tokenizer of some words and all characters of the texts. It is not trained, because training has no order."""
+    """A tokenizer of some words and all characters of the texts.
+
+    It is written, not trained: training would give the pieces in another order each time.
+    """
     texts = " ".join([*TEXTS, *LABELS]) if kind == SPANS else " ".join([*TEXTS, *LABELS]).lower()
     words = sorted(set(re.findall(r"\w{3,}", texts)))[::2]
     characters = sorted({*texts, *"abcdefghijklmnopqrstuvwxyz"} - {" "})

@@ -12,9 +12,11 @@ from tests.e2e.conftest import REPOSITORY
 
 
 def answers(url: str, page_model: str, model: str) -> list[Any]:
-    """The JSON answers to all commands with one model of the page.
+    """Run all commands of docs/requests.md that name one model. Returns their JSON answers.
 
-    url: address of the server. page_model: name of the model on the page. model: its name on the server.
+    url: address of the server.
+    page_model: the model's name in docs/requests.md.
+    model: name of the model of the server that is used instead.
     """
     assert shutil.which("curl"), "the examples need curl"
     page = (REPOSITORY / "docs" / "requests.md").read_text()

@@ -116,7 +116,9 @@ def write_bge_m3(directory: Path) -> Path:
 
 
 def write_splade(directory: Path) -> Path:
-    """A masked language model as `SparseEncoder` of sentence-transformers saves it, with sums of two logarithms."""
+    """A masked language model as `SparseEncoder` of sentence-transformers saves it, with sum pooling and the logarithm
+    applied twice.
+    """
     body = write_encoder(directory / "body", "bert", "MaskedLM", std=0.3)
     made = sentence_transformers.SparseEncoder(
         modules=[

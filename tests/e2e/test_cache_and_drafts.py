@@ -47,7 +47,7 @@ def ask(url: str, key: str = "", **fields) -> dict:
 def test_drafts_do_not_change_the_texts(
     demo_server: RunningServer, speculative_server: RunningServer, model: str
 ) -> None:
-    # N-grams are drafted only where that is faster: the last text repeats itself.
+    # N-grams are drafted only where that is faster. The last request repeats one token, so its text is drafted.
     repeating = {"allowed_token_ids": [300], "max_new_tokens": 200}
     settings = [{"do_sample": True, "seed": 5}, {"repetition_penalty": 1.2}, {"stop": ["."]}, {"num_beams": 2}]
     for fields in ({}, *settings, repeating):

@@ -124,7 +124,7 @@ def test_processors(demo_server: RunningServer, ours: dict, theirs: dict) -> Non
 @torch.inference_mode()
 @torch.inference_mode()
 def test_beams_end_at_stop_strings(demo_server: RunningServer) -> None:
-    """Texts before the stop string and scores equal transformers' with `stop_strings`, also in a stream."""
+    """Texts up to the stop string and scores equal those of transformers with `stop_strings`. Streams do, too."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "story")
     model = AutoModelForCausalLM.from_pretrained(DEMO / "story")
     stops = [" and", "er", "."]

@@ -109,7 +109,10 @@ def test_a_model_of_token_vectors_has_no_vector_of_a_text(server: RunningServer)
 
 
 def test_bge_m3(server: RunningServer, paths: dict[str, Path]) -> None:
-    """Formulas of FlagEmbedding 1.4.2, `EncoderOnlyEmbedderM3Model`, in float64 after the encoder."""
+    """All vectors equal those of the formulas of FlagEmbedding 1.4.2, `EncoderOnlyEmbedderM3Model`.
+
+    The expected vectors are computed in float64 from the hidden states of transformers.
+    """
     path = paths["bge-m3"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     model = transformers.AutoModel.from_pretrained(path).eval()

@@ -25,7 +25,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("checkpoints")
     found = {f"{family}-mlm": write_encoder(root / f"{family}-mlm", family, "MaskedLM", std=0.3) for family in MASKED}
     found |= {family: write_encoder(root / family, family, "MaskedLM") for family in BODIES}
-    for family in BODIES:  # a body without a head embeds
+    for family in BODIES:  # without its head, a checkpoint serves embeddings
         directory = found[family]
         transformers.AutoModel.from_pretrained(directory).save_pretrained(directory)
     return found
@@ -87,7 +87,10 @@ def test_late_chunking(server: RunningServer, checkpoints: dict[str, Path], fami
     bounds = [(0, sentences[0] - 1), (sentences[0], sentences[1] - 1), (sentences[1], len(TEXT))]
 
     def expected(start: int, end: int) -> np.ndarray:
-        """The tokens from the first to the last one that overlaps the part. A token may have no characters (space)."""
+        """The tokens from the first to the last one that overlaps the part.
+
+        A token may have no characters, for example a space.
+        """
         places = [index for index, (first, last) in enumerate(offsets) if first < last and first < end and last > start]
         vector = hidden[places[0] : places[-1] + 1].mean(0).numpy()
         return vector / np.linalg.norm(vector)

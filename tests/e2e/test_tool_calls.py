@@ -102,7 +102,7 @@ def test_a_named_function_and_bad_tools(server: RunningServer) -> None:
 
 
 def test_the_process_of_templates_ends_with_the_server(server: RunningServer) -> None:
-    """Runs last in this file: it stops the shared server."""
+    """This test is the last one in the file, because it stops the shared server."""
     server.post("/v1/chat/completions", json=body("hermes", 0, max_tokens=1))
     children = psutil.Process(server.process.pid).children(recursive=True)
     assert any("chat_process.py" in " ".join(child.cmdline()) for child in children)

@@ -125,7 +125,7 @@ def reference(directory: Path, kind: str, words: str, text: str, **settings: obj
 def test_concurrent_requests_with_mixed_pairs_equal_the_reference(
     server: RunningServer, directories: dict[str, Path], num_beams: int
 ) -> None:
-    """All pairs and texts at once, so that the pairs of a model share its batches."""
+    """All pairs and texts are requested at once, so that the pairs of a model share its batches."""
     jobs = [(*case, text) for text in TEXTS for case in CASES]
 
     def translate(job: tuple[str, ...]) -> dict:

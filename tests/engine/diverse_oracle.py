@@ -73,7 +73,8 @@ def diverse_search(
                 if last:
                     group.finished += [(total / length**length_penalty, text) for total, text in group.running]
                 group.finished = sorted(group.finished, key=lambda one: -one[0])[:size]
-                # Later groups are penalised for these tokens. After the last step, those of the candidates are used.
+                # Later groups are penalised for these tokens. After the last step, the tokens of the candidates are
+                # used.
                 taken += [text[-1] for _, text in (best if last else group.running)]
                 longest = max_new_tokens if early_stopping == "never" and length_penalty > 0 else length
                 group.done = last or (

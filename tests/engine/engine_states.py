@@ -233,7 +233,8 @@ def grammar_masks() -> GrammarMasks:
 
 
 Spec = tuple[str, int, int, int, int]
-"""A request: kind, stem, number of further prompt tokens, limit of new tokens, seed."""
+"""A request: key of `KINDS`, index of its prompt beginning in `STEMS`, number of further prompt tokens, maximum number
+of new tokens, seed."""
 
 
 def message(request_id: int, spec: Spec) -> Generate:
@@ -245,7 +246,9 @@ def message(request_id: int, spec: Spec) -> Generate:
 
 @lru_cache(maxsize=1 << 14)
 def alone(spec: Spec) -> tuple[str, list[Hypothesis]]:
-    """Code of the failure, or empty, and hypotheses that a request gets alone: large pool, no cache, no drafts."""
+    """Code of the failure (or empty) and hypotheses that a request gets alone, with a large pool and neither cache nor
+    drafts.
+    """
     engine = make_engine(8, 512, 512, 64, False, False, 64)
     engine.add(message(0, spec))
     while engine.has_work:
@@ -292,7 +295,8 @@ class EngineStates(RuleBasedStateMachine):
         self.ended: set[int] = set()
         self.aborted: set[int] = set()
         self.expired: set[int] = set()
-        # The random choices of hypothesis depend on the constants in our sources. Each kind gets its turn in any case.
+        # Each kind of request is added in turn, because the random choices of hypothesis may leave a kind out: they
+        # depend on the constants in our sources.
         self.add(sorted(KINDS)[self.seen["runs"] % len(KINDS)], stem=1, more=3, limit=9, seed=1)
         for number in range(3 * self.ahead):
             self.add(AHEAD_KINDS[number], stem=1, more=2, limit=20, seed=2 + number)
@@ -325,7 +329,7 @@ class EngineStates(RuleBasedStateMachine):
         if living:
             request_id = living[place % len(living)]
             if request_id in self.engine._requests:
-                self.aborted.add(request_id)  # Otherwise it was refused, and its failure is not reported yet.
+                self.aborted.add(request_id)  # a refused request fails instead
             self.engine.abort(request_id)
 
     @rule(place=st.integers(0, 30))

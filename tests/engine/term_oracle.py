@@ -50,7 +50,9 @@ class Texts:
         return re.search(before + re.escape(term) + after, self.text(tokens)) is not None
 
     def beginning(self, tokens: list[int], term: str) -> int:
-        """Length of the longest part of a term that begins a word at the end of the text, without the whole term."""
+        """Length of the longest beginning of a term, shorter than the term, that ends the text and starts at a word
+        boundary.
+        """
         text, before = self.text(tokens), r"(?<!\w)" if re.match(r"\w", term) else ""
         lengths = [n for n in range(1, len(term)) if re.search(before + re.escape(term[:n]) + r"\Z", text)]
         return max(lengths, default=0)
@@ -72,7 +74,9 @@ class Texts:
         return total
 
     def next_tokens(self, tokens: list[int]) -> set[int]:
-        """Each missing term is begun where a word may begin, or continued after the part of it that ends the text."""
+        """Tokens that begin a missing term where a word may begin, or that continue the part of a term that ends the
+        text.
+        """
         found = set()
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         decoder.decode(b"".join(self.token_bytes[token] for token in tokens))
@@ -94,7 +98,9 @@ class Texts:
 
 
 def allocate(beams: int, counts: list[int]) -> list[int]:
-    """Hand out one beam after the other: shares from the last group to the first, each surplus to the left."""
+    """Divide the beams among groups, beam by beam: equal shares from the last group to the first, each surplus to the
+    group before.
+    """
     share = beams // len(counts)
     planned = [share] * len(counts)
     planned[-1] += beams % len(counts)

@@ -59,7 +59,7 @@ def compare(results, request_id, texts, scores):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "marian"])
 def test_equals_the_published_algorithm(pairs, name):
-    """All variants and prompts in one batch, each with a greedy request and a plain beam search."""
+    """All variants and prompts run in one batch, each with a greedy request and a plain beam search."""
     pair = pairs(name)
     cases = [(prompt, {"max_new_tokens": 8, **variant}) for variant in VARIANTS.values() for prompt in PROMPTS]
     requests = [generate(pair, i, prompt, **settings) for i, (prompt, settings) in enumerate(cases)]

@@ -53,7 +53,10 @@ def test_preempted_texts_equal_transformers(pairs, name):
 
 @pytest.mark.parametrize("name", GROWING)
 def test_a_wrong_length_is_noticed(pairs, name, monkeypatch):
-    """Negative control: with rotary lengths taken at each token's own step, the texts differ from transformers."""
+    """Negative control: the rotary embedding of a prompt chunk uses the length up to its end, not the whole length.
+
+    The texts then differ from transformers.
+    """
     pair = pairs(name)
     model = pair.loaded.model.transformer
     decode = type(model).decode

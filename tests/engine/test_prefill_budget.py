@@ -135,7 +135,7 @@ def test_a_burst_in_two_parts_takes_nearly_as_few_steps(first):
     model.add(first)
     model.step()
     model.add(32 - first)
-    # The step above is not counted. A burst in one part would need 31 more steps.
+    # `run` does not count the step above. A burst in one part needs 32 steps in all.
     assert model.run() <= 34
 
 

@@ -1,4 +1,4 @@
-"""Selection: candidates equal log-softmax, processors and top-k; batched searches equal single ones."""
+"""Token selection: candidates equal plain log-softmax, processors and top-k; a batch equals single beam searches."""
 
 from __future__ import annotations
 

@@ -261,7 +261,10 @@ def test_the_probability_of_no_speech(pair, max_batch_tokens, beams):
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_log_probabilities_after_masks(pair, beams):
-    """Equal to the mean that transformers compares with `logprob_threshold`, alone and with rows without masks."""
+    """The mean log-probability equals the one that transformers compares with `logprob_threshold`.
+
+    Rows with and without masked tokens run in one batch.
+    """
     clips = random_frames(pair, 3)
     banned = list(range(20, 200))
     settings = {"num_beams": beams, "logprobs": True, "suppress_token_ids": banned}
@@ -333,7 +336,7 @@ def test_token_times_equal_transformers(pair, recorded, beams):
 
 
 def test_several_sources_of_one_request(pair):
-    """Rows of one message with their own audio equal messages of their own."""
+    """Rows of one message, each with its own audio, give the results of separate messages."""
     clips = random_frames(pair, 4)
     alone = [run(pair.engine(), [transcribe(pair, 0, clip)]).texts(0) for clip in clips]
     message = transcribe(pair, 0, clips[0])

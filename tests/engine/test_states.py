@@ -194,7 +194,7 @@ def test_snapshots_give_way_and_are_charged_to_the_budget(one_pair):
 
 
 def test_speculation_gives_the_same_texts(pair):
-    """Few allowed tokens, so that texts repeat themselves and drafts are accepted, in part or as a whole."""
+    """Few tokens are allowed, so that texts repeat themselves and drafts are accepted, in part or as a whole."""
     allowed = {"allowed_token_ids": [7, 8, 9], "end_token_ids": [], "max_new_tokens": 60}
     settings = [
         {},

@@ -22,7 +22,10 @@ ENDS = [2, 9, 17]
 
 
 def spell(*pieces: bytes, text: str = "") -> tuple[str, list[int]]:
-    """A spelling of these tokens. Equal pieces stand at several ids; the first one is taken."""
+    """A spelling of a term: its text, and the token ids of these pieces.
+
+    Of several ids with the same piece, the first one is taken.
+    """
     tokens = [TOKEN_BYTES.index(piece) for piece in pieces]
     return text or b"".join(pieces).decode().strip(), tokens
 
@@ -117,7 +120,7 @@ def test_without_a_term_to_place_it_is_a_plain_beam_search(pairs):
 
 @pytest.mark.parametrize("banned", [[], [t for t, data in enumerate(TOKEN_BYTES) if data]])
 def test_a_term_that_cannot_be_spelled(pairs, banned):
-    """Its tokens are suppressed, or all tokens with text are, so that only an end token is left."""
+    """The tokens of the term are suppressed, or all tokens with text, so that only an end token is left."""
     pair, engine = pairs("bart"), pairs("bart").engine()
     engine.set_vocabulary(Vocabulary("bart", TOKEN_BYTES))
     suppressed = [t for t, data in enumerate(TOKEN_BYTES) if b"c" in data]
@@ -146,7 +149,7 @@ def test_how_the_beams_are_divided(beams, counts, expected):
 
 
 def first_difference(terms: Terms) -> int | None:
-    """Index of the first of 150 random texts for which `RequiredTerms` differs from a look at the whole text."""
+    """Index of the first of 150 random texts for which `RequiredTerms` differs from a search of the whole text."""
     chance = random.Random(7)
     whole = Texts(TOKEN_BYTES, terms, [])
     for number in range(150):

@@ -115,7 +115,8 @@ RETRIEVAL: Mapping[str, Callable[[Path], Path]] = {
     "Qwen3-Reranker": retrieval_checkpoints.write_language_model,
     "GLiNER": lambda directory: gliner_checkpoints.write(directory, gliner_checkpoints.SPANS),
 }
-"""The same, with a tokenizer of their own and heads that are found by their files."""
+"""Checkpoints of retrieval models by name. They have tokenizers of their own, and heads that are recognised by their
+files."""
 
 
 def covered() -> set[str]:

@@ -135,7 +135,7 @@ def _problem(server: RunningServer, name: str, task: str) -> str | None:
 
 @pytest.mark.parametrize("model_type", sorted(REFUSED))
 def test_a_refused_family_gives_its_reason_in_one_line(model_type: str, tmp_path: Path) -> None:
-    """The reason precedes problems of the tokenizer, which such families often have of a kind of their own."""
+    """The reason is reported before problems of the tokenizer: such families often have a tokenizer of another kind."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "architectures": ["AnyModel"]}))
     done = warm_processes.run("check", f"it={tmp_path}")
     line = f"triptych: model 'it': 'model_type': {model_type!r} is not supported: {REFUSED[model_type]}\n"

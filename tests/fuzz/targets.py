@@ -94,7 +94,7 @@ def events(data: bytes) -> None:
 
 
 def frames(data: bytes) -> None:
-    """A text in an event that our server writes is one event with the same text for our client."""
+    """Write a text as one event with our server code. Our client must read exactly one event with the same text."""
     text = data.decode("utf-16-le", "ignore")
     assert _read_events([frame("token", {"text": text})]) == [StreamEvent("token", json.dumps({"text": text}))] or [
         json.loads(event.data) for event in _read_events([frame("token", {"text": text})])
@@ -113,7 +113,10 @@ def _read_events(chunks: list[bytes]) -> list[StreamEvent]:
 
 
 def detokenizer(data: bytes) -> None:
-    """The streamed text of any tokens is their decoded text. First byte: demo model; then two bytes a token."""
+    """The streamed text of any tokens is their decoded text.
+
+    The first byte chooses the demo model, and each two further bytes a token.
+    """
     if not data:
         return
     tokenizer = _demo_tokenizer(data[0] % 4)
@@ -130,7 +133,7 @@ def _demo_tokenizer(number: int) -> Tokenizer:
 
 
 def safetensors(data: bytes) -> None:
-    """A weight file. Tensors that it lists can be read."""
+    """A weight file. If it opens, each tensor that it lists must be readable."""
     _checkpoint({"model.safetensors": data})
 
 
@@ -178,9 +181,8 @@ def _tokenizer(name: str, data: bytes, others: dict[str, bytes] | None = None) -
             return
         try:
             tokenizer.encode(["The old fox.", "\u00e9\U0001f600"])
-        except (
-            Exception
-        ) as error:  # the library has no type for it: a vocabulary without a token for unknown characters
+        except Exception as error:
+            # The library raises no type of its own for a vocabulary without a token for unknown characters.
             if "unk" not in str(error).lower():
                 raise
 

@@ -14,7 +14,7 @@ from tests.wire.conftest import checkpoints as checkpoints
 from tests.wire.conftest import start as start
 
 SECONDS = float(os.environ.get("SCHEMA_SECONDS", "0"))
-"""0: the same request of each kind for each route. More: other ones, for this time."""
+"""Time for random requests. 0: one fixed request of each kind for each route."""
 
 
 def test_every_route_answers_every_request(start: Callable[..., Process]) -> None:

@@ -46,7 +46,7 @@ def test_drafts_of_n_grams(pair, alone, options):
     one = speculating(pair, **options)
     assert answers(run(one, mixed_requests(pair), every=1 if options else 0)) == alone
     drafted, accepted = counts(one)
-    # Some random models never repeat n-grams of their answers, others no n-gram at all.
+    # Some random models never repeat an n-gram of their own answers; others never repeat any n-gram.
     assert drafted >= accepted and (drafted > 0 or pair.name in NEVER_DRAFTED)
     assert accepted > 0 or pair.name not in ACCEPTING
 

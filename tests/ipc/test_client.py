@@ -246,7 +246,7 @@ async def test_forward_delivers_a_step_at_once_and_as_a_whole() -> None:
     await asyncio.sleep(0)
     assert taken == [[0]]  # events from before `forward`
     bench.output(tokens=[Tokens(1, [8]), Tokens(2, [9])])
-    assert taken == [[0], [0, 1]]  # in the call that delivers them
+    assert taken == [[0], [0, 1]]  # delivered within the call of `bench.output`
     bench.output(finished=[finished(2, 9)], tokens=[Tokens(1, [8])])
     bench.output(finished=[finished(1, 7, 8, 8)])
     assert taken == [[0], [0, 1], [0, 1], [0]]

@@ -79,7 +79,8 @@ async def test_a_prompt_of_another_key_or_model_has_no_home(other: dict[str, str
 
 async def test_a_longer_common_beginning_outweighs_more_load() -> None:
     workers = Workers(1, 2)
-    # Each request waits (load 4). Beginnings of two and of four blocks outweigh a load of two and of four.
+    # Each request waits and counts as a load of 4. A worker that holds n blocks of the prompt is chosen while its load
+    # exceeds that of the other one by at most n.
     assert [converse(workers, [3] * 40, stays=True) for _ in range(4)] == [1, 2, 2, 1]
     workers = Workers(1, 2)
     assert [converse(workers, [3] * 70, stays=True) for _ in range(4)] == [1, 1, 2, 2]

@@ -13,7 +13,7 @@ class Clock:
         self.policy = RestartPolicy(RestartLimits(max_failures=5), lambda: self.seconds)
 
     def fail(self, after: float, ready: float | None) -> float:
-        """A failure `after` seconds. ready: how long the worker was ready. Returns the pause."""
+        """Count a failure `after` seconds later. ready: how long the worker was ready. Returns the pause."""
         self.seconds += after
         self.policy.failed(ready)
         return self.policy.pause_seconds

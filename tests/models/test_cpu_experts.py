@@ -130,7 +130,7 @@ def test_experts_of_quantized_checkpoints_are_packed_as_they_are_stored(isa, con
     expected.router.choose = moe.router.choose
     together = moe(x)
     reference = expected(x)
-    # A last bit of an activation may round to another integer.
+    # An activation that differs in its last bit may be rounded to another integer.
     assert (together - reference).norm() < 0.01 * reference.norm()
     for rows in (1, 2, 5):
         assert torch.equal(moe(x[rows : 2 * rows]), together[rows : 2 * rows])
@@ -140,7 +140,7 @@ def test_experts_of_quantized_checkpoints_are_packed_as_they_are_stored(isa, con
 @pytest.mark.parametrize("config", [WIDE, SHARED], ids=["wide", "shared"])
 @torch.inference_mode()
 def test_bits_do_not_depend_on_other_tokens(isa, dtype, config, quantization):
-    """With up to 14 tokens, and with so many that the tokens of an expert are divided into tasks."""
+    """The results of 400 tokens, which the kernel divides into tasks, equal those of 1 to 14 tokens."""
     moe, x = packed(random_moe(config, dtype), quantization), torch.randn(400, HIDDEN).to(dtype)
     together = moe(x)
     for rows in range(1, 15):

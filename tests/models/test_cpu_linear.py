@@ -79,7 +79,7 @@ def test_products(isa, dtype, kind, width, columns):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bits_do_not_depend_on_other_rows(isa, dtype, kind):
-    """With up to 40 rows, and with so many that the kernel divides them into blocks."""
+    """A product of 500 rows, which the kernel divides into blocks, has the rows of products of 1 to 40 rows."""
     weight, bias = weights(dtype, 1100, 70)
     product, _ = make(kind, weight, bias)
     x = torch.randn(500, 1100).to(dtype)
@@ -153,7 +153,9 @@ def test_rows_of_a_packed_weight(isa, dtype):
 
 
 def are_same(found, expected):
-    """Equal bits, except subnormal numbers: the bfloat16 instruction rounds them to zero, torch does not."""
+    """Whether all bits are equal. Subnormal numbers may differ: the bfloat16 instruction rounds them to zero, torch
+    does not.
+    """
     found, expected = (torch.where(x.abs() <= torch.finfo(x.dtype).tiny, 0, x) for x in (found, expected))
     return torch.equal(found, expected)
 

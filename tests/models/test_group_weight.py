@@ -107,9 +107,9 @@ BITS = {
     "symmetric GPTQ": 4.125,
 }
 BITS |= {"MXFP4": 4.501, "IQ4_XS": 4.376}
-"""Largest memory of one weight in bits, of a wide matrix, and of its table.
+"""Largest memory per weight, in bits, of a wide matrix together with its table.
 
-A file has 4.5 bits in Q4_K and 6.5625 bits in Q6_K.
+A GGUF file has 4.5 bits per weight in Q4_K, and 6.5625 in Q6_K.
 """
 
 
@@ -170,7 +170,7 @@ def test_resident_memory(name):
 
 
 def test_a_matrix_whose_contents_are_in_shared_memory(name):
-    """A second process has the shapes of the checkpoint only, and the tensors that the first one has kept."""
+    """A second process gets only the shapes of the checkpoint, and the tensors that the first process has kept."""
     kept = []
 
     class Recorded:
@@ -203,7 +203,10 @@ def test_matrices_without_a_layout():
 
 
 def test_int4_rounds_better_than_the_largest_number_alone():
-    """Root mean square error of a normal distribution; the step size of the largest number alone gives 0.0859."""
+    """Root mean square error for a normal distribution.
+
+    A step size that follows from the largest number alone gives 0.0859.
+    """
     x = torch.randn(1000, 320, generator=torch.Generator().manual_seed(0))
     error = (quantize_int4(x).dequantized(torch.float32) - x).square().mean().sqrt()
     assert error < 0.0845

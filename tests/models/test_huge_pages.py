@@ -40,7 +40,7 @@ def test_empty_memory(count):
 
 @pytest.mark.skipif(not POLICY.exists() or "[never]" in POLICY.read_text(), reason="the system has no huge pages")
 def test_the_pages_that_a_weight_fills_are_huge():
-    torch.ones(6 * HUGE_PAGE_BYTES, dtype=torch.uint8)  # leaves memory with small pages to the allocator
+    torch.ones(6 * HUGE_PAGE_BYTES, dtype=torch.uint8)  # afterwards the allocator has memory in small pages
     found = empty_in_huge_pages(4 * HUGE_PAGE_BYTES + 5, torch.empty(0), torch.uint8).fill_(1)
     assert huge_bytes(found.data_ptr()) >= 4 * HUGE_PAGE_BYTES
 

@@ -56,7 +56,7 @@ def test_properties_of_a_loaded_model(llama):
 
 
 def test_layers_are_packed_while_the_next_ones_are_read(llama):
-    """So that loading does not need the memory of all weights twice."""
+    """Loading must not need the memory of all weights twice."""
     if not ops.kernels_are_built:
         pytest.skip("the compiled kernels were not built")
 

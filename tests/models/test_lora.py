@@ -251,7 +251,10 @@ UNADAPTABLE = {
 
 @pytest.mark.parametrize("kind", UNADAPTABLE)
 def test_linear_that_is_not_applied_to_token_rows_is_refused(kind, tmp_path):
-    """Rows of distances, global tokens and summaries belong to no single sequence. A gate is not a `Linear`."""
+    """Adapters are chosen by sequence, and rows of distances, global tokens and summaries belong to no single sequence.
+
+    A gate is not a `Linear`.
+    """
     architecture, settings, name = UNADAPTABLE[kind]
     config = getattr(transformers, architecture).config_class(**SHARED, **settings)
     base = save(tmp_path / "base", config, architecture)

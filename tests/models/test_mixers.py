@@ -147,7 +147,7 @@ def test_other_rows_change_no_bit(mixer, rows):
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-5), (torch.bfloat16, 3e-2)], ids=str)
 @torch.inference_mode()
 def test_kernels_equal_the_reference(mixer, dtype, bound):
-    """Results, states and gated norms of one token of each row, with rows in any slots."""
+    """Compares results, states and gated norms of one token of each row, with rows in any slots."""
     if not ops.kernels_are_built:
         pytest.skip("no compiled kernels")
     rows, slots = 5, torch.tensor([6, 0, 3, 7, 1])

@@ -81,7 +81,7 @@ def test_logits(saved, name, case):
             rows = Rows(model, sources)
             rows.expect(TEXTS)
             if name in HYBRIDS:
-                # Their prompts run eagerly, a program runs one generated token of each row.
+                # Prompts of these models run eagerly; a program runs steps with one generated token per row.
                 rows.feed(dict(enumerate(TEXTS)))
                 lens = None if output_lens is None else {0: 1, 1: 1, 2: 0, 3: 1, 4: 1}
                 output = rows.decode({row: [7 + row] for row in range(5)}, lens, LogitsRequest(k, with_logsumexp))

@@ -128,7 +128,10 @@ def test_experts_are_multiplied_as_they_are_stored(pair, kind):
 
 
 def test_experts_of_different_layouts_are_dequantized(checkpoint, tmp_path):
-    """One expert has a last product in floating point, so the last products of all experts are. The first ones stay."""
+    """The weight of the last product of one expert is floating point, so those of all experts are dequantised.
+
+    The weights of the first products stay quantised.
+    """
     if not ops.kernels_are_built:
         pytest.skip("the compiled kernels were not built")
     quantized, plain = quantize(

@@ -16,7 +16,7 @@ from models.state_memory import ZERO_STATE, StateMemory
 from models.state_steps import plan_waves, run_waves, run_whole
 
 CONFIG = ShortConvolutionConfig(channels=1, kernel_size=3)
-"""Its state has two numbers: a running sum of the tokens, and the number of tokens that ran in chunks."""
+"""A state has two numbers: a running sum of the tokens, and the number of tokens that ran in chunks."""
 MODULUS = 8191.0
 
 
@@ -56,7 +56,7 @@ class RunningSum(Mixer):
 
 
 def sums(tokens: Sequence[float]) -> list[float]:
-    """The reference: one token after the other."""
+    """The reference: running sums, computed one token after the other."""
     total, results = 0.0, []
     for token in tokens:
         total = (3 * total + token) % MODULUS
@@ -105,7 +105,7 @@ def test_rows_of_all_kinds_in_one_step():
     found = run(states, [(64, ZERO_STATE, 3, True), (10, 3, 0, True), (5, ZERO_STATE, 1, True)], text[:74] + text[:5])
     assert found == sums(text[:74]) + sums(text[:5])
     assert chunked_tokens(states)[:2] == [74, 5] and chunked_tokens(states)[3] == 64
-    # A row of three generated tokens with a draft after them, a row of one, and a prompt that starts from the snapshot.
+    # Three rows: three generated tokens and a draft, one generated token, and a prompt that starts from the snapshot.
     tokens = [*text[74:77], 9.0, 8.0, *text[5:6], *text[64:70]]
     parts = [(3, 0, 0, False), (2, 0, 2, False), (1, 1, 1, False), (6, 3, 4, True)]
     drafted = [*text[:77], 9.0, 8.0]

@@ -49,8 +49,9 @@ class Script:
 def script(number: int) -> Script:
     """A recording with random settings.
 
-    Text so far precedes windows up to a temperature of 0.4 only: above 0.5 OpenAI's code forgets the text before such a
-    window for good, that of transformers, which we follow, for one window.
+    Where the text so far precedes the windows, temperatures are at most 0.4, because the two implementations differ
+    above 0.5: OpenAI's code then forgets the earlier text for all later windows, transformers (as we do) for one
+    window.
     """
     rng = random.Random(number)
     conditions = number % 2 == 0

@@ -162,7 +162,7 @@ async def test_a_slow_template_without_a_deadline_is_stopped_by_its_own_limit(
 
 @with_template(SLOW + HERMES)
 async def test_a_template_that_was_stopped_is_asked_again(bench: ChatBench, monkeypatch: Any) -> None:
-    """A sample that took too long does not mean that the template ignores tools."""
+    """If rendering a sample conversation took too long, this does not mean that the template ignores tools."""
     spec = ChatSpec([{"role": "user", "content": "a"}], ONE_TOKEN, tools=TOOLS)
     with monkeypatch.context() as hurried:
         hurried.setattr(bench.runtime.chat_renderer, "_seconds", 0.3)

@@ -192,7 +192,7 @@ ORDINARY = {
     question_answer: QuestionAnswerSpec("who", "a <b> c" * 100),
     zero_shot_classify: ZeroShotClassifySpec(["a", "b"], ["c", "d"]),
 }
-"""A specification of each operation that succeeds."""
+"""For each operation, a specification that is answered without an error."""
 
 
 @pytest.mark.parametrize("operation", ORDINARY, ids=lambda operation: operation.__name__)
@@ -212,6 +212,6 @@ def test_every_operation_is_refused_without_room_for_its_cost(
 
 
 def test_equal_lengths_cost_the_same(measurement: Measurement) -> None:
-    """Nothing is tokenized: the cost depends on the kinds of characters, and not on the characters."""
+    """Nothing is tokenized: the cost depends on the kinds of characters, not on the characters themselves."""
     model = measurement.runtime.candidates(None, "token_classify")[0]
     assert TokenClassifySpec(["a" * 9000]).cost(model) == TokenClassifySpec([". " * 4500]).cost(model)

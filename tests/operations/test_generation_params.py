@@ -130,7 +130,10 @@ async def test_sampling_disables_the_beams_of_the_checkpoint(bench: Bench, http:
 async def test_answers_of_a_beam_search(
     bench: Bench, http: httpx.AsyncClient, body: dict, beams: int, answers: int, rows: int
 ) -> None:
-    """The checkpoint has 4 beams. The request's answers raise them, unless it sets their number or samples."""
+    """The checkpoint's default is 4 beams.
+
+    A request for more answers gets more beams, unless it sets the number of beams or asks for sampling.
+    """
     bench.become_ready(num_beams=4)
     sent = await sent_request(bench, http, max_new_tokens=8, **body)
     assert (sent.params.num_beams, sent.params.num_return_sequences, len(sent.rows)) == (beams, answers, rows)

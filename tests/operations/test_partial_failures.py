@@ -44,7 +44,10 @@ async def test_a_failure_after_some_tokens(bench: Bench, http: httpx.AsyncClient
 async def test_the_status_of_a_request_whose_parts_fail_one_after_the_other(
     bench: Bench, http: httpx.AsyncClient, streams: bool
 ) -> None:
-    """Before the first text, also a stream waits until something can be answered. The first failure is reported."""
+    """A stream that has sent nothing also waits until all parts have failed, so that it can answer with a status.
+
+    The first failure is reported.
+    """
     bench.become_ready()
     posted, message = await begin(bench, http, "/generate", **BODY, stream=streams)
     for index, row in enumerate(message.rows):

@@ -91,7 +91,9 @@ def test_decisions_equal_the_published_code(number: int) -> None:
 
 
 def test_the_scripts_cover_all_decisions() -> None:
-    """Windows that are silent, rejected, cut at a timestamp and read to the end, and every temperature."""
+    """The scripts contain windows that are silent, rejected, cut at a timestamp and read to the end, and every
+    temperature.
+    """
     scripts = [script(number) for number in range(COUNT)]
     windows = [call for found in ORACLE["decisions"] for call in found["calls"]]
     assert {call[1] for call in windows} == {0.0, 0.2, 0.4, 0.8, 1.0}

@@ -42,7 +42,10 @@ async def test_reasoning_that_the_prompt_opens(llm: ChatBench) -> None:
 
 @template("qwen", "opens-thinking")
 async def test_a_format_applies_to_the_answer_after_reasoning(llm: ChatBench, request: pytest.FixtureRequest) -> None:
-    """Also where a token contains the end of the marker and line breaks, and no answer ends while it reasons."""
+    """The format applies even if one token contains the end of the marker and line breaks.
+
+    No answer ends while it reasons.
+    """
     opened = request.node.callspec.params["llm"] == "opens-thinking"
     llm.follow([*([] if opened else ["<", "think>"]), "Let me", 1, "</", "think>\n\n"])
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}

@@ -82,7 +82,7 @@ ORDINARY = {
 
 
 class OneModel(Measurement):
-    """A measurement with one model of a kind, which is made of a checkpoint of the tests."""
+    """A measurement with one retrieval model, whose checkpoint the tests write."""
 
     def __init__(self, root: Path, kind: str) -> None:
         super().__init__(root)

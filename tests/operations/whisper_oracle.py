@@ -1,7 +1,7 @@
 """Print the decisions of OpenAI's published sequential algorithm about the recordings of `speech_scripts`, as JSON.
 
-The windows that it decodes, at which temperature and after which text, and the segments that it keeps. Its model is
-replaced by the script. Runs in an environment of its own, from the root of the repository:
+The decisions are the windows that it decodes, each with its temperature and the text before it, and the segments that
+it keeps. Its model is replaced by the script. Runs in an environment of its own, from the root of the repository:
 
     python -m venv whisper && whisper/bin/pip install openai-whisper==20250625
     PYTHONPATH=. whisper/bin/python -m tests.operations.whisper_oracle > tests/operations/whisper_oracle.json

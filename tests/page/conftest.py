@@ -60,7 +60,10 @@ def server(
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Module scope, because the event loop of playwright must not run at the same time as the loops of other tests."""
+    """A headless Chromium.
+
+    It lives as long as one test module, because its event loop must not run beside those of other tests.
+    """
     named = os.environ.get("PLAYGROUND_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if named is None:
         pytest.skip(f"no Chromium on this machine: none of {', '.join(NAMES)} in PATH")
@@ -150,7 +153,10 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def playground(server: PageServer, context: BrowserContext) -> Iterator[Playground]:
-    """The opened page. At the end of the test: no console errors, no request to another host."""
+    """The opened page.
+
+    At the end of the test it checks that there were no console errors and no request to another host.
+    """
     made = Playground.in_context(server, context)
     made.open()
     yield made

@@ -45,5 +45,5 @@ def case(stem: str, settings: Mapping[str, Any] = _NO_SETTINGS, **more: Any) -> 
 
 
 def text_case(stem: str, settings: Mapping[str, Any], **more: Any) -> tuple[str, Any]:
-    """The same for the text part of a model that also reads pictures."""
+    """The class and the configuration of the text part of a model that also reads pictures. stem: as for `case`."""
     return f"{stem}ForCausalLM", getattr(transformers, f"{stem}TextConfig")(**{**settings, **more})

@@ -73,7 +73,7 @@ PADDED = [kind for kind in STEMS if any(name.endswith("ForSequenceClassification
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_every_head_of_transformers_is_served_and_tested(suffix):
-    # These have images; their text parts are `gemma3_text` and so on.
+    # These families read images too. The families of their text parts are `gemma3_text` and so on.
     classes = {kind: FAMILIES[kind].body.removesuffix("Model") + suffix for kind in set(STEMS) - PICTURES.keys()}
     served = {kind for kind, name in classes.items() if name in architectures(kind)}
     assert served == {kind for kind, name in classes.items() if hasattr(transformers, name)}

@@ -93,7 +93,7 @@ def _outputs(oracle, texts):
         ids = torch.tensor([text], device=oracle.device)
         output = oracle(ids, output_hidden_states=True)
         hidden = output.hidden_states[-1]
-        if hidden.dim() > 3:  # the streams of the last layer
+        if hidden.dim() > 3:  # several streams: the model's own output has merged them
             hidden = oracle.model(ids).last_hidden_state
         results.append((hidden[0], output.logits[0]))
     return results

@@ -85,7 +85,7 @@ def _own_logits(model) -> None:
 
 
 def _own_logits_and_one_table(model) -> None:
-    """transformers initialises the tables of both stacks apart; published checkpoints have one."""
+    """transformers initialises a table for each stack; published checkpoints have one table for both."""
     _own_logits(model)
     for stack in (model.encoder, model.decoder):
         stack.embed_tokens.weight.copy_(model.shared.weight)
@@ -365,7 +365,10 @@ def test_greedy_text(pair):
 
 @pytest.mark.rare_family
 def test_generated_tokens_are_never_beyond_a_capacity(tmp_path, device):
-    """`generate` reads one token at a time. In one pass over the text the reference drops most of its tokens."""
+    """Our answers equal those of the reference's `generate`, which passes one token at a time to the experts.
+
+    A pass over a whole text exceeds `expert_capacity`, so the reference drops most tokens and gives other logits.
+    """
     config = SwitchTransformersConfig(
         **_T5,
         num_decoder_layers=2,

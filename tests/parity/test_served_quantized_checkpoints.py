@@ -41,7 +41,7 @@ SIZES = {
 }
 SMALL = LlamaConfig(**SIZES, hidden_size=64, intermediate_size=96, num_hidden_layers=2)
 WIDE = LlamaConfig(**SIZES, hidden_size=256, intermediate_size=256, num_hidden_layers=1)
-"""For GGUF: its K formats have blocks of 256 inputs."""
+"""Settings for GGUF, whose K formats have blocks of 256 inputs."""
 
 
 def of_type(kind: gguf.GGMLQuantizationType) -> Quantize:

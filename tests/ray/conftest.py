@@ -28,14 +28,14 @@ OBJECT_STORE_BYTES = 100 << 20
 HEAD = "head"
 """A resource of the first node alone."""
 
-# Before any import of ray, which reads them once. A token of its own: without one, Ray writes one to the home directory
-# or lets every local user in.
+# Set before ray is imported, because it reads these variables once. Without a token here, Ray would write one to the
+# home directory, or let every local user in.
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 @dataclass
 class RunningCluster:
-    """Two nodes with the application. url: of the HTTP proxy. log: directory with the logs of Ray."""
+    """Two nodes with the application. url: address of the HTTP proxy. log: directory with the logs of Ray."""
 
     cluster: Any
     second_node: Any
@@ -121,7 +121,7 @@ def _configuration(port: int) -> dict[str, Any]:
         "metrics_interval_s": 1,
     }
     ingress["num_replicas"] = 1
-    ingress["ray_actor_options"]["resources"] = {HEAD: 0.1}  # not on the node that a test removes
+    ingress["ray_actor_options"]["resources"] = {HEAD: 0.1}  # a test removes the other node
     return dict(configuration)
 
 

@@ -82,7 +82,8 @@ def test_a_dead_worker_is_replaced_inside_its_replica(cluster: RunningCluster) -
     restarts = cluster.metric("triptych_worker_restarts_total")
     worker.kill()
     eventually(lambda: cluster.metric("triptych_worker_restarts_total") > restarts)
-    assert cluster.post("/generate", STORY | {"max_new_tokens": 5}).status_code == 200  # waits for the next worker
+    # The request waits for the next worker.
+    assert cluster.post("/generate", STORY | {"max_new_tokens": 5}).status_code == 200
     assert cluster.replica_processes() == [replica]
     assert len(engine_workers(replica)) == 1
 

@@ -85,7 +85,7 @@ async def test_an_answer_passes_with_its_body_and_without_a_second_request_id() 
     response = await post(handle)
     assert (response.status_code, response.text) == (200, "part done")
     assert response.headers.get_list("a") == ["b"]
-    assert "x-request-id" not in response.headers  # Ray Serve adds it
+    assert "x-request-id" not in response.headers  # Ray Serve adds this header
     ((scope, body),) = handle.requests
     assert (scope["path"], body) == ("/generate", b"the body")
     assert not handle.responses[0].cancelled
@@ -120,7 +120,7 @@ async def test_a_request_that_loses_two_replicas_is_refused() -> None:
 async def test_refusals_of_ray_have_the_shape_of_the_dialect(error: Exception, status: int) -> None:
     response = await post(FakeHandle(answering(error=error)), "/api/generate")
     assert response.status_code == status
-    assert isinstance(response.json()["error"], str)  # the shape of Ollama
+    assert isinstance(response.json()["error"], str)  # an error in the shape of Ollama
     assert int(response.headers["retry-after"]) > 0
 
 
@@ -148,7 +148,7 @@ async def test_a_cancelled_request_cancels_the_call_of_the_replica() -> None:
 
 
 def fake_replica(**state: Any) -> Any:
-    """A replica that has loaded its models. state: of the server, `ready` and `failed`."""
+    """A replica that has loaded its models. state: the values of `ready` and `failed` of its server."""
     one = replica.Replica.__new__(replica.Replica)
     server = SimpleNamespace(ready=True, failed=False) if not state else SimpleNamespace(**state)
     one._server = SimpleNamespace(state=server, lifecycle=server)  # type: ignore[assignment]

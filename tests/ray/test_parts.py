@@ -149,8 +149,8 @@ class Context:
         (Context(running=20, waiting=2, total_num_requests=22), 2),  # a burst
         (Context(running=20, waiting=10, total_num_requests=30), 3),
         (Context(running=20, waiting=40, total_num_requests=60), 6),
-        (Context(running=0, waiting=3), 6),  # all of the replicas load or hang
-        (Context(running=20, total_num_requests=20, total_queued_requests=20), 4),  # wait in front of the replicas
+        (Context(running=0, waiting=3), 6),  # no replica is ready: all load or hang
+        (Context(running=20, total_num_requests=20, total_queued_requests=20), 4),  # queued before the replicas
         (Context(running=5, total_num_requests=5), 1),
         (Context(), 0),  # Ray Serve applies `min_replicas`
         (Context(current_num_replicas=0, target_num_replicas=1, total_num_requests=3), 1),

@@ -77,8 +77,11 @@ def test_family_defaults_replace_missing_settings(kind: str, tmp_path: Path):
 
 @pytest.mark.parametrize("kind", ["mpnet", "deberta"])
 def test_vocabulary_files_without_tokenizer_json(kind: str, tmp_path: Path):
-    """The first checkpoints of these families. DeBERTa puts one separator between the texts of a pair, as in the code
-    that trained it; transformers 5 puts two."""
+    """The files are those of the first checkpoints of these families.
+
+    DeBERTa puts one separator between the texts of a pair, as in the code
+    that trained it; transformers 5 puts two.
+    """
     reference = write(tmp_path, kind)
     (tmp_path / "tokenizer.json").rename(tmp_path / "all.json")
     (tmp_path / "tokenizer_config.json").unlink()

@@ -67,7 +67,7 @@ def test_one_translation_of_two_terms_is_needed_once() -> None:
 
 @pytest.mark.parametrize("write", [checkpoints.write_marian, checkpoints.write_nllb, checkpoints.write_t5, None])
 def test_spellings_are_the_bytes_of_the_term(tmp_path: Path, write) -> None:
-    """Of several vocabularies: the bytes of every spelling are the term, with or without a space before it."""
+    """The bytes of every spelling are the term, with or without a space before it. Checked for several vocabularies."""
     if write is not None:
         write(tmp_path)
     tokenizer = load_tokenizer(DEMO if write is None else tmp_path)

@@ -174,7 +174,7 @@ def test_a_configured_target_is_the_only_one(tmp_path: Path, name: str, kind: st
 
 
 def test_blenderbot_texts_end_with_the_end_token(tmp_path: Path):
-    """From `vocab.json` and `merges.txt`. transformers 5 omits the end token, unlike version 4 and tokenizer.json."""
+    """Without `tokenizer.json`, transformers 5 omits the end token. Triptych adds it, as transformers 4 did."""
     directory = checkpoints.write_byte_level(tmp_path, "roberta")
     (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BlenderbotTokenizer"}))
     ours, oracle = load_tokenizer(directory), reference(directory)

@@ -9,10 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.families.shared.mixture_of_experts import unstack
 from tests.weights import quantized_recipes as recipes
 from weights.errors import WeightsError
 from weights.quantized.formats import FORMATS, quantized_format
 from weights.quantized.parts import unpack
+from weights.quantized_matrix import QuantizedMatrix
+from weights.rules import Rule
 from weights.stored import StoredMatrix, StoredTensor
 
 OUT, WIDTH = 96, 128
@@ -176,6 +179,11 @@ def test_fp8_experts_in_one_tensor() -> None:
     expected = torch.stack([weights for _, weights in parts])
     assert isinstance(found, StoredMatrix)
     torch.testing.assert_close(found.read().dequantized(torch.float64), expected, rtol=3e-7, atol=1e-9)
+    rule = Rule(".*", tuple("abcdef"), (unstack(3, 2),))
+    assert all(tuple(one.shape) == (32, 128) for one in rule.change(found.layout))
+    for ours, theirs in zip(rule.change(found.read()), expected.view(6, 32, 128), strict=True):
+        assert isinstance(ours, QuantizedMatrix), "each expert keeps its codes"
+        torch.testing.assert_close(ours.dequantized(torch.float64), theirs, rtol=3e-7, atol=1e-9)
 
 
 PACKED_CASES = {

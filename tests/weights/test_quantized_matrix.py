@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from weights.quantized_matrix import QuantizedMatrix
-from weights.rules import Rule, skip, split, transpose
+from weights.rules import Rule, repeat_rows, skip, split, transpose
 
 OUT, WIDTH = 12, 40
 
@@ -57,6 +57,7 @@ CHANGES = {
     "parts of each head": ((split(3, groups=2),), 3),
     "a part of the inputs": ((split(2, dim=1),), 2),
     "without the first rows": ((skip(5),), 1),
+    "repeated rows": ((repeat_rows(3),), 1),
     "without the first inputs": ((skip(3, dim=1),), 1),
     "transposed": ((transpose,), 1),
     "transposed and split": ((transpose, split(2)), 2),

@@ -30,7 +30,7 @@ SERVE = (sys.executable, str(Path(__file__).with_name("fake_serve.py")))
 class Process:
     """A server process. A thread reads its output, so that it never blocks on a full pipe.
 
-    arguments: of `triptych serve`.
+    arguments: arguments of `triptych serve`.
     command: command line for a new interpreter; by default a warm process with the fake worker.
     environment: variables added to those of this process.
     """

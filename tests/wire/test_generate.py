@@ -262,7 +262,7 @@ def test_a_model_without_the_operation_is_refused_with_its_routes(client: httpx.
 
 
 def test_best_of_returns_the_likeliest_answers(client: httpx.Client) -> None:
-    """In the fake engine, the log-probability falls with the rotation by the seed, so seed 0 is the best."""
+    """In the fake engine, a larger seed gives a lower log-probability, so seed 0 is the best."""
     body = {"prompt": ["abcd", "wxyz"], "n": 2, "temperature": 1.0, "seed": 1}
     answer = generate(client, best_of=4, **body)
     assert [(c["index"], c["text"], c["prompt_index"]) for c in answer["choices"]] == [

@@ -22,7 +22,7 @@ COMMAND = (sys.executable, "-m", "uvicorn", "--factory", "tests.wire.fake_app:cr
 
 @pytest.fixture
 def start(checkpoints: list[str]) -> Iterator[Callable[..., Process]]:
-    """Starts uvicorn with the given models, by default all of the fake worker."""
+    """Starts uvicorn with the given models, by default with all models of the fake worker."""
     started: list[Process] = []
 
     def begin(models: list[str] = checkpoints, **settings: str) -> Process:

@@ -132,9 +132,9 @@ def test_late_chunking_spans(client: httpx.Client) -> None:
     assert spans(inputs=text, chunks="sentences") == [(0, 8, [0, 8, tokens]), (9, 24, [9, 24, tokens])]
     assert spans(inputs=text, chunks=[[4, 7], [0, 24], [5, 6]])[2] == (5, 6, [5, 6, tokens])
     accents = spans(inputs="é fox", chunks=[[0, 1], [2, 5]])
-    assert [one[2][:2] for one in accents] == [[0, 2], [3, 6]]  # two bytes are two tokens of one character
+    assert [one[2][:2] for one in accents] == [[0, 2], [3, 6]]  # one character of two bytes is two tokens
     prompted = spans(inputs="ab", chunks=[[1, 2]], prompt_name="query")
-    assert prompted == [(1, 2, [8, 9, 9])]  # after "query: "
+    assert prompted == [(1, 2, [8, 9, 9])]  # the prompt "query: " precedes the text
     (unit,) = post(client, "/embed", model="embedder", inputs=text, chunks=[[0, 3]], dimensions=2).json()
     assert np.linalg.norm(unit["embedding"]) == pytest.approx(1) and len(unit["embedding"]) == 2
 

@@ -28,7 +28,9 @@ def test_scores_of_all_labels_add_up_to_one(client: httpx.Client) -> None:
 
 
 def test_multi_label_scores_each_label_separately(client: httpx.Client) -> None:
-    """Entailment exceeds contradiction by the tokens of the first text and its end token, which no label changes."""
+    """The difference of the two logits is the number of tokens of the text and its end token, so all labels get one
+    score.
+    """
     found = post(client, "/zero_shot_classify", inputs="text", candidate_labels=LABELS, multi_label=True)
     first = found["scores"]
     assert found["labels"] == LABELS and len(set(first)) == 1 and 0.98 < first[0] < 1

@@ -232,7 +232,7 @@ def _gpt_neox(of: Metadata) -> HfConfig:
 
 
 def _falcon(of: Metadata) -> HfConfig:
-    """HfConfig of Falcon. Its variants are recognised by their key heads and norms.
+    """The `config.json` of Falcon. Its variants are recognised by their key heads and norms.
 
     Falcon 7B has one key head, Falcon 40B has groups of key heads and two norms, Falcon 2 has groups and one norm.
     """
@@ -266,7 +266,7 @@ def _smollm3(of: Metadata) -> HfConfig:
 
 
 def _encoder(of: Metadata, model_type: str) -> HfConfig:
-    """The settings of BERT, and of NomicBERT, which rotates its heads instead of a table of positions.
+    """The settings of BERT, and of NomicBERT, which rotates its heads instead of adding positions from a table.
 
     RoBERTa and XLM-RoBERTa have the same layers as BERT. Their files leave out the unused rows of the position table.
     """
@@ -319,7 +319,7 @@ ARCHITECTURES: Mapping[str, Callable[[Metadata], HfConfig]] = {
     "bert": _bert,
     "nomic-bert": _nomic_bert,
 }
-"""HfConfig by `general.architecture`."""
+"""Functions that build `config.json` from the metadata, by `general.architecture`."""
 
 
 def hf_config(gguf: Gguf) -> HfConfig:
@@ -339,7 +339,8 @@ def hf_config(gguf: Gguf) -> HfConfig:
 
 
 def pooling(gguf: Gguf) -> str | None:
-    """How the model makes one vector of a text, in the words of sentence-transformers; None where it does not say.
+    """How the model makes one vector of a text, with the names of sentence-transformers; None if the file does not
+    state it.
 
     Raises GgufError for a model that ranks texts.
     """

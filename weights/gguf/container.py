@@ -112,7 +112,7 @@ class GgufFile:
             reason = "is written for big-endian processors" if swapped in _VERSIONS else f"has GGUF version {version}"
             raise GgufError(f"{self.name!r} {reason}, which is not supported; versions 2 and 3 are")
         num_tensors, num_keys = self._scalar("Q"), self._scalar("Q")
-        if num_tensors + num_keys > len(self.mapped) // 8:  # each takes more than eight bytes
+        if num_tensors + num_keys > len(self.mapped) // 8:  # each tensor or key takes more than eight bytes
             raise self._truncated()
         values: dict[str, Any] = {}
         for _ in range(num_keys):

@@ -62,4 +62,4 @@ OTHER_NAMES: Mapping[int, str] = {
     39: "MXFP4",
     40: "NVFP4",
 }
-"""Names of types that are not supported, for messages."""
+"""Names of types that are not supported, for error messages."""

@@ -1,7 +1,7 @@
 """AWQ checkpoints of AutoAWQ, version `gemm`, with 4 bits (Lin et al. 2023, arXiv:2306.00978).
 
 A matrix is stored transposed, as `qweight` [in, out / 8], `qzeros` [groups, out / 8] and `scales` [groups, out].
-The eight codes of a word belong to the output features 0, 2, 4, 6, 1, 3, 5 and 7 of its eight.
+A word has the codes of eight neighbouring output features, in the order 0, 2, 4, 6, 1, 3, 5, 7.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from weights.quantized.parts import Description, Parts, by_output, combine, layout, unpack
+from weights.quantized.parts import Description, Parts, by_output, combine, groups_text, layout, part_of_module, unpack
 from weights.quantized.settings import QuantizationSettings
 from weights.quantized_matrix import QuantizedMatrix
 from weights.stored import Stored, StoredTensor
@@ -36,8 +36,7 @@ class Awq:
             )
         settings.choice("zero_point", (True,), True)
         self._group = settings.group_size("q_group_size", settings.group_size())
-        group = "one group a row" if self._group == -1 else f"groups of {self._group}"
-        self.description = f"AWQ, {_BITS} bits, {group}"
+        self.description = f"AWQ, {_BITS} bits, {groups_text(self._group)}"
 
     unused = ""
 
@@ -63,8 +62,7 @@ class Awq:
 
 
 def _role(name: str, tensor: StoredTensor) -> tuple[str, str] | None:
-    module, _, ending = name.rpartition(".")
-    return (f"{module}.weight", ending) if ending in _PARTS else None
+    return part_of_module(name, _PARTS)
 
 
 def _in_order(words: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from weights.quantized.parts import (
     combine,
     groups_of_inputs,
     layout,
+    part_of_module,
     scales_of_blocks,
     signed,
     unpack,
@@ -157,7 +158,10 @@ def _strategy(group_size: object) -> str:
 
 
 def _packed(parts: Parts, scheme: _Scheme) -> Description:
-    """A matrix in words: [out, in * bits / 32], with zero points packed along the output features."""
+    """A matrix packed into words of 32 bits: [out, in * bits / 32].
+
+    Zero points are packed along the output features.
+    """
     bits, middle = scheme.bits, 1 << (scheme.bits - 1)
     rows, words = parts.shape("weight_packed", 2)
     parts.check("weight_packed", (torch.int32,))
@@ -194,7 +198,7 @@ def _packed(parts: Parts, scheme: _Scheme) -> Description:
 
 
 def _plain(parts: Parts, scheme: _Scheme) -> Description:
-    """A matrix of int8 numbers, one for each weight, with zero points like its scales."""
+    """A matrix of int8 numbers, one for each weight. Its zero points have the shape of its scales."""
     shape = parts.shape("weight", 2)
     parts.check("weight", (torch.int8,))
     rows, group = _check_scales(parts, shape, scheme), (scheme.block or (0, scheme.group or shape[1]))[1]
@@ -222,7 +226,6 @@ def _check_scales(parts: Parts, shape: tuple[int, ...], scheme: _Scheme) -> int:
 
 
 def _role(name: str, tensor: StoredTensor) -> tuple[str, str] | None:
-    module, _, ending = name.rpartition(".")
-    if ending not in _PARTS or (ending == "weight" and tensor.dtype not in (torch.int8, FP8)):
-        return None
-    return f"{module}.weight", ending
+    found = part_of_module(name, _PARTS)
+    is_float = found is not None and found[1] == "weight" and tensor.dtype not in (torch.int8, FP8)
+    return None if is_float else found

@@ -44,11 +44,22 @@ def quantized_format(hf: Mapping[str, Any]) -> QuantizedFormat | None:
     hf: contents of `config.json`.
     Raises WeightsError for a format or a setting that is not supported.
     """
+    found = _settings(hf)
+    return None if found is None else _read(*found)
+
+
+def is_quantized(hf: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint has quantised matrices, in any format. hf: contents of `config.json`."""
+    return _settings(hf) is not None
+
+
+def _settings(hf: Mapping[str, Any]) -> tuple[Any, str] | None:
+    """The settings of quantised matrices and their name, or None."""
     text = hf.get("text_config")
     for values in (hf, text if isinstance(text, Mapping) else {}):
         for name in ("quantization_config", "compression_config"):
             if values.get(name):
-                return _read(values[name], name)
+                return values[name], name
     return None
 
 

@@ -62,7 +62,9 @@ def fp8_matrix(parts: Parts, codes: str, scale: str, block: Sequence[int] | None
 def block_of(parts: Parts, scale: str, shape: Sequence[int], block: Sequence[int] | None) -> tuple[int, int]:
     """Output features and inputs that share a scale, from the shape of the scales.
 
-    scale: ending of the scales. shape: shape of the matrix. block: size of a block, or None for whole rows.
+    scale: ending of the scales' tensor name.
+    shape: shape of the matrix.
+    block: size of a block, or None for whole rows.
     Raises ValueError for scales of another shape.
     """
     *experts, out, width = shape

@@ -80,7 +80,8 @@ def _bytes(tensor: GgufTensor) -> Tensor:
 def decode_blocks(block: BlockType, content: Tensor, shape: Sequence[int]) -> QuantizedMatrix:
     """Decode the bytes of a quantised tensor.
 
-    content: all blocks, uint8. shape: of the weights. Further dimensions before the inputs, such as experts, are kept.
+    content: all blocks, uint8. shape: shape of the weights. Further dimensions before the inputs, such as experts, are
+        kept.
     """
     blocks = content.reshape(*shape[:-1], shape[-1] // block.weights, block.nbytes)
     return _DECODERS[block.name](blocks)

@@ -1,7 +1,7 @@
 """GPTQ checkpoints of AutoGPTQ and GPTQModel, with 2, 3, 4 or 8 bits (Frantar et al. 2022, arXiv:2210.17323).
 
 A matrix is stored transposed, as `qweight` [in * bits / 32, out], `qzeros` [groups, out * bits / 32], `scales`
-[groups, out] and `g_idx` [in], the group of each input. Version 1 stores zero points less one.
+[groups, out] and `g_idx` [in], the group of each input. Version 1 stores each zero point minus one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,18 @@ from dataclasses import replace
 
 import torch
 
-from weights.quantized.parts import Description, Parts, by_output, combine, groups_of_inputs, layout, signed, unpack
+from weights.quantized.parts import (
+    Description,
+    Parts,
+    by_output,
+    combine,
+    groups_of_inputs,
+    groups_text,
+    layout,
+    part_of_module,
+    signed,
+    unpack,
+)
 from weights.quantized.settings import QuantizationSettings
 from weights.quantized_matrix import QuantizedMatrix
 from weights.stored import Stored, StoredTensor
@@ -31,8 +42,9 @@ class Gptq:
         self._zero_offset = 1 if version == "gptq" else 0
         settings.refuse_unless("pack_dtype", "int32")
         self._overrides = settings.parts("dynamic")
-        group = "one group a row" if self._group == -1 else f"groups of {self._group}"
-        self.description = f"{'GPTQ' if version == 'gptq' else 'GPTQ v2'}, {self._bits} bits, {group}"
+        self.description = (
+            f"{'GPTQ' if version == 'gptq' else 'GPTQ v2'}, {self._bits} bits, {groups_text(self._group)}"
+        )
 
     unused = ""
 
@@ -81,8 +93,7 @@ class Gptq:
 
 
 def _role(name: str, tensor: StoredTensor) -> tuple[str, str] | None:
-    module, _, ending = name.rpartition(".")
-    return (f"{module}.weight", ending) if ending in _PARTS else None
+    return part_of_module(name, _PARTS)
 
 
 def _with_unused_bias(tensor: Stored) -> Stored:

@@ -73,7 +73,8 @@ def combine(
 
     role: returns the name of the matrix that a tensor belongs to, and the ending that names its part in the matrix;
         None for a tensor that is no part of a matrix.
-    main: endings of which every matrix has one. Parts without it remain tensors, which the model does not expect.
+    main: endings of the main part. Every matrix has a tensor with one of them. The other parts of a matrix whose main
+        part is missing are returned as plain tensors, and loading reports them as unexpected.
     describe: describes a matrix. Raises ValueError for parts that are no matrix.
     unused: endings of names of tensors that are left out.
     """
@@ -94,6 +95,17 @@ def combine(
             size = sum(part.nbytes for part in parts.values())
             combined[matched[0]] = StoredMatrix(tensor.file, size, partial(describe, Parts(matched[0], parts)))
     return combined
+
+
+def part_of_module(name: str, endings: Sequence[str]) -> tuple[str, str] | None:
+    """The matrix that a tensor belongs to, `<module>.weight`, and the ending of its name; None for another ending."""
+    module, _, ending = name.rpartition(".")
+    return (f"{module}.weight", ending) if ending in endings else None
+
+
+def groups_text(group: int) -> str:
+    """Size of the groups, for users. group: inputs that share a scale; -1 for all inputs."""
+    return "one group a row" if group == -1 else f"groups of {group}"
 
 
 def layout(

@@ -16,7 +16,8 @@ TILE_QUERIES = 64
 """Maximum number of queries of a causal tile, which share each load of a key. Smaller tiles keep more threads busy."""
 
 TILE_TOKENS = 256
-"""Maximum number of queries of another tile. A batch has many texts, and a tile loads the keys of its text once."""
+"""Maximum number of queries of a tile that is not causal. Larger than TILE_QUERIES, because each tile loads all keys of
+its text."""
 
 ENDLESS = 1 << 40
 """Block size of ragged keys, which the kernels read as a cache of one block."""

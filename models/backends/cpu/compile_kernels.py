@@ -4,8 +4,8 @@ The kernels need g++ 11 or later, or clang 14 or later; no Python headers and no
 x86-64 level in one build, and the level is chosen at run time.
 
 `setup.py` calls `build`. `python models/backends/cpu/compile_kernels.py` compiles the object files alone. They stay in
-`build/kernels` under names that depend on everything that they are made of, and are compiled again only if one of these
-things has changed.
+`build/kernels`. The name of an object file has a hash of the compiler, its options, the headers and the source, so that
+a source is compiled again only if one of these has changed.
 
 Environment: CXX (compiler command), CXXFLAGS and LDFLAGS (added to the options below), KERNELS_PROGRESS (file that gets
 a line for each compiled source).
@@ -102,7 +102,7 @@ def find_compiler(environment: Mapping[str, str] = os.environ) -> Compiler:
 
 
 def identify(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> Compiler | None:
-    """Kind and version of a compiler, from its predefined macros. None if there is none that is g++ or clang."""
+    """Kind and version of a compiler, from its predefined macros. None if the command starts neither g++ nor clang."""
     if shutil.which(command[0], path=environment.get("PATH")) is None:
         return None
     done = subprocess.run(
@@ -119,7 +119,7 @@ def identify(command: Sequence[str], environment: Mapping[str, str] = os.environ
 def run(compiler: Compiler, arguments: Sequence[object]) -> None:
     """Run the compiler. Raises BuildError with the first error line of its output."""
     command = [*compiler.command, *map(str, arguments)]
-    # Messages in English, of which the first error is reported.
+    # LC_ALL=C gives English messages, in which the first error line is found.
     done = subprocess.run(
         command, stderr=subprocess.PIPE, text=True, errors="replace", env={**os.environ, "LC_ALL": "C"}
     )
@@ -175,7 +175,7 @@ def flags_of(compiler: Compiler) -> list[str]:
 
 
 def object_file(compiler: Compiler, source: Path, directory: Path = OBJECTS) -> Path:
-    """Path of the object file of a source. It exists if the compiler has compiled the source as it is now."""
+    """Path of the object file of a source. The file exists if this compiler has already compiled the current source."""
     headers = hashlib.sha256(b"".join(header.read_bytes() for header in HEADERS)).hexdigest()
     made_of = repr((compiler, flags_of(compiler), headers, source.read_bytes()))
     return directory / f"{source.stem}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.o"

@@ -1,6 +1,7 @@
 """Mixtures of experts by compiled kernels (`kernels/experts.h`): all experts of a layer in one weight per product.
 
-A token has the same bits for every number of tokens. The number of tokens of an expert is known to the kernels only.
+The result of a token has the same bits in a batch of any size. The number of tokens of each expert is read by the
+kernels alone, not by Python.
 """
 
 from __future__ import annotations

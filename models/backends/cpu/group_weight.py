@@ -34,7 +34,8 @@ _STORAGES = header.read_codes(header.PATH.read_text(), "ScaleStorage")
 def fits(matrix: QuantizedMatrix) -> bool:
     """Whether the kernels have a layout for a matrix: groups of 16 or a multiple of 32 inputs.
 
-    A table must have 16 integers of eight bits, and comes with neither groups of 16 nor minimums.
+    A matrix whose codes are indices of a table must have a table of 16 int8 values, groups other than 16, and no
+    minimums.
     """
     whole = matrix.group >= matrix.shape[1] or matrix.group % 32 == 0
     if matrix.table is not None:
@@ -47,7 +48,8 @@ class _Layout:
     """Sizes of a packed matrix.
 
     storage: name of a ScaleStorage. bits: bits of a stored code. group: inputs that share a scale.
-    block: inputs of a header. padded: inputs, padded to whole blocks. has_table: the values of codes are in a table.
+    block: inputs that share a header. padded: inputs, padded to whole blocks. has_table: the values of codes are in a
+        table.
     """
 
     storage: str
@@ -63,7 +65,10 @@ class _Layout:
 
     @property
     def rounded(self) -> int:
-        """Activations that share a scale. Codes of 4 bits may sum up to 128 products before they are scaled."""
+        """Number of activations that share a scale.
+
+        Up to 128 for 4-bit codes, whose integer sums of 128 products do not overflow.
+        """
         whole = (size for size in (128, 64) if self.bits == 4 and self.group % size == 0 and not self.has_table)
         return next(whole, _ROUNDED)
 
@@ -103,7 +108,8 @@ class GroupWeight(CpuWeight):
         memory: TensorMemory = PRIVATE,
     ) -> None:
         assert fits(matrix)
-        # How scales are stored depends on the contents, which processes that share the weights do not read.
+        # The storage of the scales depends on the values. A process that maps shared weights has no values, so the
+        # choice is stored with the weights.
         storage = torch.empty(1, dtype=torch.int64, device=matrix.codes.device)
         if not matrix.is_meta:
             storage.fill_(_STORAGES[_storage(matrix)])
@@ -177,7 +183,7 @@ class GroupWeight(CpuWeight):
 
 
 def _storage(matrix: QuantizedMatrix) -> str:
-    """Name of the smallest storage that has the scales and minimums of a matrix exactly."""
+    """Name of the smallest storage that represents the scales and minimums of a matrix exactly."""
     if _is_centred(matrix):
         return "UNIT" if _units(matrix) is not None else "HALF" if _is_half(matrix.scales) else "SINGLE"
     minimums = _minimums(matrix)
@@ -215,7 +221,9 @@ def _units(matrix: QuantizedMatrix) -> Tensor | None:
 
 
 def _is_centred(matrix: QuantizedMatrix) -> bool:
-    """Whether the weights are scales times stored codes less the middle of their range, or times values of a table."""
+    """Whether each weight is its scale times a value of a table, or its scale times the difference of its code and the
+    middle of the code range.
+    """
     if matrix.table is not None:
         return True
     if matrix.codes.dtype == torch.int8:

@@ -115,7 +115,9 @@ class CpuWeight(ABC):
         limit: float | None = None,
         offset: float = 0.0,
     ) -> Tensor:
-        """Products of rows with the weights of their experts, which this weight has one after another.
+        """Multiply rows by the weights of their experts.
+
+        This weight has the output channels of all experts, one expert after another.
 
         x: [tokens, in], or [tokens, choices, in] in the sorted order of `groups`, contiguous.
         groups: the rows of each expert.

@@ -1,4 +1,4 @@
-"""Lower a trace to a program: operations become 64-bit words, symbolic tensors addresses in scratch memory."""
+"""Lower a trace to a program: operations become 64-bit words, and symbolic tensors addresses in scratch memory."""
 
 from __future__ import annotations
 
@@ -103,7 +103,10 @@ class _Words:
 
 
 def _name(traced: TracedOperation) -> str:
-    """Name of an operation in reports. Products are named by their size, and the product of the head "output head"."""
+    """Name of an operation in reports.
+
+    A product is named by its size, except that of the head, which is named "output head".
+    """
     fields = traced.fields
     if "activation" not in fields:
         return traced.operation.name
@@ -120,7 +123,7 @@ def _work(traced: TracedOperation) -> Work:
     weight_bytes = weight.nbytes
     if "tasks" in fields:
         multiplications *= fields["choices"] * (2 if fields["is_gated"] else 1)
-        # At least the codes of one row's experts are read.
+        # How many experts a step uses is unknown here. This counts the bytes of one row's experts, a lower bound.
         weight_bytes = multiplications * fields.get("bits", 8 * weight.itemsize) // 8
     return Work(weight_bytes, 2 * multiplications, fields["rows"] is ROWS)
 

@@ -280,7 +280,7 @@ def write_slots(key_cache: CacheSide, value_cache: CacheSide, slots: Tensor, key
 
 
 def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, int]]) -> None:
-    """Copy the slots as the reference does. Copies no other slots of the blocks."""
+    """See the interface. Copies exactly the given slots, not whole blocks."""
     pointers = np.array([cache.data_ptr() for cache in caches], dtype=np.int64)
     slot_bytes = np.array([cache.stride(1) * cache.element_size() for cache in caches], dtype=np.int64)
     table = np.array(copies, dtype=np.int64)

@@ -19,7 +19,7 @@ from models.backends.cpu.library import OPERATIONS
 Made = TypeVar("Made")
 
 LINE_BYTES = 64
-"""Rows of scratch memory take whole cache lines, so that every buffer begins at a cache line."""
+"""Rows of scratch memory are padded to whole cache lines of this size, so that every buffer begins at a cache line."""
 
 
 class NotTraceable(Exception):

@@ -55,8 +55,9 @@ class TorchAttentionView:
     def scratch(self, cache: Tensor) -> tuple[Tensor, Tensor]:
         """Memory for the gathered keys and values of a group, shared by all layers of the step.
 
-        cache: [blocks, block_size, kv_heads, head_dim] -> two tensors of that shape, with the blocks of the largest
-        group. Fresh memory for each layer would cost more than the attention: the system maps every page anew.
+        cache: [blocks, block_size, kv_heads, head_dim]. Returns two tensors of that shape, with as many blocks as the
+            largest group has. Fresh memory for each layer would cost more than the attention, because the operating
+            system maps every new page.
         """
         count = max((group.keys.numel() for group in self.groups if isinstance(group.keys, Tensor)), default=0)
         shape = (count, *cache.shape[1:])

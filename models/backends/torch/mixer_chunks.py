@@ -52,7 +52,8 @@ def _delta_chunk(
 ) -> Tensor:
     """Results of one chunk.
 
-    Each correction reads the corrections before it. They therefore solve a triangular system of equations.
+    The correction of a token depends on the corrections of the tokens before it. All corrections of a chunk together
+    are the solution of a triangular system of equations.
 
     query, key: [tokens, heads, key_dim]. value: [tokens, heads, value_dim]. strength, log_decay: [tokens, heads].
     memory: [heads, key_dim, value_dim], updated in place.

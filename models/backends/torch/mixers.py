@@ -35,7 +35,7 @@ def _convolve(x: Tensor, convolution: ConvolutionNumbers, windows: Tensor, slots
 
 
 def weighted_sum(taps: Sequence[Tensor], convolution: ConvolutionNumbers) -> Tensor:
-    """Sum of the inputs at each distance, times the weights of the convolution, the most distant one first."""
+    """Result of a convolution: each input times the weights of its distance, summed, plus the bias."""
     total = taps[0] * convolution.weights[0]
     for tap, weight in zip(taps[1:], convolution.weights[1:], strict=True):
         total = total + tap * weight
@@ -81,7 +81,7 @@ def gated_delta_step(
 def space_heads(inputs: Tensor, heads: int, head_dim: int, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     """Values, [rows, heads, head_dim], and keys and queries, [rows, groups, state_size].
 
-    inputs: [rows, features], float32: the three after each other.
+    inputs: [rows, features], float32: the values, keys and queries of a row, concatenated.
     """
     width = heads * head_dim
     values, keys, queries = inputs.tensor_split([width, width + (inputs.shape[-1] - width) // 2], dim=-1)

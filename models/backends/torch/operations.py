@@ -216,7 +216,7 @@ def _gather(cache: Tensor, group: Group, memory: Tensor) -> Tensor:
 
 
 def _gather_int8(cache: CacheSide, group: Group, dtype: torch.dtype) -> Tensor:
-    """Numbers of the blocks of a group: [rows, key_len, kv_heads, head_dim]."""
+    """Keys or values of the blocks of a group, dequantised to `dtype`: [rows, key_len, kv_heads, head_dim]."""
     assert isinstance(group.keys, Tensor) and isinstance(cache, Int8Slots)
     blocks = cache.blocks(group.keys.flatten(), dtype)
     return blocks.view(group.rows, -1, *blocks.shape[2:])[:, : group.key_len]
@@ -245,7 +245,7 @@ def _attend(
             queries,
             keys,
             values,
-            # A score bias has the model's dtype, queries of an int8 model have bfloat16.
+            # A score bias has the model's dtype, but queries of an int8 model are bfloat16.
             attn_mask=None if group.mask is None else group.mask.to(query.dtype),
             is_causal=group.is_causal,
             scale=scale,

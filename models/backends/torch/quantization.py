@@ -1,4 +1,4 @@
-"""Quantise rows of numbers to int8, or groups of numbers to 4 bits. Used when weights are loaded."""
+"""Quantise rows of numbers to int8 or fp8, or groups of numbers to 4 bits. Used when weights are loaded or written."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 
 from weights.quantized_matrix import QuantizedMatrix
+
+_MOST_FP8 = 448.0
+"""Largest number of fp8 E4M3."""
 
 ROUNDED_TOGETHER = 1 << 17
 """Numbers rounded at a time on a CPU, so that intermediate results stay in the processor's cache."""
@@ -38,6 +41,25 @@ def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:
     scales = torch.where(scales == 0, 1.0, scales)
     # The kernels multiply by the reciprocal as well. A division would sometimes give a different rounded value.
     return (wide * (1 / scales)[:, None]).round().clamp(-127, 127).nan_to_num().to(torch.int8), scales
+
+
+def quantize_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Round each row to fp8 E4M3, with one step size per row, so that its largest number becomes 448.
+
+    x: [rows, width], any float dtype.
+    Returns the bytes, uint8, of the same shape, and the step sizes, [rows], float32. A row with NaN or infinity has a
+    step size that is not finite.
+    """
+    rounded, scales = x.new_empty(x.shape, dtype=torch.uint8), x.new_empty(len(x), dtype=torch.float32)
+    rows = max(1, ROUNDED_TOGETHER // x.shape[1])
+    for first in range(0, len(x), rows):
+        part = slice(first, first + rows)
+        wide = x[part].float()
+        steps = wide.abs().amax(1) / _MOST_FP8
+        scales[part] = torch.where(steps == 0, 1.0, steps)
+        multiples = (wide / scales[part, None]).clamp_(-_MOST_FP8, _MOST_FP8)
+        rounded[part] = multiples.to(torch.float8_e4m3fn).view(torch.uint8)
+    return rounded, scales
 
 
 def quantize_int4(x: Tensor, group: int = 32, with_zero_points: bool = False) -> QuantizedMatrix:
@@ -75,5 +97,8 @@ def quantize_int4(x: Tensor, group: int = 32, with_zero_points: bool = False) ->
 
 
 def _rounded_to_4_bits(x: Tensor, steps: Tensor, zeros: Tensor) -> Tensor:
-    """Multiples of the steps whose codes, after zeros are added, are from 0 to 15."""
+    """Round x to multiples of the steps, as integers.
+
+    With the zero point added, each integer is a code from 0 to 15.
+    """
     return (x / torch.where(steps == 0, 1.0, steps)).round_().nan_to_num_().clamp_(-zeros, 15 - zeros)

@@ -1,12 +1,12 @@
 """Random choice of tokens, in plain torch: the reference, on any device.
 
 All filters are thresholds on a row's logits divided by its temperature. Equal logits are kept or dropped together:
-- top_k keeps logits from the k-th largest up (Fan et al. 2018, arXiv:1805.04833);
+- top_k keeps the logits that are at least the k-th largest (Fan et al. 2018, arXiv:1805.04833);
 - top_p keeps the smallest set of largest logits with probability top_p among those that top_k keeps (Holtzman et al.
   2020, arXiv:1904.09751);
-- min_p keeps logits from the largest plus log(min_p) up (Nguyen et al. 2024, arXiv:2407.01082);
-- typical_p keeps, of the remaining tokens, those with information content nearest to the entropy, up to probability
-  typical_p: an interval of logits (Meister et al. 2023, arXiv:2202.00666).
+- min_p keeps the logits that are at least the largest logit plus log(min_p) (Nguyen et al. 2024, arXiv:2407.01082);
+- typical_p keeps, of the remaining tokens, those whose information content is nearest to the entropy, until their
+probability reaches typical_p; their logits form an interval (Meister et al. 2023, arXiv:2202.00666).
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _NUCLEUS_GUESS = 1024
-"""Largest logits that are sorted first for a row with top_p alone; more are sorted only where these do not suffice."""
+"""Number of largest logits that are sorted first for a row with top_p alone. If they have less probability than top_p,
+all logits are sorted."""
 _TYPICAL_GUESS = 1024
-"""Nearest tokens that are sorted first for a row with typical_p; more work follows only where these do not suffice."""
+"""Number of most typical tokens that are sorted first for a row with typical_p. If they have less probability than
+typical_p, all tokens are counted in bins (`_BINS`)."""
 _BINS = 4096
 """Bins of a flat distribution with typical_p. Only the tokens of one bin are sorted."""
 _MIN_TEMPERATURE = 1e-30

@@ -54,11 +54,11 @@ def bart_fields(hf: Mapping[str, Any], **defaults: Any) -> Fields:
 def refuse_variants(
     fields: Fields, *, pre_norm: bool, embedding_norm: bool, sinusoidal_positions: bool | None = None
 ) -> None:
-    """Raise ConfigError for a switch of the first releases that contradicts the family's published checkpoints.
+    """Raise ConfigError for a setting of the first releases that contradicts the family's published checkpoints.
 
     pre_norm: sublayers have input norms, and a norm follows the last layer.
     embedding_norm: a norm follows the embeddings.
-    sinusoidal_positions: None if no checkpoint has this switch.
+    sinusoidal_positions: None if no checkpoint has this setting.
     """
     fields.refuse_unless("normalize_before", pre_norm)
     fields.refuse_unless("add_final_layer_norm", pre_norm)
@@ -74,7 +74,10 @@ def bart_embedding(
     norm: NormConfig | None = None,
     vocab_size: int | None = None,
 ) -> EmbeddingConfig:
-    """Token embeddings, scaled if `scale_embedding` is true, with positions. vocab_size: None for the setting."""
+    """Token embeddings, scaled if `scale_embedding` is true, with positions.
+
+    vocab_size: None for the value in the file.
+    """
     scale = float(fields.integer("d_model") ** 0.5) if fields.flag("scale_embedding") else 1.0
     return EmbeddingConfig(vocab_size or fields.integer("vocab_size"), scale, positions, norm=norm)
 

@@ -100,7 +100,7 @@ def output_rules(head: HeadConfig) -> tuple[Rule, ...]:
 
 
 def bert_head_rules(head: HeadConfig, prefix: str) -> tuple[Rule, ...]:
-    """Rules for all heads of BERT, including its pooler. prefix: of the encoder's names."""
+    """Rules for all heads of BERT, including its pooler. prefix: start of the encoder's tensor names."""
     pooler, words = rf"{prefix}pooler\.dense", r"cls\.predictions"
     match head:
         case ClassificationHead():

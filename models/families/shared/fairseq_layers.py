@@ -46,7 +46,7 @@ def fairseq_decoder(
 def fairseq_layer_rules(decoder: str, norms: Literal["input", "residual"] = "input") -> Sequence[Rule]:
     """Rules for all layers of a decoder.
 
-    decoder: regular expression, prefix of its tensors, without groups.
+    decoder: regular expression for the prefix of its tensor names. It has no groups.
     norms: slot of the norm in each sublayer.
     """
     layer, ours = decoder + r"layers\.(\d+)\.", r"decoder.layers.\1."

@@ -127,7 +127,7 @@ class Fields:
 def rope_type(name: str, settings: Any) -> str:
     """The type of scaling of rotary positions; `default` for none.
 
-    name: name of the setting, for messages.
+    name: name of the setting, for error messages.
     settings: its value, of any type.
     """
     described = settings if isinstance(settings, dict) else {}
@@ -139,7 +139,7 @@ def rope_type(name: str, settings: Any) -> str:
 
 
 def activation(value: Any, name: str) -> Activation:
-    """Our name of an activation function of transformers. name: the setting, for messages."""
+    """Our name of an activation function of transformers. name: the setting, for error messages."""
     if not isinstance(value, str) or value not in _ACTIVATIONS:
         raise ConfigError(f"{name!r}: activation {short(value)} is not supported, only {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[value]
@@ -153,6 +153,6 @@ def head_width(hidden_size: int, num_heads: int) -> int:
 
 
 def short(value: Any) -> str:
-    """`repr` of a value from a file, at most 60 characters, for messages."""
+    """`repr` of a value from a file, at most 60 characters, for error messages."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

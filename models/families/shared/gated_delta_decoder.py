@@ -85,7 +85,7 @@ def gated_delta_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: s
 
 
 def separate_input_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for the input projections of Qwen3.5, whose queries, keys and values follow each other."""
+    """Rules for the input projections of Qwen3.5. The fused matrix has all queries, then all keys, then all values."""
     mixer, theirs, ours = _mixer(model), LAYER + r"linear_attn\.in_proj_", OURS + "mixer."
     return (
         Split(
@@ -100,7 +100,7 @@ def separate_input_rules(model: ModelConfig) -> Sequence[Rule]:
 
 
 def grouped_input_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for the input projections of Qwen3-Next, whose parts repeat for each key head."""
+    """Rules for the input projections of Qwen3-Next. The fused matrices interleave these parts by key head."""
     mixer, theirs, ours = _mixer(model), LAYER + r"linear_attn\.in_proj_", OURS + "mixer."
     value_width = mixer.value_width // mixer.num_key_heads
     return (

@@ -175,7 +175,8 @@ def _rope(text: Mapping[str, Any], head_dim: int, is_full: bool) -> RopeConfig:
 def head_shapes(fields: Fields, windows: Sequence[int | None], full_heads: int) -> list[tuple[int, int]]:
     """Width and number of the key-value heads of each layer.
 
-    Published files name those of layers with full attention; transformers 5 writes the settings that differ, by layer.
+    Published files have separate settings for layers with full attention. transformers 5 writes `per_layer_config`
+    instead: for a layer by its number, the settings that differ from the others.
 
     windows: window of each layer, None for full attention.
     full_heads: key-value heads of layers with full attention in published files.

@@ -1,4 +1,7 @@
-"""GLM-4: LLaMA with biases of queries, keys and values, half-rotating heads, and one matrix for gate and values."""
+"""GLM-4: LLaMA with biases of queries, keys and values, and one matrix for gate and values.
+
+Half of each head rotates.
+"""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def _score_factor(fields: Fields) -> float:
 
 
 def latent_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for latent attention and the mixture of experts. Those of `rotary_rules` must follow."""
+    """Rules for latent attention and the mixture of experts. The rules of `rotary_rules` must come after them."""
     assert model.decoder is not None
     attention = model.decoder.first_attention
     assert isinstance(attention, LatentAttentionConfig)

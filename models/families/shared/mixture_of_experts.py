@@ -11,7 +11,10 @@ from weights.rules import LayoutChange, Rename, Rule
 
 
 def sparse_layers(fields: Fields) -> list[bool]:
-    """Qwen: whether each layer has experts, every `decoder_sparse_step`-th one unless `mlp_only_layers` names it."""
+    """Whether each layer of a Qwen model has experts.
+
+    Every `decoder_sparse_step`-th layer has them, unless `mlp_only_layers` lists it.
+    """
     step, dense = fields.integer("decoder_sparse_step", 1), fields.integers("mlp_only_layers") or []
     layers = range(fields.integer("num_hidden_layers", 24))
     return [(index + 1) % step == 0 and index not in dense for index in layers]
@@ -91,6 +94,7 @@ def unstack(experts: int, matrices: int) -> LayoutChange:
         (tensor,) = tensors
         if len(tensor.shape) != 3 or tensor.shape[0] != experts or tensor.shape[1] % matrices:
             raise ValueError("the first dimension is not the number of experts")
-        return [one for expert in tensor.unbind(0) for one in expert.chunk(matrices, 0)]
+        rows = tensor.shape[1] // matrices
+        return list(tensor.flatten(0, 1).split([rows] * (experts * matrices), 0))
 
     return step

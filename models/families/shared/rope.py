@@ -69,7 +69,7 @@ def _proportional(
 
 
 def with_rope_of(hf: Mapping[str, Any], layer_type: str, default_theta: float) -> dict[str, Any]:
-    """Copy `config.json`, with the rotary settings of one layer type where `rope_config` reads them.
+    """A copy of `config.json` in which `rope_config` finds the rotary settings of one layer type.
 
     transformers 5 writes `rope_parameters` per layer type. In older files `rope_scaling` is for full attention only.
     default_theta: base of the layers, unless `rope_parameters` has another one.
@@ -116,7 +116,9 @@ def _scaling(kind: str, fields: Fields, inner: Fields, dim: int, restarts: bool)
 
 
 def _original_positions(fields: Fields, inner: Fields) -> int:
-    """Longest text before scaling: a top-level setting (Phi-3), one of the rotary settings, or the present limit."""
+    """Longest text before scaling: `original_max_position_embeddings`, in the file or among the rotary settings; else
+    `max_position_embeddings`.
+    """
     name = "original_max_position_embeddings"
     original = (
         fields.optional_integer(name) or inner.optional_integer(name) or fields.integer("max_position_embeddings")
@@ -144,7 +146,10 @@ def _yarn(fields: Fields, inner: Fields) -> YarnScaling:
 
 
 def _magnitude(factor: float, weight: float) -> float:
-    """Factor of cosines and sines (Peng et al. 2023, arXiv:2309.00071, equation 22; weight: published code)."""
+    """Factor of cosines and sines (Peng et al. 2023, arXiv:2309.00071, equation 22).
+
+    Source of `weight`: the published code.
+    """
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 

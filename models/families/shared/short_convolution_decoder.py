@@ -29,7 +29,7 @@ def short_convolution_decoder(
     feed_forwards: Sequence[FeedForwardConfig | MixtureOfExpertsConfig],
     default_types: Sequence[str] = (),
 ) -> ModelConfig:
-    """A decoder with these feed-forwards, one per layer.
+    """A decoder of short convolutions and attention. feed_forwards: one per layer.
 
     default_types: types of the layers if the file does not have `layer_types`.
     """

@@ -31,7 +31,7 @@ def state_space_rules(theirs: str, ours: str) -> Sequence[Rule]:
 def head_dim_of_state(fields: Fields, name: str, width: int, heads: int) -> int:
     """Width of one head of a state space. Raises ConfigError unless `mamba_d_head` is this width or `auto`.
 
-    name: setting that decides the width of all heads, for messages.
+    name: setting that decides the width of all heads, for error messages.
     """
     if width % heads:
         raise ConfigError(f"{name!r}: the width {width} of the state space is not a multiple of mamba_n_heads {heads}")

@@ -42,7 +42,7 @@ def t5_model(
     bias_per_layer: whether each layer has its own table of relative position biases.
     encoder_attention: None for full attention.
     max_source_positions: longest source text, None for no limit.
-    feed_forwards: those of each encoder layer and of each decoder layer; None for equal ones.
+    feed_forwards: the feed-forwards of the encoder layers, and those of the decoder layers. None: all are equal.
     """
     num_layers, encoder_only = fields.integer("num_layers"), isinstance(head, PoolingHead)
     num_decoder_layers = fields.integer("num_decoder_layers", num_layers)
@@ -85,7 +85,7 @@ def _stack(
 ) -> StackConfig:
     """One stack.
 
-    feed_forwards: that of each layer.
+    feed_forwards: feed-forward of each layer.
     attention: self-attention of all layers; if it is causal, the stack is a decoder.
     """
     norm, decoder = NormConfig("rms", fields.number("layer_norm_epsilon", 1e-6), bias=False), attention.causal
@@ -112,7 +112,7 @@ def _feed_forward(fields: Fields) -> FeedForwardConfig:
     # Version 1.1 writes `gelu` for its tanh approximation.
     name = "gelu_new" if kind == "gated-gelu" else name
     activation(name, "feed_forward_proj")
-    # transformers also writes the two parsed settings, which take precedence.
+    # transformers also writes the two parts of `feed_forward_proj` as settings of their own, which take precedence.
     gated, known = fields.flag("is_gated_act", gated), fields.activation("dense_act_fn", name)
     return FeedForwardConfig(fields.integer("d_ff"), known, gated, bias=False)
 

@@ -39,7 +39,9 @@ def typed_windows(layer_types: object, layers: int, window: int | None) -> list[
 
 
 def patterned_windows(fields: Fields, default_layers: int, absent: int | None = 4096) -> list[int | None]:
-    """Windows by `layer_types`. Without it, every `sliding_window_pattern`-th layer, the fourth, has full attention.
+    """Windows by `layer_types`.
+
+    Without it, every `sliding_window_pattern`-th layer (by default the fourth) has full attention.
 
     default_layers: number of layers if the file has no `num_hidden_layers`.
     absent: width of the windows if the file has no `sliding_window`.

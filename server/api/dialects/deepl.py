@@ -26,7 +26,7 @@ _REGIONAL_TARGETS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "en": (("EN-GB", "English (British)"), ("EN-US", "English (American)")),
     "pt": (("PT-BR", "Portuguese (Brazilian)"), ("PT-PT", "Portuguese (European)")),
 }
-"""Targets that DeepL names with a region only. A model without regions translates to the language."""
+"""Targets that DeepL names with a region only. A model without regions translates to the language alone."""
 
 
 def _flag(value: object) -> object:

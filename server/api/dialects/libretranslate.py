@@ -1,7 +1,7 @@
 """The LibreTranslate dialect: `/translate` with `q`, `/detect`, `/languages`, `/frontend/settings`.
 
 Bodies are JSON or forms, and hold the API key in `api_key`. Fields and answers were read from LibreTranslate's own
-source. Unlike there, translated HTML keeps its character references.
+source. Unlike LibreTranslate, this server keeps character references in translated HTML.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class DetectedLanguageConfidence(AnswerBody):
 
 
 class LibreTranslateAnswer(AnswerBody):
-    """Strings for one text, lists for a list of texts. `detectedLanguage`: with `source` auto."""
+    """Strings for one text, lists for a list of texts. `detectedLanguage`: only with `source` auto."""
 
     translatedText: str | list[str]
     alternatives: list[str] | list[list[str]] | None = None
@@ -86,7 +86,7 @@ class LibreTranslateLanguage(AnswerBody):
 
 
 class LibreTranslateLanguagesAnswer(RootModel[list[LibreTranslateLanguage]]):
-    """The languages that the loaded models translate, and to which ones."""
+    """The languages that the loaded models translate, each with its target languages."""
 
 
 class LanguageName(AnswerBody):

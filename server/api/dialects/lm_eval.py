@@ -1,7 +1,7 @@
 """The tokenizer routes that lm-eval's `local-completions` reads: `tokenizer_info`, `tokenize` and `detokenize`.
 
-They are those of vLLM. Without a model's name they describe the first model that generates.
-`/models/{model}/...` names one.
+vLLM has the same routes. Without a model's name they describe the first model that generates text;
+`/models/{model}/...` names a model.
 """
 
 from __future__ import annotations

@@ -200,7 +200,10 @@ def make_jobs(arguments: argparse.Namespace, prompts: list[str], random_numbers:
 async def _measure_levels(
     arguments: argparse.Namespace, route: Measured, loads: list[Load], prompts: list[str]
 ) -> tuple[list[Level], int | None]:
-    """The results of all levels, and with shared words the bytes of snapshots that the server then holds."""
+    """The results of all levels.
+
+    With shared words, also the bytes of the snapshots that the server holds afterwards.
+    """
     from tqdm import tqdm
 
     clock = MonotonicClock()

@@ -28,7 +28,8 @@ class Lengths:
     """A distribution of lengths.
 
     text: as it was written. kind: fixed, uniform, lognormal or file.
-    numbers: its parameters, or the lengths of the file, which are used in order and again from the beginning.
+    numbers: its parameters, or the lengths of the file, which are used in order and, after the last one, from the
+        beginning.
     """
 
     text: str

@@ -14,7 +14,7 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True)
 class Level:
-    """The result of one load level. Seconds throughout.
+    """The result of one load level. All times are in seconds.
 
     load: the offered load, such as `4 requests/s` or `16 at a time`.
     samples: all requests, without those of the warm-up.
@@ -105,7 +105,7 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def table(levels: Sequence[Level]) -> str:
-    """The results as text, one column per load level. Latencies in milliseconds."""
+    """The results as text, one column per load level. Latencies are in milliseconds."""
     rows: list[tuple[str, list[str]]] = [("load", []), ("requests", []), ("failed", []), ("requests/s", [])]
     rows += [("output tokens/s", []), ("output tokens per answer", []), ("prompt tokens from the cache", [])]
     for name in ("first token", "inter-token", "whole answer"):

@@ -141,7 +141,7 @@ def overload_is_queued() -> None:
 
 @bug("http")
 def answers_are_swapped() -> None:
-    """Of two results in one message of the worker, each goes to the other request."""
+    """If one message of the worker has two results, each goes to the other's request."""
     import msgspec
 
     from server.ipc.client import EngineClient
@@ -309,5 +309,5 @@ def every_request_leaves_a_kilobyte() -> None:
 
 @bug("http")
 def loading_has_no_limit() -> None:
-    """A worker that never becomes ready is waited for, and one that ends soon after is started again without end."""
+    """The server waits for a worker that never becomes ready, and restarts failing workers, without any limit."""
     _without_limits("max_failures", "loading_hang_seconds")

@@ -24,7 +24,7 @@ WORDS = ("the fox", "a king", "two ships", "no moon", "red wine", "old songs", "
 def canaries(requests: int) -> Record:
     """Promise 10: every request carries a number that its answer must contain, and no other request's number.
 
-    The worker generates the number itself (a format with one choice), so that it takes the whole way.
+    A format with one choice makes the worker generate the number, so that the number passes through the whole server.
     """
     record = Record("request")
 
@@ -98,7 +98,9 @@ def _text(path: str, streams: bool, body: bytes) -> str:
 
 
 def splits(count: int) -> Record:
-    """Promise 17: emoji, CJK and combining marks, split at random tokens; joined deltas equal the decoding of all."""
+    """Promise 17: emoji, CJK and combining marks, split at random tokens; joined deltas equal the decoded text of all
+    tokens.
+    """
     record = Record("split")
     rng = random.Random(17)
     alphabet = [*"👍🏽👩‍👩‍👧🇫🇷日本語שלום\u0301\u200déÜ▁ .,'!?ntsmve\n", *CORPUS[:40], *TORTURE]

@@ -61,10 +61,10 @@ def _check(directory: Path) -> tuple[int, str]:
 
 
 def damaged(flips: int, damages: int = len(DAMAGES), models: int = len(MODELS)) -> Record:
-    """Promise 20: each damage of a tensor, a truncated file, and bits flipped below a manifest.
+    """Promise 20: each kind of damage of a tensor, a truncated file, and flipped bits in a file with a manifest.
 
     flips: bits to flip in each model, one after the other.
-    damages, models: how many of each to check.
+    damages: number of kinds of damage to check. models: number of models to check.
     """
     record = Record("damaged checkpoint")
     rng = random.Random(20)

@@ -89,8 +89,9 @@ def slow_readers(readers: int = 32, streams: int = 16, memory_bytes: int = 64 <<
         before = facts.memory_bytes(process)
         began = time.monotonic()
         stalled = [stack.enter_context(contextlib.closing(_stalled(running.url, i))) for i in range(readers)]
-        # While their tokens are generated, they share the steps with others, and their events are written until the
-        # buffers are full. All streams take this work; a stalled one must take none after it.
+        # While the tokens of the stalled streams are generated, the other streams share the steps with them, and events
+        # are written until the buffers are full. A stream that is read causes this work too. Once it is done, a stalled
+        # stream must cause no more work.
         eventually(lambda: facts.is_idle(running.url))
         facts.wait_until_quiet(process)
         beside = p99(asyncio.run(_gaps(running.url, streams, 3)))

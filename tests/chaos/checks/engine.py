@@ -158,7 +158,7 @@ def leaving(closes: int, mates: int = 4) -> Record:
             count = min(20, closes - first)
             texts = asyncio.run(burst(running.url, first, count))
             record.must(texts == alone, "a batch-mate has another text")
-            # Without batch-mates, the time until the blocks are free is that of the close.
+            # No other request runs now, so the engine is idle as soon as it has freed the blocks of this request.
             asyncio.run(leave(running.url, first // 20, random.Random(first), rows=16))
             began = time.monotonic()
             while not facts.is_idle(running.url) and time.monotonic() - began < 10:

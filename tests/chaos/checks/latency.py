@@ -51,7 +51,7 @@ async def _gaps_beside(url: str, work: Work, streams: int, tokens: int) -> list[
 
 
 async def _nothing() -> None:
-    """The streams are alone."""
+    """No work: the streams run alone."""
 
 
 def _requests(url: str, *requests: tuple[str, Body]) -> Work:
@@ -80,7 +80,10 @@ def _schema(run: int, fields: int) -> Body:
 
 
 def long_prompts(runs: int, streams: int = 16) -> Record:
-    """Promise 8: a maximal prompt, then a 512-text embedding, while streams run; then both with a new schema."""
+    """Promise 8: gaps between tokens of running streams while a long prompt and an embedding of 512 texts arrive.
+
+    A second measurement adds a request with a new JSON schema, which must be compiled.
+    """
     record = Record("burst")
     gaps: dict[str, list[float]] = defaultdict(list)
     prompt = "The old fox went to the river and saw a boat. " * 40
@@ -107,10 +110,10 @@ def long_prompts(runs: int, streams: int = 16) -> Record:
 
 
 def grammars(runs: int, streams: int = 16, fields: int = 60) -> Record:
-    """Promise 27: the first schema of a server, of many fields, while streams run.
+    """Promise 27: while streams run, a request has a schema with many fields, the first schema that the server gets.
 
-    The details of the record have the effect of other work in its place: the same request without a schema, and a busy
-    process.
+    For comparison, the details of the record have the effect of other work: the same request without a schema, and a
+    busy process.
     """
     record = Record("grammar")
     gaps: dict[str, list[float]] = defaultdict(list)

@@ -44,7 +44,7 @@ WARM_UP_SHARE = 0.3
 SPARE_SECONDS = 1.0
 """Time that a load runs longer than its goodput is counted, because its process takes time to start."""
 MAX_LATE_MILLISECONDS = 10
-"""Requests that the generator itself sends later than this are not the arrivals that were asked for."""
+"""If the generator itself sends requests later than this, the load is not the one that the check asked for."""
 
 
 def overload(seconds: float = 10.0, factor: float = 10.0, connections: int = 1280, rounds: int = 3) -> Record:
@@ -106,7 +106,7 @@ def _tokens(running: RunningServer) -> float:
 def _judge(record: Record, outcome: load.Outcome) -> list[float]:
     """Record whether all answers of a load are as promised.
 
-    Returns the seconds of each refusal; one time above every limit if nothing was refused.
+    Returns the seconds of each refusal. If nothing was refused, returns a single value that exceeds every limit.
     """
     refusals = outcome.refusal_seconds
     record.runs += outcome.served + len(refusals) + sum(outcome.failures.values())

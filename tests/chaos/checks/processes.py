@@ -66,7 +66,10 @@ async def _seconds_until(url: str, status: int, began: float, limit: float) -> f
 
 
 def killed_workers(kills: int, streams: int = 64, pool: int = 0) -> Record:
-    """Promise 1: `kill -9` of the worker below open streams. pool: kills of one of two workers, afterwards."""
+    """Promise 1: `kill -9` of the worker while streams are open.
+
+    pool: number of kills of one of two workers, afterwards.
+    """
     record = Record("kill")
 
     async def kill(running: RunningServer) -> None:
@@ -159,7 +162,7 @@ def orphans(kills: int) -> Record:
 def drains(count: int, streams: int = 32, grace: float = 1.5, restarts: int = 0) -> Record:
     """Promise 19: SIGTERM with open streams, every second time with a grace time that is too short for them.
 
-    restarts: times that SIGHUP replaces two workers, afterwards.
+    restarts: how often SIGHUP replaces two workers, afterwards.
     """
     record = Record("shutdown")
 

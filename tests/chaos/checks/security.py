@@ -22,7 +22,10 @@ CANARY = "CaNaRy"
 
 
 def keys() -> Record:
-    """Promise 22: every route without a key and with wrong ones; each place for a key with each key."""
+    """Promise 22: every route is refused without a key and with wrong keys.
+
+    Each right key is accepted in each header that takes keys.
+    """
     record = Record("request")
     wrong = [
         {},
@@ -71,7 +74,10 @@ def keys() -> Record:
 
 
 def leaks(paths: int, requests: int = 60) -> Record:
-    """Promise 23: canaries in prompts, keys, paths and headers at log level debug; then odd paths."""
+    """Promise 23: canaries in prompts, keys, paths and headers are in no error, no log (at level debug) and no metric.
+
+    Odd paths add no metrics.
+    """
     record = Record("request")
     rng = random.Random(23)
 

@@ -23,7 +23,7 @@ MOST_ADDED_BYTES = 350e6
 def memory_of_workers(layers: int, hidden_size: int, kv_cache_bytes: int, share: bool = True) -> Record:
     """Proportional set size of two workers compared with one, after each has answered a request.
 
-    layers, hidden_size: of a random decoder; 12 and 1024 make 184 million parameters (740 MB).
+    layers, hidden_size: shape of a random decoder; 12 and 1024 make 184 million parameters (740 MB).
     kv_cache_bytes: KV pool of each worker.
     share: False plants the bug: each worker packs weights of its own.
     """

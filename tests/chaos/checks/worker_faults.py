@@ -1,4 +1,4 @@
-"""Promise 1 for a pool of two workers: one is killed below mixed requests, and the other one goes on."""
+"""Promise 1 for a pool of two workers: one is killed while it serves mixed requests, and the other one goes on."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Stream:
                 self.cut = True
 
     def goes_on(self, start: float, end: float) -> bool:
-        """Whether it had events in a period, or had ended before."""
+        """Whether the stream had events in a period, or had ended before it."""
         return any(start < event.at < end for event in self.events) or self.events[-1].at <= start
 
 
@@ -58,7 +58,7 @@ def _all_ready(running: RunningServer) -> bool:
 
 
 async def _kill_one(running: RunningServer, record: Record, count: int, round_number: int) -> int:
-    """Kill one of two workers below `count` streams and `count` other requests. Returns the number of lost streams."""
+    """Kill one of two workers while `count` streams and `count` other requests run. Returns the lost streams."""
     url = running.url
     victim = _workers(running)[round_number % 2]
     streams = [_Stream() for _ in range(count)]
@@ -100,7 +100,7 @@ async def _kill_one(running: RunningServer, record: Record, count: int, round_nu
 
 
 def one_of_two_killed(kills: int, streams: int = 32) -> Record:
-    """Kill one of two workers below streams and as many other requests.
+    """Kill one of two workers while streams and as many other requests run.
 
     Requests without any output are answered, streams of the other worker go on, and streams of the killed worker end
     with an `error` event.
@@ -124,7 +124,7 @@ def one_of_two_killed(kills: int, streams: int = 32) -> Record:
 
 
 def restarted_by_signal(restarts: int, streams: int = 16) -> Record:
-    """SIGHUP below streams: each ends with `done`, and all workers are new."""
+    """SIGHUP while streams run: each stream ends with `done`, and all workers are new."""
     record = Record("restart")
 
     async def restart(running: RunningServer) -> None:

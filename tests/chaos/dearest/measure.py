@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import math
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -104,9 +105,32 @@ class MeasuredServer:
         return Answer(status, size, text.decode("utf-8", "replace"), time.monotonic() - started)
 
     def measure(
-        self, path: str, bodies: Sequence[bytes], timeout: float = HANG_SECONDS, content_type: str = JSON
+        self,
+        path: str,
+        bodies: Sequence[bytes],
+        timeout: float = HANG_SECONDS,
+        content_type: str = JSON,
+        limit_seconds: float = math.inf,
     ) -> Measurement:
-        """Send bodies to one route at the same time, and wait until all are answered or `timeout` seconds are over."""
+        """Send bodies to one route at the same time, and wait until all are answered or `timeout` seconds are over.
+
+        limit_seconds: after a longer stall the bodies are sent twice more, and the median stall counts. A machine that
+            stands for a moment looks like a stall of the server, but not twice. The largest memory counts.
+        """
+        first = self._measure(path, bodies, timeout, content_type)
+        if first.stall_seconds <= limit_seconds:
+            return first
+        every = sorted(
+            (first, *(self._measure(path, bodies, timeout, content_type) for _ in range(2))),
+            key=lambda one: one.stall_seconds,
+        )
+        return replace(
+            every[1],
+            peak_bytes=max(one.peak_bytes for one in every),
+            grown_bytes=max(one.grown_bytes for one in every),
+        )
+
+    def _measure(self, path: str, bodies: Sequence[bytes], timeout: float, content_type: str) -> Measurement:
         process = Path(f"/proc/{self.process.pid}")
         facts.wait_until_quiet(psutil.Process(self.process.pid))
         before = _memory(process, "VmRSS")
@@ -132,8 +156,8 @@ def measured_server(
 ) -> Iterator[MeasuredServer]:
     """Start a server under the loop monitor, and stop it at the end of the block.
 
-    directory: for the log and the files of the monitor.
-    arguments: of `triptych serve`.
+    directory: directory for the log and the files of the monitor.
+    arguments: arguments of `triptych serve`.
     launcher: the module to run, and arguments before those of the monitor.
     """
     log, stalls = directory / "log", Stalls(directory / "stalls")

@@ -22,7 +22,7 @@ import orjson
 JSON, MULTIPART, URL_ENCODED = "application/json", "multipart/form-data", "application/x-www-form-urlencoded"
 _BOUNDARY = "boundary"
 _WAV_COUNT = 1 << 20
-"""Size of one second of sound among the counts of a recipe, so that a file is shortened first."""
+"""One second of audio counts as much as this many repetitions, so that `shrink` shortens audio first."""
 Recipe = Any
 """JSON value in which objects with one key that begins with `$` are patterns."""
 

@@ -154,7 +154,7 @@ class Mutator:
         return schema
 
     def _fits(self, schema: Mapping[str, Any], recipe: Recipe) -> bool:
-        """Whether a value looks like one of this schema; used to keep an alternative rather than to validate."""
+        """Whether a value looks like one of this schema; used to choose an alternative of a schema, not to validate."""
         kinds = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
         patterns = {"$text": "string", "$list": "array", "$each": "array", "$keys": "object", "$deep": "array"}
         patterns["$wav"] = "string"

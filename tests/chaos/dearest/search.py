@@ -44,13 +44,13 @@ class Dear:
 
     @property
     def score(self) -> float:
-        """How near the body is to the limits; 1 is at one of them."""
+        """How near the body is to the limits; 1 or more means that it reaches one of them."""
         return max(self.stall_seconds / STALL_LIMIT_SECONDS, self.grown_bytes / (MEMORY_LIMIT_BYTES / AT_ONCE))
 
 
 @dataclass(frozen=True)
 class PostRoute:
-    """A route of the OpenAPI document. schema: of its body. media_type: JSON, or a form."""
+    """A route of the OpenAPI document. schema: schema of its body. media_type: JSON, or a form."""
 
     path: str
     schema: Mapping[str, Any]
@@ -127,7 +127,7 @@ def measure_corpus(
     timeout: float = 20.0,
     report: Callable[[str], None] = print,
 ) -> list[Dear]:
-    """The cost of each body of the corpus, `counts` of them at once."""
+    """The cost of each body of the corpus. counts: numbers of equal requests to send at once; each is measured."""
     found = []
     for path, recipe in corpus():
         if re.search(only, path):
@@ -182,7 +182,8 @@ def _first(
 def _dear(
     server: MeasuredServer, path: str, recipe: Recipe, count: int, timeout: float, mutator: Mutator | None = None
 ) -> Dear:
-    measured: Measurement = server.measure(path, [body_bytes(recipe)] * count, timeout, content_type(recipe))
+    bodies = [body_bytes(recipe)] * count
+    measured: Measurement = server.measure(path, bodies, timeout, content_type(recipe), STALL_LIMIT_SECONDS)
     first = measured.answers[0]
     if mutator is not None and first.status in (400, 413, 422):
         mutator.hints += [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]{0,9}(?!\d)", first.text)[:4]]

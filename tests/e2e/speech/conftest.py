@@ -16,7 +16,8 @@ from tests.parity.speech import SHAPES, write, write_tokenizer
 def oracles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Oracle]:
     root, found = tmp_path_factory.mktemp("speech"), {}
     for shape in SHAPES:
-        # The second one names heads that its decoder lacks, as distil-whisper does: the default is used.
+        # The second checkpoint names heads that its decoder lacks, as distil-whisper does, so the default heads are
+        # used.
         heads = [[1, 2], [0, 3]] if shape == "whisper" else [[9, 0]]
         model = write(root / shape, shape, alignment_heads=heads)
         model.generation_config.alignment_heads = heads if shape == "whisper" else [[0, 0], [0, 1]]

@@ -192,7 +192,10 @@ class AnthropicMessagesBody(AnthropicCountBody):
 
 
 def _messages(turns: Sequence[AnthropicTurn]) -> Iterator[dict[str, Any]]:
-    """Chat messages of a conversation. Consecutive turns of one role are one message; each tool result is its own."""
+    """Chat messages of a conversation.
+
+    Consecutive turns of one role are one message; each tool result is a message of its own.
+    """
     names: dict[str, str] = {}
     for role, group in groupby(turns, key=lambda turn: turn.role):
         texts: list[AnthropicText] = []

@@ -18,7 +18,10 @@ from server.operations.runtime import Runtime
 
 
 class AnthropicUsage(AnswerBody):
-    """`input_tokens`: without `cache_read_input_tokens`, which were found in the prefix cache."""
+    """`cache_read_input_tokens`: prompt tokens that were found in the prefix cache.
+
+    `input_tokens`: the other prompt tokens.
+    """
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -45,7 +48,9 @@ class AnthropicAnswerToolUse(AnswerBody):
 
 
 class AnthropicMessage(AnswerBody):
-    """`stop_reason`: `pause_turn` for an answer that the deadline ended; sent back, it is continued.
+    """`stop_reason`: `pause_turn` for an answer that the deadline ended.
+
+    A client that sends it back gets its continuation.
 
     A call that `max_tokens` cut is left out of a whole answer, and ends early in a stream.
     """
@@ -165,7 +170,7 @@ class MessageRenderer:
         }
 
     def _stop(self, choice: ChatChoice) -> dict[str, Any]:
-        """Why the message ended. An answer that is cut before `max_tokens` has filled the context."""
+        """Why the message ended. If an answer was cut before `max_tokens`, the context was full."""
         reason, text = "end_turn", None
         if choice.finish_reason == "length":
             full = len(choice.token_ids) >= self.body.max_tokens
@@ -177,7 +182,7 @@ class MessageRenderer:
         return {"stop_reason": reason, "stop_sequence": text}
 
     def _in_block(self, kind: str, content: dict[str, Any]) -> bytes:
-        """Events that close the open block and begin one of this type; none if the open block has it already."""
+        """Events that close the open block and begin a block of this kind; none if the open block is of this kind."""
         if self.open_block == kind:
             return b""
         closed = self._close()

@@ -119,7 +119,7 @@ class CohereChatRenderer:
         return _event("message-end", id=self.id, delta={"finish_reason": "ERROR", "error": error.message})
 
     def _part(self, kind: str, text: str, logprobs: list[ScoredToken] | None = None) -> bytes:
-        """New text of a content part, after the beginning of this part if another one is open."""
+        """Events with new text of a content part. If another part is in progress, it is ended first."""
         events = b""
         if self.open_kind != kind:
             events = self._close() + self._of_part("content-start", {"content": {"type": kind, kind: ""}})
@@ -133,7 +133,7 @@ class CohereChatRenderer:
         return _event(name, index=index, delta={"message": message}, **extra)
 
     def _close(self) -> bytes:
-        """The end of the open part, if any."""
+        """The event that ends the content part or tool call in progress; empty if there is none."""
         if not self.open_kind:
             return b""
         kind = "tool-call" if self.open_kind == "tool-call" else "content"
@@ -167,7 +167,7 @@ def _logprob(token: ScoredToken) -> dict[str, Any]:
 
 
 def _joined(scored: list[dict[str, Any]]) -> dict[str, Any]:
-    """Log-probabilities of one event: its tokens as one chunk of text."""
+    """Log-probabilities of one event, whose tokens are reported as one chunk of text."""
     return {
         "text": "".join(one["text"] for one in scored),
         "token_ids": [token_id for one in scored for token_id in one["token_ids"]],

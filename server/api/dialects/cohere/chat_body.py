@@ -32,7 +32,7 @@ _TOOL_CHOICES: dict[str | None, ToolChoice] = {
 
 
 def _document_parts(value: Any) -> Any:
-    """Parts of a tool result with each document as text parts: its data as JSON."""
+    """Parts of a tool result, where the data of each document becomes JSON in text parts."""
     if not isinstance(value, list):
         return value
     parts = []
@@ -118,7 +118,7 @@ class CohereResponseFormat(ChatObject):
     json_schema: JsonSchema | None = None
 
     def text_format(self) -> TextFormat | None:
-        """The grammar. Raises InvalidRequest for a schema with the type `text`."""
+        """The text format that the field asks for. Raises InvalidRequest for a schema with the type `text`."""
         if self.type == "text":
             if self.json_schema is not None:
                 raise InvalidRequest(

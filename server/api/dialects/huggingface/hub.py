@@ -200,7 +200,7 @@ _BY_MODEL = (
 
 
 def _named_task(body: Mapping[str, Any]) -> str | None:
-    """The task that the fields of a body name, if they do."""
+    """The task that the fields of a body name; None if they name none."""
     inputs, parameters = body.get("inputs"), body.get("parameters")
     if (isinstance(inputs, dict) and "table" in inputs) or "table" in body:
         raise InvalidRequest("tasks on tables are not supported", "inputs")
@@ -213,7 +213,10 @@ def _named_task(body: Mapping[str, Any]) -> str | None:
 
 
 def _task_of_model(body: Mapping[str, Any], model: ServedModel) -> str:
-    """The task of a body that fits several: the model's own. Feature extraction alone sends no `parameters`."""
+    """The task of the model, for a body that fits several tasks.
+
+    Feature extraction is the only task without `parameters`.
+    """
     operations = model.operations()
     fitting = [task for task in _BY_MODEL if TASKS[task].operation in operations]
     if not fitting:

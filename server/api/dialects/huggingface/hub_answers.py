@@ -44,7 +44,9 @@ class HubTranslation(AnswerBody):
 
 
 class HubSummary(AnswerBody):
-    """The same text in the fields of both tasks, because a body without parameters does not name its task."""
+    """The answer of summarization and of text generation: the same text in the fields of both tasks, because a body
+    without parameters fits both.
+    """
 
     summary_text: str
     generated_text: str

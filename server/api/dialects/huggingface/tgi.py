@@ -142,7 +142,7 @@ class TgiRenderer:
         return rendered
 
     def _sequence(self, text: GeneratedText, seed: int) -> dict[str, Any]:
-        """The details of one answer. seed: of the first answer."""
+        """The details of one answer. seed: seed of the first answer."""
         pieces = _pieces(text.text, text.pieces)
         found: dict[str, Any] = {
             "finish_reason": _finish_reason(text),

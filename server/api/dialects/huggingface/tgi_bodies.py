@@ -87,7 +87,7 @@ class TgiBody(TimedBody):
         return self._spec(bool(self.stream))
 
     def streaming_spec(self) -> GenerateSpec:
-        """For `POST /generate_stream`, whose bodies need no `stream`."""
+        """The specification for `POST /generate_stream`, whose bodies need no `stream`."""
         if self.stream is False:
             raise InvalidRequest("`stream` cannot be false here; use /generate", "stream")
         return self._spec(True)

@@ -49,8 +49,8 @@ class Failure(AnswerBody):
 class Choice(AnswerBody):
     """One answer. `stop_reason`: the stop string or stop token that ended it, else null.
 
-    `prompt_logprobs`: one entry per prompt token, null for the first. `error`: only of an answer that failed while
-    others of the request did not. Its text is what was generated before.
+    `prompt_logprobs`: one entry per prompt token, null for the first. `error`: set if this answer failed and others of
+        the request did not. The text is then the part that was generated before the failure.
     """
 
     index: int
@@ -91,8 +91,8 @@ class Alternative(AnswerBody):
 class Translation(AnswerBody):
     """The translation of one text. `score`: sum of the segments' scores, null without beam search.
 
-    `attention`: one entry per translated segment. `error`: only of a translation that failed while others of the
-    request did not. Its text is what was streamed before.
+    `attention`: one entry per translated segment. `error`: set if this translation failed and others of the request did
+        not. The text is then the part that was streamed before the failure.
     """
 
     text: str
@@ -163,11 +163,14 @@ class EmbedSparseAnswer(RootModel[list[list[SparseWeight]]]):
 
 
 class EmbedAllAnswer(RootModel[list[list[list[float]]]]):
-    """A list with, for each input, one vector per token, even for a single input."""
+    """For each input, a list with one vector per token. A single input is also in a list."""
 
 
 class LateInteractionAnswer(RootModel[list[list[list[float]]]]):
-    """A list with, for each input, the vectors of its tokens, even for a single input. Some tokens have no vector."""
+    """For each input, a list with the vectors of its tokens.
+
+    Some tokens have no vector. A single input is also in a list.
+    """
 
 
 class ClassifyAnswer(RootModel[list[Label] | list[list[Label]]]):

@@ -232,7 +232,7 @@ class Sentences(BaseModel):
 
 
 class SimilarityParameters(BaseModel):
-    """Settings of `/similarity` as text-embeddings-inference takes them, one level down."""
+    """Settings of `/similarity` in the object `parameters`, where text-embeddings-inference has them."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 

@@ -55,7 +55,7 @@ class OllamaTokenLogprob(AnswerBody):
 
 
 class OllamaTextAnswer(AnswerBody):
-    """Durations are in nanoseconds; those of phases are left out where stop strings ended the answer early."""
+    """Durations are in nanoseconds. The durations of phases are left out where stop strings ended the answer early."""
 
     model: str
     created_at: str

@@ -125,7 +125,9 @@ class OllamaToolCall(ChatObject):
 
 
 class OllamaChatMessage(ChatObject):
-    """`tool_name`, `tool_call_id`: the call that a message of the role tool answers; without them, the oldest one."""
+    """`tool_name`, `tool_call_id`: the call that a message of the role tool answers; without them, the oldest call that
+    has no result.
+    """
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
@@ -267,7 +269,7 @@ def _chat_messages(given: list[OllamaChatMessage]) -> list[dict[str, Any]]:
 
 
 def _answered(message: OllamaChatMessage, waiting: list[tuple[str, str]]) -> tuple[str, str]:
-    """Id and function of the call that a tool message answers. It is removed from the waiting ones."""
+    """Id and function of the call that a tool message answers. The call is removed from `waiting`."""
     for call in waiting:
         if message.tool_call_id in (None, call[0]) and message.tool_name in (None, call[1]):
             waiting.remove(call)

@@ -27,7 +27,8 @@ from server.text.subtitles import SubtitleLine, srt, vtt
 class SpokenSegment(AnswerBody):
     """A part of a text with its times in seconds. `seek`: first frame (of 10 ms) of its window.
 
-    `avg_logprob`: mean over all tokens of the window, time tokens included. `no_speech_prob`: of the window.
+    `avg_logprob`: mean over all tokens of the window, time tokens included. `no_speech_prob`: probability that the
+        window has no speech.
     """
 
     id: int
@@ -70,7 +71,10 @@ class TranscriptionAnswer(AnswerBody):
 def render(
     form: TranslationForm, task: SpeechTask, transcript: Transcript, granularities: Sequence[str] | None
 ) -> Response:
-    """The answer in the format of the form. granularities: of its times; None for segments."""
+    """The answer in the format of the form.
+
+    granularities: parts of the text that get times (`word`, `segment`); None for segments.
+    """
     if form.response_format == "srt":
         return PlainTextResponse(srt(transcript.lines))
     if form.response_format == "vtt":

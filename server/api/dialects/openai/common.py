@@ -75,7 +75,10 @@ def usage(tokens: TokenUsage) -> dict[str, Any]:
 
 
 def finish_reason(reason: str | None) -> str | None:
-    """The finish reason of an answer. OpenAI has none for a deadline, so an answer that it cuts has `length`."""
+    """The finish reason of an answer.
+
+    OpenAI has none for a deadline, so an answer that the deadline ends has `length`.
+    """
     return "length" if reason == "timeout" else reason
 
 

@@ -70,7 +70,7 @@ _ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
 
 
 def _member(item: Any) -> str | None:
-    """The tag of the union member below that describes an item. Messages may leave out their type."""
+    """The tag of an item, by which pydantic chooses a member of `InputItem`. Messages may leave out their type."""
     kind = item.get("type", "message") if isinstance(item, dict) else None
     return f"<{kind}>" if kind in _ITEM_TYPES else None
 

@@ -40,7 +40,7 @@ def chosen_tool(choice: Literal["none", "auto", "required"] | NamedFunction | No
 
 
 class ConversationFields(SamplingFields):
-    """Fields of both bodies."""
+    """Fields that the bodies of `/v1/chat/completions` and `/v1/responses` share."""
 
     top_logprobs: TopLogprobs | None = None
     parallel_tool_calls: bool | None = None

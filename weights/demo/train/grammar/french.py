@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-# Persons, in the order of every table below.
+# The grammatical persons, in the order in which every table below lists its forms.
 JE, TU, IL, NOUS, VOUS, ILS = range(6)
 
 _PRESENT = {

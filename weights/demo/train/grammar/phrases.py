@@ -34,7 +34,7 @@ class Phrase:
 
     @property
     def third_singular(self) -> bool:
-        """Whether an English verb ends in "-s" after it."""
+        """Whether an English verb ends in "-s" if this phrase is its subject."""
         return self.person == french.IL
 
     @property

@@ -1,0 +1,272 @@
+"""Write a checkpoint whose linears are rounded as `--quantize` rounds them, in the format of compressed-tensors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from models.backends.linear_weights import INT4_GROUP, int4_group
+from models.backends.torch.quantization import quantize_fp8, quantize_int4, quantize_int8
+from models.checkpoint_heads import CheckpointFiles, read_files
+from models.config import ConfigError
+from models.expected_tensors import expected_tensors
+from models.kept_quantized import rounded_linears
+from models.loader import tensor_rules
+from models.transformer import Transformer
+from weights.finite import is_finite
+from weights.gguf.choose import is_gguf
+from weights.load import plan_load
+from weights.manifest import ManifestError, check_manifest
+from weights.quantized.formats import is_quantized, quantized_format
+from weights.quantized.fp8 import TABLE
+from weights.quantized.parts import layout
+from weights.quantized.write_compressed_tensors import parts_of, quantization_config
+from weights.quantized_matrix import QuantizedMatrix
+from weights.read import open_checkpoint
+from weights.resolve import file_in, files_besides_weights
+from weights.rules import first_match
+from weights.stored import Stored, StoredMatrix, StoredTensor
+from weights.write import SafetensorsWriter
+
+Precision = Literal["int4", "int8", "fp8"]
+_MIN_GROUP = 32
+"""Inputs of a linear in int4 must be a multiple of this, because compressed-tensors has no shorter last group."""
+
+
+@dataclass(frozen=True)
+class QuantizeReport:
+    """What was written.
+
+    family, architecture: of the checkpoint.
+    description: format of the rounded matrices, for users.
+    matrices, weights: number of rounded matrices, and of the numbers in them.
+    others: number of matrices that keep their dtype.
+    bytes_before, bytes_after: size of the weights in the files.
+    """
+
+    family: str
+    architecture: str
+    description: str
+    matrices: int
+    weights: int
+    others: int
+    bytes_before: int
+    bytes_after: int
+
+
+def quantize_checkpoint(
+    directory: Path, out: Path, precision: Precision, progress: Callable[[int, int], None] | None = None
+) -> QuantizeReport:
+    """Write a quantised copy of a checkpoint. One matrix at a time is in memory.
+
+    The copy appears at its place when it is complete; an error leaves nothing behind.
+
+    directory: directory of the checkpoint.
+    out: directory to create; it must not exist.
+    precision: `int4`: symmetric, in groups as `--quantize int4` has them. `int8`, `fp8`: one scale per output feature.
+    progress: called with (bytes read so far, total bytes).
+
+    Raises ConfigError for a checkpoint that cannot be quantised, WeightsError or ResolveError for missing or invalid
+    files, and OSError for files that cannot be written. Messages are those of `load_model`.
+    """
+    partial = out.with_name(f"{out.name}.partial")
+    for taken in (out, partial):
+        if taken.exists() or taken.is_symlink():
+            raise ConfigError(f"{taken.name!r} exists already; remove it or choose another name")
+    files = _read(directory)
+    with open_checkpoint(directory) as stored:
+        tensors = {name: one for name, one in stored.items() if isinstance(one, StoredTensor)}
+        layouts = _rounded_layouts(files, tensors, precision)
+        others = [_module(name) for name, one in tensors.items() if name not in layouts and _is_matrix(name, one)]
+        settings = quantization_config({_module(name): one for name, one in layouts.items()}, others)
+        config = {**files.hf, "quantization_config": settings}
+        _check_config(files, config)
+        partial.mkdir(parents=True)
+        try:
+            size = _write_weights(partial, tensors, layouts, precision, progress)
+            _write_json(partial / "config.json", config)
+            for name in files_besides_weights(directory):
+                source, target = file_in(directory, name), partial / name
+                assert source is not None, "the file was listed"
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(source, target)
+            partial.rename(out)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    written = quantized_format(config)
+    assert written is not None
+    return QuantizeReport(
+        family=files.family.name,
+        architecture=files.name,
+        description=written.description,
+        matrices=len(layouts),
+        weights=sum(one.numel() for one in layouts.values()),
+        others=len(others),
+        bytes_before=sum(tensor.nbytes for tensor in tensors.values()),
+        bytes_after=size,
+    )
+
+
+def _read(directory: Path) -> CheckpointFiles:
+    """Read the files of a checkpoint. Raises ConfigError for one that cannot be quantised, whatever its tensors are."""
+    if is_gguf(directory):
+        raise ConfigError("llama.cpp quantizes GGUF files; give the checkpoint directory that the file was made of")
+    try:
+        check_manifest(directory)
+    except ManifestError as error:
+        raise ConfigError(str(error)) from None
+    files = read_files(directory)
+    if is_quantized(files.hf):
+        raise ConfigError("the checkpoint is quantized already; give the one that it was made of")
+    if files.gliner is not None:
+        raise ConfigError("GLiNER checkpoints have no place for 'quantization_config'")
+    return files
+
+
+def _rounded_layouts(
+    files: CheckpointFiles, stored: Mapping[str, StoredTensor], precision: Precision
+) -> dict[str, QuantizedMatrix]:
+    """Layouts of the tensors to round, by their names in the checkpoint, on the meta device.
+
+    Raises ConfigError for a linear that cannot be written as one quantised matrix, and WeightsError for tensors that
+    are missing, unexpected or misshapen.
+    """
+    config = files.config()
+    with torch.device("meta"):
+        transformer = Transformer(config)
+    rules, linears = tensor_rules(files, config), rounded_linears(transformer)
+    layouts: dict[str, QuantizedMatrix] = {}
+    for name, tensor in stored.items():
+        matched = first_match(rules, name)
+        targets = set(() if matched is None else matched[1])
+        if not linears.isdisjoint(targets):
+            reason = "a part of it keeps its dtype with --quantize" if targets - linears else ""
+            reason = reason or _fault(name, tensor, precision)
+            if reason:
+                raise _refusal(files, name, reason)
+            layouts[name] = _layout(tensor.shape, precision)
+    rounded: dict[str, Stored] = {name: _matrix(stored[name], one) for name, one in layouts.items()}
+    expected = expected_tensors(transformer, files.family, rules, stored)
+    plan = plan_load({**stored, **rounded}, rules, expected.shapes)
+    plan.raise_faults()
+    for source in (*plan.sources.values(), *(copy for _, copy in plan.copies)):
+        if source.name in layouts and not isinstance(source.layout, QuantizedMatrix):
+            raise _refusal(files, source.name, "it is stored transposed, or its inputs are rearranged")
+    if not layouts:
+        raise ConfigError(f"{files.family.name}: the checkpoint has no linear that --quantize rounds")
+    return layouts
+
+
+def _is_matrix(name: str, tensor: StoredTensor) -> bool:
+    is_float = tensor.dtype is not None and tensor.dtype.is_floating_point
+    return is_float and len(tensor.shape) == 2 and name.endswith(".weight")
+
+
+def _fault(name: str, tensor: StoredTensor, precision: Precision) -> str:
+    """Why the tensor of a linear cannot be one quantised matrix; empty if it can."""
+    if not name.endswith(".weight"):
+        return "compressed-tensors needs a tensor named 'weight' for each linear"
+    if not _is_matrix(name, tensor):
+        return f"compressed-tensors needs a matrix of floats, and its shape is {list(tensor.shape)}"
+    if precision == "int4" and tensor.shape[1] % _MIN_GROUP:
+        return f"its {tensor.shape[1]} inputs are no multiple of {_MIN_GROUP}; int8 and fp8 have no such limit"
+    return ""
+
+
+def _refusal(files: CheckpointFiles, name: str, reason: str) -> ConfigError:
+    return ConfigError(f"{files.family.name}: {name!r} cannot be quantized: {reason}")
+
+
+def _check_config(files: CheckpointFiles, config: Mapping[str, Any]) -> None:
+    """Raise ConfigError where the family does not accept `quantization_config`."""
+    try:
+        files.family.config(config, files.architecture)
+    except ConfigError as error:
+        raise ConfigError(f"{files.family.name}: quantized checkpoints are not supported: {error}") from None
+
+
+def _layout(shape: tuple[int, ...], precision: Precision) -> QuantizedMatrix:
+    if precision == "int4":
+        return layout(shape, 4, int4_group(shape[1], INT4_GROUP), signed=True)
+    return layout(shape, 8, shape[1], signed=precision == "int8", table=TABLE if precision == "fp8" else None)
+
+
+def _matrix(tensor: StoredTensor, layout: QuantizedMatrix) -> StoredMatrix:
+    """The tensor as if it were stored quantised. It is never read."""
+
+    def read() -> QuantizedMatrix:
+        raise AssertionError("only the layout of the matrix is known")
+
+    return StoredMatrix(tensor.file, tensor.nbytes, lambda: (layout, read))
+
+
+def _rounded(weight: Tensor, layout: QuantizedMatrix) -> QuantizedMatrix:
+    """Round a weight as `--quantize` does. layout: layout of the result."""
+    if layout.bits == 4:
+        return quantize_int4(weight, layout.group)
+    codes, scales = quantize_int8(weight) if layout.table is None else quantize_fp8(weight)
+    return QuantizedMatrix(codes, 8, layout.group, scales[:, None], table=layout.table)
+
+
+def _write_weights(
+    folder: Path,
+    stored: Mapping[str, StoredTensor],
+    layouts: Mapping[str, QuantizedMatrix],
+    precision: Precision,
+    progress: Callable[[int, int], None] | None,
+) -> int:
+    """Write the weight files, one for each of the checkpoint, and their index. Returns their size in bytes."""
+    by_file: dict[str, list[str]] = {}
+    for name, tensor in stored.items():
+        if tensor.dtype is None:
+            raise ConfigError(f"{name!r} has a dtype that cannot be written")
+        by_file.setdefault(tensor.file, []).append(name)
+    total, done, size = sum(tensor.nbytes for tensor in stored.values()), 0, 0
+    index: dict[str, str] = {}
+    for file, names in by_file.items():
+        written = file.replace("pytorch_model", "model").replace(".bin", ".safetensors")
+        parts = [_parts(name, layouts[name] if name in layouts else _empty(stored[name])) for name in names]
+        layout_of_file = {part: tensor for some in parts for part, tensor in some.items()}
+        index |= dict.fromkeys(layout_of_file, written)
+        with SafetensorsWriter(folder / written, layout_of_file) as writer:
+            for name in names:
+                content = stored[name].read()
+                value = _rounded(content, layouts[name]) if name in layouts else content
+                if isinstance(value, QuantizedMatrix) and not is_finite(value.scales):
+                    raise ConfigError(f"{name!r} contains NaN or infinity, or values too large for {precision}")
+                for part, numbers in _parts(name, value).items():
+                    writer.write(part, numbers)
+                done += stored[name].nbytes
+                if progress is not None:
+                    progress(done, total)
+        size += writer.nbytes
+    if set(index.values()) != {"model.safetensors"}:
+        _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": index})
+    return size
+
+
+def _parts(name: str, value: Tensor | QuantizedMatrix) -> dict[str, Tensor]:
+    """The tensors to write for one of the checkpoint. name: its name there."""
+    if isinstance(value, Tensor):
+        return {name: value}
+    return {f"{_module(name)}.{ending}": part for ending, part in parts_of(value).items()}
+
+
+def _empty(tensor: StoredTensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def _module(name: str) -> str:
+    return name.removesuffix(".weight")
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
