@@ -84,7 +84,8 @@ def test_other_matrices_have_no_kernel() -> None:
         assert not any(linear_weights.has_kernel(matrix, HALF, DEVICE) for matrix in others)
 
 
-@pytest.mark.parametrize("quantization", ["int8", pytest.param("int4-32-zero", marks=pytest.mark.many_shapes)])
+@pytest.mark.many_shapes
+@pytest.mark.parametrize("quantization", ["int8", "int4-32-zero"])
 @torch.inference_mode()
 def test_a_quantised_model_computes_with_the_rounded_weights(saved, quantization: str) -> None:
     architecture, config = DECODERS["llama"]
