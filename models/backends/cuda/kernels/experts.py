@@ -67,7 +67,7 @@ def group_by_expert(experts: Tensor, num_experts: int) -> ExpertTiles:
             num_warps=warps(_CUT_TILE * width),
             enable_fp_fusion=True,
         )
-    return ExpertTiles(order, *columns, experts.shape[1], tile)
+    return ExpertTiles(order, columns[0], columns[1], columns[2], experts.shape[1], tile)
 
 
 _MOST_PAIRS = 64
