@@ -61,7 +61,7 @@ def test_some_shapes(case: Heads, key_lens: list[int], block_size: int, splits: 
 
 
 @pytest.mark.many_shapes
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(
     cases.heads(),
     st.lists(st.integers(1, 600), min_size=1, max_size=3),

@@ -45,7 +45,7 @@ def test_tiles_have_every_pair_once(tokens: int, num_experts: int, choices: int)
 
 
 @pytest.mark.many_shapes
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(st.integers(0, 400), st.integers(1, 40), st.integers(1, 3))
 def test_tiles_of_many_shapes(tokens: int, num_experts: int, choices: int) -> None:
     _check_tiles(tokens, num_experts, min(choices, num_experts))
@@ -97,7 +97,7 @@ def test_sum_of_wide_experts() -> None:
 
 
 @pytest.mark.many_shapes
-@settings(max_examples=30, derandomize=True)
+@settings(max_examples=12, derandomize=True)
 @given(st.sampled_from(DTYPES), st.integers(1, 90), st.booleans(), st.sampled_from([None, 0.4]), st.booleans())
 def test_experts_of_many_shapes(
     dtype: torch.dtype, tokens: int, with_bias: bool, limit: float | None, with_shared: bool
@@ -130,7 +130,7 @@ def test_int8_linear(dtype: torch.dtype, rows: int, columns: int, inputs: int) -
 
 
 @pytest.mark.many_shapes
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(st.sampled_from(DTYPES), st.integers(0, 140), st.integers(1, 140), st.sampled_from([8, 33, 200]), st.booleans())
 def test_int8_linear_of_many_shapes(dtype: torch.dtype, rows: int, columns: int, inputs: int, with_bias: bool) -> None:
     _check_int8(dtype, rows, columns, inputs, with_bias)
@@ -183,7 +183,7 @@ def test_int4_linear() -> None:
 
 
 @pytest.mark.many_shapes
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(
     st.sampled_from(DTYPES),
     st.integers(0, 140),

@@ -49,7 +49,7 @@ def test_norms(dtype: torch.dtype, rows: int, width: int, size: float) -> None:
 
 
 @pytest.mark.many_shapes
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(st.sampled_from(DTYPES), st.integers(0, 5), st.integers(1, 1100), st.sampled_from([0.02, 1.0, 300.0]))
 def test_norms_of_many_shapes(dtype: torch.dtype, rows: int, width: int, size: float) -> None:
     _check_norms(dtype, rows, width, size)
@@ -101,7 +101,7 @@ def test_rotation_and_cache_write(interleaved: bool) -> None:
 
 
 @pytest.mark.many_shapes
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(
     st.sampled_from(DTYPES),
     st.integers(1, 4),

@@ -81,7 +81,7 @@ def test_encoder(case: Heads, lengths: list[int]) -> None:
 
 
 @pytest.mark.many_shapes
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(cases.heads(), LENGTHS, st.sampled_from([8, 32]))
 def test_prefill_equals_the_reference(case: Heads, lengths: list[tuple[int, int]], block_size: int) -> None:
     assume(any(count for _, count in lengths))
@@ -89,7 +89,7 @@ def test_prefill_equals_the_reference(case: Heads, lengths: list[tuple[int, int]
 
 
 @pytest.mark.many_shapes
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(cases.heads(causal=False), st.lists(st.integers(1, 150), min_size=1, max_size=3), st.booleans())
 def test_encoders_equal_the_reference(case: Heads, lengths: list[int], causal: bool) -> None:
     _check_encoder(case, lengths, causal and case.bias != "key")

@@ -126,10 +126,9 @@ def _threshold(logits, count, temperature, maximum, lowest, wanted, BY_WEIGHT: t
         shift = tl.zeros([], tl.int64) + (30 - 3 * step)
         reached = tl.zeros([8], tl.int64)
         for start in range(0, count, TILE):
-            places = start + tl.arange(0, TILE)
-            x = _scaled(logits, places, count, temperature)
+            x = _scaled(logits, start + tl.arange(0, TILE), count, temperature)
             keys = sort_keys(x)
-            weights = _weights(x, maximum, lowest) if BY_WEIGHT else ((places < count) & (x >= lowest)).to(tl.int32)
+            weights = _weights(x, maximum, lowest) if BY_WEIGHT else (x >= lowest).to(tl.int32)
             for number in tl.static_range(1, 8):
                 # No number has the largest key of all.
                 bound = tl.minimum(found + ((shift * 0 + number) << shift) - 2147483648, 2147483647).to(tl.int32)
@@ -220,10 +219,10 @@ def _draw_kernel(
         lowest = tl.maximum(lowest, tl.minimum(nucleus, maximum))
     lowest = tl.maximum(lowest, maximum + tl.load(log_min_ps + row))
     total = _total(logits, vocab, temperature, maximum, lowest, TILE)
-    target = (tl.load(uniforms + row) * total.to(tl.float64)).to(tl.int64)
+    # Rounding can leave the target at the end of the distribution.
+    target = tl.minimum((tl.load(uniforms + row) * total.to(tl.float64)).to(tl.int64), total - 1)
     before = tl.zeros([], tl.int64)
     token = tl.zeros([], tl.int32) - 1
-    last = tl.zeros([], tl.int32)
     for start in range(0, vocab, TILE):
         ids = start + tl.arange(0, TILE)
         x = _scaled(logits, ids, vocab, temperature)
@@ -231,8 +230,6 @@ def _draw_kernel(
         chosen = (before + tl.cumsum(weights, 0) > target) & (weights > 0)
         here = tl.min(tl.where(chosen, ids, 2147483647), 0)
         token = tl.where((token < 0) & (here < 2147483647), here, token)
-        last = tl.maximum(last, tl.max(tl.where(weights > 0, ids, 0), 0))
         before += tl.sum(weights, 0)
-    # Rounding can leave the target at the end of the distribution: the last kept token.
-    tl.store(tokens + row, tl.where(token < 0, last, token).to(tl.int64))
+    tl.store(tokens + row, tl.maximum(token, 0).to(tl.int64))
     tl.store(lowest_of + row, lowest)
