@@ -348,9 +348,9 @@ def test_chart_draws_every_series() -> None:
 
 
 def test_profile_lists_the_parts(
-    tiny_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["profile", "--tiny", "--checkpoints", str(tiny_run / "models")])
+    monkeypatch.setattr(sys, "argv", ["profile", "--tiny", "--checkpoints", str(tmp_path)])
     profile.main()
     shown = capsys.readouterr().out
     for part in ("A, llama-tiny, int8", "E, minilm-tiny, float32", "products, floor", "attention", "rest"):

@@ -59,6 +59,7 @@ def faults(one: Compiled) -> list[str]:
     scope="module",
     params=[
         pytest.param((80, QUICK), id="sm_80"),
+        pytest.param((90, QUICK), id="sm_90"),
         pytest.param((80, ALL), id="sm_80, all", marks=pytest.mark.many_shapes),
         pytest.param(
             (90, [name for name in ALL if name not in HAVE_NO_MATRIX_PRODUCTS]),
