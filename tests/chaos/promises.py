@@ -56,7 +56,6 @@ PROMISES: tuple[Promise, ...] = (
         "worker-outlives-its-server",
         {"kills": 5},
         {"kills": 1},
-        conditions="waiting",
     ),
     Promise(
         4,
