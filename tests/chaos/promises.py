@@ -325,7 +325,6 @@ PROMISES: tuple[Promise, ...] = (
         "text-work-runs-in-the-event-loop",
         {"tries": 1},
         {"tries": 0, "together": 2, "known": 2, "corpus": 0},
-        conditions="any",
     ),
     Promise(
         26,
