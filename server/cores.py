@@ -54,24 +54,27 @@ def steps_uninterrupted() -> Iterator[None]:
     up interrupts the one that runs; the other threads of the step then wait for that one. Where the operator has
     chosen another scheduling policy for the process, nothing changes.
     """
-    changed = hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER and _set_policy("SCHED_BATCH")
+    changed = _change_policy("SCHED_OTHER", "SCHED_BATCH")
     try:
         yield
     finally:
         if changed:
-            _set_policy("SCHED_OTHER")
+            _change_policy("SCHED_BATCH", "SCHED_OTHER")
 
 
 def interrupt_others() -> None:
     """Undo `steps_uninterrupted` in a process that the server has started meanwhile: it inherits the policy."""
-    if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_BATCH:
-        _set_policy("SCHED_OTHER")
+    _change_policy("SCHED_BATCH", "SCHED_OTHER")
 
 
-def _set_policy(name: str) -> bool:
-    """Set the scheduling policy of this thread. False where the system does not allow it."""
+def _change_policy(before: str, after: str) -> bool:
+    """Change the scheduling policy of this thread, if it is `before`. False where the system does not allow it."""
+    if not hasattr(os, after):
+        return False
     try:
-        os.sched_setscheduler(0, getattr(os, name), os.sched_param(0))
+        if os.sched_getscheduler(0) != getattr(os, before):
+            return False
+        os.sched_setscheduler(0, getattr(os, after), os.sched_param(0))
     except OSError:
         return False
     return True

@@ -16,6 +16,7 @@ from server.cores import (
     steps_uninterrupted,
     usable_cores,
 )
+from tests.scheduling import needs_scheduling_policies
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_a_process_gives_way_as_far_as_the_system_allows():
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
-@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="scheduling policies of Linux")
+@needs_scheduling_policies
 def test_steps_are_not_interrupted_for_a_while():
     """A process that is started meanwhile inherits the policy and undoes it."""
     code = "import os; from server.cores import interrupt_others; {}; print(os.sched_getscheduler(0))"
@@ -123,12 +124,14 @@ def test_steps_are_not_interrupted_for_a_while():
     assert os.sched_getscheduler(0) == before
 
 
-@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="scheduling policies of Linux")
+@needs_scheduling_policies
 def test_a_policy_that_the_system_refuses_changes_nothing(monkeypatch):
     def refuse(*arguments: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    with steps_uninterrupted():
-        interrupt_others()
-        assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    policy = os.sched_getscheduler
+    for call in ("sched_setscheduler", "sched_getscheduler"):
+        monkeypatch.setattr(os, call, refuse)
+        with steps_uninterrupted():
+            interrupt_others()
+            assert policy(0) == os.SCHED_OTHER

@@ -23,6 +23,7 @@ from server.errors import Overloaded
 from server.ipc.call import Call
 from server.operations.cost import Cost
 from tests.api.conftest import Bench
+from tests.scheduling import needs_scheduling_policies
 
 
 def headers(size: int) -> Headers:
@@ -140,7 +141,7 @@ async def test_the_protocol_leaves_keys_and_other_needs_to_the_application(bench
     assert refuse(scope | {"headers": [(b"authorization", b"Bearer secret")]}) is None
 
 
-@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="scheduling policies of Linux")
+@needs_scheduling_policies
 async def test_steps_are_not_interrupted_while_requests_are_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
