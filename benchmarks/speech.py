@@ -118,7 +118,10 @@ def ours(directory: Path, precision: str, threads: int) -> Run:
 
 
 def peer(directory: Path, precision: str, threads: int) -> Run:
-    """The transcription by CTranslate2, the engine to compare with."""
+    """Load the checkpoint into CTranslate2, which Triptych is compared with, and return its transcription.
+
+    The first call converts the checkpoint.
+    """
     import ctranslate2
 
     made = directory / "ctranslate2"

@@ -49,7 +49,7 @@ class LogitsTopK(NamedTuple):
 
     @property
     def log_probs(self) -> Tensor:
-        """[rows, k], float32: log-probabilities of the k largest logits."""
+        """Log-probabilities of the k largest logits of each row: [rows, k], float32."""
         return self.log_probs_of(self.values)
 
     def log_probs_of(self, logits: Tensor) -> Tensor:

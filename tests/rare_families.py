@@ -1,4 +1,4 @@
-"""Mark the tests of rare model families: parity, invariance, beam search and programs of these families.
+"""Give the pytest mark `rare_family` to the tests of model families that few people use.
 
 The tests of `tests/families` mark themselves.
 
@@ -36,7 +36,10 @@ RARE_IDS = re.compile(
 
 
 def is_rare(item: pytest.Item) -> bool:
-    """Whether a test is of a rare family, by its file, its first parameter, or its parameter `name` or `pair`."""
+    """Whether a test checks a rare family.
+
+    Its file says so, or its first parameter, or its parameter `name` or `pair`.
+    """
     if item.path.relative_to(Path(__file__).parent).parts[0] not in ROOMS:
         return False
     parameters = getattr(item, "callspec", None)

@@ -29,7 +29,7 @@ _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class LoadReport:
-    """Size of the loaded weights.
+    """How many weights of a checkpoint were loaded, and how much memory they take.
 
     parameters: number of parameters; tied ones are counted once.
     bytes: memory of the loaded tensors.

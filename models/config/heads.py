@@ -99,7 +99,7 @@ class ClassificationHead:
 
 @dataclass(frozen=True)
 class TokenClassificationHead:
-    """Class logits of each token: `out(norm(act(dense(hidden))))`.
+    """Configuration of a head that classifies each token: `out(norm(act(dense(hidden))))`.
 
     dense: activation of the dense layer, None for no dense layer. norm: norm after it, None for no norm.
     """

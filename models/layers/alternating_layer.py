@@ -98,7 +98,11 @@ class AlternatingLayer(LayerWithInput):
         return by_rows(torch.tanh, ops.linear(self.router_norm(x) / x.shape[1], self.router, None))
 
     def _predicted(self, streams: Tensor) -> Tensor:
-        """All streams plus a linear combination of them: [tokens, streams, hidden] -> the same."""
+        """Predict the streams (parallel copies of the hidden states) after the layer from those before it.
+
+        Each prediction is a stream plus a linear combination of all streams, with factors of each token.
+        streams: [tokens, streams, hidden]. Returns the same shape.
+        """
         weights = self._weights(streams[:, self.active].contiguous())
         factors = ops.linear(weights, self.prediction, None).view(-1, self.streams, self.streams)
         # Added one after another, so that the bits of a token do not depend on the number of tokens.

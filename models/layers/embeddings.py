@@ -18,7 +18,7 @@ from weights.quantized_matrix import QuantizedMatrix
 
 
 class EmbeddingTable(nn.Module):
-    """Table with one vector per index.
+    """Lookup table: a learned vector for each token id, position or other index.
 
     weight: [rows, hidden], model dtype. Empty after `share`. See `matrix`.
     packed: the table in a kernel's layout, which may be the weight of an output head, after `share`; or None.

@@ -287,7 +287,10 @@ class GenerationEngine:
                 raise StepFailed from error
 
     def _fail_without_grammar_token(self, ready: list[SequenceGroup], events: EngineEvents) -> None:
-        """End groups whose grammar allows no next token or is too complex. Other groups are not affected."""
+        """End sequence groups that cannot go on, because their grammar allows no next token or its mask failed.
+
+        ready: groups that would get a token in this step; the others among them go on.
+        """
         for group in ready:
             if self.grammar_waits is not None and self.grammar_waits.error_of(group) is not None:
                 self.finish(group, "engine_error", events, STEP_FAILED)

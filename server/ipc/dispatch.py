@@ -86,7 +86,7 @@ class Dispatcher:
             sequence.worker.waiting -= count
 
     def ended(self, sequence: OpenSequence) -> None:
-        """Count a sequence that its worker has ended, or will drop."""
+        """Remove a sequence from the load of its worker, which has ended it or will drop it."""
         if sequence.worker is not None:
             sequence.worker.open -= 1
             sequence.worker.running -= sequence.started

@@ -205,7 +205,10 @@ class TranslateRun:
 
 
 async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> TranslateRun:
-    """Validate, split, tokenize and submit. Raises InvalidRequest that names the option at fault."""
+    """Start to translate texts: check the request, split texts into segments, tokenize them, and send them to a worker.
+
+    Raises InvalidRequest that names the option at fault.
+    """
     model, language_prompt = choose_model(runtime, spec.model, spec.options)
     options = spec.options
     _check(spec)

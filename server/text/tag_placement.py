@@ -145,7 +145,9 @@ class _Placement:
         return best
 
     def _occurrence(self, tag: InlineTag, free: Sequence[Span]) -> Span | None:
-        """Units of the translation that spell the tag's source text; None where the text does not occur.
+        """Find where the text inside a tag stands unchanged in the translation, such as a name.
+
+        Returns the units (words and punctuation marks) that spell it; None where it does not occur.
 
         If it occurs several times, the units with the most attention to the source text are chosen.
         """

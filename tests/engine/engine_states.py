@@ -384,7 +384,7 @@ class EngineStates(RuleBasedStateMachine):
         return [request_id for request_id in self.specs if request_id not in self.ended | self.aborted]
 
     def take(self, output: StepOutput | None) -> None:
-        """Check the events of a step."""
+        """Check the events of one engine step, and add its tokens to the texts so far."""
         if output is None:
             return
         for event in output.tokens:

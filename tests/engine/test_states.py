@@ -65,7 +65,10 @@ def one_pair(checkpoint_directory, device):
 
 
 def requests(pair: Pair) -> list:
-    """Requests of all kinds with prompts around the boundaries of chunks; the last two texts repeat themselves."""
+    """Greedy, sampled and other requests whose prompts end shortly before and after the boundary of a chunk.
+
+    The last two prompts repeat a text, so that drafts are found in them.
+    """
     prompts = [*TEXTS, TEXTS[8] * 12, TEXTS[9] * 2]
     return [
         generate(pair, number, prompt, max_new_tokens=10 + number, **SETTINGS[number % 4])
