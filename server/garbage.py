@@ -14,6 +14,8 @@ import gc
 CHECK_SECONDS = 1.0
 MAX_OBJECTS = 50_000
 """Objects that a collection visits within about 20 ms."""
+ITEMS_PER_OBJECT = 64
+"""Items of lists that take as long as one object. A collection reads each of them, even if it is a number."""
 MIN_ROUNDS, MAX_ROUNDS = 10, 250
 """Collections of the younger generations after which a full one is useful, and after which it must come.
 
@@ -39,7 +41,16 @@ def collect_if_due() -> bool:
     rounds = gc.get_count()[2]
     if rounds < MIN_ROUNDS:
         return False
-    if rounds < MAX_ROUNDS and len(gc.get_objects(generation=2)) > MAX_OBJECTS:
+    if rounds < MAX_ROUNDS and not _is_cheap():
         return False
     gc.collect()
     return True
+
+
+def _is_cheap() -> bool:
+    """Whether a full collection has little to visit."""
+    objects = gc.get_objects(generation=2)
+    if len(objects) > MAX_OBJECTS:
+        return False
+    items = sum(len(one) for one in objects if type(one) is list)
+    return len(objects) + items // ITEMS_PER_OBJECT <= MAX_OBJECTS

@@ -66,6 +66,15 @@ def test_a_collection_waits_while_requests_hold_many_objects_but_not_for_ever(mo
     assert len(held) == 1000
 
 
+def test_long_lists_of_numbers_count_as_many_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "MAX_OBJECTS", 1000)
+    held = [1] * (1001 * garbage.ITEMS_PER_OBJECT)
+    _old_cycle(garbage.MIN_ROUNDS)
+    assert not collect_if_due()
+    held.clear()
+    assert collect_if_due() and _Cycle.freed == 1
+
+
 async def test_python_starts_no_full_collection_while_the_task_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "CHECK_SECONDS", 0.0)
     gc.set_threshold(700, 10, 10)

@@ -79,7 +79,12 @@ def is_kept(request: Request) -> bool:
 
 
 async def receive(request: Request, max_bytes: int, timeout_seconds: float) -> bytes:
-    """Receive the bytes of a body. Raises BodyTooLarge, BodyTimeout, or ClientGone after a disconnect."""
+    """Receive the bytes of a body. Raises the exceptions of `receive_chunks`."""
+    return b"".join(await receive_chunks(request, max_bytes, timeout_seconds))
+
+
+async def receive_chunks(request: Request, max_bytes: int, timeout_seconds: float) -> list[bytes]:
+    """Receive a body in chunks. Raises BodyTooLarge, BodyTimeout, or ClientGone after a disconnect."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise BodyTooLarge(f"the body has more than {max_bytes} bytes")
@@ -97,7 +102,7 @@ async def receive(request: Request, max_bytes: int, timeout_seconds: float) -> b
                     raise BodyTooLarge(f"the body has more than {max_bytes} bytes")
                 chunks.append(chunk)
                 if not message.get("more_body", False):
-                    return b"".join(chunks)
+                    return chunks
     except TimeoutError:
         raise BodyTimeout(f"the body did not arrive within {timeout_seconds:g} seconds") from None
 

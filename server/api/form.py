@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from io import BytesIO
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -12,7 +13,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from server.api.body import THREAD_BYTES, is_kept, keep, read_json, receive, validate
+from server.api.body import THREAD_BYTES, is_kept, keep, read_json, receive, receive_chunks, validate
 from server.api.state import of
 from server.errors import InvalidRequest, UnsupportedMediaType
 
@@ -29,10 +30,24 @@ CHUNK_BYTES = 64 << 10
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
+class _MemoryFile(UploadFile):
+    """A file in memory. chunks: its content. They are joined in a thread, which takes a while for a long recording."""
+
+    def __init__(self) -> None:
+        super().__init__(BytesIO())
+        self.chunks: list[bytes] = []
+
+    async def write(self, data: bytes) -> None:
+        self.chunks.append(data)
+
+
 class _MemoryParser(MultiPartParser):
     """Multipart parser that keeps files in memory. The size of the whole body was checked before."""
 
-    spool_max_size = 1 << 40
+    def on_headers_finished(self) -> None:
+        super().on_headers_finished()
+        if self._current_part.file is not None:
+            self._current_part.file = _MemoryFile()
 
 
 def is_form(request: Request) -> bool:
@@ -93,7 +108,9 @@ def _unquoted(value: bytes) -> str:
 
 
 async def _multipart(request: Request, raw: bytes, max_bytes: int) -> list[tuple[str, str]]:
-    parser = _MemoryParser(request.headers, _chunks(raw), max_files=1, max_fields=MAX_VALUES, max_part_size=max_bytes)
+    parser = _MemoryParser(
+        request.headers, _in_turns([raw]), max_files=1, max_fields=MAX_VALUES, max_part_size=max_bytes
+    )
     try:
         form = await parser.parse()
     except MultiPartException:
@@ -106,10 +123,14 @@ async def _multipart(request: Request, raw: bytes, max_bytes: int) -> list[tuple
     return pairs
 
 
-async def _chunks(raw: bytes) -> AsyncGenerator[bytes, None]:
-    for start in range(0, len(raw), CHUNK_BYTES):
-        yield raw[start : start + CHUNK_BYTES]
-        await asyncio.sleep(0)
+async def _in_turns(chunks: list[bytes]) -> AsyncGenerator[bytes, None]:
+    """Small chunks of a body, in turns with other requests. Empties the list."""
+    chunks.reverse()
+    while chunks:
+        chunk = chunks.pop()
+        for start in range(0, len(chunk), CHUNK_BYTES):
+            yield chunk[start : start + CHUNK_BYTES]
+            await asyncio.sleep(0)
 
 
 async def read_form(
@@ -125,10 +146,9 @@ async def read_form(
     """
     if _content_type(request) != MULTIPART:
         raise UnsupportedMediaType("send a form with the header `Content-Type: multipart/form-data`", "content-type")
-    raw = await receive(request, max_bytes, timeout_seconds)
-
+    chunks = await receive_chunks(request, max_bytes, timeout_seconds)
     parser = _MemoryParser(
-        request.headers, _chunks(raw), max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES
+        request.headers, _in_turns(chunks), max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES
     )
     try:
         form = await parser.parse()
@@ -137,13 +157,13 @@ async def read_form(
             f"the form is malformed, or exceeds a limit: 1 file, {MAX_FIELDS} fields, {MAX_FIELD_BYTES} bytes per field"
         ) from None
     values: dict[str, object] = {}
-    file: bytes | None = None
+    file: _MemoryFile | None = None
     for key, part in form.multi_items():
         name = key.removesuffix("[]") if key.removesuffix("[]") in lists else key
-        if isinstance(part, UploadFile):
+        if isinstance(part, _MemoryFile):
             if name != "file":
                 raise InvalidRequest("only the field `file` may be a file", "file")
-            file = await part.read()
+            file = part
         elif name in lists:
             values.setdefault(name, []).append(part)  # type: ignore[attr-defined]
         elif name in values:
@@ -154,4 +174,5 @@ async def read_form(
             values[name] = part
     if file is None:
         raise InvalidRequest("the field `file` is required", "file")
-    return validate(values, schema), file
+    fields, parts = validate(values, schema), file.chunks
+    return fields, await of(request).runtime.pools.parse.run(lambda: b"".join(parts))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from msgspec import Struct
 PIECE_BYTES = 1 << 16
 BATCH_WEIGHT = 2048
 """Numbers and strings that one call of the library writes. It takes about a millisecond."""
+_ATOMS = frozenset({int, float, bool, type(None)})
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 
@@ -47,14 +49,18 @@ def pieces(value: Any) -> Iterator[bytes]:
 
 def weight(value: Any, limit: int) -> int:
     """Number of numbers and strings in a value, iterators not read; counting ends at `limit`. Long texts count more."""
+    # The usual types first: the tests for abstract classes take longer than all others.
+    kind = type(value)
+    if kind in _ATOMS:
+        return 1
+    if kind is str:
+        return 1 + len(value) // 64
     if isinstance(value, np.ndarray):
         return value.size
-    if isinstance(value, str):
-        return 1 + len(value) // 64
     inner: Iterable[Any]
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):
         inner = value.values()
-    elif isinstance(value, Sequence):
+    elif kind is list or isinstance(value, Sequence):
         if len(value) >= limit:
             return limit
         inner = value
@@ -92,6 +98,12 @@ def _parts(value: Any) -> Iterator[bytes]:
 
 class _Items(list[Any]):
     """Several items of a list that are written at once."""
+
+
+def small_items(items: Iterator[Any]) -> Iterator[Any]:
+    """A long list of small values, such as two numbers each, whose weights need not be counted one by one."""
+    while batch := list(islice(items, BATCH_WEIGHT // 4)):
+        yield _Items([batch])
 
 
 def _slices(numbers: Any) -> Iterator[Any]:

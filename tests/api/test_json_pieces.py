@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from server.api import json_pieces
-from server.api.json_pieces import BATCH_WEIGHT, PIECE_BYTES, dump, pieces, weight
+from server.api.json_pieces import BATCH_WEIGHT, PIECE_BYTES, dump, pieces, small_items, weight
 
 
 def random_value(chance: random.Random, depth: int) -> Any:
@@ -46,6 +46,18 @@ def test_pieces_are_the_text_of_the_library(seed: int) -> None:
     text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     assert b"".join(pieces(value)) == dump(value) == text
     assert dump(lazy(value, chance)) == b"".join(pieces(lazy(value, chance))) == text
+
+
+@pytest.mark.parametrize("count", [0, 1, BATCH_WEIGHT, 3 * BATCH_WEIGHT + 1])
+def test_small_items_are_those_of_the_list(count: int) -> None:
+    items = [{"index": index, "value": 0.5} for index in range(count)]
+    value = {"first": [1, 2], "items": items, "lists": [items[:2], items[:700]]}
+
+    def lazy_items() -> dict[str, Any]:
+        lists = [small_items(iter(one)) for one in value["lists"]]
+        return value | {"items": small_items(iter(items)), "lists": iter(lists)}
+
+    assert dump(lazy_items()) == b"".join(pieces(lazy_items())) == orjson.dumps(value)
 
 
 def test_items_are_created_when_they_are_written() -> None:

@@ -1,9 +1,9 @@
 """Run the checks of the promises and write the report: `python -m tests.chaos` (`make chaos`).
 
 Every check runs in a process of its own: once as the product is, once with its planted bug, which it must catch.
-Checks that measure speed run alone. Then those that mostly wait run two at a time, and those that only count three at
-a time, each with one thread. The runs with planted bugs run beside others too, those of checks that run alone two at a
-time: a bug fails its check by a count, a processor time or a large factor.
+Checks that measure speed run alone. Then those that mostly wait run one after the other; beside them, three at a time
+with one thread each and a lower priority, those that only count, and most runs with planted bugs: a bug fails its
+check by a count, a processor time or a large factor.
 Results are written to a file after each check; `--resume` keeps those that are there.
 """
 
@@ -11,51 +11,49 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
-import subprocess
+import signal
 import sys
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from tests.chaos.one import send_record
 from tests.chaos.promise import Conditions, Promise
 from tests.chaos.promises import PROMISES
 from tests.chaos.report import is_caught, write_report
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+FORKS = multiprocessing.get_context("forkserver")
+"""Makes the processes of the checks: copies of one that has imported their modules, which takes seconds."""
 TIMEOUT_SECONDS = 900.0
-AT_ONCE: dict[Conditions, int] = {"alone": 1, "waiting": 2, "any": 3}
-"""Checks that run at the same time, by their conditions, in the order in which they run."""
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "TRIPTYCH_THREADS": "1"}
-"""One thread for each process: threads of one matrix product would wait for each other on cores that other checks use.
-"""
+LANES: dict[Conditions, int] = {"alone": 1, "waiting": 1, "any": 3}
+"""Checks that run at the same time, by their conditions."""
+PHASES: tuple[tuple[Conditions, ...], ...] = (("alone",), ("waiting", "any"))
+"""Conditions whose checks run at the same time."""
 
 
-def run(promise: Promise, scale: str, bug: str | None, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Run one check in a process of its own and return its record. environment: variables for it and its servers."""
-    command = [sys.executable, "-m", "tests.chaos.one", str(promise.number), scale, *([bug] if bug else [])]
+def run(promise: Promise, scale: str, bug: str | None, beside_others: bool) -> dict[str, Any]:
+    """Run one check in a process of its own and return its record. beside_others: see `send_record`."""
     began = time.monotonic()
-    with subprocess.Popen(
-        command,
-        cwd=REPOSITORY,
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            output, _ = process.communicate()
-    last = output.strip().splitlines()[-1:] or [""]
+    receiver, sender = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=send_record, args=(sender, promise.number, scale, bug, beside_others))
+    process.start()
+    assert process.pid is not None
+    sender.close()
     try:
-        record = json.loads(last[0])
-    except json.JSONDecodeError:
+        record = receiver.recv() if receiver.poll(TIMEOUT_SECONDS) else None
+    except EOFError:
+        record = None
+    if record is None:
         record = {"runs": 0, "passed": False, "measures": [], "failures": ["the check ended without a result"]}
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.join()
     return record | {"seconds": round(time.monotonic() - began, 1)}
 
 
@@ -71,12 +69,12 @@ def main() -> int:
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     known = arguments.resume and arguments.results.exists()
     results: dict[str, Any] = json.loads(arguments.results.read_text()) if known else {}
+    FORKS.set_forkserver_preload(["tests.chaos.one"])
     asked = [promise for promise in PROMISES if not arguments.only or promise.number in arguments.only]
     lock = Lock()
 
     def check(promise: Promise, bug: str | None, conditions: Conditions) -> None:
-        environment = ONE_THREAD if conditions == "any" else {}
-        record = run(promise, "small" if bug else arguments.scale, bug, environment)
+        record = run(promise, "small" if bug else arguments.scale, bug, beside_others=conditions == "any")
         with lock:
             print(f"{promise.number:2} {promise.title}\n{_line(bug or 'as it is', record)}", flush=True)
             result = results.setdefault(str(promise.number), {"scale": arguments.scale, "controls": {}})
@@ -86,7 +84,7 @@ def main() -> int:
                 result["record"] = record
             arguments.results.write_text(json.dumps(results, indent=1))
 
-    runs: dict[Conditions, list[tuple[Promise, str | None]]] = {conditions: [] for conditions in AT_ONCE}
+    runs: dict[Conditions, list[tuple[Promise, str | None]]] = {conditions: [] for conditions in LANES}
     for promise in asked:
         if "record" not in results.get(str(promise.number), {}):
             runs[promise.conditions].append((promise, None))
@@ -94,10 +92,13 @@ def main() -> int:
         for promise in asked:
             for bug in promise.bugs:
                 if bug not in results.get(str(promise.number), {}).get("controls", {}):
-                    runs["any" if promise.conditions == "any" else "waiting"].append((promise, bug))
-    for conditions, found in runs.items():
-        with ThreadPoolExecutor(AT_ONCE[conditions]) as pool:
-            list(pool.map(lambda one, conditions=conditions: check(*one, conditions), found))
+                    runs[promise.bug_conditions].append((promise, bug))
+    for phase in PHASES:
+        with ExitStack() as stack:
+            pools = [(stack.enter_context(ThreadPoolExecutor(LANES[one])), one) for one in phase]
+            tasks = [pool.submit(check, *found, one) for pool, one in pools for found in runs[one]]
+            for task in tasks:
+                task.result()
     if arguments.report is not None:
         write_report(arguments.report, results)
     caught = all(is_caught(control) for one in results.values() for control in one["controls"].values())

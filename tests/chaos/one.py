@@ -1,18 +1,42 @@
-"""Run one check in this process and print its record as JSON: `python -m tests.chaos.one NUMBER small|full [BUG]`."""
+"""Run one check in a process of its own."""
 
 from __future__ import annotations
 
-import json
-import sys
+import gc
+import os
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
 
 from tests.chaos import bugs, server
 from tests.chaos.promises import PROMISES
 from tests.chaos.record import Record
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "TRIPTYCH_THREADS": "1"}
+"""One thread for each process: threads of one matrix product would wait for each other on cores that other checks use.
+"""
+_LOWER_PRIORITY = 10
 
-def main(number: str, scale: str, bug: str | None = None) -> None:
-    """Run one check. bug: installed in this process, and in each server that the check starts."""
-    (promise,) = (one for one in PROMISES if one.number == int(number))
+
+def send_record(results: Connection, number: int, scale: str, bug: str | None, beside_others: bool) -> None:
+    """Run one check in this process, which leads a process group of its own, and send its record as JSON data.
+
+    bug: installed in this process, and in each server that the check starts.
+    beside_others: give this process and its servers one thread and a lower priority.
+    """
+    os.setpgid(0, 0)
+    # A collection writes to every object that it visits, so each page of them would be copied.
+    gc.freeze()
+    if beside_others:
+        os.environ.update(ONE_THREAD)
+        torch.set_num_threads(1)
+        os.nice(_LOWER_PRIORITY)  # within a session: Linux may divide the processor equally among sessions
+    results.send(_record(number, scale, bug))
+
+
+def _record(number: int, scale: str, bug: str | None) -> dict[str, Any]:
+    (promise,) = (one for one in PROMISES if one.number == number)
     server.planted = bug
     if bug is not None:
         bugs.install(bug, "http", "worker")
@@ -25,8 +49,4 @@ def main(number: str, scale: str, bug: str | None = None) -> None:
         # A planted bug may cause any exception. A check that cannot run at all has failed too.
         record = Record("run", runs=1)
         record.must(False, f"{type(error).__name__}: {str(error)[:300]}")
-    print(json.dumps(record.to_json()), flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return record.to_json()

@@ -1,8 +1,8 @@
 """Run the product with a bug planted in it: `python -m tests.chaos.planted BUG -- serve ...`.
 
 The bug replaces functions of the product in the HTTP process, in its worker, or in both; the product has no code
-for it. A check that passes with its bug planted does not check anything. `-- pytest ...` runs tests with the bug, and
-`--monitored FILE serve ...` adds the monitor of the event loop (`tests.chaos.dearest.monitor`).
+for it. A check that passes with its bug planted does not check anything. `--monitored FILE serve ...` adds the
+monitor of the event loop (`tests.chaos.dearest.monitor`).
 """
 
 from __future__ import annotations
@@ -38,11 +38,6 @@ def main(arguments: list[str]) -> None:
         monitor.install(Path(rest[0]))
         cli.main(rest[1:], worker_command(bug))
         return
-    if rest[0] == "pytest":
-        install(bug, "http", "worker")
-        import pytest
-
-        raise SystemExit(pytest.main(rest[1:]))
     from server import cli
 
     install(bug, "http")

@@ -23,8 +23,9 @@ class Promise:
     full: counts of `make chaos`.
     small: counts of the runs with planted bugs, where the check only has to fail.
     conditions: what may run at the same time. "alone": nothing, because it measures rates, ratios or times near their
-        limit. "waiting": one other check that mostly waits, as it does itself. "any": other checks, because the speed
-        of the machine hardly changes what it measures.
+        limit. "waiting": checks of lower priority, because it mostly waits. "any": other checks, because the speed of
+        the machine hardly changes what it measures.
+    bug_conditions: the same for the runs with planted bugs.
     """
 
     number: int
@@ -37,6 +38,7 @@ class Promise:
     small: Mapping[str, float] = field(default_factory=dict)
     more_bugs: tuple[str, ...] = ()
     conditions: Conditions = "alone"
+    bug_conditions: Conditions = "any"
 
     @property
     def bugs(self) -> tuple[str, ...]:

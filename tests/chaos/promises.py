@@ -352,6 +352,7 @@ PROMISES: tuple[Promise, ...] = (
         "grammars-compile-in-the-step",
         {"runs": 8},
         {"runs": 2},
+        bug_conditions="waiting",
     ),
     Promise(
         28,

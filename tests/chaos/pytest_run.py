@@ -1,14 +1,15 @@
-"""Run existing tests as a check, with or without a planted bug: every test is one run."""
+"""Run existing tests as a check: every test is one run."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import io
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from tests.chaos import server
+import pytest
+
 from tests.chaos.record import Record
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -16,16 +17,13 @@ PYTEST = ("-q", "-p", "no:cacheprovider", "--tb=line")
 
 
 def run_tests(record: Record, *tests: str) -> Record:
-    """Run tests. Each test counts as a run, each failed test as a failure."""
+    """Run tests in this process, with its planted bug. Each test counts as a run, each failed test as a failure."""
     with tempfile.TemporaryDirectory() as directory:
-        report = Path(directory) / "report.xml"
-        arguments = [*PYTEST, f"--junitxml={report}", *tests]
-        start = ["pytest"] if server.planted is None else ["tests.chaos.planted", server.planted, "--", "pytest"]
-        done = subprocess.run(
-            [sys.executable, "-m", *start, *arguments], cwd=REPOSITORY, capture_output=True, text=True
-        )
+        report, output = Path(directory) / "report.xml", io.StringIO()
+        with chdir(REPOSITORY), redirect_stdout(output), redirect_stderr(output):
+            pytest.main([*PYTEST, f"--junitxml={report}", *tests])
         if not report.exists():
-            record.must(False, f"the tests did not run: {(done.stdout + done.stderr)[-300:]}")
+            record.must(False, f"the tests did not run: {output.getvalue()[-300:]}")
             return record
         for case in ElementTree.parse(report).iter("testcase"):
             record.runs += case.find("skipped") is None

@@ -24,13 +24,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         models = write_models(Path(name) / "models")
         (Path(name) / "server").mkdir()
-        with measured_server(Path(name) / "server", *models) as server:
+        with measured_server(Path(name) / "server", *models, with_stacks=arguments.stacks is not None) as server:
             report = partial(print, flush=True)
             if arguments.corpus:
                 measure_corpus(server, only=arguments.only, timeout=arguments.timeout, report=report)
             if not arguments.corpus:
                 search(server, arguments.tries, arguments.seed, arguments.only, arguments.timeout, report=report)
-            if arguments.stacks and server.stalls.stacks.exists():
+            if arguments.stacks is not None:
                 arguments.stacks.write_text(server.stalls.stacks.read_text())
 
 

@@ -152,15 +152,18 @@ def _memory(process: Path, name: str) -> int:
 
 @contextmanager
 def measured_server(
-    directory: Path, *arguments: str, launcher: Sequence[str] = (LAUNCHER,)
+    directory: Path, *arguments: str, launcher: Sequence[str] = (LAUNCHER,), with_stacks: bool = False
 ) -> Iterator[MeasuredServer]:
     """Start a server under the loop monitor, and stop it at the end of the block.
 
     directory: directory for the log and the files of the monitor.
     arguments: arguments of `triptych serve`.
     launcher: the module to run, and arguments before those of the monitor.
+    with_stacks: write the stacks of stalls to the file `stalls.stacks` of the server.
     """
     log, stalls = directory / "log", Stalls(directory / "stalls")
+    if with_stacks:
+        stalls.stacks.touch()
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", *launcher, str(directory / "stalls"), "serve", *arguments, "--port", "0"],

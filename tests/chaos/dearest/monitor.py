@@ -1,7 +1,7 @@
 """Start `triptych` with a monitor of its event loop: `python -m tests.chaos.dearest.monitor FILE serve ...`.
 
 A timer runs in the loop every few milliseconds. A gap between two runs that is longer than the timer's period is a
-stall. A thread samples the stack of the loop's thread during a stall and appends it to `FILE.stacks`.
+stall. If the file `FILE.stacks` exists, a thread appends the stacks of all threads during long stalls to it.
 
 A loaded machine delays the process too. Two lengths are therefore reported. `seconds` is by the clock. `own_seconds`
 leaves out the time in which the kernel had the loop's thread wait for a processor, and is at most the processor time
@@ -13,11 +13,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import mmap
+import os
 import struct
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +35,16 @@ class LoopMonitor:
 
     def __init__(self, path: Path) -> None:
         self._map = _mapped(path)
-        self._stacks = path.with_suffix(".stacks")
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        self._schedstat = f"/proc/self/task/{threading.get_native_id()}/schedstat"
+        self._schedstat = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
         self._last = self._now()
-        gc.callbacks.append(self._collected)
-        threading.Thread(target=self._sample, daemon=True, name="loop monitor").start()
+        self._stacks = StackLog(stacks, lambda: self._last[0]) if (stacks := stacks_of(path)).exists() else None
         self._beat()
 
     def _now(self) -> tuple[float, float, float]:
         """Clock, processor time of the process, and time in which the loop's thread waited for a processor."""
-        delay = int(Path(self._schedstat).read_text().split()[1]) / 1e9
+        # One system call, because Python's global lock may go to another thread in each.
+        delay = int(os.pread(self._schedstat, 100, 0).split()[1]) / 1e9
         return time.monotonic(), time.process_time(), delay
 
     def _beat(self) -> None:
@@ -54,35 +54,55 @@ class LoopMonitor:
         own = max(0.0, min(stall - delayed, used))
         number, longest, longest_own = LAYOUT.unpack_from(self._map)
         LAYOUT.pack_into(self._map, 0, number, max(longest, stall), max(longest_own, own))
-        if own > SAMPLED_SECONDS:
-            with self._stacks.open("a") as file:
-                file.write(f"{number:.0f} end of a stall of {own:.3f} s\n")
+        if self._stacks is not None and own > SAMPLED_SECONDS:
+            self._stacks.write(f"{number:.0f} end of a stall of {own:.3f} s\n")
         self._last = now
         self._loop.call_later(PERIOD_SECONDS, self._beat)
+
+
+class StackLog:
+    """Writes what all threads do during a stall of this thread's event loop. Its own work makes stalls longer.
+
+    last_beat: time at which the loop ran last.
+    """
+
+    def __init__(self, path: Path, last_beat: Callable[[], float]) -> None:
+        self._file = path.open("a", buffering=1)
+        self._last_beat = last_beat
+        self._thread = threading.get_ident()
+        gc.callbacks.append(self._collected)
+        threading.Thread(target=self._sample, daemon=True, name="loop monitor").start()
+
+    def write(self, text: str) -> None:
+        self._file.write(text)
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         """Note a long garbage collection, which stops all threads."""
         if phase == "start":
             self._collecting = time.monotonic()
         elif (seconds := time.monotonic() - self._collecting) > SAMPLED_SECONDS:
-            with self._stacks.open("a") as file:
-                file.write(f"  collected generation {info['generation']} in {seconds:.3f} s\n")
+            self.write(f"  collected generation {info['generation']} in {seconds:.3f} s\n")
 
     def _sample(self) -> None:
         sampled = 0.0
         while True:
             time.sleep(SAMPLED_SECONDS / 2)
-            began = self._last[0]
+            began = self._last_beat()
             if time.monotonic() - began > SAMPLED_SECONDS and began != sampled:
                 sampled = began
-                loop = self._thread
-                text = "".join(
-                    f"  [{'loop' if ident == loop else 'other'}]\n" + "".join(traceback.format_stack(frame)[-7:])
-                    for ident, frame in sys._current_frames().items()
-                    if ident != threading.get_ident()
+                self.write(
+                    "".join(
+                        f"  [{'loop' if ident == self._thread else 'other'}]\n"
+                        + "".join(traceback.format_stack(frame)[-7:])
+                        for ident, frame in sys._current_frames().items()
+                        if ident != threading.get_ident()
+                    )
                 )
-                with self._stacks.open("a") as file:
-                    file.write(text)
+
+
+def stacks_of(path: Path) -> Path:
+    """The file of a `StackLog`. It is written if it exists when the monitor starts."""
+    return path.with_suffix(".stacks")
 
 
 class Stalls:
@@ -91,7 +111,7 @@ class Stalls:
     def __init__(self, path: Path) -> None:
         path.write_bytes(bytes(LAYOUT.size))
         self._map = _mapped(path)
-        self.stacks = path.with_suffix(".stacks")
+        self.stacks = stacks_of(path)
 
     def reset(self) -> None:
         number = LAYOUT.unpack_from(self._map)[0]

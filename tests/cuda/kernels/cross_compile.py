@@ -113,16 +113,20 @@ def _prefill(
     tile_attention.tile_attention(query, key, key, tile_rows, scores)
 
 
-def _rotate(with_query: bool, with_cache: bool, tokens: int = 4) -> None:
-    merged, table = _half(tokens, 48 * 128), torch.zeros(64, 1, 64)
-    query, key, value = (part.unflatten(1, (-1, 128)) for part in merged.split([4096, 1024, 1024], 1))  # type: ignore[no-untyped-call]
-    cache, (_, positions, slots) = _half(2, 32, 8, 128), _columns(tokens, 3, torch.int64)
-    if with_query and with_cache:
-        rotary.rotate_and_write(query, key, value, table, table, positions, False, cache, cache, slots)
-    elif with_query:
-        rotary.rotate(query, table, table, positions, False)
-    else:
-        rotary.write_slots(cache, cache, slots, key, value)
+def _merged(tokens: int) -> list[Tensor]:
+    """Query, key and value of one merged product."""
+    merged = _half(tokens, 48 * 128)
+    return [part.unflatten(1, (-1, 128)) for part in merged.split([4096, 1024, 1024], 1)]  # type: ignore[no-untyped-call]
+
+
+def _rotate(tokens: int = 4) -> None:
+    table, positions = torch.zeros(64, 1, 64), torch.zeros(tokens, dtype=torch.int64)
+    rotary.rotate(_merged(tokens)[0], table, table, positions, False)
+
+
+def _write_slots(tokens: int = 4) -> None:
+    cache, (_, _, slots) = _half(2, 32, 8, 128), _columns(tokens, 3, torch.int64)
+    rotary.write_slots(cache, cache, slots, *_merged(tokens)[1:])
 
 
 def _gated(merged: Tensor) -> None:
@@ -182,9 +186,8 @@ CASES: dict[str, Callable[[], Any]] = {
     "encoder, T5": lambda: _prefill(64, 32, 32, Scores(1.0, False, bias=_biased(32).bias), False),
     "add and RMS norm": lambda: norms.add_rms_norm(_half(2, 4096), _half(2, 4096), _half(4096), 1e-5),
     "add and layer norm": lambda: norms.add_layer_norm(_half(2, 768), _half(2, 768), _half(768), _half(768), 1e-5),
-    "rotation and cache write": lambda: _rotate(True, True),
-    "rotation": lambda: _rotate(True, False),
-    "cache write": lambda: _rotate(False, True),
+    "rotation": _rotate,
+    "cache write": _write_slots,
     "gated activation": lambda: _gated(_half(2, 28672)),
     "top k of logits": lambda: logits_top_k.logits_top_k(torch.zeros(2, 128_256), 20, True),
     "draw": _draw,
@@ -204,7 +207,8 @@ OTHER_STEPS: dict[str, Callable[[], Any]] = {
     "decode, Gemma, window, cap, bias, sinks": lambda: _decode(256, 32, 8, _biased(32, 1), rows=1, blocks=5),
     "prefill, LLaMA 8B": lambda: _prefill(128, 32, 8, _PLAIN, True, rows=3, blocks=1),
     "encoder, T5": lambda: _prefill(64, 32, 32, Scores(1.0, False, bias=_biased(32, 1).bias), False, rows=1),
-    "rotation and cache write": lambda: _rotate(True, True, tokens=3),
+    "rotation": lambda: _rotate(tokens=3),
+    "cache write": lambda: _write_slots(tokens=3),
     "top k of logits": lambda: logits_top_k.logits_top_k(torch.zeros(5, 128_256), 16, True),
     "draw": lambda: _draw(rows=3),
     "grouping by expert": lambda: _group(3),

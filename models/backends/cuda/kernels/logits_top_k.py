@@ -22,9 +22,8 @@ def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> Lo
     """
     rows, vocab = logits.shape
     assert 1 <= k <= min(vocab, MAX_TOP_K), (k, vocab)
-    chunks, device = -(-vocab // CHUNK), logits.device
-    keys = torch.empty(rows, chunks, k, dtype=torch.int64, device=device)
-    numbers = torch.empty(3, rows, chunks, device=device)
+    device, (keys, numbers) = logits.device, top_k_of_chunks(logits, k, with_logsumexp)
+    chunks = keys.shape[1]
     result = LogitsTopK(
         torch.empty(rows, k, device=device),
         torch.empty(rows, k, dtype=torch.int64, device=device),
@@ -34,18 +33,6 @@ def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> Lo
     # The largest k stands for all but the usual one, so that two kernels are compiled and not one for each k.
     candidates = power_of_two(chunks * (1 if k == 1 else MAX_TOP_K))
     if rows:
-        chunk_kernel[rows, chunks](
-            logits,
-            keys,
-            numbers,
-            logits.stride(0),
-            vocab,
-            k,
-            WITH_SUM=with_logsumexp,
-            CHUNK=CHUNK,
-            num_warps=8,
-            enable_fp_fusion=True,
-        )
         _merge_kernel[(rows,)](
             keys,
             numbers,
@@ -68,6 +55,33 @@ CHUNK = 4096
 """Logits of a program of the first kernel."""
 
 
+def top_k_of_chunks(logits: Tensor, k: int, with_sum: bool) -> tuple[Tensor, Tensor]:
+    """The k largest logits of each chunk of a row, which has `CHUNK` logits, the last one fewer.
+
+    logits: as for `logits_top_k`. with_sum: whether to write maximum and sum of exponentials of each chunk.
+    Returns sort keys with ids, [rows, chunks, k], int64, in descending order (`numbers_of` gives the logit of the upper
+    32 bits); and numbers of the chunks, [3, rows, chunks], float32: maximum, sum, and count of the not finite.
+    """
+    rows, vocab = logits.shape
+    chunks = -(-vocab // CHUNK)
+    keys = torch.empty(rows, chunks, k, dtype=torch.int64, device=logits.device)
+    numbers = torch.empty(3, rows, chunks, device=logits.device)
+    if rows:
+        _chunk_kernel[rows, chunks](
+            logits,
+            keys,
+            numbers,
+            logits.stride(0),
+            vocab,
+            k,
+            WITH_SUM=with_sum,
+            CHUNK=CHUNK,
+            num_warps=8,
+            enable_fp_fusion=True,
+        )
+    return keys, numbers
+
+
 @triton.jit
 def sort_keys(x):
     """Integers that sort like float32 numbers, int32. Zeros have one key. NaN has the lowest, -2 ** 31 + 1."""
@@ -83,7 +97,7 @@ def numbers_of(keys):
 
 
 @triton.jit(do_not_specialize=["k"])
-def chunk_kernel(logits, keys, numbers, stride, vocab, k, WITH_SUM: tl.constexpr, CHUNK: tl.constexpr):
+def _chunk_kernel(logits, keys, numbers, stride, vocab, k, WITH_SUM: tl.constexpr, CHUNK: tl.constexpr):
     """Top k of a chunk of a row, as keys that contain number and id; and its maximum, sum and count of the not finite.
 
     numbers: [3, rows, chunks], float32.

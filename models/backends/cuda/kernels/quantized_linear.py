@@ -123,6 +123,16 @@ def _tiles(rows: int, dtype: torch.dtype) -> tuple[int, int, int]:
     return row_tile, 32 if row_tile <= 32 else 64, 128 if row_tile <= 32 else 64
 
 
+@triton.jit
+def _store(total, bias, out, row, column, rows, columns, HAS_BIAS: tl.constexpr):
+    """Add the bias to a tile of the result and store it. row, column: its places in the result."""
+    is_column = column < columns
+    if HAS_BIAS:
+        total += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)[None, :]
+    place = row[:, None] * columns + column[None, :]
+    tl.store(out + place, total.to(out.dtype.element_ty), mask=(row < rows)[:, None] & is_column[None, :])
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _int8_kernel(
     x,
@@ -152,10 +162,7 @@ def _int8_kernel(
         )
         total = tl.dot(a, tl.trans(w.to(a.dtype)), total, input_precision="ieee")
     total *= tl.load(scales + column, mask=is_column, other=0.0)[None, :]
-    if HAS_BIAS:
-        total += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)[None, :]
-    place = row[:, None] * columns + column[None, :]
-    tl.store(out + place, total.to(out.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
+    _store(total, bias, out, row, column, rows, columns, HAS_BIAS)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -203,7 +210,4 @@ def _int4_kernel(
                 if HAS_MINIMUMS:
                     w -= tl.load(minimums + group, mask=has_weights, other=0.0).to(tl.float32)[:, None]
                 total = tl.dot(a, tl.trans(w.to(a.dtype)), total, input_precision="ieee")
-    if HAS_BIAS:
-        total += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)[None, :]
-    place = row[:, None] * columns + column[None, :]
-    tl.store(out + place, total.to(out.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
+    _store(total, bias, out, row, column, rows, columns, HAS_BIAS)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from models.backends.cuda.kernels.attention_arguments import finite_maximum
 from models.backends.cuda.kernels.launch import power_of_two
-from models.backends.cuda.kernels.logits_top_k import CHUNK, chunk_kernel, numbers_of, sort_keys
+from models.backends.cuda.kernels.logits_top_k import numbers_of, sort_keys, top_k_of_chunks
 from models.backends.torch.sampling import Drawn
 
 
@@ -41,27 +41,14 @@ def draw(logits: Tensor, filters: FilterColumns, uniforms: Tensor) -> Drawn:
     uniforms: [rows], float64, in [0, 1): share of the distribution before the drawn token.
     """
     (rows, vocab), device = logits.shape, logits.device
-    chunks = -(-vocab // CHUNK)
-    keys = torch.empty(rows, chunks, _CANDIDATES, dtype=torch.int64, device=device)
-    numbers = torch.empty(3, rows, chunks, device=device)
+    keys, _ = top_k_of_chunks(logits, _CANDIDATES, with_sum=False)
+    chunks = keys.shape[1]
     drawn = Drawn(
         torch.empty(rows, dtype=torch.int64, device=device),
         torch.empty(rows, device=device),
         torch.full((rows,), torch.inf, device=device),
     )
     if rows:
-        chunk_kernel[rows, chunks](
-            logits,
-            keys,
-            numbers,
-            logits.stride(0),
-            vocab,
-            _CANDIDATES,
-            WITH_SUM=False,
-            CHUNK=CHUNK,
-            num_warps=8,
-            enable_fp_fusion=True,
-        )
         _draw_kernel[(rows,)](
             logits,
             keys,
@@ -91,7 +78,7 @@ _TILE = 4096
 def _scaled(logits, places, count, temperature):
     """Some logits, divided by the temperature. From place `count` on they are -inf.
 
-    logits: float32, or keys of `chunk_kernel`, of which those that stand for no logit give NaN.
+    logits: float32, or keys of `top_k_of_chunks`, of which those that stand for no logit give NaN.
     """
     x = tl.load(logits + places, mask=places < count, other=0)
     if logits.dtype.element_ty == tl.int64:

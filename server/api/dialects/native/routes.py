@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from server.api.dialects.native import answers, bodies
 from server.api.dialects.native.examples import EXAMPLES
 from server.api.dialects.native.generation import GenerateRenderer, TranslateRenderer
+from server.api.json_pieces import small_items
 from server.api.route import JsonRoute, Route, StreamingRoute
 from server.operations.classify import LabelScore, classify
 from server.operations.embed import embed, embed_all
@@ -72,9 +73,9 @@ def _ranked_labels(
     return rendered[0] if isinstance(body.inputs, str) else rendered
 
 
-def _weights(vector: SparseVector) -> Iterator[dict[str, Any]]:
+def _weights(vector: SparseVector) -> Iterator[Any]:
     pairs = zip(vector.indices, vector.weights.tolist(), strict=True)
-    return ({"index": index, "value": weight} for index, weight in pairs)
+    return small_items({"index": index, "value": weight} for index, weight in pairs)
 
 
 def _chunk(chunk: ChunkVector) -> dict[str, Any]:
