@@ -37,8 +37,7 @@ from server.ipc.messages import (
 log = logging.getLogger("triptych.engine")
 
 PREFILL_SHARE = 0.5
-"""Duration of an encoder step as a fraction of a decode step, while prefill work lengthens the decode steps. The gaps
-between tokens then stay below 2.25 decode steps."""
+"""An encoder step takes half of its usual time while prefill work lengthens the decode steps, by up to 75%."""
 MAX_STALE_DEADLINES = 64
 """Deadlines of ended requests that the heap may hold, besides one per open request, before it is cleaned."""
 
@@ -180,7 +179,7 @@ class Engine:
         return timing
 
     def _encode(self, name: str, encoding: EncoderEngine) -> StepTiming | None:
-        """One encoder step, about as long as a step of the decoders that it delays, or shorter during their prefill."""
+        """One encoder step, shorter than a step of the decoders that it delays."""
         self._encoded_last.add(name)
         self._has_encoded = True
         models = [model for model in self.models.values() if self._is_generating(model)]
