@@ -1,4 +1,4 @@
-"""Build a server from its settings: find the models, and create the worker pool, the client and the application.
+"""Build a server from its settings: create the worker pool, the client and the application.
 
 Only this module and `server.cli` import all parts of the server.
 """
@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from starlette.types import ASGIApp
 
@@ -34,22 +33,29 @@ from server.ipc.descriptions import (
     Speculation,
 )
 from server.ipc.fit import shortage
-from server.ipc.messages import Progress
 from server.ipc.queue import default_limits
 from server.ipc.supervisor import SupervisorLimits
 from server.ipc.worker_pool import WorkerPool
 from server.ipc.worker_process import WORKER_COMMAND
+from server.load_progress import LoadProgress
 from server.memory import usable_memory_bytes
 from server.metrics import Metrics
+from server.model_sources import (
+    AdapterSource,
+    by_model,
+    find_adapters,
+    find_answer_prompts,
+    find_models,
+    find_speculations,
+    resolved,
+    stated_languages,
+)
 from server.operations.admission import Admission, default_memory_bytes
 from server.operations.runtime import Runtime, ServedModel
 from server.settings import Settings
 from server.text import checkpoint_text
-from server.text.answer_prompts import AnswerPrompt, PromptError, read_prompt
 from server.text.checkpoint_text import CheckpointText
 from weights.errors import ResolveError
-from weights.own_adapters import adapter_directory
-from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, resolve
 
 if TYPE_CHECKING:
     from server.api.tracing import Tracing
@@ -58,8 +64,6 @@ log = logging.getLogger("triptych")
 
 COALESCE_SECONDS = 0.02
 """Longest time that a request to an idle worker is held back; reading about thirty requests takes this long."""
-_LARGE_BYTES = 256 << 20
-"""Minimum size of weights for a log line before they are read, because reading them takes long."""
 
 
 class Server:
@@ -74,13 +78,13 @@ class Server:
         self.directories = find_models(settings)
         self.speculations = find_speculations(settings, self.directories)
         self.adapters = find_adapters(settings, self.directories)
-        self.languages = _stated_languages(settings.languages, list(self.directories))
+        self.languages = stated_languages(settings.languages, list(self.directories))
         self.answer_prompts = find_answer_prompts(settings, list(self.directories))
         metrics = Metrics()
         sequences, tokens = default_limits(usable_memory_bytes())
         memory = settings.max_request_memory or default_memory_bytes(usable_memory_bytes())
         client = EngineClient(
-            Telemetry(metrics, _LoadReport(bars=settings.log_format == "text")),
+            Telemetry(metrics, LoadProgress(bars=settings.log_format == "text")),
             settings.max_queue_requests or sequences,
             settings.max_queue_tokens or tokens,
             COALESCE_SECONDS,
@@ -169,149 +173,6 @@ def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_
     return create_api(server.state, server.lifecycle.unattended_lifespan)
 
 
-class _LoadReport:
-    """Shows the progress of loading: a bar per model on a terminal, else log lines. bars: whether bars are allowed."""
-
-    def __init__(self, bars: bool = True) -> None:
-        self._bars_allowed = bars
-        self._bars: dict[str, Any] = {}
-        self._logged: set[tuple[str, bool]] = set()
-
-    def __call__(self, progress: Progress) -> None:
-        if self._bars_allowed and sys.stderr.isatty():
-            self._draw(progress)
-        else:
-            self._log(progress)
-
-    def _draw(self, progress: Progress) -> None:
-        from tqdm import tqdm
-
-        bar = self._bars.get(progress.model)
-        if bar is None:
-            bar = tqdm(desc=progress.model, total=progress.total_bytes, unit="B", unit_scale=True, unit_divisor=1024)
-            self._bars[progress.model] = bar
-        bar.update(progress.done_bytes - bar.n)
-        if progress.done_bytes >= progress.total_bytes:
-            bar.close()
-            del self._bars[progress.model]
-
-    def _log(self, progress: Progress) -> None:
-        complete = progress.done_bytes >= progress.total_bytes
-        if (progress.model, complete) not in self._logged and (complete or progress.total_bytes > _LARGE_BYTES):
-            self._logged.add((progress.model, complete))
-            size = progress.total_bytes / 2**20
-            log.info("%s: %s %.1f MiB of weights", progress.model, "read" if complete else "reading", size)
-
-
-def find_models(settings: Settings) -> dict[str, Path]:
-    """Directories of the models to serve, by name; the demo models when the settings name none.
-
-    Raises StartError without any model, CheckpointError for a directory that cannot be found.
-    """
-    if not settings.models:
-        import weights
-
-        demo = Path(weights.__file__).parent / "demo"
-        found = {path.parent.name: path.parent for path in sorted(demo.glob("*/config.json"))}
-        if not found:
-            raise StartError("no model is given and no demo model is installed: triptych serve NAME=PATH_OR_HUB_ID")
-        return found
-    directories = {}
-    for entry in settings.models:
-        name, _, source = entry.partition("=")
-        directories[name] = _resolve(source)
-    return directories
-
-
-@dataclass(frozen=True)
-class AdapterSource:
-    """An adapter to serve.
-
-    name: name of the adapter.
-    directory: directory of its checkpoint.
-    model: name of its base model.
-    """
-
-    name: str
-    directory: Path
-    model: str
-
-
-def find_adapters(settings: Settings, models: Mapping[str, Path]) -> list[AdapterSource]:
-    """The adapters to serve. An adapter inside of the model's checkpoint is given by its name in the checkpoint.
-
-    models: directory of each model.
-
-    Raises StartError for an unknown model or a used name, CheckpointError for a directory that cannot be found.
-    """
-    adapters = []
-    for entry in settings.adapter:
-        name, _, source = entry.partition("=")
-        path, _, model = source.rpartition("@")
-        if model not in models:
-            raise StartError(f"adapter: no model is named {model!r}, only {', '.join(models)}")
-        if name in models:
-            raise StartError(f"adapter: the name {name!r} is that of a model")
-        directory = adapter_directory(models[model], path) or _resolve(path, ADAPTER_WEIGHTS)
-        adapters.append(AdapterSource(name, directory, model))
-    return adapters
-
-
-def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> dict[str, Speculation]:
-    """The `--speculative` settings, by name of the target model. A draft model is a served model or another checkpoint.
-
-    Raises StartError for a model that is not served or that is its own draft, CheckpointError for a draft model that
-    cannot be found.
-    """
-    found = {}
-    if "ngram" in settings.speculative:
-        found = dict.fromkeys(directories, Speculation(is_optional=True))
-    for entry in settings.speculative:
-        name, is_named, method = entry.partition("=")
-        if not is_named:
-            continue
-        draft = method.removeprefix("draft:")
-        if name not in directories:
-            raise StartError(f"speculative: no model is named {name!r}, only {', '.join(directories)}")
-        if draft == name:
-            raise StartError(f"speculative: {name!r} is its own draft model, which saves no time")
-        if method == "off":
-            found.pop(name, None)
-        elif method == "ngram":
-            found[name] = Speculation()
-        elif draft in directories:
-            found[name] = Speculation(draft_model=draft)
-        else:
-            found[name] = Speculation(draft_directory=str(_resolve(draft)))
-    return found
-
-
-def find_answer_prompts(settings: Settings, models: Sequence[str]) -> dict[str, AnswerPrompt]:
-    """The `--rerank-prompts` settings, by name of the model.
-
-    Raises StartError for a model that is not served, and for a prompt that cannot be used.
-    """
-    found = {}
-    for entry in settings.rerank_prompts:
-        name, _, prompt = entry.partition("=")
-        if name not in models:
-            raise StartError(f"rerank_prompts: no model is named {name!r}, only {', '.join(models)}")
-        if any(name in (one.partition("=")[0], one.rpartition("draft:")[2]) for one in settings.speculative):
-            raise StartError(f"rerank_prompts: {name!r} generates no text, so it cannot be named in speculative")
-        try:
-            found[name] = read_prompt(prompt)
-        except PromptError as error:
-            raise StartError(f"rerank_prompts: {error}") from None
-    return found
-
-
-def _resolve(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
-    try:
-        return resolve(source, weights)
-    except ResolveError as error:
-        raise CheckpointError(str(error)) from None
-
-
 def _pool(
     directories: dict[str, Path],
     settings: Settings,
@@ -322,7 +183,7 @@ def _pool(
     answering: Collection[str] = (),
 ) -> WorkerPool:
     names = list(directories)
-    cache_dtypes = _by_model("kv_cache_dtype", settings.kv_cache_dtype, names)
+    cache_dtypes = by_model("kv_cache_dtype", settings.kv_cache_dtype, names)
     options = EngineOptions(
         max_batch_tokens=settings.max_batch_tokens,
         max_encode_tokens=settings.max_encode_tokens,
@@ -340,7 +201,7 @@ def _pool(
         loading_hang_seconds=settings.loading_hang_seconds,
         max_failures=settings.max_restarts,
     )
-    quantized = _by_model("quantize", settings.quantize, names)
+    quantized = by_model("quantize", settings.quantize, names)
     specs = [
         ModelSpec(
             name,
@@ -357,20 +218,6 @@ def _pool(
     return WorkerPool(specs, settings.device, options, client, settings.workers, limits, worker, settings.grace_seconds)
 
 
-def _by_model(setting: str, entries: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Values of `NAME=VALUE` entries by the name of the model, and of an entry without a name by an empty name.
-
-    Raises StartError for a model that is not served.
-    """
-    found: dict[str, str] = {}
-    for entry in entries:
-        name, is_named, value = entry.rpartition("=")
-        if is_named and name not in names:
-            raise StartError(f"{setting}: no model is named {name!r}, only {', '.join(names)}")
-        found[name] = value
-    return found
-
-
 def _tracing(settings: Settings) -> Tracing | None:
     """The traces of requests, if they are on. Raises StartError if their packages or settings are missing."""
     if not settings.traces:
@@ -380,19 +227,6 @@ def _tracing(settings: Settings) -> Tracing | None:
     except ImportError:
         raise StartError("traces: install the packages for it: pip install 'triptych[otel]'") from None
     return start_tracing()
-
-
-def _stated_languages(entries: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Language pairs by model, from `--languages`. Raises StartError for a model that is not served."""
-    found: dict[str, str] = {}
-    for entry in entries:
-        name, _, pair = entry.rpartition("=")
-        if not name and len(names) == 1:
-            name = names[0]
-        if name not in names:
-            raise StartError(f"languages: write NAME=SOURCE-TARGET, where NAME is one of {', '.join(names)}")
-        found[name] = pair
-    return found
 
 
 def _load_text(name: str, directory: Path, languages: str = "") -> CheckpointText:
@@ -437,11 +271,11 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
         name, source = configuration.split_entry(source)
     except ValueError:  # the name of the directory is not needed to describe a single checkpoint
         name = "model"
-    directory = _resolve(source)
+    directory = resolved(source)
     pair = settings.languages[-1].rpartition("=")[2] if settings.languages else ""
     prompts = find_answer_prompts(settings, [name])
     text = replace(_load_text(name, directory, pair), answer_prompt=prompts.get(name))
-    client = EngineClient(Telemetry(Metrics(), _LoadReport()), 1, 1)
+    client = EngineClient(Telemetry(Metrics(), LoadProgress()), 1, 1)
     pool = _pool({name: directory}, settings.model_copy(update={"workers": 1}), client, worker, {}, answering=prompts)
     try:
         await pool.start()

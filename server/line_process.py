@@ -30,6 +30,8 @@ class LineProcess:
     def __init__(self, file: Path, arguments: Sequence[str] = (), gives_way: bool = False) -> None:
         self._file, self._arguments, self._gives_way = file, arguments, gives_way
         self._process: subprocess.Popen[bytes] | None = None
+        self._starting = threading.Lock()
+        self._is_ended = False
 
     @property
     def pid(self) -> int:
@@ -40,7 +42,7 @@ class LineProcess:
     def exchange(self, line: bytes, seconds: float) -> bytes:
         """Send a line and return the reply. Without a reply in time the process is killed and b"" returned.
 
-        Raises TimeoutError if the process does not start.
+        Raises TimeoutError if the process does not start, also after `kill`.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
@@ -51,15 +53,17 @@ class LineProcess:
 
         request: the line and the bytes. size_of: number of bytes that follow the line of a reply.
         Without a whole reply in time the process is killed and two empty values are returned.
-        Raises TimeoutError if the process does not start.
+        Raises TimeoutError if the process does not start, also after `kill`.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
         return self._exchange(request, seconds, size_of)
 
     def kill(self) -> None:
-        """End the process. May be called from another thread while `exchange` waits for a reply."""
-        process = self._process
+        """End the process for good. May be called from another thread while `exchange` runs."""
+        with self._starting:
+            self._is_ended = True
+            process = self._process
         if process is not None:
             process.kill()
 
@@ -72,14 +76,17 @@ class LineProcess:
 
     def _start(self) -> None:
         self.stop()
-        # -P and a path instead of -m: the working directory must not shadow modules.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(self._file), *self._arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ},
-        )
+        with self._starting:
+            if self._is_ended:
+                raise TimeoutError("was stopped")
+            # -P and a path instead of -m: the working directory must not shadow modules.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(self._file), *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ},
+            )
         if self._gives_way:
             give_way(self._process.pid)
         if not self._exchange(b"", _START_SECONDS)[0]:

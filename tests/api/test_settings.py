@@ -35,14 +35,14 @@ def test_flags_then_environment_then_file_then_default(tmp_path: Path, monkeypat
     assert load({}).host == "environment"
 
 
-def test_values_by_model() -> None:
-    from server.compose import _by_model, find_speculations
+def test_valuesby_model() -> None:
     from server.ipc.descriptions import Speculation
+    from server.model_sources import by_model, find_speculations
 
     names = ["a", "b", "c"]
-    assert _by_model("quantize", ["b=int4", "int8"], names) == {"b": "int4", "": "int8"}
+    assert by_model("quantize", ["b=int4", "int8"], names) == {"b": "int4", "": "int8"}
     with pytest.raises(StartError, match="kv_cache_dtype: no model is named 'd', only a, b, c"):
-        _by_model("kv_cache_dtype", ["d=int8"], names)
+        by_model("kv_cache_dtype", ["d=int8"], names)
     settings = load({"speculative": "ngram,a=ngram,b=off"})
     directories = {name: Path(name) for name in names}
     assert find_speculations(settings, directories) == {"a": Speculation(), "c": Speculation(is_optional=True)}

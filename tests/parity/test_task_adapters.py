@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from models.batch import EncoderBatch
 from models.config import ConfigError
 from models.loader import load_model
-from server.compose import find_adapters
+from server.model_sources import find_adapters
 from server.settings import Settings
 from tests.parity.adapters import save_adapter
 from tests.parity.recent_encoder_cases import BODIES

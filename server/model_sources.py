@@ -1,0 +1,155 @@
+"""What the settings name: the directories of models and adapters, draft models, prompts and languages of models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.errors import CheckpointError, StartError
+from server.ipc.descriptions import Speculation
+from server.settings import Settings
+from server.text.answer_prompts import AnswerPrompt, PromptError, read_prompt
+from weights.errors import ResolveError
+from weights.own_adapters import adapter_directory
+from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, resolve
+
+
+def find_models(settings: Settings) -> dict[str, Path]:
+    """Directories of the models to serve, by name; the demo models when the settings name none.
+
+    Raises StartError without any model, CheckpointError for a directory that cannot be found.
+    """
+    if not settings.models:
+        import weights
+
+        demo = Path(weights.__file__).parent / "demo"
+        found = {path.parent.name: path.parent for path in sorted(demo.glob("*/config.json"))}
+        if not found:
+            raise StartError("no model is given and no demo model is installed: triptych serve NAME=PATH_OR_HUB_ID")
+        return found
+    directories = {}
+    for entry in settings.models:
+        name, _, source = entry.partition("=")
+        directories[name] = resolved(source)
+    return directories
+
+
+@dataclass(frozen=True)
+class AdapterSource:
+    """An adapter to serve.
+
+    name: name of the adapter.
+    directory: directory of its checkpoint.
+    model: name of its base model.
+    """
+
+    name: str
+    directory: Path
+    model: str
+
+
+def find_adapters(settings: Settings, models: Mapping[str, Path]) -> list[AdapterSource]:
+    """The adapters to serve. An adapter inside of the model's checkpoint is given by its name in the checkpoint.
+
+    models: directory of each model.
+
+    Raises StartError for an unknown model or a used name, CheckpointError for a directory that cannot be found.
+    """
+    adapters = []
+    for entry in settings.adapter:
+        name, _, source = entry.partition("=")
+        path, _, model = source.rpartition("@")
+        if model not in models:
+            raise StartError(f"adapter: no model is named {model!r}, only {', '.join(models)}")
+        if name in models:
+            raise StartError(f"adapter: the name {name!r} is that of a model")
+        directory = adapter_directory(models[model], path) or resolved(path, ADAPTER_WEIGHTS)
+        adapters.append(AdapterSource(name, directory, model))
+    return adapters
+
+
+def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> dict[str, Speculation]:
+    """The `--speculative` settings, by name of the target model. A draft model is a served model or another checkpoint.
+
+    Raises StartError for a model that is not served or that is its own draft, CheckpointError for a draft model that
+    cannot be found.
+    """
+    found = {}
+    if "ngram" in settings.speculative:
+        found = dict.fromkeys(directories, Speculation(is_optional=True))
+    for entry in settings.speculative:
+        name, is_named, method = entry.partition("=")
+        if not is_named:
+            continue
+        draft = method.removeprefix("draft:")
+        if name not in directories:
+            raise StartError(f"speculative: no model is named {name!r}, only {', '.join(directories)}")
+        if draft == name:
+            raise StartError(f"speculative: {name!r} is its own draft model, which saves no time")
+        if method == "off":
+            found.pop(name, None)
+        elif method == "ngram":
+            found[name] = Speculation()
+        elif draft in directories:
+            found[name] = Speculation(draft_model=draft)
+        else:
+            found[name] = Speculation(draft_directory=str(resolved(draft)))
+    return found
+
+
+def find_answer_prompts(settings: Settings, models: Sequence[str]) -> dict[str, AnswerPrompt]:
+    """The `--rerank-prompts` settings, by name of the model.
+
+    Raises StartError for a model that is not served, and for a prompt that cannot be used.
+    """
+    found = {}
+    for entry in settings.rerank_prompts:
+        name, _, prompt = entry.partition("=")
+        if name not in models:
+            raise StartError(f"rerank_prompts: no model is named {name!r}, only {', '.join(models)}")
+        if any(name in (one.partition("=")[0], one.rpartition("draft:")[2]) for one in settings.speculative):
+            raise StartError(f"rerank_prompts: {name!r} generates no text, so it cannot be named in speculative")
+        try:
+            found[name] = read_prompt(prompt)
+        except PromptError as error:
+            raise StartError(f"rerank_prompts: {error}") from None
+    return found
+
+
+def resolved(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
+    """The directory of a checkpoint: a path, or that of a model of the hub. Raises CheckpointError.
+
+    weights: patterns of the names of its weights.
+    """
+    try:
+        return resolve(source, weights)
+    except ResolveError as error:
+        raise CheckpointError(str(error)) from None
+
+
+def by_model(setting: str, entries: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Values of `NAME=VALUE` entries by the name of the model, and of an entry without a name by an empty name.
+
+    Raises StartError for a model that is not served.
+    """
+    found: dict[str, str] = {}
+    for entry in entries:
+        name, is_named, value = entry.rpartition("=")
+        if is_named and name not in names:
+            raise StartError(f"{setting}: no model is named {name!r}, only {', '.join(names)}")
+        found[name] = value
+    return found
+
+
+def stated_languages(entries: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Language pairs by model, from `--languages`. Raises StartError for a model that is not served."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        name, _, pair = entry.rpartition("=")
+        if not name and len(names) == 1:
+            name = names[0]
+        if name not in names:
+            raise StartError(f"languages: write NAME=SOURCE-TARGET, where NAME is one of {', '.join(names)}")
+        found[name] = pair
+    return found

@@ -1,0 +1,47 @@
+"""A process that answers lines, and its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from server.line_process import LineProcess
+
+ECHO = "import sys\nprint(flush=True)\nfor line in sys.stdin: print(line.strip()[::-1], flush=True)"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A script that answers each line with its characters in reverse order."""
+    path = tmp_path / "echo.py"
+    path.write_text(ECHO)
+    return path
+
+
+def test_a_killed_process_is_replaced(file: Path) -> None:
+    process = LineProcess(file)
+    assert process.exchange(b"abc\n", 60) == b"cba\n"
+    psutil.Process(process.pid).kill()
+    assert process.exchange(b"abc\n", 60) in (b"", b"cba\n")
+    assert process.exchange(b"abc\n", 60) == b"cba\n"
+    process.stop()
+
+
+def test_none_is_started_after_the_end(file: Path) -> None:
+    process = LineProcess(file)
+    process.exchange(b"abc\n", 60)
+    child = psutil.Process(process.pid)
+    process.kill()
+    child.wait(60)
+    with pytest.raises(TimeoutError, match="was stopped"):
+        process.exchange(b"abc\n", 60)
+    assert not child.is_running()
+
+
+def test_none_is_started_where_the_end_comes_first(file: Path) -> None:
+    process = LineProcess(file)
+    process.kill()
+    with pytest.raises(TimeoutError, match="was stopped"):
+        process.exchange(b"abc\n", 60)
