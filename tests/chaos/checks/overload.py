@@ -7,12 +7,12 @@ together.
 Goodput is the tokens that the server generates per second. Only requests that are answered generate any, and none may
 fail. Counting tokens measures a few seconds exactly, while whole answers of several seconds would not.
 
-Generator, refusals and steps share the cores. What refusals cost at least is measured in the same run, by a server that
-does nothing else.
+Generator, refusals and steps share the cores. What refusals cost at least is measured in the same rounds: the floor is
+the goodput while the arrivals go to another server, which does nothing but refuse.
 
-The speed of a shared machine changes by more than the bound allows within a minute. Arrivals and peak therefore
-alternate, each goodput is divided by the mean of the peaks before and after it, and the result is the median of these
-ratios. The time of a refusal is the median of the rounds too.
+The speed of a shared machine changes by more than the bound allows within a minute. Arrivals, peak and floor therefore
+alternate, each goodput is divided by the mean of the peaks before and after it, and the results are the medians of
+these ratios. The time of a refusal is the median of the rounds too.
 """
 
 from __future__ import annotations
@@ -52,14 +52,15 @@ MAX_LATE_MILLISECONDS = 10
 """If the generator itself sends requests later than this, the load is not the one that the check asked for."""
 
 
-def overload(seconds: float = 10.0, factor: float = 10.0, connections: int = 1280, rounds: int = 3) -> Record:
+def overload(seconds: float = 10.0, factor: float = 10.0, connections: int = 1280, rounds: int = 4) -> Record:
     """Arrivals at `factor` times the measured capacity, `rounds` times; then all connections at once."""
     record = Record("request")
     warm_up = WARM_UP_SHARE * seconds
     with server() as running:
         period = warm_up, seconds
         closed: _Load = "closed", running.url, PATH, BODIES, CLIENTS, sum(period) + SPARE_SECONDS
-        peaks, shares, refusal_seconds = [_tokens_per_second(running, closed, *period)[0]], [], []
+        peaks = [_tokens_per_second(running, closed, *period)[0]]
+        shares, floors, refusal_seconds = [], [], []
         rate = factor * peaks[0] / MEAN_TOKENS
         arrivals: _Load = "arrivals", running.url, PATH, BODIES, rate, sum(period) + SPARE_SECONDS
         for number in range(1, rounds + 1):
@@ -69,21 +70,21 @@ def overload(seconds: float = 10.0, factor: float = 10.0, connections: int = 128
                 return record
             peaks.append(_tokens_per_second(running, closed, *period)[0])
             shares.append(goodput / statistics.mean(peaks[-2:]))
-            late = outcome.late_seconds
             refusal_seconds.append(p99(_judge(record, outcome)))
-            record.most("p99 lateness of the load generator", p99(late) * 1000, MAX_LATE_MILLISECONDS, "ms")
+            late = p99(outcome.late_seconds) * 1000
+            record.most("p99 lateness of the load generator", late, MAX_LATE_MILLISECONDS, "ms")
             record.details[f"arrivals, round {number}"] = f"goodput {shares[-1]:.2f} of peak; {_in_words(outcome)}"
+            with refusing_server() as address, load.start("arrivals", address, *arrivals[2:]) as refusing:
+                beside, _ = _tokens_per_second(running, closed, *period)
+                floor = load.outcome_of(refusing)
+            peaks.append(_tokens_per_second(running, closed, *period)[0])
+            floors.append(beside / statistics.mean(peaks[-2:]))
+            record.details[f"floor, round {number}"] = f"goodput {floors[-1]:.2f} of peak; {_in_words(floor)}"
         record.most("p99 of a refusal, median of the rounds", statistics.median(refusal_seconds) * 1000, 50, "ms")
         record.details["capacity"] = ", ".join(f"{one:.0f}" for one in peaks) + " tokens per second between the rounds"
-        peak = statistics.mean(peaks[-2:])
-        with refusing_server() as address, load.start("arrivals", address, *arrivals[2:]) as refusing:
-            beside, _ = _tokens_per_second(running, closed, *period)
-            floor = load.outcome_of(refusing)
-        record.details["floor: arrivals at a server that only refuses, beside this one at its peak"] = (
-            f"goodput {beside / peak:.2f} of peak; {_in_words(floor)}"
-        )
-        least = min(LEAST_GOODPUT, beside / peak)
+        least = min(LEAST_GOODPUT, statistics.median(floors))
         record.least("goodput, median of the rounds", statistics.median(shares), least, "of peak")
+        peak = statistics.mean(peaks[-2:])
         outcome = load.run("at_once", running.url, PATH, BODIES, connections)
         refusals = _judge(record, outcome)
         record.most(f"slowest refusal of {connections} at once", max(refusals), 1.0, "s")
