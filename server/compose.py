@@ -149,7 +149,7 @@ class Server:
         self._say(lines.partition("\n")[0] if self.settings.log_format == "json" else lines)
 
     def _say(self, text: str) -> None:
-        """Tell the operator: on stdout, or with JSON logs as a line of the log."""
+        """Show a message to whoever runs the server: on standard output, or as a log line if logs are JSON."""
         if self.settings.log_format == "json":
             log.info("%s", text)
         else:

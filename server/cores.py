@@ -18,7 +18,7 @@ _NICENESS, _MAX_NICENESS = 10, 19
 
 @dataclass(frozen=True)
 class CoreShare:
-    """The cores of one worker.
+    """The part of the processor cores that one of several workers computes on.
 
     processors: logical processors to which the worker is pinned; empty for all that the server may use.
     threads: number of torch threads; 0 means as many as usable cores.
@@ -36,7 +36,7 @@ def usable_cores(root: Path = _CGROUP) -> int:
 
 
 def give_way(task: int) -> None:
-    """Lower the priority of a process, or on Linux of a thread, so that the steps have the cores first.
+    """Lower the scheduling priority of a process, or on Linux of a thread, so that engine steps come first.
 
     task: id of the process or thread. Its priority is not changed where the system does not allow it.
     """
@@ -48,11 +48,12 @@ def give_way(task: int) -> None:
 
 @contextlib.contextmanager
 def steps_uninterrupted() -> Iterator[None]:
-    """Meanwhile, this thread does not interrupt the threads of a step when it wakes up. On Linux only.
+    """Context manager: in its block, this thread wakes up without interrupting a thread that computes. Linux only.
 
-    It waits until one of them sleeps, or has used up its time slice of a few milliseconds. Usually a thread that wakes
-    up interrupts the one that runs; the other threads of the step then wait for that one. Where the operator has
-    chosen another scheduling policy for the process, nothing changes.
+    The threads that compute are those of an engine step. This thread waits until one of them sleeps, or has used up its
+    time slice of a few milliseconds. Usually a thread that wakes up interrupts the one that runs; the other threads of
+    the step then wait for that one. Where the operator has chosen another scheduling policy for the process, nothing
+    changes.
     """
     changed = _change_policy("SCHED_OTHER", "SCHED_BATCH")
     try:

@@ -1,4 +1,4 @@
-"""What the settings name: the directories of models and adapters, draft models, prompts and languages of models."""
+"""Find what the settings ask to serve: models, adapters and draft models, and the options of single models."""
 
 from __future__ import annotations
 

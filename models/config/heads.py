@@ -23,7 +23,7 @@ class HeadTransform:
 
 @dataclass(frozen=True)
 class LanguageModelHead:
-    """Logits over the vocabulary.
+    """Configuration of a head that gives logits over the vocabulary.
 
     tied: the weight is the table of token embeddings.
     scale: factor of the hidden states.

@@ -49,7 +49,7 @@ class EmbeddingTable(nn.Module):
 
 
 class ProjectedEmbeddingTable(EmbeddingTable):
-    """Table of narrow vectors that a linear layer projects to the hidden size.
+    """Lookup table of vectors that are narrower than the hidden size, with a linear layer that widens them.
 
     weight: [rows, width], model dtype.
     forward: [tokens], int64 -> [tokens, hidden], model dtype.

@@ -69,7 +69,7 @@ def is_large(request: Request) -> bool:
 
 
 def keep(request: Request, value: Any, num_bytes: int) -> None:
-    """Store a parsed body of this size for `read_json`."""
+    """Remember the parsed body of a request, so that `read_json` returns it. num_bytes: size before parsing."""
     request.scope[_BODY], request.scope[_BODY_BYTES] = value, num_bytes
 
 

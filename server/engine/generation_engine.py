@@ -75,7 +75,10 @@ class GenerationEngine:
         self.token_bytes = tokens
 
     def add(self, message: Generate, events: EngineEvents, now: float) -> list[SequenceGroup]:
-        """Queue the rows of a message. Returns the queued groups; rows that can never run fail immediately."""
+        """Put the rows of a request into the queue. Rows that can never run fail immediately.
+
+        Returns the sequence groups that were queued, one for each row.
+        """
         invalid = self._checks.invalid_reason(message, self.grammar_waits is not None)
         if invalid is not None:
             events.failed += [Failed(row.request_id, "engine_error", invalid) for row in message.rows]
@@ -287,7 +290,7 @@ class GenerationEngine:
                 raise StepFailed from error
 
     def _fail_without_grammar_token(self, ready: list[SequenceGroup], events: EngineEvents) -> None:
-        """End sequence groups that cannot go on, because their grammar allows no next token or its mask failed.
+        """End the sequence groups whose grammar allows no next token, or whose allowed tokens could not be computed.
 
         ready: groups that would get a token in this step; the others among them go on.
         """

@@ -20,7 +20,9 @@ _LOWER_PRIORITY = 10
 
 
 def send_record(results: Connection, number: int, scale: str, bug: str | None, beside_others: bool) -> None:
-    """Run one check in this process, which leads a process group of its own, and send its record as JSON data.
+    """Run the check of one promise, and send what it measured to the process that started this one.
+
+    This process leads a process group of its own, so that its servers can be killed with it.
 
     bug: installed in this process, and in each server that the check starts.
     beside_others: give this process and its servers one thread and a lower priority.

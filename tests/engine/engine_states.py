@@ -71,7 +71,10 @@ AHEAD_KINDS = ("greedy", "sampled", "stopped")
 
 @lru_cache(maxsize=1 << 16)
 def logits_after(text: tuple[int, ...]) -> torch.Tensor:
-    """Logits that depend on the whole text, and most on its last two tokens, so that texts repeat themselves."""
+    """The fake model: logits of the next token after a text.
+
+    They depend on the whole text, but most on its last two tokens, so that generated texts repeat themselves.
+    """
     near = np.random.default_rng([7, *text[-2:]]).normal(size=VOCAB) * 3
     far = np.random.default_rng([9, *text]).normal(size=VOCAB)
     return torch.from_numpy((near + far).astype(np.float32))

@@ -154,7 +154,7 @@ def _memory(process: Path, name: str) -> int:
 def measured_server(
     directory: Path, *arguments: str, launcher: Sequence[str] = (LAUNCHER,), with_stacks: bool = False
 ) -> Iterator[MeasuredServer]:
-    """Start a server under the loop monitor, and stop it at the end of the block.
+    """Start a server whose event loop and memory are measured, and stop it at the end of the block.
 
     directory: directory for the log and the files of the monitor.
     arguments: arguments of `triptych serve`.

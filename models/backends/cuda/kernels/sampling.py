@@ -141,7 +141,7 @@ def _threshold_of_row(
     BY_WEIGHT: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """`_threshold` of a row, searched among the largest logits of the chunks first.
+    """Find the `_threshold` of a whole row: first among the largest logits of its chunks, which is faster.
 
     keys, num_keys: these logits. complete_above: all larger logits of the row are among them.
     """
