@@ -26,6 +26,9 @@ PACKAGES = (
     "infinity-emb",
 )
 
+FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
+"""Features of the processor that change which kernels run, as Linux names them."""
+
 READ_BYTES = 256 << 20
 """Bytes that a measurement of the read bandwidth sums; more than any cache holds."""
 PRODUCT_SIZE = 1536
@@ -113,9 +116,7 @@ def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     named = {name.strip(): value.strip() for name, value in fields.items()}
-    flags = [
-        flag for flag in named.get("flags", "").split() if flag in ("avx2", "avx512f", "avx512_bf16", "avx512_vnni")
-    ]
+    flags = [flag for flag in named.get("flags", "").split() if flag in FEATURES]
     kind = (
         f"{named.get('model name', platform.machine())} (family {named.get('cpu family')}, model {named.get('model')})"
     )

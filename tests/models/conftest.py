@@ -11,7 +11,7 @@ from models.backends import interface as ops
 from models.backends.cpu import library
 from models.backends.cpu import operations as cpu_ops
 
-ISAS = ("baseline", "v3", "v4", "v4_vnni", "v4_bf16")
+ISAS = ("baseline", "v3", "v4", "v4_vnni", "v4_bf16", "v4_amx")
 RUNNABLE_ISAS = [name for name in ISAS if cpu_ops.available() and library.choose_isa(name)]
 
 

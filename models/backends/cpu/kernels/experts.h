@@ -168,8 +168,8 @@ void multiply_experts(const ExpertRows& p, const Linear& linear, Panels panels, 
     if (most == 0) return;
     begin = items * begin / most;
     end = items * end / most;
-    alignas(64) float sums[TILE_ROWS * PANEL];
-    alignas(64) T gate[TILE_ROWS * PANEL], values[TILE_ROWS * PANEL];
+    alignas(64) float sums[MAX_TILE_ROWS * PANEL];
+    alignas(64) T gate[MAX_TILE_ROWS * PANEL], values[MAX_TILE_ROWS * PANEL];
     const bool is_clipped = p.limit < INFINITY || p.offset != 0.0;
     int64_t task_read = -1;
     for (int64_t item = begin; item < end; item++) {
@@ -183,7 +183,7 @@ void multiply_experts(const ExpertRows& p, const Linear& linear, Panels panels, 
             task_read = first;
         }
         const int64_t first_panel = (expert * panels_of_result + panel) * parts;
-        for_tiles(0, rows, product_tile_rows(), [&](int64_t row, int64_t tile_rows, int64_t tile, int64_t tiles) {
+        for_tiles(0, rows, Panels::tile_rows(), [&](int64_t row, int64_t tile_rows, int64_t tile, int64_t tiles) {
             // The epilogue of this tile and this panel, as if they were the first ones.
             Epilogue f = epilogue;
             f.columns -= panel * PANEL;

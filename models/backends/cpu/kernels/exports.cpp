@@ -5,6 +5,8 @@
 
 #ifdef __x86_64__
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "kernels.h"
@@ -53,6 +55,16 @@ bool runs_v4() {
 bool runs_v4_vnni() { return runs_v4() && __builtin_cpu_supports("avx512vnni"); }
 
 bool runs_v4_bf16() { return runs_v4_vnni() && __builtin_cpu_supports("avx512bf16"); }
+
+// Asks the kernel of the system for the registers of AMX, which a process has only after it has asked for them. g++ 11
+// and clang 14 do not know all names of the features.
+bool runs_v4_amx() {
+    constexpr uint32_t AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, AMX_INT8 = 1u << 25, ALL = AMX_BF16 | AMX_TILE | AMX_INT8;
+    constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA of Linux
+    uint32_t a, b, c, d;
+    return runs_v4_bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & ALL) == ALL &&
+           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
 #endif
 
 // Sorted from the least to the most capable.
@@ -63,6 +75,7 @@ const Isa isas[] = {
     {"v4", &kernels_x86_64_v4, runs_v4},
     {"v4_vnni", &kernels_x86_64_v4_vnni, runs_v4_vnni},
     {"v4_bf16", &kernels_x86_64_v4_bf16, runs_v4_bf16},
+    {"v4_amx", &kernels_x86_64_v4_amx, runs_v4_amx},
 #endif
 };
 

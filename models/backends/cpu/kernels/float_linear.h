@@ -115,6 +115,30 @@ void multiply_tile(const Type* x, int64_t stride, int64_t units, const T* panel,
     }
 }
 
+// Largest number of rows of a tile of a product with weights of dtype T.
+template <class T> INLINE int64_t float_tile_rows() {
+#ifdef AMX
+    if (std::is_same<T, bfloat16>::value) return MAX_TILE_ROWS;
+#endif
+    return vector_tile_rows();
+}
+
+// Products of one tile and one panel, for any number of rows up to float_tile_rows(). sums: [rows][PANEL], float32.
+// panel, panel_bytes: where the weights are in memory, if not at `weights`. tile, tiles: see `Prefetch`.
+template <class T, class Type>
+INLINE void multiply_rows([[maybe_unused]] MatrixUnit& unit, const Type* x, int64_t stride, int64_t rows, int64_t units, const T* weights,
+                          const void* panel, int64_t panel_bytes, int64_t tile, int64_t tiles, float* sums) {
+#ifdef AMX
+    if constexpr (std::is_same<T, bfloat16>::value) {
+        return multiply_amx(unit, x, stride, rows, units, weights, panel, panel_bytes, tile, tiles, sums);
+    }
+#endif
+    const auto prefetch = Prefetch::of(panel, panel_bytes, units * passes_of(rows), rows, tile, tiles);
+    with_constant_rows(rows, [&](auto count) {
+        multiply_tile<T, count.value>(x, stride, units, weights, prefetch, sums);
+    });
+}
+
 // Products of the rows of one expert with panels of its weight, see experts.h.
 template <class T> class FloatPanels {
 public:
@@ -146,16 +170,15 @@ public:
         x_ = copy_.data();
     }
 
+    static int64_t tile_rows() { return float_tile_rows<T>(); }
+
     // sums: [rows][PANEL], rows first..first+rows-1 of those read times panel number `panel` of the whole weight.
     // tile, tiles: number of this tile, and number of tiles that are multiplied by the panel.
-    INLINE void multiply(int64_t first, int64_t rows, int64_t panel, int64_t tile, int64_t tiles, float* sums) const {
+    INLINE void multiply(int64_t first, int64_t rows, int64_t panel, int64_t tile, int64_t tiles, float* sums) {
         const int64_t stride = units_ * GROUP;
         const T* weights = weight_ + panel * PANEL * stride;
-        const auto prefetch =
-            Prefetch::of(weights, PANEL * stride * sizeof(T), units_ * passes_of(rows), rows, tile, tiles);
-        with_constant_rows(rows, [&](auto count) {
-            multiply_tile<T, count.value>(x_ + first * stride, stride, units_, weights, prefetch, sums);
-        });
+        multiply_rows<T>(unit_, x_ + first * stride, stride, rows, units_, weights, weights,
+                         PANEL * stride * sizeof(T), tile, tiles, sums);
     }
 
 private:
@@ -165,6 +188,7 @@ private:
     int64_t width_, units_;
     const Type* x_ = nullptr;
     std::vector<Type> copy_;
+    MatrixUnit unit_;
 };
 
 template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t begin, int64_t end) {
@@ -173,7 +197,8 @@ template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t 
     const int64_t width = p.is_packed ? units * group : p.width;
     InputRows<T> x(p.x, p.stride, p.width, units * group);
     const int64_t stride = x.stride();
-    alignas(64) float sums[TILE_ROWS * PANEL];
+    alignas(64) float sums[MAX_TILE_ROWS * PANEL];
+    MatrixUnit unit;
     std::vector<T> repacked;
     int64_t repacked_panel = -1;
     for_panels(p.rows, blocks_of(p.rows, p.row_bytes), columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
@@ -188,14 +213,10 @@ template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t 
             repacked_panel = panel;
             weights = repacked.data();
         }
-        for_tiles(first, last, product_tile_rows(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
-            const auto prefetch =
-                Prefetch::of(read, PANEL * width * sizeof(T), units * passes_of(rows), rows, tile, tiles);
+        for_tiles(first, last, float_tile_rows<T>(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
             prefetch_epilogue<Out>(p.epilogue, row, rows, panel * PANEL);
-            with_constant_rows(rows, [&](auto count) {
-                multiply_tile<T, count.value>(rows_of_block + (row - first) * stride, stride, units, weights, prefetch,
-                                              sums);
-            });
+            multiply_rows<T>(unit, rows_of_block + (row - first) * stride, stride, rows, units, weights, read,
+                             PANEL * width * sizeof(T), tile, tiles, sums);
             apply_epilogue<Out>(sums, p.epilogue, row, rows, panel * PANEL);
         });
     });

@@ -148,6 +148,109 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
     }
 }
 
+#ifdef AMX
+// Products of `rows` rows and one panel by the matrix unit, with the same bits as `multiply_tile`. The codes of each
+// step are unpacked, multiplied exactly, and the sums are scaled and added up as there.
+template <class Codes, int STEP, bool HAS_SECOND>
+void multiply_amx_groups(MatrixUnit& unit, const uint8_t* x, int64_t row_bytes, int64_t rows, const GroupWeight& w,
+                         const uint8_t* panel, int64_t tile, int64_t tiles, float* sums) {
+    constexpr int64_t ROUNDED = STEP < MIN_ROUNDED ? MIN_ROUNDED : STEP;
+    // Inputs of one instruction.
+    constexpr int64_t INPUTS = std::min<int64_t>(STEP, AMX_LINE_BYTES);
+    const Codes reader(w);
+    const bool minimums = has_minimums(w);
+    const int32_t middle = minimums ? 0 : -Codes::MIDDLE;
+    const int64_t first_rows = MatrixUnit::first_rows(rows), bytes = panel_bytes(w);
+    const int64_t blocks = w.padded / w.block, groups = w.block / w.group, steps = w.group / STEP;
+    const auto* first = reinterpret_cast<const char*>(x);
+    const char* second = first + first_rows * row_bytes;
+    // [quads of inputs][halves of the panel][channels][4]
+    alignas(64) uint8_t codes[STEP / QUAD][2][AMX_LINE_BYTES];
+    alignas(64) int32_t exact[MAX_TILE_ROWS * PANEL];
+    BlockScales scales;
+    const uint8_t* at = panel;
+    auto prefetch = Prefetch::of_steps(panel, bytes, w.padded / STEP, tile, tiles);
+    std::fill(sums, sums + rows * PANEL, 0.0f);
+    unit.set_shapes(rows, INPUTS / QUAD);
+    for (int64_t k = 0, block = 0; block < blocks; block++) {
+        read_scales(w, at, scales);
+        at += w.header_bytes;
+        for (int64_t group = 0; group < groups; group++) {
+            const float *scale = scales.scales[group], *minimum = scales.minimums[group];
+            const Sums scale_of[2] = {load_sums(scale), load_sums(scale + LANES) * (1.0f / Codes::UPPER)};
+            const Sums minimum_of[2] = {load_sums(minimum), load_sums(minimum + LANES)};
+            for (int64_t step = 0; step < steps; step++, k += STEP) {
+                prefetch.fetch_step();
+                for (int64_t quad = 0; quad < STEP / QUAD; quad += Codes::QUADS, at += 64 * Codes::LINES) {
+                    const auto units = reader.read(at, 0);
+#pragma GCC unroll 2
+                    for (int i = 0; i < Codes::QUADS; i++) std::memcpy(codes[quad + i], units.codes[i], sizeof codes[0]);
+                }
+                finish_stores();
+                clear_amx_sums();
+                for (int64_t i = 0; i < STEP; i += INPUTS) {
+                    const auto* lines = reinterpret_cast<const char*>(codes[i / QUAD]);
+                    add_amx_step<int8_t, HAS_SECOND>(first + k + i, second + k + i, row_bytes, lines);
+                }
+                store_amx_sums<HAS_SECOND>(exact, first_rows);
+                for (int64_t row = 0; row < rows; row++) {
+                    const auto* rounded = reinterpret_cast<const RoundedBlock*>(x + row * row_bytes + w.padded);
+                    const RoundedBlock& of_row = rounded[k / ROUNDED];
+                    const int32_t sum = STEP == ROUNDED ? of_row.sums[0] + of_row.sums[1] : of_row.sums[k / STEP % 2];
+                    const __m512 row_scale = _mm512_set1_ps(of_row.scale);
+                    const __m512 row_sum = _mm512_set1_ps(static_cast<float>(sum) * of_row.scale);
+                    Counts lower, upper;
+                    std::memcpy(&lower, exact + row * PANEL, sizeof lower);
+                    std::memcpy(&upper, exact + row * PANEL + LANES, sizeof upper);
+                    if (Codes::UPPER != 1) upper -= lower;
+                    const Counts counts[2] = {lower + middle * sum, upper + Codes::UPPER * middle * sum};
+#pragma GCC unroll 2
+                    for (int v = 0; v < 2; v++) {
+                        // With the roundings that the compiler gives the expressions of `multiply_tile`.
+                        float* to = sums + row * PANEL + v * LANES;
+                        const __m512 count = _mm512_cvtepi32_ps((__m512i)counts[v]);
+                        __m512 total = _mm512_loadu_ps(to);
+                        total = _mm512_fmadd_ps(count * (__m512)scale_of[v], row_scale, total);
+                        if (minimums) total = _mm512_fnmadd_ps((__m512)minimum_of[v], row_sum, total);
+                        _mm512_storeu_ps(to, total);
+                    }
+                }
+            }
+        }
+    }
+}
+#endif
+
+// Products of up to group_tile_rows() rows and one panel, see `multiply_tile`.
+template <class Codes, int STEP>
+INLINE void multiply_rows([[maybe_unused]] MatrixUnit& unit, const uint8_t* x, int64_t row_bytes, int64_t rows,
+                          const GroupWeight& w, const uint8_t* panel, int64_t tile, int64_t tiles, float* sums) {
+#ifdef AMX
+    // Fewer rows are faster with vector instructions: scaling the sums of each step costs the matrix unit more.
+    constexpr int64_t MIN_ROWS = STEP >= 64 ? 9 : 24;
+    if (rows > AMX_LINES && rows >= MIN_ROWS) {
+        return multiply_amx_groups<Codes, STEP, true>(unit, x, row_bytes, rows, w, panel, tile, tiles, sums);
+    }
+    if (rows >= MIN_ROWS) {
+        return multiply_amx_groups<Codes, STEP, false>(unit, x, row_bytes, rows, w, panel, tile, tiles, sums);
+    }
+#endif
+    for_tiles(0, rows, GROUP_TILE_ROWS, [&](int64_t row, int64_t count, int64_t part, int64_t parts) {
+        with_constant_rows<GROUP_TILE_ROWS>(count, [&](auto constant) {
+            multiply_tile<Codes, STEP, constant.value>(x + row * row_bytes, row_bytes, w, panel, tile * parts + part,
+                                                       tiles * parts, sums + row * PANEL);
+        });
+    });
+}
+
+INLINE int64_t group_tile_rows() {
+#ifdef AMX
+    return MAX_TILE_ROWS;
+#else
+    return GROUP_TILE_ROWS;
+#endif
+}
+
 // Constants of a weight for `multiply_tile`.
 template <class CODES, int SIZE> struct GroupConstants {
     using Codes = CODES;
@@ -174,18 +277,17 @@ template <class Body> INLINE void with_constant_layout(const GroupWeight& w, con
 }
 
 template <class T> void multiply_items(const GroupLinear& p, int64_t begin, int64_t end) {
-    alignas(64) float sums[GROUP_TILE_ROWS * PANEL];
+    alignas(64) float sums[MAX_TILE_ROWS * PANEL];
+    MatrixUnit unit;
     const int64_t blocks = blocks_of(p.rows, p.row_bytes);
     with_constant_layout(p.w, [&](auto constants) {
         using Constants = decltype(constants);
         for_panels(p.rows, blocks, p.w.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
             const uint8_t* weights = p.w.weight + panel * panel_bytes(p.w);
-            for_tiles(first, last, GROUP_TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
+            for_tiles(first, last, group_tile_rows(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
                 prefetch_epilogue<T>(p.epilogue, row, rows, panel * PANEL);
-                with_constant_rows<GROUP_TILE_ROWS>(rows, [&](auto count) {
-                    multiply_tile<typename Constants::Codes, Constants::STEP, count.value>(
-                        p.x + row * p.row_bytes, p.row_bytes, p.w, weights, tile, tiles, sums);
-                });
+                multiply_rows<typename Constants::Codes, Constants::STEP>(
+                    unit, p.x + row * p.row_bytes, p.row_bytes, rows, p.w, weights, tile, tiles, sums);
                 apply_epilogue<T>(sums, p.epilogue, row, rows, panel * PANEL);
             });
         });
@@ -211,17 +313,15 @@ public:
         }
     }
 
-    INLINE void multiply(int64_t first, int64_t rows, int64_t panel, int64_t tile, int64_t tiles, float* sums) const {
+    static int64_t tile_rows() { return group_tile_rows(); }
+
+    INLINE void multiply(int64_t first, int64_t rows, int64_t panel, int64_t tile, int64_t tiles, float* sums) {
         const uint8_t* weights = linear_.w.weight + panel * panel_bytes(linear_.w);
         with_constant_layout(linear_.w, [&](auto constants) {
             using Constants = decltype(constants);
-            for_tiles(0, rows, GROUP_TILE_ROWS, [&](int64_t row, int64_t count, int64_t part, int64_t parts) {
-                with_constant_rows<GROUP_TILE_ROWS>(count, [&](auto size) {
-                    multiply_tile<typename Constants::Codes, Constants::STEP, size.value>(
-                        &x_[(first + row) * linear_.row_bytes], linear_.row_bytes, linear_.w, weights,
-                        tile * parts + part, tiles * parts, sums + row * PANEL);
-                });
-            });
+            multiply_rows<typename Constants::Codes, Constants::STEP>(unit_, &x_[first * linear_.row_bytes],
+                                                                      linear_.row_bytes, rows, linear_.w, weights,
+                                                                      tile, tiles, sums);
         });
     }
 
@@ -229,6 +329,7 @@ private:
     GroupLinear linear_;
     int64_t width_;
     std::vector<uint8_t> x_;
+    MatrixUnit unit_;
 };
 
 template <class T> void unpack_groups(const GroupRows& p, int64_t begin, int64_t end) {

@@ -98,25 +98,41 @@ INLINE void scale_sums(const int32_t* exact, const Int8Linear& p, int64_t row, i
     }
 }
 
-INLINE int64_t int8_tile_rows() { return std::min<int64_t>(INT8_TILE_ROWS, max_tile_rows); }
+INLINE int64_t int8_tile_rows() {
+#ifdef AMX
+    return MAX_TILE_ROWS;
+#else
+    return std::min<int64_t>(INT8_TILE_ROWS, max_tile_rows);
+#endif
+}
 
-INLINE Prefetch prefetch_of(const Int8Linear& p, int64_t panel, int64_t rows, int64_t tile, int64_t tiles) {
-    const int64_t turns = p.padded / QUAD * passes_of(rows);
-    return Prefetch::of(p.weight + panel * PANEL * p.padded, PANEL * p.padded, turns, rows, tile, tiles);
+// Exact products of `rows` rows at x and one panel. exact: [rows][PANEL]. tile, tiles: see `Prefetch`.
+INLINE void multiply_rows([[maybe_unused]] MatrixUnit& unit, const Int8Linear& p, const uint8_t* x, int64_t rows,
+                          int64_t panel, int64_t tile, int64_t tiles, int32_t* exact) {
+    const int8_t* weights = p.weight + panel * PANEL * p.padded;
+    const int64_t bytes = PANEL * p.padded, units = p.padded / QUAD;
+#ifdef AMX
+    // Fewer rows are as fast with vector instructions, and the sums are exact in both.
+    constexpr int64_t MIN_ROWS = 5;
+    if (rows >= MIN_ROWS) {
+        return multiply_amx(unit, x, p.padded, rows, units, weights, weights, bytes, tile, tiles, exact);
+    }
+#endif
+    const auto prefetch = Prefetch::of(weights, bytes, units * passes_of(rows), rows, tile, tiles);
+    with_constant_rows<INT8_TILE_ROWS>(rows, [&](auto size) {
+        multiply_tile<size.value>(x, p.padded, weights, prefetch, exact);
+    });
 }
 
 template <class T> void multiply_items(const Int8Linear& p, int64_t begin, int64_t end) {
-    alignas(64) int32_t exact[INT8_TILE_ROWS * PANEL];
-    alignas(64) float sums[INT8_TILE_ROWS * PANEL] = {};
+    alignas(64) int32_t exact[MAX_TILE_ROWS * PANEL];
+    alignas(64) float sums[MAX_TILE_ROWS * PANEL] = {};
+    MatrixUnit unit;
     for_panels(p.rows, blocks_of(p.rows, p.padded), p.epilogue.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
-        const int8_t* weights = p.weight + panel * PANEL * p.padded;
         const int64_t count = p.epilogue.columns - panel * PANEL;
         for_tiles(first, last, int8_tile_rows(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
-            const auto prefetch = prefetch_of(p, panel, rows, tile, tiles);
             prefetch_epilogue<T>(p.epilogue, row, rows, panel * PANEL);
-            with_constant_rows<INT8_TILE_ROWS>(rows, [&](auto size) {
-                multiply_tile<size.value>(p.x + row * p.padded, p.padded, weights, prefetch, exact);
-            });
+            multiply_rows(unit, p, p.x + row * p.padded, rows, panel, tile, tiles, exact);
             for (int64_t i = 0; i < rows; i++) {
                 if (count >= PANEL) {
                     scale_sums(exact + i * PANEL, p, row + i, panel * PANEL, PANEL, sums + i * PANEL);
@@ -152,19 +168,14 @@ public:
         linear_.row_scales = scales_.data();
     }
 
-    INLINE void multiply(int64_t first, int64_t rows, int64_t panel, int64_t tile, int64_t tiles, float* sums) const {
-        alignas(64) int32_t exact[INT8_TILE_ROWS * PANEL];
-        const int64_t padded = linear_.padded;
-        const int8_t* weights = linear_.weight + panel * PANEL * padded;
-        for_tiles(0, rows, int8_tile_rows(), [&](int64_t row, int64_t count, int64_t part, int64_t parts) {
-            const auto prefetch = prefetch_of(linear_, panel, count, tile * parts + part, tiles * parts);
-            with_constant_rows<INT8_TILE_ROWS>(count, [&](auto size) {
-                multiply_tile<size.value>(&x_[(first + row) * padded], padded, weights, prefetch, exact);
-            });
-            for (int64_t i = row; i < row + count; i++) {
-                scale_sums(exact + (i - row) * PANEL, linear_, first + i, panel * PANEL, PANEL, sums + i * PANEL);
-            }
-        });
+    static int64_t tile_rows() { return int8_tile_rows(); }
+
+    INLINE void multiply(int64_t first, int64_t rows, int64_t panel, int64_t tile, int64_t tiles, float* sums) {
+        alignas(64) int32_t exact[MAX_TILE_ROWS * PANEL];
+        multiply_rows(unit_, linear_, &x_[first * linear_.padded], rows, panel, tile, tiles, exact);
+        for (int64_t i = 0; i < rows; i++) {
+            scale_sums(exact + i * PANEL, linear_, first + i, panel * PANEL, PANEL, sums + i * PANEL);
+        }
     }
 
 private:
@@ -172,6 +183,7 @@ private:
     int64_t width_;
     std::vector<uint8_t> x_;
     std::vector<float> scales_;
+    MatrixUnit unit_;
 };
 
 template <class T> void unpack_int8(const WeightRows& p, int64_t begin, int64_t end) {

@@ -2,9 +2,9 @@
 //
 // ISA_KERNELS: name of the resulting table of kernels.
 // ISA_FEATURES: string of processor features to compile for; undefined for the compiler's default.
-// AVX2, AVX512, VNNI, BF16_PRODUCTS: which of the hand-written variants the features allow.
-// INT8_PRODUCTS_ONLY: defined if only kernels with products of int8 numbers differ from those of the less capable
-//     instruction set. The table then has no others, which saves half of the compilation.
+// AVX2, AVX512, VNNI, BF16_PRODUCTS, AMX: which of the hand-written variants the features allow.
+// ISA_CHANGES(X): list of the kernels that differ from those of the less capable instruction set; undefined if all do.
+//     The table then has no others, which saves half of the compilation.
 #include "kernels.h"
 
 #ifdef __x86_64__
@@ -29,6 +29,7 @@ namespace {
 #include "vectors.h"
 
 #include "tiles.h"
+#include "amx.h"
 
 #include "attention.h"
 #include "int8_slots.h"
@@ -57,17 +58,15 @@ namespace {
 }  // namespace
 
 extern const Kernels ISA_KERNELS;
-#ifdef INT8_PRODUCTS_ONLY
-constexpr Kernels int8_products() {
+#ifdef ISA_CHANGES
+constexpr Kernels changed_kernels() {
     Kernels kernels{};
-    kernels.attend_int8 = attend_int8;
-    kernels.int8_linear = int8_linear;
-    kernels.group_linear = group_linear;
-    kernels.int8_experts = int8_experts;
-    kernels.group_experts = group_experts;
+#define X(name) kernels.name = name;
+    ISA_CHANGES(X)
+#undef X
     return kernels;
 }
-const Kernels ISA_KERNELS = int8_products();
+const Kernels ISA_KERNELS = changed_kernels();
 #else
 const Kernels ISA_KERNELS = {
 #define X(name, ...) name,

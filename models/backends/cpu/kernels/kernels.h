@@ -551,5 +551,6 @@ struct Kernels {
 
 extern const Kernels kernels_baseline;
 #ifdef __x86_64__
-extern const Kernels kernels_x86_64_v3, kernels_x86_64_v4, kernels_x86_64_v4_vnni, kernels_x86_64_v4_bf16;
+extern const Kernels kernels_x86_64_v3, kernels_x86_64_v4, kernels_x86_64_v4_vnni, kernels_x86_64_v4_bf16,
+    kernels_x86_64_v4_amx;
 #endif

@@ -14,6 +14,13 @@ constexpr int LANES = 4, TILE_ROWS = 6;
 #endif
 constexpr int SPAN = 2;
 
+// Rows of the largest tile of any product.
+#ifdef AMX
+constexpr int64_t MAX_TILE_ROWS = 32;
+#else
+constexpr int64_t MAX_TILE_ROWS = TILE_ROWS;
+#endif
+
 // One register. Compilers split the longer vectors of vectors.h badly when this many are in use.
 using Sums = float __attribute__((vector_size(LANES * 4)));
 typedef float UnalignedSums __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
@@ -50,10 +57,25 @@ struct Prefetch {
         return {first + bytes + tile * turns * step, step};
     }
 
+    // The same for a product of the matrix unit in `steps` steps.
+    static INLINE Prefetch of_steps(const void* panel, int64_t bytes, int64_t steps, int64_t tile, int64_t tiles) {
+        constexpr int64_t DISTANCE_BYTES = 8192;
+        const auto* first = static_cast<const char*>(panel);
+        if (tiles == 1) return {first + DISTANCE_BYTES, bytes / steps};
+        const int64_t step = bytes / steps / tiles;
+        return {first + bytes + tile * steps * step, step};
+    }
+
     template <int ROWS> INLINE void fetch() {
         constexpr int LOCALITY = ROWS <= MAX_FEW_ROWS ? 0 : 3;
         __builtin_prefetch(next, 0, LOCALITY);
         __builtin_prefetch(next + 64, 0, LOCALITY);
+        next += step;
+    }
+
+    // Prefetches as much as a step of the matrix unit takes.
+    INLINE void fetch_step() {
+        for (int64_t byte = 0; byte < step; byte += 64) __builtin_prefetch(next + byte, 0, 3);
         next += step;
     }
 };
@@ -64,8 +86,8 @@ template <int ROWS = TILE_ROWS, class Tile> INLINE void with_constant_rows(int64
     if constexpr (ROWS > 1) with_constant_rows<ROWS - 1>(rows, tile);
 }
 
-// Largest number of rows of a tile of a product on this processor.
-INLINE int64_t product_tile_rows() { return std::min<int64_t>(TILE_ROWS, max_tile_rows); }
+// Largest number of rows of a tile of a product of vectors on this processor.
+INLINE int64_t vector_tile_rows() { return std::min<int64_t>(TILE_ROWS, max_tile_rows); }
 
 // Calls body(first row, rows, tile, tiles) for tiles of nearly equal size. A tile of one or two rows would leave
 // multipliers idle.

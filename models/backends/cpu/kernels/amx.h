@@ -1,0 +1,151 @@
+// Products of tiles by the matrix unit of processors with AMX: up to 32 rows and one panel at a time.
+//
+// The unit has eight registers of 16 lines of 64 bytes. A step multiplies up to 64 bytes of each row, which are 32
+// bfloat16 or 64 int8 numbers, by up to 16 lines of a panel. Its products are added up from zero and then added to the
+// sums, so a row gives the same bits in every batch. bfloat16 sums have other bits than those of vector instructions,
+// which is why all numbers of rows take this way; int8 sums are exact. Source: Intel 64 and IA-32 Architectures
+// Software Developer's Manual, volume 2, TDPBF16PS, TDPBUSD, TDPBSUD and LDTILECFG.
+#ifdef AMX
+
+constexpr int64_t AMX_LINES = 16, AMX_LINE_BYTES = 64, PANEL_LINE_BYTES = 4 * PANEL;
+static_assert(PANEL_LINE_BYTES == 2 * AMX_LINE_BYTES);
+
+// The matrix unit of the calling thread. Rows are in two parts of at most 16.
+//
+// Registers 0 to 3: sums, of the first part for both halves of the panel and of the second part for both halves.
+// Registers 4 and 5: the parts of the rows. Registers 6 and 7: the halves of the panel.
+class MatrixUnit {
+public:
+    MatrixUnit() = default;
+    // A copy sets its shapes anew, and releases only what it has set.
+    MatrixUnit(const MatrixUnit&) {}
+    MatrixUnit& operator=(const MatrixUnit&) = delete;
+
+    // Without data in the registers, the system saves none of them when it changes threads.
+    ~MatrixUnit() {
+        if (rows_ != 0) _tile_release();
+    }
+
+    // Sets the shapes of the registers for `rows` rows and `lines` lines of a panel per step. It takes as long as ten
+    // instructions of the unit, so nothing is set twice.
+    INLINE void set_shapes(int64_t rows, int64_t lines) {
+        if (rows == rows_ && lines == lines_) return;
+        rows_ = rows, lines_ = lines;
+        Shapes shapes;
+        for (int i = 0; i < 8; i++) {
+            const int64_t part = i < 2 || i == 4 ? first_rows(rows) : std::max<int64_t>(1, rows - first_rows(rows));
+            shapes.lines[i] = static_cast<uint8_t>(i < 6 ? part : lines);
+            shapes.line_bytes[i] = static_cast<uint16_t>(i == 4 || i == 5 ? 4 * lines : AMX_LINE_BYTES);
+        }
+        _tile_loadconfig(&shapes);
+    }
+
+    // Rows of the first part.
+    static INLINE int64_t first_rows(int64_t rows) { return rows <= AMX_LINES ? rows : (rows + 1) / 2; }
+
+private:
+    // The layout that LDTILECFG reads.
+    struct alignas(64) Shapes {
+        uint8_t palette = 1, first_line = 0, reserved[14] = {};
+        uint16_t line_bytes[16] = {};
+        uint8_t lines[16] = {};
+    };
+
+    int64_t rows_ = 0, lines_ = 0;
+};
+
+// Adds the products of one step to the sums. T: bfloat16 for rows and weights; uint8_t for unsigned rows and signed
+// weights; int8_t for signed rows and unsigned weights. HAS_SECOND: whether the second part has rows.
+// first, second: first bytes of the parts, whose rows are `row_bytes` apart. panel: first of the lines.
+template <class T, bool HAS_SECOND>
+INLINE void add_amx_step(const char* first, const char* second, int64_t row_bytes, const char* panel) {
+    _tile_loadd(6, panel, PANEL_LINE_BYTES);
+    _tile_loadd(7, panel + AMX_LINE_BYTES, PANEL_LINE_BYTES);
+    _tile_loadd(4, first, row_bytes);
+    if constexpr (HAS_SECOND) _tile_loadd(5, second, row_bytes);
+// The registers are parts of the names of the instructions, so that a function cannot take them as parameters.
+#define ADD_AMX_PRODUCTS(instruction)  \
+    instruction(0, 4, 6);              \
+    instruction(1, 4, 7);              \
+    if constexpr (HAS_SECOND) {        \
+        instruction(2, 5, 6);          \
+        instruction(3, 5, 7);          \
+    }
+    if constexpr (std::is_same<T, bfloat16>::value) {
+        ADD_AMX_PRODUCTS(_tile_dpbf16ps)
+    } else if constexpr (std::is_same<T, uint8_t>::value) {
+        ADD_AMX_PRODUCTS(_tile_dpbusd)
+    } else {
+        ADD_AMX_PRODUCTS(_tile_dpbsud)
+    }
+#undef ADD_AMX_PRODUCTS
+}
+
+// Makes all sums zero.
+INLINE void clear_amx_sums() {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+// Stores the sums to [rows][PANEL] numbers of 32 bits.
+template <bool HAS_SECOND> INLINE void store_amx_sums(void* sums, int64_t first_rows) {
+    char *first = static_cast<char*>(sums), *second = first + first_rows * PANEL_LINE_BYTES;
+    _tile_stored(0, first, PANEL_LINE_BYTES);
+    _tile_stored(1, first + AMX_LINE_BYTES, PANEL_LINE_BYTES);
+    if constexpr (HAS_SECOND) {
+        _tile_stored(2, second, PANEL_LINE_BYTES);
+        _tile_stored(3, second + AMX_LINE_BYTES, PANEL_LINE_BYTES);
+    }
+}
+
+// Before the unit reads memory that vector instructions have written: the intrinsics of g++ do not say what they read.
+INLINE void finish_stores() { asm volatile("" ::: "memory"); }
+
+template <class T, bool HAS_SECOND>
+void multiply_amx_parts(MatrixUnit& unit, const T* x, int64_t stride, int64_t rows, int64_t lines, const void* weights,
+                        Prefetch prefetch, void* sums) {
+    const int64_t first_rows = MatrixUnit::first_rows(rows), row_bytes = stride * int64_t{sizeof(T)};
+    const auto* first = reinterpret_cast<const char*>(x);
+    const char *second = first + first_rows * row_bytes, *panel = static_cast<const char*>(weights);
+    finish_stores();
+    unit.set_shapes(rows, AMX_LINES);
+    clear_amx_sums();
+    int64_t line = 0;
+    for (; line + AMX_LINES <= lines; line += AMX_LINES) {
+        prefetch.fetch_step();
+        add_amx_step<T, HAS_SECOND>(first + 4 * line, second + 4 * line, row_bytes, panel + line * PANEL_LINE_BYTES);
+    }
+    if (line < lines) {
+        alignas(64) char row_rest[MAX_TILE_ROWS * AMX_LINE_BYTES] = {}, panel_rest[AMX_LINES * PANEL_LINE_BYTES] = {};
+        for (int64_t row = 0; row < rows; row++) {
+            std::memcpy(row_rest + row * AMX_LINE_BYTES, first + row * row_bytes + 4 * line, 4 * (lines - line));
+        }
+        std::memcpy(panel_rest, panel + line * PANEL_LINE_BYTES, (lines - line) * PANEL_LINE_BYTES);
+        finish_stores();
+        const char* second_rest = row_rest + first_rows * AMX_LINE_BYTES;
+        add_amx_step<T, HAS_SECOND>(row_rest, second_rest, AMX_LINE_BYTES, panel_rest);
+    }
+    store_amx_sums<HAS_SECOND>(sums, first_rows);
+}
+
+// Products of rows and one panel. x: rows `stride` numbers apart. rows: at most MAX_TILE_ROWS. lines: of the panel, for
+// 32 bits of each row. panel, tile, tiles: see `Prefetch`. sums: [rows][PANEL], float32, or int32 for int8 products.
+template <class T>
+INLINE void multiply_amx(MatrixUnit& unit, const T* x, int64_t stride, int64_t rows, int64_t lines, const void* weights,
+                         const void* panel, int64_t panel_bytes, int64_t tile, int64_t tiles, void* sums) {
+    const int64_t steps = (lines + AMX_LINES - 1) / AMX_LINES;
+    const auto prefetch = Prefetch::of_steps(panel, panel_bytes, steps, tile, tiles);
+    if (rows <= AMX_LINES) {
+        multiply_amx_parts<T, false>(unit, x, stride, rows, lines, weights, prefetch, sums);
+    } else {
+        multiply_amx_parts<T, true>(unit, x, stride, rows, lines, weights, prefetch, sums);
+    }
+}
+
+#else
+
+struct MatrixUnit {};
+
+#endif
