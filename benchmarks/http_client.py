@@ -1,7 +1,7 @@
 """A small HTTP/1.1 client for many connections. It does little work, because it shares the cores with the server.
 
-It does not decode chunked bodies. It counts events by their first line, and parses all responses after the last one has
-arrived. After each wake-up it waits 0.5 ms, so that it wakes up once for all events of a step.
+It counts events by their first line, and parses all responses after the last one has arrived. After each wake-up it
+waits 0.5 ms, so that it wakes up once for all events of a step.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 _TOKEN = b"event: token\n"
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
 _COMPLETION = re.compile(rb'"completion_tokens":(\d+)')
+_EVENTS = b"text/event-stream"
 _HEAD_END = b"\r\n\r\n"
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _WAIT_SECONDS = 0.0005
@@ -88,8 +89,13 @@ class _Connection:
             return len(self._data) >= self._length and self._end(now)
         # An event line may be split between two reads: search the end of the earlier data again.
         self.response.times += [now] * (self._data[-len(_TOKEN) + 1 :] + new).count(_TOKEN)
-        self._data = self._data[-4096:] + new
-        return self._data.endswith(_LAST_CHUNK) and self._end(now)
+        is_stream = _EVENTS in self._head
+        self._data = (self._data[-4096:] if is_stream else self._data) + new
+        if not self._data.endswith(_LAST_CHUNK):
+            return False
+        if not is_stream:
+            self._data = _joined(self._data)
+        return self._end(now)
 
     def _end(self, now: float) -> bool:
         assert self._head is not None
@@ -98,6 +104,19 @@ class _Connection:
             status = self._head.partition(b"\r\n")[0].decode()
             raise RuntimeError(f"{status}: {self._data[:200].decode(errors='replace')}")
         return True
+
+
+def _joined(chunked: bytes) -> bytes:
+    """The body that was sent in chunks (RFC 9112, section 7.1)."""
+    parts, at = [], 0
+    while True:
+        size, found, _ = chunked[at:].partition(b"\r\n")
+        count = int(size, 16)
+        if not count:
+            return b"".join(parts)
+        at += len(size) + len(found)
+        parts.append(chunked[at : at + count])
+        at += count + 2
 
 
 def send_all(port: int, calls: Iterable[tuple[str, bytes]], in_flight: int) -> tuple[list[Response], float]:

@@ -74,6 +74,15 @@ def test_response_with_a_content_length_is_complete(piece: int) -> None:
     assert [answer.body for answer in answers] == [b'{"answer": 1}'] * 3
 
 
+@pytest.mark.parametrize("piece", [7, 1 << 16])
+def test_chunks_of_a_response_are_joined(piece: int) -> None:
+    body = b"[" + b", ".join(b"%d" % number for number in range(2000)) + b"]"
+    parts = [body[:1], body[1:5000], body[5000:]]
+    answer = CHUNKED + b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+    answers, _ = send_all(Server(answer, piece).port, [("/embed", b"{}")] * 2, in_flight=2)
+    assert [answer.body for answer in answers] == [body] * 2
+
+
 def test_server_may_close_idle_connections() -> None:
     server = Server(stream(), 1 << 16, answers=1)
     bodies = [b"x" * (1 + 1000 * number) for number in range(8)]
