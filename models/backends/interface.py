@@ -147,6 +147,11 @@ def kernels_version() -> str:
     return library.interface_hash() if kernels_are_built else ""
 
 
+def is_amx_refused() -> bool:
+    """Whether the processor has a matrix unit (AMX) that the system does not let this process use."""
+    return kernels_are_built and library.is_amx_refused()
+
+
 # ----------------------------------------------------------------------------------------------------------- operations
 
 

@@ -98,6 +98,11 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     if device.type == "cpu" and not ops.kernels_are_built:
         reason = why_kernels_are_missing()
         log.warning("the compiled kernels are missing, so the CPU computes with torch alone, slower: %s", reason)
+    if device.type == "cpu" and ops.is_amx_refused():
+        log.warning(
+            "the system does not let this process use the matrix unit (AMX) of the processor, so that products in "
+            "bfloat16 and int8 are slower: Linux 5.16 or newer and a container that permits arch_prctl are needed"
+        )
 
     loaded, drafts = _load_models(configure, device, send)
     if not options.kv_cache_bytes:

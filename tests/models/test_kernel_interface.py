@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from models.backends import interface as ops
 from models.backends import linear_weights
 from models.backends.cpu import header, library
 from models.loader import load_model
+from server.engine import service
 from server.engine.loading import LoadError
 from server.engine.service import start
 from server.ipc.descriptions import EngineOptions
@@ -40,6 +42,26 @@ def test_a_library_of_another_version_is_refused(tmp_path, source):
     subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", "stale.c", "-o", "stale.so"], cwd=tmp_path, check=True)
     with pytest.raises(library.StaleKernels, match=r"^[^\n]*another version of Triptych; install it again[^\n]*$"):
         library.open_library(tmp_path / "stale.so")
+
+
+@needs_kernels
+def test_the_matrix_unit_is_used_or_refused_where_the_processor_has_one():
+    flags = Path("/proc/cpuinfo").read_text().split()
+    uses, is_refused = library.choose_isa("v4_amx"), library.is_amx_refused()
+    assert not (uses and is_refused)
+    if {"amx_tile", "amx_bf16", "amx_int8"} <= set(flags):
+        assert uses or is_refused
+
+
+def test_a_refused_matrix_unit_is_logged(monkeypatch, caplog):
+    def stop(*_):
+        raise LoadError("no model")
+
+    monkeypatch.setattr(ops, "is_amx_refused", lambda: True)
+    monkeypatch.setattr(service, "_load_models", stop)
+    with pytest.raises(LoadError):
+        start(Configure(0, [], "cpu", EngineOptions()), lambda message: None)
+    assert "does not let this process use the matrix unit (AMX)" in caplog.text
 
 
 def test_a_stale_library_stops_the_server_with_one_line(monkeypatch):

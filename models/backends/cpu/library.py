@@ -27,6 +27,7 @@ __all__ = [
     "StaleKernels",
     "choose_isa",
     "interface_hash",
+    "is_amx_refused",
     "load",
     "loaded",
     "open_library",
@@ -64,6 +65,7 @@ _SIGNATURES = {
     "triptych_pack_int8": [_POINTER, _INT64, _INT64, _POINTER, _POINTER],
     "triptych_pack_floats": [_INT32, _POINTER, _INT64, _INT64, _POINTER],
     "triptych_choose_isa": [ctypes.c_char_p],
+    "triptych_is_amx_refused": [],
 }
 
 
@@ -118,3 +120,9 @@ def choose_isa(name: str) -> bool:
     """
     library = load()
     return library is not None and bool(library.triptych_choose_isa(name.encode()))
+
+
+def is_amx_refused() -> bool:
+    """Whether the processor has a matrix unit (AMX) that the system does not let this process use."""
+    library = load()
+    return library is not None and bool(library.triptych_is_amx_refused())

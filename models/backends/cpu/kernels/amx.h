@@ -104,13 +104,13 @@ template <bool HAS_SECOND> INLINE void store_amx_sums(void* sums, int64_t first_
 INLINE void finish_stores() { asm volatile("" ::: "memory"); }
 
 template <class T, bool HAS_SECOND>
-void multiply_amx_parts(MatrixUnit& unit, const T* x, int64_t stride, int64_t rows, int64_t lines, const void* weights,
-                        Prefetch prefetch, void* sums) {
+void multiply_amx_parts(MatrixUnit& matrix_unit, const T* x, int64_t stride, int64_t rows, int64_t lines,
+                        const void* weights, Prefetch prefetch, void* sums) {
     const int64_t first_rows = MatrixUnit::first_rows(rows), row_bytes = stride * int64_t{sizeof(T)};
     const auto* first = reinterpret_cast<const char*>(x);
     const char *second = first + first_rows * row_bytes, *panel = static_cast<const char*>(weights);
     finish_stores();
-    unit.set_shapes(rows, AMX_LINES);
+    matrix_unit.set_shapes(rows, AMX_LINES);
     clear_amx_sums();
     int64_t line = 0;
     for (; line + AMX_LINES <= lines; line += AMX_LINES) {
@@ -131,16 +131,16 @@ void multiply_amx_parts(MatrixUnit& unit, const T* x, int64_t stride, int64_t ro
 }
 
 // Products of rows and one panel. x: rows `stride` numbers apart. rows: at most MAX_TILE_ROWS. lines: of the panel, for
-// 32 bits of each row. panel, tile, tiles: see `Prefetch`. sums: [rows][PANEL], float32, or int32 for int8 products.
+// 32 bits of each row. weights: the panel, or a copy of what is read from memory. sums: [rows][PANEL], float32, or
+// int32 for int8 products.
 template <class T>
-INLINE void multiply_amx(MatrixUnit& unit, const T* x, int64_t stride, int64_t rows, int64_t lines, const void* weights,
-                         const void* panel, int64_t panel_bytes, int64_t tile, int64_t tiles, void* sums) {
-    const int64_t steps = (lines + AMX_LINES - 1) / AMX_LINES;
-    const auto prefetch = Prefetch::of_steps(panel, panel_bytes, steps, tile, tiles);
+INLINE void multiply_amx(MatrixUnit& matrix_unit, const T* x, int64_t stride, int64_t rows, int64_t lines,
+                         const void* weights, const PanelRead& read, void* sums) {
+    const auto prefetch = Prefetch::of_steps(read, (lines + AMX_LINES - 1) / AMX_LINES);
     if (rows <= AMX_LINES) {
-        multiply_amx_parts<T, false>(unit, x, stride, rows, lines, weights, prefetch, sums);
+        multiply_amx_parts<T, false>(matrix_unit, x, stride, rows, lines, weights, prefetch, sums);
     } else {
-        multiply_amx_parts<T, true>(unit, x, stride, rows, lines, weights, prefetch, sums);
+        multiply_amx_parts<T, true>(matrix_unit, x, stride, rows, lines, weights, prefetch, sums);
     }
 }
 

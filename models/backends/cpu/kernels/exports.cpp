@@ -56,15 +56,21 @@ bool runs_v4_vnni() { return runs_v4() && __builtin_cpu_supports("avx512vnni"); 
 
 bool runs_v4_bf16() { return runs_v4_vnni() && __builtin_cpu_supports("avx512bf16"); }
 
-// Asks the kernel of the system for the registers of AMX, which a process has only after it has asked for them. g++ 11
-// and clang 14 do not know all names of the features.
-bool runs_v4_amx() {
-    constexpr uint32_t AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, AMX_INT8 = 1u << 25, ALL = AMX_BF16 | AMX_TILE | AMX_INT8;
-    constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA of Linux
+// Whether the processor has a matrix unit for bfloat16 and int8. g++ 11 and clang 14 do not know all names of these
+// features.
+bool has_amx() {
+    constexpr uint32_t BF16 = 1u << 22, TILE = 1u << 24, INT8 = 1u << 25, ALL = BF16 | TILE | INT8;
     uint32_t a, b, c, d;
-    return runs_v4_bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & ALL) == ALL &&
-           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+    return runs_v4_bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & ALL) == ALL;
 }
+
+// Asks Linux for the registers of AMX, which a process has only after it has asked for them.
+bool may_use_amx() {
+    constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+
+bool runs_v4_amx() { return has_amx() && may_use_amx(); }
 #endif
 
 // Sorted from the least to the most capable.
@@ -164,6 +170,15 @@ EXPORT int32_t triptych_choose_isa(const char* name) {
         }
     }
     return 0;
+}
+
+// Whether the processor has a matrix unit that the system does not let this process use.
+EXPORT int32_t triptych_is_amx_refused() {
+#ifdef __x86_64__
+    return has_amx() && !may_use_amx();
+#else
+    return 0;
+#endif
 }
 
 // Packs an int8 weight [columns, width] in panels, see int8_linear.h. offsets: [columns], written too.

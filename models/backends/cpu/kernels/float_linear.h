@@ -123,17 +123,17 @@ template <class T> INLINE int64_t float_tile_rows() {
     return vector_tile_rows();
 }
 
-// Products of one tile and one panel, for any number of rows up to float_tile_rows(). sums: [rows][PANEL], float32.
-// panel, panel_bytes: where the weights are in memory, if not at `weights`. tile, tiles: see `Prefetch`.
+// Products of one tile and one panel, for any number of rows up to float_tile_rows(). weights: the panel, or a repacked
+// copy of what is read from memory. sums: [rows][PANEL], float32.
 template <class T, class Type>
-INLINE void multiply_rows([[maybe_unused]] MatrixUnit& unit, const Type* x, int64_t stride, int64_t rows, int64_t units, const T* weights,
-                          const void* panel, int64_t panel_bytes, int64_t tile, int64_t tiles, float* sums) {
+INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const Type* x, int64_t stride, int64_t rows,
+                          int64_t units, const T* weights, const PanelRead& read, float* sums) {
 #ifdef AMX
     if constexpr (std::is_same<T, bfloat16>::value) {
-        return multiply_amx(unit, x, stride, rows, units, weights, panel, panel_bytes, tile, tiles, sums);
+        return multiply_amx(matrix_unit, x, stride, rows, units, weights, read, sums);
     }
 #endif
-    const auto prefetch = Prefetch::of(panel, panel_bytes, units * passes_of(rows), rows, tile, tiles);
+    const auto prefetch = Prefetch::of(read, units * passes_of(rows), rows);
     with_constant_rows(rows, [&](auto count) {
         multiply_tile<T, count.value>(x, stride, units, weights, prefetch, sums);
     });
@@ -177,8 +177,8 @@ public:
     INLINE void multiply(int64_t first, int64_t rows, int64_t panel, int64_t tile, int64_t tiles, float* sums) {
         const int64_t stride = units_ * GROUP;
         const T* weights = weight_ + panel * PANEL * stride;
-        multiply_rows<T>(unit_, x_ + first * stride, stride, rows, units_, weights, weights,
-                         PANEL * stride * sizeof(T), tile, tiles, sums);
+        const PanelRead read{weights, PANEL * stride * int64_t{sizeof(T)}, tile, tiles};
+        multiply_rows<T>(matrix_unit_, x_ + first * stride, stride, rows, units_, weights, read, sums);
     }
 
 private:
@@ -188,7 +188,7 @@ private:
     int64_t width_, units_;
     const Type* x_ = nullptr;
     std::vector<Type> copy_;
-    MatrixUnit unit_;
+    MatrixUnit matrix_unit_;
 };
 
 template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t begin, int64_t end) {
@@ -198,13 +198,13 @@ template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t 
     InputRows<T> x(p.x, p.stride, p.width, units * group);
     const int64_t stride = x.stride();
     alignas(64) float sums[MAX_TILE_ROWS * PANEL];
-    MatrixUnit unit;
+    MatrixUnit matrix_unit;
     std::vector<T> repacked;
     int64_t repacked_panel = -1;
     for_panels(p.rows, blocks_of(p.rows, p.row_bytes), columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
         const auto* rows_of_block = x.block(first, last);
         const T* weights = static_cast<const T*>(p.weight) + panel * PANEL * width;
-        const T* read = weights;
+        const T* in_memory = weights;
         if (!p.is_packed) {
             repacked.resize(PANEL * units * group);
             if (repacked_panel != panel) {
@@ -215,8 +215,9 @@ template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t 
         }
         for_tiles(first, last, float_tile_rows<T>(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
             prefetch_epilogue<Out>(p.epilogue, row, rows, panel * PANEL);
-            multiply_rows<T>(unit, rows_of_block + (row - first) * stride, stride, rows, units, weights, read,
-                             PANEL * width * sizeof(T), tile, tiles, sums);
+            const PanelRead read{in_memory, PANEL * width * int64_t{sizeof(T)}, tile, tiles};
+            const auto* x_of_tile = rows_of_block + (row - first) * stride;
+            multiply_rows<T>(matrix_unit, x_of_tile, stride, rows, units, weights, read, sums);
             apply_epilogue<Out>(sums, p.epilogue, row, rows, panel * PANEL);
         });
     });

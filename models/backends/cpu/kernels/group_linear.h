@@ -152,15 +152,15 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
 // Products of `rows` rows and one panel by the matrix unit, with the same bits as `multiply_tile`. The codes of each
 // step are unpacked, multiplied exactly, and the sums are scaled and added up as there.
 template <class Codes, int STEP, bool HAS_SECOND>
-void multiply_amx_groups(MatrixUnit& unit, const uint8_t* x, int64_t row_bytes, int64_t rows, const GroupWeight& w,
-                         const uint8_t* panel, int64_t tile, int64_t tiles, float* sums) {
+void multiply_amx_groups(MatrixUnit& matrix_unit, const uint8_t* x, int64_t row_bytes, int64_t rows,
+                         const GroupWeight& w, const uint8_t* panel, int64_t tile, int64_t tiles, float* sums) {
     constexpr int64_t ROUNDED = STEP < MIN_ROUNDED ? MIN_ROUNDED : STEP;
     // Inputs of one instruction.
     constexpr int64_t INPUTS = std::min<int64_t>(STEP, AMX_LINE_BYTES);
     const Codes reader(w);
     const bool minimums = has_minimums(w);
     const int32_t middle = minimums ? 0 : -Codes::MIDDLE;
-    const int64_t first_rows = MatrixUnit::first_rows(rows), bytes = panel_bytes(w);
+    const int64_t first_rows = MatrixUnit::first_rows(rows);
     const int64_t blocks = w.padded / w.block, groups = w.block / w.group, steps = w.group / STEP;
     const auto* first = reinterpret_cast<const char*>(x);
     const char* second = first + first_rows * row_bytes;
@@ -169,9 +169,9 @@ void multiply_amx_groups(MatrixUnit& unit, const uint8_t* x, int64_t row_bytes, 
     alignas(64) int32_t exact[MAX_TILE_ROWS * PANEL];
     BlockScales scales;
     const uint8_t* at = panel;
-    auto prefetch = Prefetch::of_steps(panel, bytes, w.padded / STEP, tile, tiles);
+    auto prefetch = Prefetch::of_steps({panel, panel_bytes(w), tile, tiles}, w.padded / STEP);
     std::fill(sums, sums + rows * PANEL, 0.0f);
-    unit.set_shapes(rows, INPUTS / QUAD);
+    matrix_unit.set_shapes(rows, INPUTS / QUAD);
     for (int64_t k = 0, block = 0; block < blocks; block++) {
         read_scales(w, at, scales);
         at += w.header_bytes;
@@ -184,7 +184,9 @@ void multiply_amx_groups(MatrixUnit& unit, const uint8_t* x, int64_t row_bytes, 
                 for (int64_t quad = 0; quad < STEP / QUAD; quad += Codes::QUADS, at += 64 * Codes::LINES) {
                     const auto units = reader.read(at, 0);
 #pragma GCC unroll 2
-                    for (int i = 0; i < Codes::QUADS; i++) std::memcpy(codes[quad + i], units.codes[i], sizeof codes[0]);
+                    for (int i = 0; i < Codes::QUADS; i++) {
+                        std::memcpy(codes[quad + i], units.codes[i], sizeof codes[0]);
+                    }
                 }
                 finish_stores();
                 clear_amx_sums();
@@ -223,16 +225,16 @@ void multiply_amx_groups(MatrixUnit& unit, const uint8_t* x, int64_t row_bytes, 
 
 // Products of up to group_tile_rows() rows and one panel, see `multiply_tile`.
 template <class Codes, int STEP>
-INLINE void multiply_rows([[maybe_unused]] MatrixUnit& unit, const uint8_t* x, int64_t row_bytes, int64_t rows,
+INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const uint8_t* x, int64_t row_bytes, int64_t rows,
                           const GroupWeight& w, const uint8_t* panel, int64_t tile, int64_t tiles, float* sums) {
 #ifdef AMX
     // Fewer rows are faster with vector instructions: scaling the sums of each step costs the matrix unit more.
     constexpr int64_t MIN_ROWS = STEP >= 64 ? 9 : 24;
     if (rows > AMX_LINES && rows >= MIN_ROWS) {
-        return multiply_amx_groups<Codes, STEP, true>(unit, x, row_bytes, rows, w, panel, tile, tiles, sums);
+        return multiply_amx_groups<Codes, STEP, true>(matrix_unit, x, row_bytes, rows, w, panel, tile, tiles, sums);
     }
     if (rows >= MIN_ROWS) {
-        return multiply_amx_groups<Codes, STEP, false>(unit, x, row_bytes, rows, w, panel, tile, tiles, sums);
+        return multiply_amx_groups<Codes, STEP, false>(matrix_unit, x, row_bytes, rows, w, panel, tile, tiles, sums);
     }
 #endif
     for_tiles(0, rows, GROUP_TILE_ROWS, [&](int64_t row, int64_t count, int64_t part, int64_t parts) {
@@ -278,7 +280,7 @@ template <class Body> INLINE void with_constant_layout(const GroupWeight& w, con
 
 template <class T> void multiply_items(const GroupLinear& p, int64_t begin, int64_t end) {
     alignas(64) float sums[MAX_TILE_ROWS * PANEL];
-    MatrixUnit unit;
+    MatrixUnit matrix_unit;
     const int64_t blocks = blocks_of(p.rows, p.row_bytes);
     with_constant_layout(p.w, [&](auto constants) {
         using Constants = decltype(constants);
@@ -287,7 +289,7 @@ template <class T> void multiply_items(const GroupLinear& p, int64_t begin, int6
             for_tiles(first, last, group_tile_rows(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
                 prefetch_epilogue<T>(p.epilogue, row, rows, panel * PANEL);
                 multiply_rows<typename Constants::Codes, Constants::STEP>(
-                    unit, p.x + row * p.row_bytes, p.row_bytes, rows, p.w, weights, tile, tiles, sums);
+                    matrix_unit, p.x + row * p.row_bytes, p.row_bytes, rows, p.w, weights, tile, tiles, sums);
                 apply_epilogue<T>(sums, p.epilogue, row, rows, panel * PANEL);
             });
         });
@@ -319,7 +321,7 @@ public:
         const uint8_t* weights = linear_.w.weight + panel * panel_bytes(linear_.w);
         with_constant_layout(linear_.w, [&](auto constants) {
             using Constants = decltype(constants);
-            multiply_rows<typename Constants::Codes, Constants::STEP>(unit_, &x_[first * linear_.row_bytes],
+            multiply_rows<typename Constants::Codes, Constants::STEP>(matrix_unit_, &x_[first * linear_.row_bytes],
                                                                       linear_.row_bytes, rows, linear_.w, weights,
                                                                       tile, tiles, sums);
         });
@@ -329,7 +331,7 @@ private:
     GroupLinear linear_;
     int64_t width_;
     std::vector<uint8_t> x_;
-    MatrixUnit unit_;
+    MatrixUnit matrix_unit_;
 };
 
 template <class T> void unpack_groups(const GroupRows& p, int64_t begin, int64_t end) {

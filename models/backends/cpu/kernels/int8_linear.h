@@ -107,18 +107,19 @@ INLINE int64_t int8_tile_rows() {
 }
 
 // Exact products of `rows` rows at x and one panel. exact: [rows][PANEL]. tile, tiles: see `Prefetch`.
-INLINE void multiply_rows([[maybe_unused]] MatrixUnit& unit, const Int8Linear& p, const uint8_t* x, int64_t rows,
-                          int64_t panel, int64_t tile, int64_t tiles, int32_t* exact) {
+INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const Int8Linear& p, const uint8_t* x,
+                          int64_t rows, int64_t panel, int64_t tile, int64_t tiles, int32_t* exact) {
     const int8_t* weights = p.weight + panel * PANEL * p.padded;
-    const int64_t bytes = PANEL * p.padded, units = p.padded / QUAD;
+    const int64_t units = p.padded / QUAD;
+    const PanelRead read{weights, PANEL * p.padded, tile, tiles};
 #ifdef AMX
     // Fewer rows are as fast with vector instructions, and the sums are exact in both.
     constexpr int64_t MIN_ROWS = 5;
     if (rows >= MIN_ROWS) {
-        return multiply_amx(unit, x, p.padded, rows, units, weights, weights, bytes, tile, tiles, exact);
+        return multiply_amx(matrix_unit, x, p.padded, rows, units, weights, read, exact);
     }
 #endif
-    const auto prefetch = Prefetch::of(weights, bytes, units * passes_of(rows), rows, tile, tiles);
+    const auto prefetch = Prefetch::of(read, units * passes_of(rows), rows);
     with_constant_rows<INT8_TILE_ROWS>(rows, [&](auto size) {
         multiply_tile<size.value>(x, p.padded, weights, prefetch, exact);
     });
@@ -127,12 +128,12 @@ INLINE void multiply_rows([[maybe_unused]] MatrixUnit& unit, const Int8Linear& p
 template <class T> void multiply_items(const Int8Linear& p, int64_t begin, int64_t end) {
     alignas(64) int32_t exact[MAX_TILE_ROWS * PANEL];
     alignas(64) float sums[MAX_TILE_ROWS * PANEL] = {};
-    MatrixUnit unit;
+    MatrixUnit matrix_unit;
     for_panels(p.rows, blocks_of(p.rows, p.padded), p.epilogue.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
         const int64_t count = p.epilogue.columns - panel * PANEL;
         for_tiles(first, last, int8_tile_rows(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
             prefetch_epilogue<T>(p.epilogue, row, rows, panel * PANEL);
-            multiply_rows(unit, p, p.x + row * p.padded, rows, panel, tile, tiles, exact);
+            multiply_rows(matrix_unit, p, p.x + row * p.padded, rows, panel, tile, tiles, exact);
             for (int64_t i = 0; i < rows; i++) {
                 if (count >= PANEL) {
                     scale_sums(exact + i * PANEL, p, row + i, panel * PANEL, PANEL, sums + i * PANEL);
@@ -172,7 +173,7 @@ public:
 
     INLINE void multiply(int64_t first, int64_t rows, int64_t panel, int64_t tile, int64_t tiles, float* sums) {
         alignas(64) int32_t exact[MAX_TILE_ROWS * PANEL];
-        multiply_rows(unit_, linear_, &x_[first * linear_.padded], rows, panel, tile, tiles, exact);
+        multiply_rows(matrix_unit_, linear_, &x_[first * linear_.padded], rows, panel, tile, tiles, exact);
         for (int64_t i = 0; i < rows; i++) {
             scale_sums(exact + i * PANEL, linear_, first + i, panel * PANEL, PANEL, sums + i * PANEL);
         }
@@ -183,7 +184,7 @@ private:
     int64_t width_;
     std::vector<uint8_t> x_;
     std::vector<float> scales_;
-    MatrixUnit unit_;
+    MatrixUnit matrix_unit_;
 };
 
 template <class T> void unpack_int8(const WeightRows& p, int64_t begin, int64_t end) {

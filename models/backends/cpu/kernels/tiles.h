@@ -39,6 +39,13 @@ constexpr int span_of(int64_t rows) { return rows <= MAX_FEW_ROWS ? std::min<int
 // Passes over a panel in which a tile reads all its columns.
 constexpr int64_t passes_of(int64_t rows) { return PANEL / LANES / span_of(rows); }
 
+// A panel in memory, and the tile that is multiplied by it. panel: its first byte. bytes: its size. tile, tiles: number
+// of the tile, and number of tiles that share the panel.
+struct PanelRead {
+    const void* panel;
+    int64_t bytes, tile, tiles;
+};
+
 // Prefetches weights in equal steps while a tile is computed. A tile of few rows is limited by memory: it prefetches
 // its own panel a few KiB ahead and bypasses the second-level cache, which keeps the data that Python uses between
 // steps. Other tiles prefetch the next panel.
@@ -46,24 +53,26 @@ struct Prefetch {
     const char* next;
     int64_t step;
 
-    // panel: first byte of the panel. bytes: its size. turns: number of fetch() calls per tile.
-    // rows: rows of this tile. tile, tiles: its number and the number of tiles that share the panel.
-    static INLINE Prefetch of(const void* panel, int64_t bytes, int64_t turns, int64_t rows, int64_t tile,
-                              int64_t tiles) {
+    // turns: number of fetch() calls per tile. rows: rows of this tile.
+    static INLINE Prefetch of(const PanelRead& read, int64_t turns, int64_t rows) {
         constexpr int64_t DISTANCE_BYTES = 4096;
-        const auto* first = static_cast<const char*>(panel);
-        if (rows <= MAX_FEW_ROWS) return {first + DISTANCE_BYTES, bytes / turns};
-        const int64_t step = bytes / turns / tiles;
-        return {first + bytes + tile * turns * step, step};
+        const auto* first = static_cast<const char*>(read.panel);
+        if (rows <= MAX_FEW_ROWS) return {first + DISTANCE_BYTES, read.bytes / turns};
+        return of_next_panel(read, turns);
     }
 
-    // The same for a product of the matrix unit in `steps` steps.
-    static INLINE Prefetch of_steps(const void* panel, int64_t bytes, int64_t steps, int64_t tile, int64_t tiles) {
+    // For a product of the matrix unit: with `steps` calls of fetch_step() per tile. A tile that has its panel alone is
+    // limited by memory.
+    static INLINE Prefetch of_steps(const PanelRead& read, int64_t steps) {
         constexpr int64_t DISTANCE_BYTES = 8192;
-        const auto* first = static_cast<const char*>(panel);
-        if (tiles == 1) return {first + DISTANCE_BYTES, bytes / steps};
-        const int64_t step = bytes / steps / tiles;
-        return {first + bytes + tile * steps * step, step};
+        const auto* first = static_cast<const char*>(read.panel);
+        if (read.tiles == 1) return {first + DISTANCE_BYTES, read.bytes / steps};
+        return of_next_panel(read, steps);
+    }
+
+    static INLINE Prefetch of_next_panel(const PanelRead& read, int64_t turns) {
+        const int64_t step = read.bytes / turns / read.tiles;
+        return {static_cast<const char*>(read.panel) + read.bytes + read.tile * turns * step, step};
     }
 
     template <int ROWS> INLINE void fetch() {
