@@ -100,8 +100,9 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
         log.warning("the compiled kernels are missing, so the CPU computes with torch alone, slower: %s", reason)
     if device.type == "cpu" and ops.is_amx_refused():
         log.warning(
-            "the system does not let this process use the matrix unit (AMX) of the processor, so that products in "
-            "bfloat16 and int8 are slower: Linux 5.16 or newer and a container that permits arch_prctl are needed"
+            "the system does not let this process use the matrix unit (AMX) of the processor, so products in bfloat16, "
+            "int8 and 4 bits are slower; it needs Linux 5.16 or newer, and in a container a seccomp profile that "
+            "permits arch_prctl"
         )
 
     loaded, drafts = _load_models(configure, device, send)

@@ -1,33 +1,35 @@
-// Products of tiles by the matrix unit of processors with AMX: up to 32 rows and one panel at a time.
+// Matrix products by the matrix unit of a processor (AMX), up to 32 rows and one panel at a time.
 //
 // The unit has eight registers of 16 lines of 64 bytes. A step multiplies up to 64 bytes of each row, which are 32
-// bfloat16 or 64 int8 numbers, by up to 16 lines of a panel. Its products are added up from zero and then added to the
-// sums, so a row gives the same bits in every batch. bfloat16 sums have other bits than those of vector instructions,
-// which is why all numbers of rows take this way; int8 sums are exact. Source: Intel 64 and IA-32 Architectures
+// bfloat16 or 64 int8 numbers, by up to 16 lines of a panel. It adds its products up from zero and then adds the result
+// to the sums. Vector instructions add in another order, so bfloat16 products of all numbers of rows use the unit, and
+// a row gives the same bits in every batch. int8 sums are exact in both. Source: Intel 64 and IA-32 Architectures
 // Software Developer's Manual, volume 2, TDPBF16PS, TDPBUSD, TDPBSUD and LDTILECFG.
 #ifdef AMX
 
 constexpr int64_t AMX_LINES = 16, AMX_LINE_BYTES = 64, PANEL_LINE_BYTES = 4 * PANEL;
 static_assert(PANEL_LINE_BYTES == 2 * AMX_LINE_BYTES);
 
-// The matrix unit of the calling thread. Rows are in two parts of at most 16.
+// The matrix unit of the calling thread. A thread may use only one object at a time, because another one would change
+// or release its registers.
 //
-// Registers 0 to 3: sums, of the first part for both halves of the panel and of the second part for both halves.
-// Registers 4 and 5: the parts of the rows. Registers 6 and 7: the halves of the panel.
+// Rows are in two parts of at most 16. Registers 0 and 1: sums of the first part with the two halves of the panel.
+// Registers 2 and 3: the same for the second part. Registers 4 and 5: the parts of the rows. Registers 6 and 7: the
+// halves of the panel.
 class MatrixUnit {
 public:
     MatrixUnit() = default;
-    // A copy sets its shapes anew, and releases only what it has set.
+    // A copy starts without shapes. It sets its own, and its destructor releases only those.
     MatrixUnit(const MatrixUnit&) {}
     MatrixUnit& operator=(const MatrixUnit&) = delete;
 
-    // Without data in the registers, the system saves none of them when it changes threads.
+    // Registers without data are not saved at a context switch.
     ~MatrixUnit() {
         if (rows_ != 0) _tile_release();
     }
 
-    // Sets the shapes of the registers for `rows` rows and `lines` lines of a panel per step. It takes as long as ten
-    // instructions of the unit, so nothing is set twice.
+    // Sets the shapes of the registers for `rows` rows and `lines` lines of a panel per step, unless they are set
+    // already: setting and releasing them takes as long as four steps.
     INLINE void set_shapes(int64_t rows, int64_t lines) {
         if (rows == rows_ && lines == lines_) return;
         rows_ = rows, lines_ = lines;
@@ -63,7 +65,7 @@ INLINE void add_amx_step(const char* first, const char* second, int64_t row_byte
     _tile_loadd(7, panel + AMX_LINE_BYTES, PANEL_LINE_BYTES);
     _tile_loadd(4, first, row_bytes);
     if constexpr (HAS_SECOND) _tile_loadd(5, second, row_bytes);
-// The registers are parts of the names of the instructions, so that a function cannot take them as parameters.
+// A macro, because the intrinsics need register numbers as literals.
 #define ADD_AMX_PRODUCTS(instruction)  \
     instruction(0, 4, 6);              \
     instruction(1, 4, 7);              \
@@ -100,7 +102,8 @@ template <bool HAS_SECOND> INLINE void store_amx_sums(void* sums, int64_t first_
     }
 }
 
-// Before the unit reads memory that vector instructions have written: the intrinsics of g++ do not say what they read.
+// Must be called before the unit reads memory that was just written: g++ does not know that the instructions of the
+// unit read memory, and could move the writes behind them.
 INLINE void finish_stores() { asm volatile("" ::: "memory"); }
 
 template <class T, bool HAS_SECOND>
@@ -130,9 +133,9 @@ void multiply_amx_parts(MatrixUnit& matrix_unit, const T* x, int64_t stride, int
     store_amx_sums<HAS_SECOND>(sums, first_rows);
 }
 
-// Products of rows and one panel. x: rows `stride` numbers apart. rows: at most MAX_TILE_ROWS. lines: of the panel, for
-// 32 bits of each row. weights: the panel, or a copy of what is read from memory. sums: [rows][PANEL], float32, or
-// int32 for int8 products.
+// Products of rows and one panel. x: rows `stride` numbers apart. rows: at most MAX_TILE_ROWS. lines: number of
+// lines of the panel; each has the weights for 32 bits of a row. weights: the panel, or its repacked copy. read: the
+// panel in memory, to prefetch it. sums: [rows][PANEL], float32, or int32 for int8 products.
 template <class T>
 INLINE void multiply_amx(MatrixUnit& matrix_unit, const T* x, int64_t stride, int64_t rows, int64_t lines,
                          const void* weights, const PanelRead& read, void* sums) {

@@ -56,15 +56,15 @@ bool runs_v4_vnni() { return runs_v4() && __builtin_cpu_supports("avx512vnni"); 
 
 bool runs_v4_bf16() { return runs_v4_vnni() && __builtin_cpu_supports("avx512bf16"); }
 
-// Whether the processor has a matrix unit for bfloat16 and int8. g++ 11 and clang 14 do not know all names of these
-// features.
+// Whether the processor has a matrix unit for bfloat16 and int8, and the vector instructions of v4_bf16. g++ 11 and
+// clang 14 do not know all names of these features.
 bool has_amx() {
     constexpr uint32_t BF16 = 1u << 22, TILE = 1u << 24, INT8 = 1u << 25, ALL = BF16 | TILE | INT8;
     uint32_t a, b, c, d;
     return runs_v4_bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & ALL) == ALL;
 }
 
-// Asks Linux for the registers of AMX, which a process has only after it has asked for them.
+// Asks Linux to permit the registers of AMX to this process. Returns whether it does.
 bool may_use_amx() {
     constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;

@@ -1,7 +1,7 @@
 // Linear with float32 or bfloat16 weights and float32 sums. The output has the dtype of the input, or float32.
 //
 // Weights are in panels (see panels.h), or in their original layout. In the original layout each panel is repacked
-// before it is multiplied, which takes as long as multiplying ten rows by it.
+// before it is multiplied, which takes as long as multiplying ten rows by it with vector instructions.
 
 // Type of an input number in the products: float32, or bfloat16 if the processor has an instruction for it.
 template <class T> struct LeftOperand {
@@ -123,8 +123,8 @@ template <class T> INLINE int64_t float_tile_rows() {
     return vector_tile_rows();
 }
 
-// Products of one tile and one panel, for any number of rows up to float_tile_rows(). weights: the panel, or a repacked
-// copy of what is read from memory. sums: [rows][PANEL], float32.
+// Products of one tile and one panel, for any number of rows up to float_tile_rows(). weights: the panel, or its
+// repacked copy. read: the panel in memory, to prefetch it. sums: [rows][PANEL], float32.
 template <class T, class Type>
 INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const Type* x, int64_t stride, int64_t rows,
                           int64_t units, const T* weights, const PanelRead& read, float* sums) {

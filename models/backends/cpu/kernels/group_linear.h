@@ -2,7 +2,8 @@
 // 128 with a scale each (rounded_blocks.h). The sums of a group are exact in int32; they are scaled and added up in
 // float32 in the order of the inputs, so a row gives the same bits in every batch.
 
-// Rows of a tile. Each has sums of int32 and of float32, so that fewer rows fill the registers than in other products.
+// Rows of a tile of vector instructions. Each has sums of int32 and of float32, so fewer rows fill the registers than
+// in other products.
 constexpr int GROUP_TILE_ROWS = TILE_ROWS * 2 / 3;
 
 // Products of ROWS rows and one panel. Codes: how codes are stored. STEP: inputs that are summed exactly: 16, or the
@@ -149,8 +150,9 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
 }
 
 #ifdef AMX
-// Products of `rows` rows and one panel by the matrix unit, with the same bits as `multiply_tile`. The codes of each
-// step are unpacked, multiplied exactly, and the sums are scaled and added up as there.
+// Products of `rows` rows and one panel by the matrix unit, with the same bits as `multiply_tile`. Each step unpacks
+// its codes and multiplies them exactly; vector instructions then scale and add the sums in the order of
+// `multiply_tile`.
 template <class Codes, int STEP, bool HAS_SECOND>
 void multiply_amx_groups(MatrixUnit& matrix_unit, const uint8_t* x, int64_t row_bytes, int64_t rows,
                          const GroupWeight& w, const uint8_t* panel, int64_t tile, int64_t tiles, float* sums) {
@@ -208,7 +210,8 @@ void multiply_amx_groups(MatrixUnit& matrix_unit, const uint8_t* x, int64_t row_
                     const Counts counts[2] = {lower + middle * sum, upper + Codes::UPPER * middle * sum};
 #pragma GCC unroll 2
                     for (int v = 0; v < 2; v++) {
-                        // With the roundings that the compiler gives the expressions of `multiply_tile`.
+                        // Rounds like `multiply_tile`, where the compiler fuses each last multiplication with the
+                        // addition.
                         float* to = sums + row * PANEL + v * LANES;
                         const __m512 count = _mm512_cvtepi32_ps((__m512i)counts[v]);
                         __m512 total = _mm512_loadu_ps(to);
@@ -228,7 +231,9 @@ template <class Codes, int STEP>
 INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const uint8_t* x, int64_t row_bytes, int64_t rows,
                           const GroupWeight& w, const uint8_t* panel, int64_t tile, int64_t tiles, float* sums) {
 #ifdef AMX
-    // Fewer rows are faster with vector instructions: scaling the sums of each step costs the matrix unit more.
+    // Fewer rows are faster with vector instructions: the codes and the sums of each step pass through memory on their
+    // way to and from the matrix unit, for any number of rows. Steps below 64 inputs also fill only a part of a
+    // register.
     constexpr int64_t MIN_ROWS = STEP >= 64 ? 9 : 24;
     if (rows > AMX_LINES && rows >= MIN_ROWS) {
         return multiply_amx_groups<Codes, STEP, true>(matrix_unit, x, row_bytes, rows, w, panel, tile, tiles, sums);

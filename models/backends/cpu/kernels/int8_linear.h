@@ -106,7 +106,7 @@ INLINE int64_t int8_tile_rows() {
 #endif
 }
 
-// Exact products of `rows` rows at x and one panel. exact: [rows][PANEL]. tile, tiles: see `Prefetch`.
+// Exact products of `rows` rows at x and one panel. exact: [rows][PANEL]. tile, tiles: see `PanelRead`.
 INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const Int8Linear& p, const uint8_t* x,
                           int64_t rows, int64_t panel, int64_t tile, int64_t tiles, int32_t* exact) {
     const int8_t* weights = p.weight + panel * PANEL * p.padded;

@@ -33,7 +33,7 @@ struct bfloat16 {
     uint16_t bits;
 };
 
-// Largest number of rows of a tile of a product on this processor, see tiles.h. Defined in exports.cpp.
+// Largest number of rows of a tile of a product by vector instructions on this processor, see tiles.h. Defined in exports.cpp.
 extern const int64_t max_tile_rows;
 
 // Output channels that are multiplied together, see tiles.h.

@@ -39,8 +39,8 @@ constexpr int span_of(int64_t rows) { return rows <= MAX_FEW_ROWS ? std::min<int
 // Passes over a panel in which a tile reads all its columns.
 constexpr int64_t passes_of(int64_t rows) { return PANEL / LANES / span_of(rows); }
 
-// A panel in memory, and the tile that is multiplied by it. panel: its first byte. bytes: its size. tile, tiles: number
-// of the tile, and number of tiles that share the panel.
+// What one tile reads from memory. panel: first byte of the panel. bytes: size of the panel. tile: index of the tile.
+// tiles: how many tiles share the panel.
 struct PanelRead {
     const void* panel;
     int64_t bytes, tile, tiles;
@@ -61,8 +61,8 @@ struct Prefetch {
         return of_next_panel(read, turns);
     }
 
-    // For a product of the matrix unit: with `steps` calls of fetch_step() per tile. A tile that has its panel alone is
-    // limited by memory.
+    // For products of the matrix unit. steps: steps of a tile, each with at most one call of fetch_step(). A tile that
+    // is alone on its panel is limited by memory and prefetches that panel.
     static INLINE Prefetch of_steps(const PanelRead& read, int64_t steps) {
         constexpr int64_t DISTANCE_BYTES = 8192;
         const auto* first = static_cast<const char*>(read.panel);
@@ -82,7 +82,7 @@ struct Prefetch {
         next += step;
     }
 
-    // Prefetches as much as a step of the matrix unit takes.
+    // Prefetches the share of one step: the bytes that it reads, divided by the tiles that share the panel.
     INLINE void fetch_step() {
         for (int64_t byte = 0; byte < step; byte += 64) __builtin_prefetch(next + byte, 0, 3);
         next += step;
@@ -95,7 +95,7 @@ template <int ROWS = TILE_ROWS, class Tile> INLINE void with_constant_rows(int64
     if constexpr (ROWS > 1) with_constant_rows<ROWS - 1>(rows, tile);
 }
 
-// Largest number of rows of a tile of a product of vectors on this processor.
+// Largest number of rows of a tile of a product by vector instructions on this processor.
 INLINE int64_t vector_tile_rows() { return std::min<int64_t>(TILE_ROWS, max_tile_rows); }
 
 // Calls body(first row, rows, tile, tiles) for tiles of nearly equal size. A tile of one or two rows would leave
