@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import lru_cache
 
 import pytest
@@ -99,14 +100,30 @@ def _outputs(oracle, texts):
     return results
 
 
+def largest_error(results, exact, part):
+    """Largest difference between one part of the results, 0 (hidden states) or 1 (logits), and float64."""
+    return max(float((one[part].double() - other[part]).abs().max()) for one, other in zip(results, exact, strict=True))
+
+
 @pytest.mark.parametrize("way", [one_shot, chunked, one_by_one])
 def test_hidden_states_and_logits(pair, way):
+    """Ours equal the reference, or their error is at most twice that of the reference in float32.
+
+    The random weights of a case may amplify the rounding of one token so much that, on some processors, the reference
+    differs from itself in float64 by more than the tolerance.
+    """
     oracle, loaded, _ = pair
     texts = random_ids(VOCAB, LENGTHS)
-    hidden = way(Rows(loaded.transformer), texts)
-    for ours, (theirs, logits) in zip(hidden, expected(oracle, texts), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(loaded.transformer.logits(ours), logits, atol=1e-4, rtol=1e-4)
+    ours = [(states, loaded.transformer.logits(states)) for states in way(Rows(loaded.transformer), texts)]
+    theirs = expected(oracle, texts)
+    both = [sides for one, other in zip(ours, theirs, strict=True) for sides in zip(one, other, strict=True)]
+    if all(torch.allclose(x, y, atol=1e-4, rtol=1e-4) for x, y in both):
+        return
+    in_float64 = copy.deepcopy(oracle).double()
+    in_float64.set_experts_implementation("eager")  # the others refuse float64
+    exact = expected(in_float64, texts)
+    for part in (0, 1):
+        assert largest_error(ours, exact, part) <= 2 * largest_error(theirs, exact, part)
 
 
 def test_logits_differ_between_tokens(pair):
