@@ -61,7 +61,7 @@ def read_bandwidth() -> float:
 
 
 def usual_bandwidth() -> float:
-    """Current read bandwidth in bytes per second: the median of thirty sums over `READ_BYTES`.
+    """Memory read bandwidth at this moment, in bytes per second: the median of thirty sums over `READ_BYTES`.
 
     Other virtual machines on the host change the available bandwidth by a factor of up to two within minutes.
     """

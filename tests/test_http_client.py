@@ -26,7 +26,7 @@ def whole(status: bytes = b"200 OK", body: bytes = b'{"answer": 1}') -> bytes:
 
 
 class Server:
-    """Server that answers every request with the same bytes. The delay grows with the length of the request.
+    """A fake HTTP server. It answers every request with the same bytes, later the longer the request is.
 
     answer: bytes of the response.
     piece: number of bytes that are sent at once.

@@ -198,7 +198,7 @@ def add_rms_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tens
 
 
 def add_rms_norm_from_one(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Residual sum and its norm, as `add_rms_norm` with `rms_norm_from_one`."""
+    """Residual sum and its RMS norm with the weight `1 + weight`: `(x + y, rms_norm_from_one(x + y))`."""
     return backend(x).add_rms_norm_from_one(x, y, weight, eps)  # type: ignore[no-any-return]
 
 

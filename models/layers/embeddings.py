@@ -36,7 +36,7 @@ class EmbeddingTable(nn.Module):
 
     @property
     def matrix(self) -> QuantizedMatrix | None:
-        """The quantised table of the checkpoint, which replaces `weight` until it is packed."""
+        """The quantised embedding table as the checkpoint stores it. It stands in for `weight` until it is packed."""
         weight: object = self.weight
         return weight if isinstance(weight, QuantizedMatrix) else None
 

@@ -182,7 +182,7 @@ class CapturedTexts:
         self._chosen: list[int] = []
 
     def run(self, rows: Sequence[ScheduledRow], logits: LogitsRequest) -> None:
-        """No step that is read at once is a captured one."""
+        """Does nothing: the runner that is tested here only launches steps and reads their results later."""
 
     def launch(
         self, rows: Sequence[ScheduledRow], choices: RowChoices, after: Sequence[ScheduledRow] | None = None
@@ -231,7 +231,7 @@ def make_engine(
 
 @cache
 def grammar_masks() -> GrammarMasks:
-    """Shared by all engines, so that the grammar is compiled once."""
+    """The grammars that all engines of the tests share, so that each is compiled once."""
     return GrammarMasks(TOKENS, VOCAB)
 
 
@@ -441,7 +441,7 @@ class EngineStates(RuleBasedStateMachine):
             assert group.status is not SequenceStatus.FINISHED or not any(row.block_table for row in group.sequences)
 
     def check_slots(self) -> None:
-        """Each slot has as many references as sequences that hold it."""
+        """Assert that each state slot of the cache counts as many references as there are sequences that hold it."""
         pool = self.generation.scheduler.blocks.pools["state"]
         states = [row.state for group in self.groups.values() for row in group.sequences if row.state is not None]
         owners = Counter(slot for state in states for slot in state.held_slots())

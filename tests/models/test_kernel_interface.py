@@ -27,7 +27,7 @@ TEXT = header.PATH.read_text()
 @needs_kernels
 @pytest.mark.parametrize("operation", library.OPERATIONS.values(), ids=lambda one: one.name)
 def test_struct_sizes_equal_those_of_the_compiler(operation):
-    """All fields take 8 bytes, so that equal sizes mean equal offsets."""
+    """C++ and Python give each parameter struct the same size. All fields take 8 bytes, so offsets agree too."""
     size = library.loaded().triptych_struct_bytes(operation.code)
     assert size == 8 * len(operation.fields) == len(operation.pack(*[0] * len(operation.fields)))
 
@@ -90,7 +90,7 @@ def test_a_header_that_cannot_be_read_is_an_error(old, new, message):
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_quantization_without_kernels_is_refused(saved, dtype, kind):
-    """Without kernels, int8 would copy the weights to float64: 0.3 tokens per second, against 7.5 in bfloat16."""
+    """Loading with `--quantize` fails without kernels: int8 would run at 0.3 tokens per second, bfloat16 at 7.5."""
     architecture, config = DECODERS["llama"]
     directory = saved(config, architecture)
     with (

@@ -1,4 +1,4 @@
-"""Decoders equal transformers: hidden states and logits for whole prompts, chunks and single tokens; greedy text."""
+"""Compare decoders with transformers: hidden states, logits (whole prompts, chunks, single tokens) and greedy text."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _outputs(oracle, texts):
 
 
 def largest_error(results, exact, part):
-    """Largest difference between one part of the results, 0 (hidden states) or 1 (logits), and float64."""
+    """Largest difference of results in float32 from those in float64. part: 0 for hidden states, 1 for logits."""
     return max(float((one[part].double() - other[part]).abs().max()) for one, other in zip(results, exact, strict=True))
 
 

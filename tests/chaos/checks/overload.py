@@ -1,4 +1,6 @@
-"""Promise 7: open-loop arrivals above capacity, and many connections at once.
+"""Check promise 7: a server that gets more requests than it can serve refuses quickly and stays productive.
+
+Requests arrive at ten times the capacity without waiting for answers, and 1,280 at once.
 
 A request generates 192 to 320 tokens and takes about as long as with a model of useful size. The cores, which the
 server and its clients share, can then carry ten times the capacity. Lengths differ so that sequences do not end

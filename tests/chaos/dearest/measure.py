@@ -1,4 +1,4 @@
-"""The cost of bodies for the HTTP process: longest stall of its event loop, and peak memory."""
+"""Measure what a request body costs the HTTP process: the longest stall of its event loop, and peak memory."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Measurement:
 
 
 class MeasuredServer:
-    """A server process under the loop monitor."""
+    """A running server process whose event loop is watched for stalls."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, stalls: Stalls) -> None:
         self.process = process

@@ -10,6 +10,10 @@
 constexpr int64_t AMX_LINES = 16, AMX_LINE_BYTES = 64, PANEL_LINE_BYTES = 4 * PANEL;
 static_assert(PANEL_LINE_BYTES == 2 * AMX_LINE_BYTES);
 
+// Must be called before the unit reads memory at `written` that was just written: g++ does not know that the
+// instructions of the unit read all of it, and could drop the writes or move them behind.
+INLINE void finish_stores(const void* written) { asm volatile("" : : "r"(written) : "memory"); }
+
 // The matrix unit of the calling thread. A thread may use only one object at a time, because another one would change
 // or release its registers.
 //
@@ -39,6 +43,7 @@ public:
             shapes.lines[i] = static_cast<uint8_t>(i < 6 ? part : lines);
             shapes.line_bytes[i] = static_cast<uint16_t>(i == 4 || i == 5 ? 4 * lines : AMX_LINE_BYTES);
         }
+        finish_stores(&shapes);
         _tile_loadconfig(&shapes);
     }
 
@@ -102,17 +107,13 @@ template <bool HAS_SECOND> INLINE void store_amx_sums(void* sums, int64_t first_
     }
 }
 
-// Must be called before the unit reads memory that was just written: g++ does not know that the instructions of the
-// unit read memory, and could move the writes behind them.
-INLINE void finish_stores() { asm volatile("" ::: "memory"); }
-
 template <class T, bool HAS_SECOND>
 void multiply_amx_parts(MatrixUnit& matrix_unit, const T* x, int64_t stride, int64_t rows, int64_t lines,
                         const void* weights, Prefetch prefetch, void* sums) {
     const int64_t first_rows = MatrixUnit::first_rows(rows), row_bytes = stride * int64_t{sizeof(T)};
     const auto* first = reinterpret_cast<const char*>(x);
     const char *second = first + first_rows * row_bytes, *panel = static_cast<const char*>(weights);
-    finish_stores();
+    finish_stores(x);
     matrix_unit.set_shapes(rows, AMX_LINES);
     clear_amx_sums();
     int64_t line = 0;
@@ -126,7 +127,8 @@ void multiply_amx_parts(MatrixUnit& matrix_unit, const T* x, int64_t stride, int
             std::memcpy(row_rest + row * AMX_LINE_BYTES, first + row * row_bytes + 4 * line, 4 * (lines - line));
         }
         std::memcpy(panel_rest, panel + line * PANEL_LINE_BYTES, (lines - line) * PANEL_LINE_BYTES);
-        finish_stores();
+        finish_stores(row_rest);
+        finish_stores(panel_rest);
         const char* second_rest = row_rest + first_rows * AMX_LINE_BYTES;
         add_amx_step<T, HAS_SECOND>(row_rest, second_rest, AMX_LINE_BYTES, panel_rest);
     }

@@ -190,7 +190,7 @@ void multiply_amx_groups(MatrixUnit& matrix_unit, const uint8_t* x, int64_t row_
                         std::memcpy(codes[quad + i], units.codes[i], sizeof codes[0]);
                     }
                 }
-                finish_stores();
+                finish_stores(codes);
                 clear_amx_sums();
                 for (int64_t i = 0; i < STEP; i += INPUTS) {
                     const auto* lines = reinterpret_cast<const char*>(codes[i / QUAD]);
