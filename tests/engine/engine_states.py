@@ -182,7 +182,7 @@ class CapturedTexts:
         self._chosen: list[int] = []
 
     def run(self, rows: Sequence[ScheduledRow], logits: LogitsRequest) -> None:
-        """Does nothing: the runner that is tested here only launches steps and reads their results later."""
+        """Return None, for no captured step: steps whose results are read at once are computed by the runner."""
 
     def launch(
         self, rows: Sequence[ScheduledRow], choices: RowChoices, after: Sequence[ScheduledRow] | None = None
@@ -231,7 +231,7 @@ def make_engine(
 
 @cache
 def grammar_masks() -> GrammarMasks:
-    """The grammars that all engines of the tests share, so that each is compiled once."""
+    """The compiled grammar of the tests. All engines share it, so that it is compiled once."""
     return GrammarMasks(TOKENS, VOCAB)
 
 
