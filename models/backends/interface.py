@@ -149,7 +149,7 @@ def kernels_version() -> str:
 
 def is_amx_refused() -> bool:
     """Whether the processor has a matrix unit (AMX) that the system does not let this process use."""
-    return kernels_are_built and library.is_amx_refused()
+    return library.is_amx_refused()
 
 
 # ----------------------------------------------------------------------------------------------------------- operations
