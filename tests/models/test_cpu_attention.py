@@ -206,9 +206,21 @@ def test_bits_are_the_same_with_any_number_of_threads(settings):
     assert all(torch.equal(one, found[0]) for one in found)
 
 
-def test_a_long_context():
+@pytest.mark.parametrize("settings", [{}, {"window": 6}, {"window": 50, "bias": "distance"}, {"causal": False}])
+@pytest.mark.parametrize("shape", [(6, 2, 64), (16, 1, 128), (3, 1, 80), (5, 5, 12)])
+def test_every_instruction_set(isa, dtype, shape, settings):
+    """The kernels that this processor does not choose by itself are correct too."""
+    case = Case(dtype, shape, (90, 7, 300), settings)
+    found = case.ragged()
+    close(found, case.ragged(torch_ops.ragged_attention))
+    if case.causal:
+        assert torch.equal(chunked(case), found)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_a_long_context(dtype):
     """The scores of all keys exceed the scratch memory of a tile, so the kernel computes them in parts."""
-    case = Case(torch.float32, (2, 1, 32), (9000,), {}, block_size=64)
+    case = Case(dtype, (2, 1, 32), (9000,), {}, block_size=64)
     close(case.paged([(0, 8900, 9000)]), case.paged([(0, 8900, 9000)], torch_ops.paged_attention))
     assert torch.equal(case.paged([(0, 8950, 8951)])[0], case.paged([(0, 8900, 9000)])[50])
 

@@ -61,13 +61,20 @@ private:
     int64_t rows_ = 0, lines_ = 0;
 };
 
+// The lines of a panel that one step reads. first: first line of the first half. half_bytes: distance of the second
+// half. line_bytes: distance of two lines.
+struct AmxLines {
+    const char* first;
+    int64_t half_bytes = AMX_LINE_BYTES, line_bytes = PANEL_LINE_BYTES;
+};
+
 // Adds the products of one step to the sums. T: bfloat16 for rows and weights; uint8_t for unsigned rows and signed
 // weights; int8_t for signed rows and unsigned weights. HAS_SECOND: whether the second part has rows.
-// first, second: first bytes of the parts, whose rows are `row_bytes` apart. panel: first of the lines.
+// first, second: first bytes of the parts, whose rows are `row_bytes` apart.
 template <class T, bool HAS_SECOND>
-INLINE void add_amx_step(const char* first, const char* second, int64_t row_bytes, const char* panel) {
-    _tile_loadd(6, panel, PANEL_LINE_BYTES);
-    _tile_loadd(7, panel + AMX_LINE_BYTES, PANEL_LINE_BYTES);
+INLINE void add_amx_step(const char* first, const char* second, int64_t row_bytes, const AmxLines& panel) {
+    _tile_loadd(6, panel.first, panel.line_bytes);
+    _tile_loadd(7, panel.first + panel.half_bytes, panel.line_bytes);
     _tile_loadd(4, first, row_bytes);
     if constexpr (HAS_SECOND) _tile_loadd(5, second, row_bytes);
 // A macro, because the intrinsics need register numbers as literals.
@@ -96,15 +103,36 @@ INLINE void clear_amx_sums() {
     _tile_zero(3);
 }
 
-// Stores the sums to [rows][PANEL] numbers of 32 bits.
-template <bool HAS_SECOND> INLINE void store_amx_sums(void* sums, int64_t first_rows) {
-    char *first = static_cast<char*>(sums), *second = first + first_rows * PANEL_LINE_BYTES;
-    _tile_stored(0, first, PANEL_LINE_BYTES);
-    _tile_stored(1, first + AMX_LINE_BYTES, PANEL_LINE_BYTES);
-    if constexpr (HAS_SECOND) {
-        _tile_stored(2, second, PANEL_LINE_BYTES);
-        _tile_stored(3, second + AMX_LINE_BYTES, PANEL_LINE_BYTES);
+// Where the sums of 32 columns are in memory: numbers of 32 bits, rows `row_bytes` apart. first, second: first rows of
+// the parts.
+struct AmxSums {
+    void *first, *second;
+    int64_t row_bytes;
+
+    template <bool HAS_SECOND> INLINE void load() const {
+        _tile_loadd(0, first, row_bytes);
+        _tile_loadd(1, half(first), row_bytes);
+        if constexpr (HAS_SECOND) {
+            _tile_loadd(2, second, row_bytes);
+            _tile_loadd(3, half(second), row_bytes);
+        }
     }
+    template <bool HAS_SECOND> INLINE void store() const {
+        _tile_stored(0, first, row_bytes);
+        _tile_stored(1, half(first), row_bytes);
+        if constexpr (HAS_SECOND) {
+            _tile_stored(2, second, row_bytes);
+            _tile_stored(3, half(second), row_bytes);
+        }
+    }
+
+private:
+    static INLINE char* half(void* part) { return static_cast<char*>(part) + AMX_LINE_BYTES; }
+};
+
+// Sums of a tile in contiguous memory: [rows][PANEL].
+INLINE AmxSums amx_sums(void* sums, int64_t first_rows) {
+    return {sums, static_cast<char*>(sums) + first_rows * PANEL_LINE_BYTES, PANEL_LINE_BYTES};
 }
 
 template <class T, bool HAS_SECOND>
@@ -119,7 +147,8 @@ void multiply_amx_parts(MatrixUnit& matrix_unit, const T* x, int64_t stride, int
     int64_t line = 0;
     for (; line + AMX_LINES <= lines; line += AMX_LINES) {
         prefetch.fetch_step();
-        add_amx_step<T, HAS_SECOND>(first + 4 * line, second + 4 * line, row_bytes, panel + line * PANEL_LINE_BYTES);
+        add_amx_step<T, HAS_SECOND>(first + 4 * line, second + 4 * line, row_bytes,
+                                    {panel + line * PANEL_LINE_BYTES});
     }
     if (line < lines) {
         alignas(64) char row_rest[MAX_TILE_ROWS * AMX_LINE_BYTES] = {}, panel_rest[AMX_LINES * PANEL_LINE_BYTES] = {};
@@ -130,9 +159,9 @@ void multiply_amx_parts(MatrixUnit& matrix_unit, const T* x, int64_t stride, int
         finish_stores(row_rest);
         finish_stores(panel_rest);
         const char* second_rest = row_rest + first_rows * AMX_LINE_BYTES;
-        add_amx_step<T, HAS_SECOND>(row_rest, second_rest, AMX_LINE_BYTES, panel_rest);
+        add_amx_step<T, HAS_SECOND>(row_rest, second_rest, AMX_LINE_BYTES, {panel_rest});
     }
-    store_amx_sums<HAS_SECOND>(sums, first_rows);
+    amx_sums(sums, first_rows).template store<HAS_SECOND>();
 }
 
 // Products of rows and one panel. x: rows `stride` numbers apart. rows: at most MAX_TILE_ROWS. lines: number of

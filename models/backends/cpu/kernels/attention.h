@@ -26,7 +26,14 @@ struct Scratch {
 
 #include "attention_softmax.h"
 #include "attention_lanes.h"
+#include "attention_panels.h"
+#ifdef AMX
+#include "attention_amx.h"
+#else
 #include "attention_values.h"
+#include "attention_direct_products.h"
+#include "attention_tiled_products.h"
+#endif
 #include "attention_direct.h"
 #include "attention_tiled.h"
 
@@ -47,6 +54,7 @@ template <class T> NextKeys<T> next_keys(const Attention& p, int64_t item, int64
 
 template <class T, int DIM> void attend_items(const Attention& p, int64_t begin, int64_t end) {
     static thread_local Scratch scratch;
+    MatrixUnit matrix_unit;
     const int64_t group = p.heads / p.kv_heads;
     for (int64_t item = begin; item < end;) {
         const int64_t kv_head = item % p.kv_heads, offset = kv_head * p.head_dim;
@@ -59,8 +67,8 @@ template <class T, int DIM> void attend_items(const Attention& p, int64_t begin,
             // widen bfloat16.
             constexpr bool widened = sizeof(T) == 2 && !Lanes<T, DIM>::PAIRS;
             const int64_t min_rows = MIN_TILED_ROWS * (last - first > 1 || widened ? 1 : 2);
-            if ((last - first) * group >= min_rows) {
-                attend_tile<T, DIM>(p, keys, values, first, last - first, row_first, kv_head, scratch);
+            if ((last - first) * group >= min_rows &&
+                attend_tile<T, DIM>(p, keys, values, first, last - first, row_first, kv_head, matrix_unit, scratch)) {
                 item++;
                 continue;
             }
@@ -70,11 +78,31 @@ template <class T, int DIM> void attend_items(const Attention& p, int64_t begin,
         const NextKeys<T> none{}, next = next_keys<T>(p, item + width, end);
         for (int64_t query = first; query < last; query++) {
             attend_query<T, DIM>(p, keys, values, query, row_first, kv_head, width,
-                                 query + 1 < last ? none : next, scratch);
+                                 query + 1 < last ? none : next, matrix_unit, scratch);
         }
         item += width;
     }
 }
+
+#ifdef AMX
+
+// float32 and other head dimensions have no products of the matrix unit.
+void attend(DType dtype, const Attention& p, int64_t begin, int64_t end) {
+    if (dtype == BFLOAT16) {
+        switch (p.head_dim) {
+            case 32: return attend_items<bfloat16, 32>(p, begin, end);
+            case 64: return attend_items<bfloat16, 64>(p, begin, end);
+            case 96: return attend_items<bfloat16, 96>(p, begin, end);
+            case 128: return attend_items<bfloat16, 128>(p, begin, end);
+            case 256: return attend_items<bfloat16, 256>(p, begin, end);
+            case 512: return attend_items<bfloat16, 512>(p, begin, end);
+            case 576: return attend_items<bfloat16, 576>(p, begin, end);
+        }
+    }
+    VECTOR_KERNELS.attend(dtype, p, begin, end);
+}
+
+#else
 
 template <class T> void attend_dtype(const Attention& p, int64_t begin, int64_t end) {
     switch (p.head_dim) {
@@ -97,3 +125,5 @@ void attend(DType dtype, const Attention& p, int64_t begin, int64_t end) {
         attend_dtype<bfloat16>(p, begin, end);
     }
 }
+
+#endif

@@ -3,131 +3,6 @@
 // The result of a query and head depends only on the query and on its keys and values in their order.
 // `attention_tiled.h` computes the same sums in the same order for many queries at once.
 
-// Scores of ROWS query heads against sixteen keys. sum<KEY, STEP> computes those of keys KEY, KEY + STEP,
-// KEY + 2 * STEP...
-template <class T, int DIM, int ROWS> struct DirectScores {
-    using L = Lanes<T, DIM>;
-    static constexpr int64_t VECTORS = L::COUNT / WIDTH;
-    Floats of[ROWS];
-
-    static INLINE DirectScores of_keys(const float* queries, const T* const (&keys)[WIDTH]) {
-        if constexpr (L::CHAINS == WIDTH) {
-            return sum<0, 1>(queries, keys);
-        } else {
-            return together(queries, keys);
-        }
-    }
-    // Regroup two or four vectors: part i holds the i-th group of lanes of each vector. A group has as many lanes
-    // as a score has chains.
-    static INLINE void cut(const Floats (&x)[2], Floats (&parts)[2]) {
-        parts[0] = first_8(x[0], x[1]), parts[1] = second_8(x[0], x[1]);
-    }
-    static INLINE void cut(const Floats (&x)[4], Floats (&parts)[4]) {
-        const Floats low[] = {first_8(x[0], x[2]), first_8(x[1], x[3])};
-        const Floats high[] = {second_8(x[0], x[2]), second_8(x[1], x[3])};
-        parts[0] = first_4(low[0], low[1]), parts[1] = second_4(low[0], low[1]);
-        parts[2] = first_4(high[0], high[1]), parts[3] = second_4(high[0], high[1]);
-    }
-    // Scores for 4 or 8 chains per score: one vector holds the chains of several keys.
-    static INLINE DirectScores together(const float* queries, const T* const (&keys)[WIDTH]) {
-        constexpr int CHAINS = L::CHAINS, KEYS = WIDTH / CHAINS;
-        Floats sums[ROWS][CHAINS] = {}, x[KEYS], key[KEYS], query[KEYS];
-        for (int64_t lane = 0; lane < L::COUNT; lane += WIDTH) {
-#pragma GCC unroll 8
-            for (int i = 0; i < CHAINS; i++) {
-                for (int k = 0; k < KEYS; k++) x[k] = L::read(keys[i + k * CHAINS], lane);
-                cut(x, key);
-                for (int row = 0; row < ROWS; row++) {
-                    for (int k = 0; k < KEYS; k++) x[k] = load(queries + row * L::COUNT + lane);
-                    cut(x, query);
-                    for (int k = 0; k < KEYS; k++) sums[row][i] = L::add(sums[row][i], query[k], key[k]);
-                }
-            }
-        }
-        DirectScores result;
-        for (int row = 0; row < ROWS; row++) {
-            Floats* s = sums[row];
-            if constexpr (CHAINS == 8) {
-                for (int i = 0; i < 4; i++) s[i] = halve<4>(s[i], s[i + 4]);
-            }
-            for (int i = 0; i < 2; i++) s[i] = halve<2>(s[i], s[i + 2]);
-            result.of[row] = halve<1>(s[0], s[1]);
-        }
-        return result;
-    }
-    template <int KEY, int STEP> static INLINE DirectScores sum(const float* queries, const T* const (&keys)[WIDTH]) {
-        DirectScores result;
-        if constexpr (STEP == WIDTH) {
-            for (int row = 0; row < ROWS; row++) result.of[row] = Floats{};
-            for (int64_t v = 0; v < VECTORS; v++) {
-                const Floats key = L::read(keys[KEY], v * WIDTH);
-                for (int row = 0; row < ROWS; row++) {
-                    result.of[row] = L::add(result.of[row], load(queries + row * L::COUNT + v * WIDTH), key);
-                }
-            }
-        } else {
-            result = sum<KEY, 2 * STEP>(queries, keys);
-            const DirectScores other = sum<KEY + STEP, 2 * STEP>(queries, keys);
-            for (int row = 0; row < ROWS; row++) result.of[row] = halve<STEP>(result.of[row], other.of[row]);
-        }
-        return result;
-    }
-    // One stage of a sum over lanes: adds the two halves of each group of 2 * STEP lanes.
-    template <int STEP> static INLINE Floats halve(Floats a, Floats b) {
-        if constexpr (STEP == 8) return first_8(a, b) + second_8(a, b);
-        if constexpr (STEP == 4) return first_4(a, b) + second_4(a, b);
-        if constexpr (STEP == 2) return first_2(a, b) + second_2(a, b);
-        return first_1(a, b) + second_1(a, b);
-    }
-};
-
-// Scores of query heads against up to sixteen keys.
-//
-// queries: [rows, head_dim], float32 or pairs of bfloat16.
-// keys: [count, head_dim], `stride` numbers apart, at most sixteen.
-// scores: [rows, count], float32, rows `pitch` numbers apart. Up to fifteen numbers after each row are overwritten.
-template <class T, int DIM>
-INLINE void score_keys(const float* queries, const T* keys, int64_t stride, int64_t count, int64_t head_dim,
-                       int64_t rows, float* scores, int64_t pitch) {
-    if constexpr (DIM > 0) {
-        constexpr int64_t lanes = Lanes<T, DIM>::COUNT;
-        const T* lines[WIDTH];
-        for (int64_t i = 0; i < WIDTH; i++) lines[i] = keys + std::min(i, count - 1) * stride;
-        int64_t row = 0;
-        for (; row + 3 <= rows; row += 3) {
-            const auto result = DirectScores<T, DIM, 3>::of_keys(queries + row * lanes, lines);
-            for (int64_t i = 0; i < 3; i++) store(scores + (row + i) * pitch, result.of[i]);
-        }
-        for (; row < rows; row++) {
-            const auto result = DirectScores<T, DIM, 1>::of_keys(queries + row * lanes, lines);
-            store(scores + row * pitch, result.of[0]);
-        }
-    } else {
-        for (int64_t row = 0; row < rows; row++) {
-            for (int64_t i = 0; i < count; i++) {
-                float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-                for (int64_t d = 0; d < head_dim; d++) sum += queries[row * head_dim + d] * widen(keys[i * stride + d]);
-                scores[row * pitch + i] = sum;
-            }
-        }
-    }
-}
-
-// out += weights * values, for head dimensions without a kernel of their own. Shapes as in `add_values`.
-template <class T>
-INLINE void add_values_of_any_dim(const float* weights, int64_t pitch, const T* values, int64_t stride, int64_t count,
-                                  int64_t dim, int64_t rows, float* out) {
-    for (int64_t row = 0; row < rows; row++) {
-        for (int64_t i = 0; i < count; i++) {
-#pragma omp simd
-            for (int64_t d = 0; d < dim; d++) {
-                out[row * dim + d] += weights[row * pitch + i] * widen(values[i * stride + d]);
-            }
-        }
-    }
-}
-
 constexpr int64_t MAX_PREFETCHED_BYTES = 256 << 10;
 
 // The first keys that the next work item reads. numbers: number of elements that it reads of each key.
@@ -138,43 +13,6 @@ template <class T> struct NextKeys {
     INLINE void fetch(int64_t after) const { keys.fetch(first + after, last, numbers); }
 };
 
-// sums += weights * values, for values first..last-1 in their stored order.
-//
-// width: number of adjacent key-value heads. group: number of query heads, and rows of weights and sums, of each.
-// weights: softmax weights, rows `pitch` lanes apart. The first weight of a row belongs to key `first`, or if `odd` to
-// the key before it.
-// fetch: called as fetch(number of values added so far), to prefetch other memory.
-template <class T, int DIM, class Fetch>
-INLINE void add_stored_values(const KvView<T>& values, int64_t first, int64_t last, int64_t odd, int64_t width,
-                              int64_t group, int64_t dim, const float* weights, int64_t pitch, float* sums,
-                              const Fetch& fetch) {
-    using L = Lanes<T, DIM>;
-    for (int64_t key = first - odd, lane = 0; key < last;) {
-        const bool begins = key >= first;
-        const int64_t here = begins ? values.step(key, last) : 1, count = std::max<int64_t>(1, here / L::KEYS);
-        const T *even = begins ? values.at(key) : nullptr, *odd_one = nullptr;
-        if constexpr (L::PAIRS) {
-            if (key + 1 < last) odd_one = here > 1 ? even + values.stride : values.at(key + 1);
-        }
-        fetch(key - first);
-        for (int64_t head = 0; head < width; head++) {
-            const float* part = weights + head * group * pitch + lane;
-            float* out = sums + head * group * dim;
-            const T* one = even == nullptr ? nullptr : even + head * dim;
-            if constexpr (DIM > 0) {
-                const T* other = odd_one == nullptr ? nullptr : odd_one + head * dim;
-                const T* none = zero_head<T, DIM>();
-                const StoredValues<T, DIM> stored{one == nullptr ? none : one, other == nullptr ? none : other,
-                                                  values.stride};
-                add_values<T, DIM>(part, pitch, stored, count, group, out);
-            } else {
-                add_values_of_any_dim<T>(part, pitch, one, values.stride, count, dim, group, out);
-            }
-        }
-        key += count * L::KEYS, lane += count;
-    }
-}
-
 // Attention of one query with `width` adjacent key-value heads from `kv_head` on, and the query heads that share
 // them.
 //
@@ -182,40 +20,42 @@ INLINE void add_stored_values(const KvView<T>& values, int64_t first, int64_t la
 // and the following keys are prefetched. While values are read, the keys of the next query are prefetched.
 template <class T, int DIM>
 void attend_query(const Attention& p, const KvView<T>& keys, const KvView<T>& values, int64_t query, int64_t row_first,
-                  int64_t kv_head, int64_t width, const NextKeys<T>& next, Scratch& scratch) {
+                  int64_t kv_head, int64_t width, const NextKeys<T>& next, MatrixUnit& matrix_unit, Scratch& scratch) {
     const int64_t group = p.heads / p.kv_heads, rows = width * group, dim = DIM ? DIM : p.head_dim;
-    const int64_t lanes = DIM ? Lanes<T, DIM>::COUNT : dim;
+    const int64_t lanes = query_lanes<T, DIM>(group, dim);
     const int64_t first = p.starts[query], last = p.ends[query], count = last - first;
-    const int64_t odd = (first - row_first) % Lanes<T, DIM>::KEYS;
-    const int64_t pitch = (odd + count + WIDTH - 1) / WIDTH * WIDTH + WIDTH, head = kv_head * group;
+    const Margins margins = ::margins<Lanes<T, DIM>::STEP_KEYS>(row_first, first, first, last, last);
+    const int64_t before = margins.before, head = kv_head * group;
+    const int64_t pitch = (before + count + WIDTH - 1) / WIDTH * WIDTH + WIDTH;
     // Prefetching this early helps only if the data is still in the second-level cache when it is read.
     const bool stays = count * width * dim * int64_t{sizeof(T)} <= MAX_PREFETCHED_BYTES;
-    float* queries = scratch.queries.of(rows * dim);
+    float* queries = scratch.queries.of(width * lanes);
     float* scores = scratch.scores.of(rows * pitch);
     float* sums = scratch.sums.of(rows * dim);
     float* factors = scratch.factors.of(rows);
-    copy_heads<T, DIM>(static_cast<const T*>(p.query) + query * p.query_stride + head * dim, rows * dim, queries);
+    const T* heads = static_cast<const T*>(p.query) + query * p.query_stride + head * dim;
+    copy_queries<T, DIM>(heads, width, group, dim, queries);
     for (int64_t key = first; key < last;) {
         const int64_t here = keys.step(key, last);
         const T* run = keys.at(key);
-        keys.fetch(key + here, last, width * dim);
-        if (stays) values.fetch(key, last, width * dim);
-        for (int64_t row = 0; row < rows; row += group) {
-            score_keys<T, DIM>(queries + row * lanes, run + row / group * dim, keys.stride, here, dim, group,
-                               scores + row * pitch + odd + key - first, pitch);
+        for (int64_t kv = 0; kv < width; kv++) {
+            keys.of_head(kv, dim).fetch(key + here, last, dim);
+            if (stays) values.of_head(kv, dim).fetch(key, last, dim);
+            score_keys<T, DIM>(matrix_unit, queries + kv * lanes, run + kv * dim, keys.stride, here, dim, group,
+                               scores + kv * group * pitch + before + key - first, pitch);
         }
         key += here;
     }
     for (int64_t row = 0; row < rows; row++) {
         float* of_row = scores + row * pitch;
-        auto* weights = reinterpret_cast<typename Lanes<T, DIM>::Weight*>(of_row) + odd;
-        const float max_score = scale_query_scores(p, head + row, query, of_row + odd);
-        factors[row] = softmax_weights<T, DIM>(p, head + row, query, max_score, odd, of_row + odd, weights);
+        auto* weights = reinterpret_cast<typename Lanes<T, DIM>::Weight*>(of_row) + before;
+        const float max_score = scale_query_scores(p, head + row, query, of_row + before);
+        factors[row] = softmax_weights<T, DIM>(p, head + row, query, max_score, margins, of_row + before, weights);
     }
     std::fill(sums, sums + rows * dim, 0.0f);
-    add_stored_values<T, DIM>(values, first, last, odd, width, group, dim, scores, pitch, sums, [&](int64_t after) {
-        if (stays) next.fetch(std::max<int64_t>(0, after));
-    });
+    add_stored_values<T, DIM>(
+        matrix_unit, values, first, last, before, width, group, dim, scores, pitch, sums, scratch,
+        [&](int64_t after) { if (stays) next.fetch(std::max<int64_t>(0, after)); });
     T* out = static_cast<T*>(p.out) + (query * p.heads + head) * dim;
     for (int64_t row = 0; row < rows; row++) store_row<T, DIM>(sums + row * dim, factors[row], dim, out + row * dim);
 }

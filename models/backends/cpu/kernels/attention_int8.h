@@ -214,7 +214,7 @@ void attend_int8_rows(const Int8Attention& call, int64_t first, int64_t count, i
                 const Integers lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
                 const Integers key = lane + static_cast<int32_t>(from + v * WIDTH);
                 const Floats product = load(weights + v * WIDTH) * load(of_panel + v * WIDTH);
-                return (key >= starts[query]) & (key < ends[query]) ? product : Floats{};
+                return ((key >= starts[query]) & (key < ends[query])) ? product : Floats{};
             };
             scales[row] = round_factors<MAX_WEIGHT>((to - from + WIDTH - 1) / WIDTH, weight, factors + row * words);
         });

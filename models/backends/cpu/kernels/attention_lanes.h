@@ -1,7 +1,15 @@
 // The unit of arithmetic in attention: a lane of 32 bits, which is one float32 number, or a pair of bfloat16 numbers
 // if the processor has an instruction for the dot product of pairs.
 //
-// Keys are paired from the first key of the batch row on. A query therefore has the same pairs in every batch.
+// Keys are paired from the first key of the batch row on. A query therefore has the same pairs in every batch. The same
+// holds for the steps of 32 keys of the matrix unit.
+
+// Keys that the direct kernel processes together.
+#ifdef AMX
+constexpr int64_t DIRECT_KEYS = 2 * AMX_LINES;
+#else
+constexpr int64_t DIRECT_KEYS = WIDTH;
+#endif
 
 // Keys or values of one batch row and one key-value head. Contiguous tensors are a cache with one block.
 template <class T> struct KvView {
@@ -12,10 +20,12 @@ template <class T> struct KvView {
     INLINE const T* at(int64_t key) const {
         return tokens + (table[key / block_size] * block_size + key % block_size) * stride;
     }
+    // The same tokens of a following key-value head.
+    INLINE KvView of_head(int64_t head, int64_t dim) const { return {tokens + head * dim, stride, block_size, table}; }
     // Number of keys from `key` on that are adjacent in memory.
     INLINE int64_t run(int64_t key, int64_t last) const { return std::min(block_size - key % block_size, last - key); }
     // Number of keys from `key` on that the direct kernel processes together.
-    INLINE int64_t step(int64_t key, int64_t last) const { return std::min(WIDTH, run(key, last)); }
+    INLINE int64_t step(int64_t key, int64_t last) const { return std::min(DIRECT_KEYS, run(key, last)); }
     // Prefetches the first `numbers` elements of each key of the step that begins at `key`.
     INLINE void fetch(int64_t key, int64_t last, int64_t numbers) const {
         if (key >= last) return;
@@ -42,6 +52,12 @@ template <class T, int DIM> struct Lanes {
     // Type of a softmax weight in the product with values, and number of keys per lane.
     using Weight = std::conditional_t<PAIRS, bfloat16, float>;
     static constexpr int64_t KEYS = PAIRS ? 2 : 1;
+    // Keys whose products with values are added up before they are added to the sum.
+#ifdef AMX
+    static constexpr int64_t STEP_KEYS = 2 * AMX_LINES;
+#else
+    static constexpr int64_t STEP_KEYS = KEYS;
+#endif
 
     // Loads sixteen lanes of a head, from lane `lane` on.
     static INLINE Floats read(const T* head, int64_t lane) {
@@ -88,6 +104,18 @@ template <class T, int DIM> struct Lanes {
         }
     }
 };
+
+// Numbers of keys before the first and after the last key that a query sees.
+struct Margins {
+    int64_t before, after;
+};
+
+// Margins of a query that sees keys start..stop-1, in the steps that contain keys low..high-1. One step starts at key
+// `begin`.
+template <int64_t STEP_KEYS>
+INLINE Margins margins(int64_t begin, int64_t low, int64_t start, int64_t stop, int64_t high) {
+    return {start - low + (low - begin) % STEP_KEYS, high - stop + (STEP_KEYS - (high - begin) % STEP_KEYS) % STEP_KEYS};
+}
 
 // A head of zeros, used as the missing value of an incomplete pair.
 template <class T, int DIM> INLINE const T* zero_head() {
@@ -136,19 +164,16 @@ __attribute__((noinline)) float factor_with_sink(float factor, float top, float 
 
 // Softmax weights of a head and query, from the scores of `scale_query_scores`.
 //
-// weights: may overlap `scores`. With pairs, the key before the first (if `odd`) and the key after the last may be
-// invisible to the query; both get the weight zero.
+// weights: may overlap `scores`. Weights in the margins become zero.
 // Returns the normalisation factor, see `softmax`.
 template <class T, int DIM>
-INLINE float softmax_weights(const Attention& p, int64_t head, int64_t query, float max_score, bool odd,
+INLINE float softmax_weights(const Attention& p, int64_t head, int64_t query, float max_score, Margins margins,
                              const float* scores, typename Lanes<T, DIM>::Weight* weights) {
     const int64_t count = p.ends[query] - p.starts[query];
     const float scale = only_scaled(p.bias, p.cap) ? p.scale : 1.0f;
     float factor = softmax(scores, count, max_score, scale, weights);
     if (p.sinks != nullptr) factor = factor_with_sink(factor, max_score * scale, p.sinks[head]);
-    if constexpr (Lanes<T, DIM>::PAIRS) {
-        if (odd) std::memset(weights - 1, 0, sizeof *weights);
-        std::memset(weights + count, 0, sizeof *weights);
-    }
+    std::memset(weights - margins.before, 0, margins.before * sizeof *weights);
+    std::memset(weights + count, 0, margins.after * sizeof *weights);
     return factor;
 }

@@ -1,22 +1,5 @@
 // Products of softmax weights and values, added value by value or pair by pair, in the order of the keys.
 
-// Values read from where they are stored. A lane holds one key or a pair of keys.
-template <class T, int DIM> struct StoredValues {
-    const T *even, *odd;
-    int64_t stride;
-
-    template <int COUNT> INLINE void read(int64_t lane, int64_t d, Floats (&values)[COUNT]) const {
-        if constexpr (Lanes<T, DIM>::PAIRS) {
-            const int64_t from = 2 * lane * stride + d;
-            for (int v = 0; v < COUNT; v += 2) {
-                Lanes<T, DIM>::interleave(even + from + v * WIDTH, odd + from + v * WIDTH, values[v], values[v + 1]);
-            }
-        } else {
-            for (int v = 0; v < COUNT; v++) values[v] = load(even + lane * stride + d + v * WIDTH);
-        }
-    }
-};
-
 // Values that `gather_values` has copied to contiguous lanes: [lanes][dim].
 template <int DIM> struct GatheredValues {
     const float* values;

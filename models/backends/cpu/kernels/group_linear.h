@@ -194,9 +194,9 @@ void multiply_amx_groups(MatrixUnit& matrix_unit, const uint8_t* x, int64_t row_
                 clear_amx_sums();
                 for (int64_t i = 0; i < STEP; i += INPUTS) {
                     const auto* lines = reinterpret_cast<const char*>(codes[i / QUAD]);
-                    add_amx_step<int8_t, HAS_SECOND>(first + k + i, second + k + i, row_bytes, lines);
+                    add_amx_step<int8_t, HAS_SECOND>(first + k + i, second + k + i, row_bytes, {lines});
                 }
-                store_amx_sums<HAS_SECOND>(exact, first_rows);
+                amx_sums(exact, first_rows).template store<HAS_SECOND>();
                 for (int64_t row = 0; row < rows; row++) {
                     const auto* rounded = reinterpret_cast<const RoundedBlock*>(x + row * row_bytes + w.padded);
                     const RoundedBlock& of_row = rounded[k / ROUNDED];

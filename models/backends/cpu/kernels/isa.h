@@ -23,6 +23,10 @@ EXPANDED_PRAGMA(GCC target(ISA_FEATURES, "prefer-vector-width=512"))
 #endif
 #endif
 
+#ifdef VECTOR_KERNELS
+extern const Kernels VECTOR_KERNELS;
+#endif
+
 namespace {
 
 #include "numbers.h"

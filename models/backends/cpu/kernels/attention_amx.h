@@ -1,0 +1,195 @@
+// Products of attention by the matrix unit (amx.h), for bfloat16 and head dimensions that are multiples of 32.
+//
+// Scores add up 32 dimensions per step, and products with values 32 keys per step. The steps of a batch row begin at
+// its first key, so that a query has the same steps in every batch. The unit multiplies and adds in the same order
+// whichever operand is the first, so that keys may be the rows of the product or the panel.
+
+constexpr int64_t COLUMNS = AMX_LINE_BYTES / 4;  // rows whose scores `attend_query` computes together
+
+// Size of the query heads of one key-value head in `copy_queries`.
+template <class T, int DIM> INLINE int64_t query_lanes(int64_t group, int64_t) {
+    return (group + COLUMNS - 1) / COLUMNS * COLUMNS * Lanes<T, DIM>::COUNT;
+}
+
+// Copies the query heads of `width` key-value heads, `group` each, to columns: [width, groups of COLUMNS heads, lanes,
+// COLUMNS]. Columns without a head keep their content.
+template <class T, int DIM>
+void copy_queries(const T* queries, int64_t width, int64_t group, int64_t dim, float* columns) {
+    constexpr int64_t lanes = Lanes<T, DIM>::COUNT;
+    for (int64_t head = 0; head < width; head++, columns += query_lanes<T, DIM>(group, dim)) {
+        for (int64_t row = 0; row < group; row++, queries += DIM) {
+            float* column = columns + row / COLUMNS * COLUMNS * lanes + row % COLUMNS;
+            for (int64_t lane = 0; lane < lanes; lane++) {
+                std::memcpy(column + lane * COLUMNS, queries + 2 * lane, sizeof *column);
+            }
+        }
+    }
+}
+
+// Scores of up to COLUMNS rows against 32 keys; of only the first 16 unless HAS_SECOND. columns: one group of
+// `copy_queries`. first, second: 16 keys each, `stride` numbers apart. scores: [32][COLUMNS].
+template <class T, int DIM, bool HAS_SECOND>
+INLINE void score_columns(const float* columns, const T* first, const T* second, int64_t first_stride,
+                          int64_t second_stride, float* scores) {
+    constexpr int64_t line_bytes = COLUMNS * sizeof(float);
+    _tile_zero(0);
+    if constexpr (HAS_SECOND) _tile_zero(2);
+    for (int64_t lane = 0; lane < Lanes<T, DIM>::COUNT; lane += AMX_LINES) {
+        _tile_loadd(6, columns + lane * COLUMNS, line_bytes);
+        _tile_loadd(4, first + 2 * lane, first_stride * int64_t{sizeof(T)});
+        _tile_dpbf16ps(0, 4, 6);
+        if constexpr (HAS_SECOND) {
+            _tile_loadd(5, second + 2 * lane, second_stride * int64_t{sizeof(T)});
+            _tile_dpbf16ps(2, 5, 6);
+        }
+    }
+    _tile_stored(0, scores, line_bytes);
+    if constexpr (HAS_SECOND) _tile_stored(2, scores + AMX_LINES * COLUMNS, line_bytes);
+}
+
+// Scores of the query heads of one key-value head against up to DIRECT_KEYS keys.
+//
+// columns: from `copy_queries`.
+// keys: [count, head_dim], `stride` numbers apart.
+// scores: [rows, count], float32, rows `pitch` numbers apart. Up to fifteen numbers after each row are overwritten.
+template <class T, int DIM>
+INLINE void score_keys(MatrixUnit& matrix_unit, const float* columns, const T* keys, int64_t stride, int64_t count,
+                       int64_t, int64_t rows, float* scores, int64_t pitch) {
+    static_assert(DIRECT_KEYS == 2 * AMX_LINES);
+    alignas(64) T rest[AMX_LINES * DIM];
+    alignas(64) float products[DIRECT_KEYS * COLUMNS];
+    const T *first = keys, *second = keys + AMX_LINES * stride;
+    int64_t first_stride = stride, second_stride = stride;
+    // The unit reads sixteen keys: fewer are copied, because no memory may follow the last one.
+    if (const int64_t others = count % AMX_LINES; others != 0) {
+        const T*& part = count < AMX_LINES ? first : second;
+        for (int64_t i = 0; i < others; i++) std::memcpy(rest + i * DIM, part + i * stride, DIM * sizeof(T));
+        part = rest;
+        (count < AMX_LINES ? first_stride : second_stride) = DIM;
+    }
+    const Integers lines = Integers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} * int32_t{COLUMNS};
+    matrix_unit.set_shapes(2 * AMX_LINES, AMX_LINES);
+    finish_stores(rest);
+    for (int64_t row = 0; row < rows; row += COLUMNS) {
+        const float* group = columns + row * Lanes<T, DIM>::COUNT;
+        if (count > AMX_LINES) {
+            score_columns<T, DIM, true>(group, first, second, first_stride, second_stride, products);
+        } else {
+            score_columns<T, DIM, false>(group, first, second, first_stride, second_stride, products);
+        }
+        for (int64_t i = row; i < std::min(rows, row + COLUMNS); i++) {
+            for (int64_t key = 0; key < count; key += WIDTH) {
+                const float* column = products + key * COLUMNS + i - row;
+                store(scores + i * pitch + key, (Floats)_mm512_i32gather_ps((__m512i)lines, column, sizeof(float)));
+            }
+        }
+    }
+}
+
+// sums += weights * values of one step. rows: as many as the shapes of the unit. HAS_SECOND: see `add_amx_step`.
+// weights: [rows, STEP_KEYS], bfloat16, rows `pitch` words of 32 bits apart.
+// gathered: values from `gather_values`, [STEP_KEYS / 2][dim] words of 32 bits.
+// sums: [rows][dim], float32, from `load_sums`.
+template <bool HAS_SECOND, int DIM>
+INLINE void add_value_step(const float* weights, int64_t pitch, int64_t first_rows, const float* gathered) {
+    const auto* first = reinterpret_cast<const char*>(weights);
+    add_amx_step<bfloat16, HAS_SECOND>(first, first + first_rows * pitch * 4, pitch * 4,
+                                       {reinterpret_cast<const char*>(gathered), AMX_LINE_BYTES, DIM * 4});
+}
+
+// sums += weights * values, for values first..last-1.
+//
+// width: number of adjacent key-value heads. group: number of query heads, and rows of weights and sums, of each.
+// weights: softmax weights, rows `pitch` numbers apart. The first weight of a row belongs to the key `before` keys
+// before `first`, which begins a step. Weights of other keys than first..last-1 in the first and last step are zero.
+// fetch: called as fetch(number of values added so far), to prefetch other memory.
+template <class T, int DIM, class Fetch>
+INLINE void add_stored_values(MatrixUnit& matrix_unit, const KvView<T>& values, int64_t first, int64_t last,
+                              int64_t before, int64_t width, int64_t group, int64_t, const float* weights,
+                              int64_t pitch, float* sums, Scratch& scratch, const Fetch& fetch) {
+    constexpr int64_t STEP = Lanes<T, DIM>::STEP_KEYS;
+    float* gathered = scratch.values.of(STEP / 2 * DIM);
+    for (int64_t key = first - before; key < last; key += STEP, weights += STEP / 2) {
+        fetch(key - first);
+        for (int64_t head = 0; head < width; head++) {
+            gather_values<T, DIM>(values.of_head(head, DIM), first, key, std::min(key + STEP, last), gathered);
+            finish_stores(gathered);
+            for (int64_t row = 0; row < group; row += AMX_LINES) {
+                const int64_t rows = std::min(AMX_LINES, group - row), at = head * group + row;
+                matrix_unit.set_shapes(rows, AMX_LINES);
+                for (int64_t d = 0; d < DIM; d += 2 * WIDTH) {
+                    const AmxSums part{sums + at * DIM + d, nullptr, DIM * 4};
+                    part.load<false>();
+                    add_value_step<false, DIM>(weights + at * pitch, pitch, rows, gathered + d);
+                    part.store<false>();
+                }
+            }
+        }
+    }
+}
+
+// Calls tile(first row, rows, whether there are more than 16) for tiles of up to 32 rows of a block.
+template <class Tile> INLINE void for_row_tiles(const RowBlock& b, const Tile& tile) {
+    for (int64_t row = 0; row < b.rows; row += MAX_TILE_ROWS) {
+        const int64_t rows = std::min(MAX_TILE_ROWS, b.rows - row);
+        if (rows > AMX_LINES) {
+            tile(row, rows, std::true_type{});
+        } else {
+            tile(row, rows, std::false_type{});
+        }
+    }
+}
+
+// Scores of all rows against a panel of keys from..to-1.
+template <class T, int DIM>
+void score_panel(MatrixUnit& matrix_unit, const RowBlock& b, const float* panel, int64_t from, int64_t to) {
+    constexpr int64_t lanes = Lanes<T, DIM>::COUNT;
+    finish_stores(panel);
+    for_row_tiles(b, [&](int64_t row, int64_t rows, auto has_second) {
+        const int64_t low = std::max(from, b.start(row)), high = std::min(to, b.stop(row + rows - 1));
+        const int64_t first_rows = MatrixUnit::first_rows(rows);
+        const auto* first = reinterpret_cast<const char*>(b.queries + row * lanes);
+        matrix_unit.set_shapes(rows, AMX_LINES);
+        for (int64_t key = low - (low - from) % SCORE_KEYS; key < high; key += SCORE_KEYS) {
+            const auto* of_keys = reinterpret_cast<const char*>(panel + (key - from) * lanes);
+            float* scores = b.scores + row * b.pitch + key - b.begin;
+            clear_amx_sums();
+            for (int64_t line = 0; line < lanes; line += AMX_LINES) {
+                add_amx_step<T, has_second>(
+                    first + 4 * line, first + 4 * (first_rows * lanes + line), 4 * lanes,
+                    {of_keys + line * AMX_LINE_BYTES, TRANSPOSED<T, DIM> * 4, AMX_LINE_BYTES});
+            }
+            AmxSums{scores, scores + first_rows * b.pitch, b.pitch * 4}.template store<has_second>();
+        }
+    });
+}
+
+// Margins of the weights that `add_panel` reads for a row: the keys of all rows of its tile.
+template <class T, int DIM> INLINE Margins panel_margins(const RowBlock& b, int64_t row, int64_t query) {
+    const int64_t first = row - row % MAX_TILE_ROWS, last = std::min(b.rows, first + MAX_TILE_ROWS) - 1;
+    return margins<Lanes<T, DIM>::STEP_KEYS>(b.begin, b.start(first), b.starts[query], b.ends[query], b.stop(last));
+}
+
+// Adds values from..to-1 of the panel to the sums of all rows. Each row adds its values in order.
+template <class T, int DIM>
+void add_panel(MatrixUnit& matrix_unit, const RowBlock& b, const float* panel, int64_t from, int64_t to) {
+    constexpr int64_t STEP = Lanes<T, DIM>::STEP_KEYS;
+    finish_stores(panel);
+    for_row_tiles(b, [&](int64_t row, int64_t rows, auto has_second) {
+        int64_t low = std::max(from, b.start(row));
+        const int64_t high = std::min(to, b.stop(row + rows - 1)), first_rows = MatrixUnit::first_rows(rows);
+        low -= (low - from) % STEP;
+        if (low >= high) return;
+        matrix_unit.set_shapes(rows, AMX_LINES);
+        for (int64_t d = 0; d < DIM; d += 2 * WIDTH) {
+            float* sums = b.sums + row * DIM + d;
+            const AmxSums part{sums, sums + first_rows * DIM, DIM * 4};
+            part.template load<has_second>();
+            for (int64_t key = low; key < high; key += STEP) {
+                add_value_step<has_second, DIM>(b.scores + row * b.pitch + (key - b.begin) / 2, b.pitch, first_rows,
+                                                panel + (key - from) / 2 * DIM + d);
+            }
+            part.template store<has_second>();
+        }
+    });
+}
