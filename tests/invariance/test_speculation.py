@@ -13,7 +13,7 @@ from server.engine.scheduler import Scheduler
 from tests.engine.harness import generate, run
 from tests.engine.speculative import accepting_all_drafts, counts, every_prediction, perturbed, speculating
 from tests.engine.tiny_checkpoints import HYBRIDS
-from tests.invariance.test_alone_equals_batched import alone, answers, mixed_requests, pair
+from tests.invariance.test_alone_equals_batched import alone, answers, mixed_requests, pair, sizes
 from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
 
@@ -22,7 +22,7 @@ __all__ = ["alone", "every_prediction", "pair"]
 
 WITH_DRAFT_MODELS = ["gpt2", "llama", "mistral", "gemma2", "bloom"]
 ACCEPTING = ["gpt2", "llama", "gemma2", "bloom"]
-NEVER_DRAFTED = ["glm4-moe", "modernbert-decoder", *HYBRIDS]
+NEVER_DRAFTED = ["glm4-moe", "modernbert-decoder", "stablelm", *HYBRIDS]
 
 
 def shrink_pool(pair, one) -> Scheduler:
@@ -37,14 +37,15 @@ def shrink_pool(pair, one) -> Scheduler:
     return scheduler
 
 
-@pytest.mark.parametrize("options", [{}, {"max_batch_tokens": 9, "block_size": 1, "speculative_tokens": 11}])
-def test_drafts_of_n_grams(pair, alone, options):
+@sizes("max_batch_tokens, block_size, speculative_tokens, every", (512, 4, 4, 0), (9, 1, 11, 1))
+def test_drafts_of_n_grams(pair, alone, max_batch_tokens, block_size, speculative_tokens, every):
     if pair.loaded.keys_depend_on_length:
         with pytest.raises(LoadError):
             speculating(pair)
         return
-    one = speculating(pair, **options)
-    assert answers(run(one, mixed_requests(pair), every=1 if options else 0)) == alone
+    settings = {"max_batch_tokens": max_batch_tokens, "block_size": block_size}
+    one = speculating(pair, **settings, speculative_tokens=speculative_tokens)
+    assert answers(run(one, mixed_requests(pair), every=every)) == alone
     drafted, accepted = counts(one)
     # Some random models never repeat an n-gram of their own answers; others never repeat any n-gram.
     assert drafted >= accepted and (drafted > 0 or pair.name in NEVER_DRAFTED)
