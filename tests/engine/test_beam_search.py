@@ -11,6 +11,7 @@ import pytest
 from tests.engine.harness import as_transformers_settings, generate, reference, run
 from tests.engine.tiny_checkpoints import DECODERS, GENERATING, SEQ2SEQ
 from tests.parity.checkpoints import random_ids
+from tests.rare_families import RARE_IDS
 
 PROMPTS = random_ids(97, [1, 5, 11], seed=3)
 VARIANTS = {
@@ -76,8 +77,20 @@ def test_equals_transformers(pairs, name, variant):
     check(pair, VARIANTS[variant], PROMPTS, oracle=replace(pair, oracle=copy.deepcopy(pair.oracle).double()))
 
 
-@pytest.mark.parametrize("name", sorted(GENERATING.keys() - {"llama", "marian"}))
-@pytest.mark.parametrize("variant", ["plain", "early", "many ends never", "many ends and processors"])
+def family_cases() -> list[tuple[str, str]]:
+    """Variants and families. Rare families take turns, because the code of beam search knows nothing of families.
+
+    `test_long_texts_cross_many_blocks` runs the plain variant with every decoder.
+    """
+    cases = []
+    for number, name in enumerate(sorted(GENERATING.keys() - {"llama", "marian"})):
+        variants = ["early", "many ends never", "many ends and processors", *(["plain"] if name in SEQ2SEQ else [])]
+        one = variants[number % len(variants)]
+        cases += [(variant, name) for variant in ([one] if RARE_IDS.match(name) else variants)]
+    return cases
+
+
+@pytest.mark.parametrize("variant, name", family_cases())
 def test_every_family(pairs, name, variant):
     check(pairs(name), VARIANTS[variant], PROMPTS)
 
@@ -89,7 +102,7 @@ def test_forced_first_and_last_token(pairs, name):
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_long_texts_cross_many_blocks(pairs, name):
-    check(pairs(name), {"max_new_tokens": 60, "num_return_sequences": 4}, random_ids(97, [9, 30], seed=8))
+    check(pairs(name), {"max_new_tokens": 40, "num_return_sequences": 4}, random_ids(97, [9, 30], seed=8))
 
 
 @pytest.mark.parametrize("early, penalty", list(itertools.product([True, False, "never"], [1.0, -1.0])))
