@@ -209,7 +209,7 @@ class Simulation:
         scheduler = self.scheduler
         holding: list[SequenceGroup] = []
         for request in self.requests:
-            if request.cross_block_table or any([row.block_table for row in request.sequences]):
+            if request.cross_block_table or any(row.block_table for row in request.sequences):
                 assert request.status is not SequenceStatus.FINISHED
                 holding.append(request)
         pools = [(scheduler.blocks.self_pool, [row.block_table for r in holding for row in r.sequences])]

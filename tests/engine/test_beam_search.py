@@ -11,7 +11,7 @@ import pytest
 from tests.engine.harness import as_transformers_settings, generate, reference, run
 from tests.engine.tiny_checkpoints import DECODERS, GENERATING, SEQ2SEQ
 from tests.parity.checkpoints import random_ids
-from tests.rare_families import RARE_IDS
+from tests.rare_families import RARE_IDS, in_turn
 
 PROMPTS = random_ids(97, [1, 5, 11], seed=3)
 VARIANTS = {
@@ -77,20 +77,16 @@ def test_equals_transformers(pairs, name, variant):
     check(pair, VARIANTS[variant], PROMPTS, oracle=replace(pair, oracle=copy.deepcopy(pair.oracle).double()))
 
 
-def family_cases() -> list[tuple[str, str]]:
-    """Variants and families. Rare families take turns, because the code of beam search knows nothing of families.
-
-    `test_long_texts_cross_many_blocks` runs the plain variant with every decoder.
-    """
-    cases = []
-    for number, name in enumerate(sorted(GENERATING.keys() - {"llama", "marian"})):
-        variants = ["early", "many ends never", "many ends and processors", *(["plain"] if name in SEQ2SEQ else [])]
-        one = variants[number % len(variants)]
-        cases += [(variant, name) for variant in ([one] if RARE_IDS.match(name) else variants)]
-    return cases
+OTHERS = sorted(GENERATING.keys() - {"llama", "marian"})
+# `test_long_texts_cross_many_blocks` runs the plain variant with every decoder.
+FAMILY_CASES = [
+    (name, variant)
+    for name, variant in in_turn(OTHERS, ["early", "many ends never", "many ends and processors", "plain"])
+    if name in SEQ2SEQ or variant != "plain" or RARE_IDS.match(name)
+]
 
 
-@pytest.mark.parametrize("variant, name", family_cases())
+@pytest.mark.parametrize("name, variant", FAMILY_CASES)
 def test_every_family(pairs, name, variant):
     check(pairs(name), VARIANTS[variant], PROMPTS)
 
