@@ -49,7 +49,10 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def seed() -> None:
     """Seed torch before each test, so that its random numbers do not depend on the tests that ran before it."""
-    torch.manual_seed(20261122)
+    if torch.cuda.is_available():
+        torch.manual_seed(20261122)
+    else:  # without a device, `torch.manual_seed` formats and keeps the stack of every call
+        torch.default_generator.manual_seed(20261122)
 
 
 @pytest.fixture(scope="session")
