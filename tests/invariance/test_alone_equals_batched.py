@@ -6,6 +6,8 @@ prefix cache hits, and in another order. The tokens are the same each time.
 
 from __future__ import annotations
 
+import json
+import os
 import random
 from collections.abc import Collection
 from functools import cache
@@ -72,8 +74,14 @@ def sizes(names: str, *combinations: tuple[int, ...], once: Collection[str] = ()
 
 
 @pytest.fixture
-def alone(pair):
-    return answers_alone(pair)
+def alone(pair, shared_directory):
+    """`answers_alone`, computed by the first process that needs it."""
+    file = shared_directory / f"answers of {pair.name}.json"
+    if not file.exists():
+        unfinished = file.with_suffix(f".{os.getpid()}")
+        unfinished.write_text(json.dumps(list(answers_alone(pair).items())))
+        unfinished.rename(file)
+    return dict(json.loads(file.read_text()))
 
 
 @cache

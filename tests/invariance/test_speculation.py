@@ -13,7 +13,16 @@ from server.engine.scheduler import Scheduler
 from tests.engine.harness import generate, run
 from tests.engine.speculative import accepting_all_drafts, counts, every_prediction, perturbed, speculating
 from tests.engine.tiny_checkpoints import HYBRIDS
-from tests.invariance.test_alone_equals_batched import alone, answers, mixed_requests, pair, sizes
+from tests.invariance.test_alone_equals_batched import (
+    NUM_GROWN,
+    alone,
+    answers,
+    answers_to_growing,
+    growing_requests,
+    mixed_requests,
+    pair,
+    sizes,
+)
 from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
 
@@ -35,6 +44,12 @@ def shrink_pool(pair, one) -> Scheduler:
     )
     scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(needed, size)
     return scheduler
+
+
+def overflowing_requests(pair, scheduler: Scheduler) -> list:
+    """More of `growing_requests` than can end in the pool, so that some are preempted whatever waits for grammars."""
+    pool = scheduler.blocks.self_pool
+    return growing_requests(pair, pool.num_blocks // pool.blocks_for(NUM_GROWN) + 1)
 
 
 @sizes("max_batch_tokens, block_size, speculative_tokens, every", (512, 4, 4, 0), (9, 1, 11, 1))
@@ -64,9 +79,10 @@ def test_drafts_of_n_grams_preempted(pair, alone):
     one = speculating(pair, max_batch_tokens=40)
     scheduler = shrink_pool(pair, one)
     # Some random models never repeat n-grams, but the text of the additional request does.
-    repeating = generate(pair, 1000, mixed_requests(pair)[0].prompts[0][:3], max_new_tokens=12, allowed_token_ids=[7])
-    expected = alone | answers(run(pair.engine(), [repeating]))
-    assert answers(run(one, [repeating, *mixed_requests(pair)])) == expected
+    repeating = generate(pair, 500, mixed_requests(pair)[0].prompts[0][:3], max_new_tokens=12, allowed_token_ids=[7])
+    growing = overflowing_requests(pair, scheduler)
+    expected = alone | answers(run(pair.engine(), [repeating])) | answers_to_growing(pair, len(growing))
+    assert answers(run(one, [*growing, repeating, *mixed_requests(pair)])) == expected
     assert scheduler.num_preemptions > 0 and counts(one)[0] > 0
 
 
@@ -86,7 +102,9 @@ def test_drafts_of_a_draft_model(pair, alone, kind, options):
 def test_drafts_of_a_draft_model_preempted(pair, alone):
     one = speculating(pair, perturbed(pair.loaded), max_batch_tokens=40)
     scheduler = shrink_pool(pair, one)
-    assert answers(run(one, mixed_requests(pair))) == alone
+    growing = overflowing_requests(pair, scheduler)
+    expected = alone | answers_to_growing(pair, len(growing))
+    assert answers(run(one, [*growing, *mixed_requests(pair)])) == expected
     assert scheduler.num_preemptions > 0 and counts(one)[1] > 0
 
 
