@@ -1,5 +1,6 @@
 """Layers compiled to a program have the bits of eager layers, for every family and precision.
 
+Rare families take turns: each runs with one precision.
 `NOT_TRACED` lists the families that cannot run as a program. For any other family, falling back to eager layers
 fails a test.
 """
