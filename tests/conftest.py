@@ -49,11 +49,23 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def seed() -> None:
     """Seed torch before each test, so that its random numbers do not depend on the tests that ran before it."""
-    torch.manual_seed(20261122)
+    if torch.cuda.is_available():
+        torch.manual_seed(20261122)
+    else:  # without a device, `torch.manual_seed` formats and keeps the stack of every call
+        torch.default_generator.manual_seed(20261122)
 
 
 @pytest.fixture(scope="session")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any, str], Path]:
+def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory that all test processes of a run share."""
+    root = tmp_path_factory.getbasetemp()
+    shared = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "shared"
+    shared.mkdir(exist_ok=True)
+    return shared
+
+
+@pytest.fixture(scope="session")
+def saved(shared_directory: Path) -> Callable[[Any, str], Path]:
     """Function that returns the directory of a random checkpoint: `saved(config, architecture)`.
 
     All test processes share the directories, so tests must not change them. transformers needs more time to write a
@@ -61,10 +73,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any, str], Path
     """
     from tests.parity.checkpoints import write_once
 
-    root = tmp_path_factory.getbasetemp()
-    root = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "saved"
-    root.mkdir(exist_ok=True)
-    return lambda config, architecture: write_once(root, config, architecture)
+    return lambda config, architecture: write_once(shared_directory, config, architecture)
 
 
 @pytest.fixture(autouse=True)

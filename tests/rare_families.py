@@ -8,6 +8,7 @@ The tests of `tests/families` mark themselves.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,16 @@ def is_rare(item: pytest.Item) -> bool:
     return item.path.stem in RARE_FILES or any(
         isinstance(value, str) and RARE_IDS.match(value) is not None for value in (first, *named)
     )
+
+
+def in_turn(names: Iterable[str], values: Collection[str]) -> list[tuple[str, str]]:
+    """Pairs of a family's name and a value: all values for most families, one for each rare family, in turn.
+
+    For tests of code that knows nothing of families, such as a precision or a setting.
+    """
+    order = list(values)
+    pairs = []
+    for number, name in enumerate(names):
+        chosen = [order[number % len(order)]] if RARE_IDS.match(name) else order
+        pairs += [(name, value) for value in chosen]
+    return pairs

@@ -118,3 +118,10 @@ def own_server(tmp_path: Path) -> Iterator[RunningServer]:
     """A server for one test that kills processes or sends signals."""
     with serving(tmp_path / "log", command=COMMAND) as server:
         yield server
+
+
+@pytest.fixture
+def forked_server(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server for one test that kills its worker. It starts as a fork, which is faster than a new interpreter."""
+    with serving(tmp_path / "log") as server:
+        yield server

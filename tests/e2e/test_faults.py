@@ -83,12 +83,12 @@ def test_a_client_that_leaves_without_streaming_frees_its_blocks(demo_server: Ru
     eventually(lambda: demo_server.metric("triptych_kv_blocks_used", pool="self") == 0)
 
 
-def test_a_killed_worker_ends_streams_with_an_error_and_is_replaced(own_server: RunningServer) -> None:
-    worker = own_server.worker()
+def test_a_killed_worker_ends_streams_with_an_error_and_is_replaced(forked_server: RunningServer) -> None:
+    worker = forked_server.worker()
     started = threading.Barrier(9)
 
     def read() -> list[tuple[str, object]]:
-        with httpx.stream("POST", f"{own_server.url}/generate", json=LONG, timeout=HANG_SECONDS) as response:
+        with httpx.stream("POST", f"{forked_server.url}/generate", json=LONG, timeout=HANG_SECONDS) as response:
             assert response.status_code == 200
             received = []
             for event in events(response):
@@ -105,13 +105,13 @@ def test_a_killed_worker_ends_streams_with_an_error_and_is_replaced(own_server: 
             *_, last = reader.result(HANG_SECONDS)
             assert last[0] == "error" and last[1]["error"]["code"] == "engine_error"
             assert all(name == "token" for name, _ in reader.result()[:-1])
-    own_server.wait_ready()
-    assert own_server.worker().pid != worker.pid
-    answer = own_server.post("/generate", json={"prompt": "The old fox", "max_new_tokens": 8})
+    forked_server.wait_ready()
+    assert forked_server.worker().pid != worker.pid
+    answer = forked_server.post("/generate", json={"prompt": "The old fox", "max_new_tokens": 8})
     assert answer.status_code == 200, answer.text
-    assert own_server.metric("triptych_worker_restarts_total") == 1
-    eventually(lambda: own_server.metric("triptych_kv_blocks_used") == 0)
-    assert own_server.metric("triptych_streams_open") == 0
+    assert forked_server.metric("triptych_worker_restarts_total") == 1
+    eventually(lambda: forked_server.metric("triptych_kv_blocks_used") == 0)
+    assert forked_server.metric("triptych_streams_open") == 0
 
 
 def test_sigterm_drains_and_leaves_no_process(own_server: RunningServer) -> None:

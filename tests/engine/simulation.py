@@ -207,23 +207,30 @@ class Simulation:
 
     def check_blocks(self) -> None:
         scheduler = self.scheduler
-        pools = [(scheduler.blocks.self_pool, [row.block_table for r in self.requests for row in r.sequences])]
+        holding: list[SequenceGroup] = []
+        for request in self.requests:
+            if request.cross_block_table or any(row.block_table for row in request.sequences):
+                assert request.status is not SequenceStatus.FINISHED
+                holding.append(request)
+        pools = [(scheduler.blocks.self_pool, [row.block_table for r in holding for row in r.sequences])]
         if scheduler.blocks.cross_pool is not None:
-            pools.append((scheduler.blocks.cross_pool, [r.cross_block_table for r in self.requests]))
+            pools.append((scheduler.blocks.cross_pool, [r.cross_block_table for r in holding]))
         for pool, tables in pools:
-            owners = Counter(block for table in tables for block in table)
-            assert all(len(set(table)) == len(table) for table in tables)
+            owners: Counter[int] = Counter()
+            for table in tables:
+                owners.update(table)
+                assert len(set(table)) == len(table)
             assert pool.free_blocks + pool.used_blocks == pool.num_blocks
             assert pool.used_blocks == len(owners)
-            assert all(pool.references(block) == owners[block] for block in range(pool.num_blocks))
-        owned = [{block for row in request.sequences for block in row.block_table} for request in self.requests]
-        for block, owners in Counter(block for blocks in owned for block in blocks).items():
-            assert owners == 1 or scheduler.blocks.prefix_cache, "requests share a block"
-            assert owners == 1 or all(slot in self.verified_slots for slot in self.slots_of(block)), (
-                "an unverified block is shared"
-            )
-        for request, blocks in zip(self.requests, owned, strict=True):
-            assert request.status is not SequenceStatus.FINISHED or (not blocks and not request.cross_block_table)
+            for block in range(pool.num_blocks):
+                assert pool.references(block) == owners.get(block, 0)
+        groups: Counter[int] = Counter()
+        for request in holding:
+            groups.update({block for row in request.sequences for block in row.block_table})
+        for block, count in groups.items():
+            if count > 1:
+                assert scheduler.blocks.prefix_cache, "requests share a block"
+                assert self.verified_slots.issuperset(self.slots_of(block)), "an unverified block is shared"
         assert sum(request.max_rows for request in scheduler.running) <= scheduler.max_batch_rows
 
     def slots_of(self, block: int) -> range:

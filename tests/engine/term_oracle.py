@@ -8,6 +8,7 @@ when the search ends.
 from __future__ import annotations
 
 import codecs
+import itertools
 import re
 
 import torch
@@ -157,8 +158,9 @@ def term_search(
             own = [one for one in every if one[2] == beam]
             wanted = texts.next_tokens(text)
             taken += [one for one in own if one[1][-1] in wanted]
-            taken += [one for one in own if may(one)][:1]
-        candidates = [one for one in every if any(one is other for other in taken)]
+            taken += itertools.islice(filter(may, own), 1)
+        identities = {id(one) for one in taken}
+        candidates = [one for one in every if id(one) in identities]
         allowed = [one for one in candidates if may(one)]
         last = length == max_new_tokens or not allowed
         complete = [one for one in candidates if texts.progress(one[1]) == goal][:num_beams]

@@ -9,6 +9,7 @@ import torch
 from tests.engine.harness import generate, run
 from tests.engine.tiny_checkpoints import SEQ2SEQ
 from tests.parity.checkpoints import random_ids
+from tests.rare_families import in_turn
 
 SOURCES = random_ids(97, [1, 7, 12], seed=3)
 
@@ -31,18 +32,16 @@ def expected(pair, source: list[int], tokens: list[int]) -> np.ndarray:
     return output.cross_attentions[-1][0].mean(0)[-len(tokens) :].numpy()
 
 
-@pytest.mark.parametrize("name", SEQ2SEQ)
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"num_beams": 4, "num_return_sequences": 3},
-        {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 2.0, "num_return_sequences": 4},
-    ],
-    ids=["greedy", "beams", "groups"],
-)
-def test_equals_the_cross_attention_of_the_reference(pairs, name, settings):
-    pair = pairs(name)
+SETTINGS = {
+    "greedy": {},
+    "beams": {"num_beams": 4, "num_return_sequences": 3},
+    "groups": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 2.0, "num_return_sequences": 4},
+}
+
+
+@pytest.mark.parametrize("name, kind", in_turn(SEQ2SEQ, SETTINGS))
+def test_equals_the_cross_attention_of_the_reference(pairs, name, kind):
+    pair, settings = pairs(name), SETTINGS[kind]
     requests = [generate(pair, i, source, attention=True, **settings) for i, source in enumerate(SOURCES)]
     plain = [generate(pair, 10 + i, source, **settings) for i, source in enumerate(SOURCES)]
     results = run(pair.engine(), requests + plain)

@@ -23,10 +23,10 @@ PROMPTS = random_ids(97, [1, 5, 11, 30], seed=3)
 @pytest.mark.parametrize("name", GENERATING)
 def test_greedy_equals_transformers(pairs, name):
     pair = pairs(name)
-    requests = [generate(pair, i, prompt, max_new_tokens=30) for i, prompt in enumerate(PROMPTS)]
+    requests = [generate(pair, i, prompt, max_new_tokens=20) for i, prompt in enumerate(PROMPTS)]
     results = run(pair.engine(), requests)
     for i, prompt in enumerate(PROMPTS):
-        (text,), _ = reference(pair, prompt, max_new_tokens=30)
+        (text,), _ = reference(pair, prompt, max_new_tokens=20)
         assert results.texts(i) == [text] and results.tokens[i] == text
         (hypothesis,) = results.finished[i].hypotheses
         ended = text[-1] in pair.ends

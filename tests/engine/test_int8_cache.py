@@ -16,7 +16,7 @@ from server.ipc.descriptions import EngineOptions, Speculation
 from tests.engine.harness import run
 from tests.engine.speculative import counts, speculating
 from tests.invariance.test_alone_equals_batched import answers, mixed_requests
-from tests.invariance.test_speculation import shrink_pool
+from tests.invariance.test_speculation import overflowing_requests, shrink_pool
 from tests.ipc.one_row import id_of
 
 INT8 = {"kv_cache_dtype": "int8"}
@@ -35,7 +35,9 @@ def test_texts_do_not_depend_on_the_batch(pairs, name):
     assert answers(run(one, requests)) == together, "with blocks that the prefix cache holds"
     one = pair.engine(**INT8)
     scheduler = shrink_pool(pair, one)
-    assert answers(run(one, requests)) == together and scheduler.num_preemptions > 0
+    growing = overflowing_requests(pair, scheduler)
+    expected = together | answers(run(pair.engine(**INT8), growing))
+    assert answers(run(one, [*growing, *requests])) == expected and scheduler.num_preemptions > 0
     one = speculating(pair, **INT8)
     assert answers(run(one, requests)) == together and counts(one)[0] > 0
 

@@ -13,7 +13,16 @@ from server.engine.scheduler import Scheduler
 from tests.engine.harness import generate, run
 from tests.engine.speculative import accepting_all_drafts, counts, every_prediction, perturbed, speculating
 from tests.engine.tiny_checkpoints import HYBRIDS
-from tests.invariance.test_alone_equals_batched import alone, answers, mixed_requests, pair
+from tests.invariance.test_alone_equals_batched import (
+    NUM_GROWN,
+    alone,
+    answers,
+    answers_to_growing,
+    growing_requests,
+    mixed_requests,
+    pair,
+    sizes,
+)
 from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
 
@@ -22,7 +31,7 @@ __all__ = ["alone", "every_prediction", "pair"]
 
 WITH_DRAFT_MODELS = ["gpt2", "llama", "mistral", "gemma2", "bloom"]
 ACCEPTING = ["gpt2", "llama", "gemma2", "bloom"]
-NEVER_DRAFTED = ["glm4-moe", "modernbert-decoder", *HYBRIDS]
+NEVER_DRAFTED = ["glm4-moe", "modernbert-decoder", "stablelm", *HYBRIDS]
 
 
 def shrink_pool(pair, one) -> Scheduler:
@@ -37,14 +46,21 @@ def shrink_pool(pair, one) -> Scheduler:
     return scheduler
 
 
-@pytest.mark.parametrize("options", [{}, {"max_batch_tokens": 9, "block_size": 1, "speculative_tokens": 11}])
-def test_drafts_of_n_grams(pair, alone, options):
+def overflowing_requests(pair, scheduler: Scheduler) -> list:
+    """More of `growing_requests` than can end in the pool, so that some are preempted whatever waits for grammars."""
+    pool = scheduler.blocks.self_pool
+    return growing_requests(pair, pool.num_blocks // pool.blocks_for(NUM_GROWN) + 1)
+
+
+@sizes("max_batch_tokens, block_size, speculative_tokens, every", (512, 4, 4, 0), (9, 1, 11, 1))
+def test_drafts_of_n_grams(pair, alone, max_batch_tokens, block_size, speculative_tokens, every):
     if pair.loaded.keys_depend_on_length:
         with pytest.raises(LoadError):
             speculating(pair)
         return
-    one = speculating(pair, **options)
-    assert answers(run(one, mixed_requests(pair), every=1 if options else 0)) == alone
+    settings = {"max_batch_tokens": max_batch_tokens, "block_size": block_size}
+    one = speculating(pair, **settings, speculative_tokens=speculative_tokens)
+    assert answers(run(one, mixed_requests(pair), every=every)) == alone
     drafted, accepted = counts(one)
     # Some random models never repeat an n-gram of their own answers; others never repeat any n-gram.
     assert drafted >= accepted and (drafted > 0 or pair.name in NEVER_DRAFTED)
@@ -63,9 +79,10 @@ def test_drafts_of_n_grams_preempted(pair, alone):
     one = speculating(pair, max_batch_tokens=40)
     scheduler = shrink_pool(pair, one)
     # Some random models never repeat n-grams, but the text of the additional request does.
-    repeating = generate(pair, 1000, mixed_requests(pair)[0].prompts[0][:3], max_new_tokens=12, allowed_token_ids=[7])
-    expected = alone | answers(run(pair.engine(), [repeating]))
-    assert answers(run(one, [repeating, *mixed_requests(pair)])) == expected
+    repeating = generate(pair, 500, mixed_requests(pair)[0].prompts[0][:3], max_new_tokens=12, allowed_token_ids=[7])
+    growing = overflowing_requests(pair, scheduler)
+    expected = alone | answers(run(pair.engine(), [repeating])) | answers_to_growing(pair, len(growing))
+    assert answers(run(one, [*growing, repeating, *mixed_requests(pair)])) == expected
     assert scheduler.num_preemptions > 0 and counts(one)[0] > 0
 
 
@@ -85,7 +102,9 @@ def test_drafts_of_a_draft_model(pair, alone, kind, options):
 def test_drafts_of_a_draft_model_preempted(pair, alone):
     one = speculating(pair, perturbed(pair.loaded), max_batch_tokens=40)
     scheduler = shrink_pool(pair, one)
-    assert answers(run(one, mixed_requests(pair))) == alone
+    growing = overflowing_requests(pair, scheduler)
+    expected = alone | answers_to_growing(pair, len(growing))
+    assert answers(run(one, [*growing, *mixed_requests(pair)])) == expected
     assert scheduler.num_preemptions > 0 and counts(one)[1] > 0
 
 

@@ -1,5 +1,6 @@
 """Layers compiled to a program have the bits of eager layers, for every family and precision.
 
+Rare families take turns: each runs with one precision.
 `NOT_TRACED` lists the families that cannot run as a program. For any other family, falling back to eager layers
 fails a test.
 """
@@ -17,6 +18,7 @@ from models.loader import load_model
 from models.logits import LogitsRequest
 from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, HYBRIDS, SEQ2SEQ
 from tests.parity.paged import Rows, chunked, encoder_batch, one_by_one
+from tests.rare_families import in_turn
 
 CPU = torch.device("cpu")
 CASES = {
@@ -53,8 +55,7 @@ def has_programs(model, stack, kind):
     return {(key.all_rows, key.with_logits): found is not None for key, found in programs if key.kind == kind}
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
+@pytest.mark.parametrize("name, case", in_turn([*SEQ2SEQ, *DECODERS], CASES))
 @torch.inference_mode()
 def test_decoding(saved, name, case):
     model = loaded(saved, name, case)
@@ -68,8 +69,7 @@ def test_decoding(saved, name, case):
     assert has_programs(model, model.decoder, "paged") == {(True, False): name not in NOT_TRACED["paged"]}
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
+@pytest.mark.parametrize("name, case", in_turn([*DECODERS, *SEQ2SEQ], CASES))
 @torch.inference_mode()
 def test_logits(saved, name, case):
     """Logits and top-k of a program, for some or all tokens, equal those computed from its hidden states."""

@@ -16,6 +16,7 @@ from server.ipc.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, run
 from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ, VOCAB
 from tests.parity.checkpoints import load, write_model
+from tests.rare_families import in_turn
 
 NEW_TOKENS = 5
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
@@ -44,6 +45,7 @@ FULL_ENCODER_DECODER = {
     "max_length": 64,
     "min_length": 3,
 }
+VARIANTS = ("full", "partial", "empty", "absent", "in config.json")
 SAME_NAME = (
     "bos_token_id",
     "pad_token_id",
@@ -64,7 +66,7 @@ SAME_NAME = (
 )
 
 
-@pytest.fixture(scope="module", params=CHECKPOINTS)
+@pytest.fixture(scope="module")
 def checkpoint(request, tmp_path_factory):
     """Directory of a random checkpoint, its class in transformers, and the contents of its `config.json`."""
     architecture, config = CHECKPOINTS[request.param]
@@ -124,7 +126,7 @@ def our_text(pair, prompt, settings):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("variant", ["full", "partial", "empty", "absent", "in config.json"])
+@pytest.mark.parametrize("checkpoint, variant", in_turn(CHECKPOINTS, VARIANTS), indirect=["checkpoint"])
 def test_settings_and_text_equal_transformers(checkpoint, variant, device):
     directory, architecture, saved = checkpoint
     config = write_files(directory, saved, variant)

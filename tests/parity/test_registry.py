@@ -117,7 +117,7 @@ def test_four_beams(name, tmp_path, device):
         ModelSpec(name, str(tmp_path), "float32"), load(tmp_path, device), torch.float32, device, 0.0
     )
     pair, prompts = Pair(name, oracle, loaded), random_ids(config.get_text_config().vocab_size, [1, 5, 11], seed=3)
-    settings = {"num_beams": 4, "max_new_tokens": 20, "num_return_sequences": 4}
+    settings = {"num_beams": 4, "max_new_tokens": 12, "num_return_sequences": 4}
     if pair.starts:
         settings["forced_eos_token_id"] = 2
     results = run(pair.engine(), [generate(pair, index, text, **settings) for index, text in enumerate(prompts)])

@@ -33,6 +33,6 @@ def server(oracles: dict[str, Oracle], tmp_path_factory: pytest.TempPathFactory)
     write_tokenizer(english)
     models = [f"{shape}={oracle.directory}" for shape, oracle in oracles.items()]
     models += [f"english={english}", f"story={REPOSITORY / 'weights' / 'demo' / 'story'}"]
-    limits = ["--max-audio-bytes", str(MAX_BYTES), "--max-audio-seconds", "20"]
+    limits = ["--max-audio-bytes", str(MAX_BYTES), "--max-audio-seconds", "20", "--threads", "1"]
     with serving(tmp_path_factory.mktemp("server") / "log", *models, *limits) as running:
         yield running

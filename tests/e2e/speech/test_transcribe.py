@@ -98,9 +98,15 @@ def test_a_model_for_english_only(server) -> None:
     assert send(server, LONG[0], model="english", language="de").json()["error"]["param"] == "language"
 
 
-@every_shape
-@pytest.mark.parametrize("said", ["", "The garden "])
-@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize(
+    ("shape", "said", "seed"),
+    [
+        ("whisper", "", 0),
+        ("whisper", "The garden ", 2),
+        ("whisper-wide-ear", "", 2),
+        ("whisper-wide-ear", "The garden ", 0),
+    ],
+)
 def test_the_text_so_far_precedes_each_window_as_in_transformers(server, oracles, shape: str, said: str, seed) -> None:
     oracle, settings = oracles[shape], {"condition_on_prev_tokens": True}
     if said:
@@ -128,8 +134,7 @@ def test_windows_without_speech_are_left_out_as_in_transformers(server, oracles,
     assert ours["segments"] and len(ours["segments"]) < len(segments)
 
 
-@every_shape
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize(("shape", "seed"), [("whisper", 3), ("whisper-wide-ear", 0)])
 def test_times_of_words_equal_transformers(server, oracles, shape: str, seed: int) -> None:
     oracle, seconds = oracles[shape], len(LONG[seed]) / 16_000
     granularities = {"timestamp_granularities[]": ["word", "segment"]}
