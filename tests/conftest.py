@@ -51,7 +51,7 @@ def seed() -> None:
     """Seed torch before each test, so that its random numbers do not depend on the tests that ran before it."""
     if torch.cuda.is_available():
         torch.manual_seed(20261122)
-    else:  # without a device, `torch.manual_seed` formats and keeps the stack of every call
+    else:  # `torch.manual_seed` is slow: it formats the call stack and stores it for a later start of CUDA.
         torch.default_generator.manual_seed(20261122)
 
 

@@ -54,7 +54,7 @@ def is_rare(item: pytest.Item) -> bool:
 def in_turn(names: Iterable[str], values: Collection[str]) -> list[tuple[str, str]]:
     """Pairs of a family's name and a value: all values for most families, one for each rare family, in turn.
 
-    For tests of code that knows nothing of families, such as a precision or a setting.
+    For tests whose values, such as precisions or settings, are implemented by code that all families share.
     """
     order = list(values)
     pairs = []

@@ -64,7 +64,7 @@ def sizes(names: str, *combinations: tuple[int, ...], once: Collection[str] = ()
 
     Rare families take turns: each runs with one of the combinations, because its code knows nothing of the sizes.
 
-    once: other families that take turns.
+    once: names of families that also take turns.
     """
     cases = []
     for number, name in enumerate(GENERATING):
@@ -75,7 +75,10 @@ def sizes(names: str, *combinations: tuple[int, ...], once: Collection[str] = ()
 
 @pytest.fixture
 def alone(pair, shared_directory):
-    """`answers_alone`, computed by the first process that needs it."""
+    """The result of `answers_alone`, from a file that test processes share.
+
+    Processes that need it at the same time may each compute it.
+    """
     file = shared_directory / f"answers of {pair.name}.json"
     if not file.exists():
         unfinished = file.with_suffix(f".{os.getpid()}")
@@ -168,7 +171,8 @@ def test_preempted_and_computed_again(pair, alone, max_batch_tokens):
     assert scheduler.num_preemptions > 0, "the pool is too large to cause a preemption"
 
 
-# Sources and mixers have no cached prefixes of these lengths, whatever the sizes.
+# Encoder-decoder models share no prefixes, and hybrid models need longer prompts. These families have no cache hits
+# with any of the sizes, so they take turns.
 @sizes("max_batch_tokens, block_size", (512, 4), (24, 1), (10, 8), once={*SEQ2SEQ, *HYBRIDS})
 def test_with_prefix_cache_hits(pair, alone, max_batch_tokens, block_size):
     """Repeat the requests in one engine, then extend each prompt by its answer."""

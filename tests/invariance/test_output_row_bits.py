@@ -1,6 +1,7 @@
 """Hidden states of output rows have the same bits with and without computing all other rows.
 
-Tested for every family in float32, bfloat16 or int8, with and without programs. Rare families take turns.
+Tested for every family in float32, bfloat16, int8 and int4, with and without programs. Rare families take turns: each
+runs with one precision.
 """
 
 from __future__ import annotations

@@ -47,7 +47,10 @@ def shrink_pool(pair, one) -> Scheduler:
 
 
 def overflowing_requests(pair, scheduler: Scheduler) -> list:
-    """More of `growing_requests` than can end in the pool, so that some are preempted whatever waits for grammars."""
+    """More of `growing_requests` than fit in the pool at full length.
+
+    Some are therefore preempted, however long other requests wait for their grammar.
+    """
     pool = scheduler.blocks.self_pool
     return growing_requests(pair, pool.num_blocks // pool.blocks_for(NUM_GROWN) + 1)
 

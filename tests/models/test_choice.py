@@ -141,7 +141,8 @@ def rows_to_draw_from(kind: str, width: int) -> torch.Tensor:
 @pytest.mark.parametrize("width", [7, 256, 5003])
 @pytest.mark.parametrize("kind", ["plain", "flat", "tied", "equal", "banned", "all but three", "far apart", "close"])
 def test_bounds_and_drawn_tokens_equal_the_reference(draw, kind, width):
-    # A fifth of the combinations has every pair of values of two settings, because 5 divides the number of none.
+    # Every fifth combination still covers all pairs of values of any two settings, because no setting has a number of
+    # values that is divisible by 5.
     every = 5 if width > 1000 else 1
     logits, filters = rows_to_draw_from(kind, width)[::every], FILTERS[::every]
     uniforms = np.random.default_rng(3).random(len(filters))

@@ -33,7 +33,7 @@ def architectures(kind):
 
 
 def _cases(suffix: str, shapes: int = 2) -> dict[str, tuple[str, object]]:
-    """Up to this number of shapes of each family that has a class with this suffix in transformers."""
+    """Up to `shapes` configurations of each family that has a class with this suffix in transformers."""
     made: dict[str, tuple[str, object]] = {}
     for name, (_, config) in (CASES | MORE_CASES).items():
         found = [one for one in FAMILIES[config.model_type].architectures if one.endswith(suffix)]
@@ -59,7 +59,8 @@ def _in_turn(names, values):
 
 
 BODIES, TEXTS = _cases("Model"), _cases("ForSequenceClassification")
-# These heads are one matrix after a body that `test_embeddings` compares in both shapes.
+# One configuration is enough for these heads: they are one matrix after the body, and `test_embeddings` compares the
+# body in both.
 TOKENS, ANSWERS = _cases("ForTokenClassification", shapes=1), _cases("ForQuestionAnswering", shapes=1)
 
 

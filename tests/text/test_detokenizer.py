@@ -23,7 +23,7 @@ _text = st.text(
 )
 _words = st.lists(st.sampled_from([*CORPUS, *TORTURE]), max_size=3).map(" ".join)
 _quick = settings(max_examples=50, deadline=None)
-"""For each of the sixteen tokenizers, so a property is checked with 800 examples."""
+"""Settings of a property test: 50 examples for each of the sixteen tokenizers, 800 in all."""
 
 
 def _split(ids: list[int], cuts: list[int]) -> list[list[int]]:

@@ -61,8 +61,8 @@ private:
     int64_t rows_ = 0, lines_ = 0;
 };
 
-// The lines of a panel that one step reads. first: first line of the first half. half_bytes: distance of the second
-// half. line_bytes: distance of two lines.
+// The lines of a panel that one step reads. first: first line of the first half. half_bytes: bytes from the first half
+// to the second. line_bytes: bytes from one line to the next.
 struct AmxLines {
     const char* first;
     int64_t half_bytes = AMX_LINE_BYTES, line_bytes = PANEL_LINE_BYTES;
@@ -103,8 +103,8 @@ INLINE void clear_amx_sums() {
     _tile_zero(3);
 }
 
-// Where the sums of 32 columns are in memory: numbers of 32 bits, rows `row_bytes` apart. first, second: first rows of
-// the parts.
+// Memory of the sums of up to 32 rows and 32 columns, 32 bits each. `load` copies it to registers 0 to 3, and `store`
+// copies them back. first, second: first row of each part. row_bytes: bytes from one row to the next.
 struct AmxSums {
     void *first, *second;
     int64_t row_bytes;

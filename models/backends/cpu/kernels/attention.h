@@ -86,7 +86,7 @@ template <class T, int DIM> void attend_items(const Attention& p, int64_t begin,
 
 #ifdef AMX
 
-// float32 and other head dimensions have no products of the matrix unit.
+// Only bfloat16 with the head dimensions below uses the matrix unit. Everything else runs the vector kernels.
 void attend(DType dtype, const Attention& p, int64_t begin, int64_t end) {
     if (dtype == BFLOAT16) {
         switch (p.head_dim) {

@@ -1,18 +1,21 @@
-// Products of attention by the matrix unit (amx.h), for bfloat16 and head dimensions that are multiples of 32.
+// Products of attention by the matrix unit (amx.h), for bfloat16 and head dimensions that are multiples of 32. `attend`
+// lists the dimensions that are compiled.
 //
-// Scores add up 32 dimensions per step, and products with values 32 keys per step. The steps of a batch row begin at
-// its first key, so that a query has the same steps in every batch. The unit multiplies and adds in the same order
+// Scores add up 32 dimensions per step, and products with values 32 keys per step. The steps of keys begin at the first
+// key of a batch row, so that a query has the same steps in every batch. The unit multiplies and adds in the same order
 // whichever operand is the first, so that keys may be the rows of the product or the panel.
 
-constexpr int64_t COLUMNS = AMX_LINE_BYTES / 4;  // rows whose scores `attend_query` computes together
+constexpr int64_t COLUMNS = AMX_LINE_BYTES / 4;  // number of query heads whose scores `score_columns` computes together
 
-// Size of the query heads of one key-value head in `copy_queries`.
+// Number of floats that the result of `copy_queries` has for one key-value head. Includes columns without a head.
 template <class T, int DIM> INLINE int64_t query_lanes(int64_t group, int64_t) {
     return (group + COLUMNS - 1) / COLUMNS * COLUMNS * Lanes<T, DIM>::COUNT;
 }
 
-// Copies the query heads of `width` key-value heads, `group` each, to columns: [width, groups of COLUMNS heads, lanes,
-// COLUMNS]. Columns without a head keep their content.
+// Copies query heads to columns: [width, ceil(group / COLUMNS), lanes, COLUMNS]. Columns without a head are not written;
+// their scores are not used.
+//
+// width: number of key-value heads. group: number of query heads of each.
 template <class T, int DIM>
 void copy_queries(const T* queries, int64_t width, int64_t group, int64_t dim, float* columns) {
     constexpr int64_t lanes = Lanes<T, DIM>::COUNT;
@@ -26,8 +29,11 @@ void copy_queries(const T* queries, int64_t width, int64_t group, int64_t dim, f
     }
 }
 
-// Scores of up to COLUMNS rows against 32 keys; of only the first 16 unless HAS_SECOND. columns: one group of
-// `copy_queries`. first, second: 16 keys each, `stride` numbers apart. scores: [32][COLUMNS].
+// Scores of up to COLUMNS query heads against 32 keys, or against 16 keys without HAS_SECOND.
+//
+// columns: [lanes][COLUMNS], one part of the result of `copy_queries`.
+// first, second: 16 keys each, `first_stride` and `second_stride` numbers apart.
+// scores: [32 keys][COLUMNS], float32.
 template <class T, int DIM, bool HAS_SECOND>
 INLINE void score_columns(const float* columns, const T* first, const T* second, int64_t first_stride,
                           int64_t second_stride, float* scores) {
@@ -49,7 +55,8 @@ INLINE void score_columns(const float* columns, const T* first, const T* second,
 
 // Scores of the query heads of one key-value head against up to DIRECT_KEYS keys.
 //
-// columns: from `copy_queries`.
+// columns: the part of the result of `copy_queries` for this key-value head.
+// rows: number of query heads.
 // keys: [count, head_dim], `stride` numbers apart.
 // scores: [rows, count], float32, rows `pitch` numbers apart. Up to fifteen numbers after each row are overwritten.
 template <class T, int DIM>
@@ -60,7 +67,8 @@ INLINE void score_keys(MatrixUnit& matrix_unit, const float* columns, const T* k
     alignas(64) float products[DIRECT_KEYS * COLUMNS];
     const T *first = keys, *second = keys + AMX_LINES * stride;
     int64_t first_stride = stride, second_stride = stride;
-    // The unit reads sixteen keys: fewer are copied, because no memory may follow the last one.
+    // The unit always reads sixteen keys. Fewer keys are copied first, because the memory after the last key may not be
+    // readable.
     if (const int64_t others = count % AMX_LINES; others != 0) {
         const T*& part = count < AMX_LINES ? first : second;
         for (int64_t i = 0; i < others; i++) std::memcpy(rest + i * DIM, part + i * stride, DIM * sizeof(T));
@@ -86,10 +94,13 @@ INLINE void score_keys(MatrixUnit& matrix_unit, const float* columns, const T* k
     }
 }
 
-// sums += weights * values of one step. rows: as many as the shapes of the unit. HAS_SECOND: see `add_amx_step`.
+// Adds the weighted values of one step to the sums in the registers of the unit, for 32 dimensions. `AmxSums::load` has
+// loaded the sums, and `set_shapes` has set the number of rows. HAS_SECOND: see `add_amx_step`.
+//
 // weights: [rows, STEP_KEYS], bfloat16, rows `pitch` words of 32 bits apart.
-// gathered: values from `gather_values`, [STEP_KEYS / 2][dim] words of 32 bits.
-// sums: [rows][dim], float32, from `load_sums`.
+// first_rows: number of rows of the first part.
+// gathered: values from `gather_values`, from the first of the 32 dimensions on. Pairs of keys are DIM words of 32 bits
+//     apart.
 template <bool HAS_SECOND, int DIM>
 INLINE void add_value_step(const float* weights, int64_t pitch, int64_t first_rows, const float* gathered) {
     const auto* first = reinterpret_cast<const char*>(weights);
@@ -100,8 +111,9 @@ INLINE void add_value_step(const float* weights, int64_t pitch, int64_t first_ro
 // sums += weights * values, for values first..last-1.
 //
 // width: number of adjacent key-value heads. group: number of query heads, and rows of weights and sums, of each.
-// weights: softmax weights, rows `pitch` numbers apart. The first weight of a row belongs to the key `before` keys
-// before `first`, which begins a step. Weights of other keys than first..last-1 in the first and last step are zero.
+// weights: softmax weights, bfloat16, rows `pitch` words of 32 bits apart. The first weight of a row belongs to key
+//     `first - before`, which begins a step. In the first and last step, weights of keys outside first..last-1 are zero.
+// sums: [width * group, DIM], float32.
 // fetch: called as fetch(number of values added so far), to prefetch other memory.
 template <class T, int DIM, class Fetch>
 INLINE void add_stored_values(MatrixUnit& matrix_unit, const KvView<T>& values, int64_t first, int64_t last,
@@ -128,14 +140,14 @@ INLINE void add_stored_values(MatrixUnit& matrix_unit, const KvView<T>& values, 
     }
 }
 
-// Calls tile(first row, rows, whether there are more than 16) for tiles of up to 32 rows of a block.
-template <class Tile> INLINE void for_row_tiles(const RowBlock& b, const Tile& tile) {
+// Calls body(first row, rows, whether there are more than 16) for every 32 rows of a block.
+template <class Body> INLINE void for_unit_rows(const RowBlock& b, const Body& body) {
     for (int64_t row = 0; row < b.rows; row += MAX_TILE_ROWS) {
         const int64_t rows = std::min(MAX_TILE_ROWS, b.rows - row);
         if (rows > AMX_LINES) {
-            tile(row, rows, std::true_type{});
+            body(row, rows, std::true_type{});
         } else {
-            tile(row, rows, std::false_type{});
+            body(row, rows, std::false_type{});
         }
     }
 }
@@ -145,7 +157,7 @@ template <class T, int DIM>
 void score_panel(MatrixUnit& matrix_unit, const RowBlock& b, const float* panel, int64_t from, int64_t to) {
     constexpr int64_t lanes = Lanes<T, DIM>::COUNT;
     finish_stores(panel);
-    for_row_tiles(b, [&](int64_t row, int64_t rows, auto has_second) {
+    for_unit_rows(b, [&](int64_t row, int64_t rows, auto has_second) {
         const int64_t low = std::max(from, b.start(row)), high = std::min(to, b.stop(row + rows - 1));
         const int64_t first_rows = MatrixUnit::first_rows(rows);
         const auto* first = reinterpret_cast<const char*>(b.queries + row * lanes);
@@ -164,18 +176,20 @@ void score_panel(MatrixUnit& matrix_unit, const RowBlock& b, const float* panel,
     });
 }
 
-// Margins of the weights that `add_panel` reads for a row: the keys of all rows of its tile.
+// Margins of the weights of a row. `add_panel` multiplies up to 32 rows by every key that any of them sees, so the
+// margins reach from the first to the last of these keys.
 template <class T, int DIM> INLINE Margins panel_margins(const RowBlock& b, int64_t row, int64_t query) {
     const int64_t first = row - row % MAX_TILE_ROWS, last = std::min(b.rows, first + MAX_TILE_ROWS) - 1;
     return margins<Lanes<T, DIM>::STEP_KEYS>(b.begin, b.start(first), b.starts[query], b.ends[query], b.stop(last));
 }
 
-// Adds values from..to-1 of the panel to the sums of all rows. Each row adds its values in order.
+// Adds weighted values from..to-1 of the panel to the sums of all rows, step after step in the order of the keys. All
+// values of the panel must be finite, see `attend_tile`.
 template <class T, int DIM>
 void add_panel(MatrixUnit& matrix_unit, const RowBlock& b, const float* panel, int64_t from, int64_t to) {
     constexpr int64_t STEP = Lanes<T, DIM>::STEP_KEYS;
     finish_stores(panel);
-    for_row_tiles(b, [&](int64_t row, int64_t rows, auto has_second) {
+    for_unit_rows(b, [&](int64_t row, int64_t rows, auto has_second) {
         int64_t low = std::max(from, b.start(row));
         const int64_t high = std::min(to, b.stop(row + rows - 1)), first_rows = MatrixUnit::first_rows(rows);
         low -= (low - from) % STEP;

@@ -78,7 +78,7 @@ template <class T, int DIM, int ROWS> struct DirectScores {
     }
 };
 
-// Size of the query heads of one key-value head in `copy_queries`.
+// Number of floats that the result of `copy_queries` has for one key-value head.
 template <class T, int DIM> INLINE int64_t query_lanes(int64_t group, int64_t dim) {
     return group * (DIM ? Lanes<T, DIM>::COUNT : dim);
 }
@@ -91,7 +91,8 @@ INLINE void copy_queries(const T* queries, int64_t width, int64_t group, int64_t
 
 // Scores of the query heads of one key-value head against up to DIRECT_KEYS keys.
 //
-// queries: from `copy_queries`.
+// queries: [rows, lanes], from `copy_queries`, float32 or pairs of bfloat16.
+// rows: number of query heads.
 // keys: [count, head_dim], `stride` numbers apart.
 // scores: [rows, count], float32, rows `pitch` numbers apart. Up to fifteen numbers after each row are overwritten.
 template <class T, int DIM>
@@ -139,8 +140,8 @@ INLINE void add_values_of_any_dim(const float* weights, int64_t pitch, const T* 
 // sums += weights * values, for values first..last-1 in their stored order.
 //
 // width: number of adjacent key-value heads. group: number of query heads, and rows of weights and sums, of each.
-// weights: softmax weights, rows `pitch` lanes apart. The first weight of a row belongs to the key `before` keys before
-// `first`.
+// weights: softmax weights, rows `pitch` lanes apart. The first weight of a row belongs to key
+// `first - before`.
 // fetch: called as fetch(number of values added so far), to prefetch other memory.
 template <class T, int DIM, class Fetch>
 INLINE void add_stored_values(MatrixUnit&, const KvView<T>& values, int64_t first, int64_t last, int64_t before,

@@ -1,8 +1,8 @@
 // The unit of arithmetic in attention: a lane of 32 bits, which is one float32 number, or a pair of bfloat16 numbers
 // if the processor has an instruction for the dot product of pairs.
 //
-// Keys are paired from the first key of the batch row on. A query therefore has the same pairs in every batch. The same
-// holds for the steps of 32 keys of the matrix unit.
+// Keys are paired from the first key of the batch row on. A query therefore has the same pairs in every batch. The matrix
+// unit multiplies values in steps of 32 keys, which also begin at that key.
 
 // Keys that the direct kernel processes together.
 #ifdef AMX
@@ -20,7 +20,7 @@ template <class T> struct KvView {
     INLINE const T* at(int64_t key) const {
         return tokens + (table[key / block_size] * block_size + key % block_size) * stride;
     }
-    // The same tokens of a following key-value head.
+    // The same tokens for the key-value head that is `head` places after this one.
     INLINE KvView of_head(int64_t head, int64_t dim) const { return {tokens + head * dim, stride, block_size, table}; }
     // Number of keys from `key` on that are adjacent in memory.
     INLINE int64_t run(int64_t key, int64_t last) const { return std::min(block_size - key % block_size, last - key); }
@@ -52,7 +52,7 @@ template <class T, int DIM> struct Lanes {
     // Type of a softmax weight in the product with values, and number of keys per lane.
     using Weight = std::conditional_t<PAIRS, bfloat16, float>;
     static constexpr int64_t KEYS = PAIRS ? 2 : 1;
-    // Keys whose products with values are added up before they are added to the sum.
+    // Number of keys whose weighted values are added up from zero before the result is added to the sum of a row.
 #ifdef AMX
     static constexpr int64_t STEP_KEYS = 2 * AMX_LINES;
 #else
@@ -105,19 +105,20 @@ template <class T, int DIM> struct Lanes {
     }
 };
 
-// Numbers of keys before the first and after the last key that a query sees.
+// Numbers of keys that a kernel multiplies before the first and after the last key that a query sees. Their weights are
+// zero.
 struct Margins {
     int64_t before, after;
 };
 
-// Margins of a query that sees keys start..stop-1, in the steps that contain keys low..high-1. One step starts at key
-// `begin`.
+// Margins of a query that sees keys start..stop-1, if the kernel multiplies all steps that contain keys low..high-1.
+// Steps have STEP_KEYS keys and are counted from key `begin`.
 template <int64_t STEP_KEYS>
 INLINE Margins margins(int64_t begin, int64_t low, int64_t start, int64_t stop, int64_t high) {
     return {start - low + (low - begin) % STEP_KEYS, high - stop + (STEP_KEYS - (high - begin) % STEP_KEYS) % STEP_KEYS};
 }
 
-// A head of zeros, used as the missing value of an incomplete pair.
+// A head of zeros, used for values that are missing from the first or last step.
 template <class T, int DIM> INLINE const T* zero_head() {
     alignas(64) static const T zeros[DIM] = {};
     return zeros;

@@ -1,11 +1,11 @@
-// What the products of attention read: panels of keys and values, and blocks of rows.
+// Inputs of the matrix products of attention: panels of keys and values, and blocks of rows.
 //
 // A row is one query with one query head. A panel holds keys or values of one key-value head and one batch row.
 
 // Rows, and groups of sixteen keys, whose scores are computed together. A tile has at least SCORE_ROWS rows.
 constexpr int64_t SCORE_ROWS = REGISTERS < 32 ? 2 : 6, SCORE_GROUPS = REGISTERS < 32 ? 1 : 2;
 constexpr int64_t SCORE_KEYS = SCORE_GROUPS * WIDTH;
-// Keys of a panel, a multiple of SCORE_KEYS and of a step.
+// Number of keys of a panel: a multiple of SCORE_KEYS and of STEP_KEYS.
 #ifdef AMX
 constexpr int64_t PANEL_KEYS = 256;
 #else
@@ -46,9 +46,10 @@ template <class T, int DIM> void transpose_lines(const T* const lines[WIDTH], in
     }
 }
 
-// The largest of the bfloat16 numbers that were added, by their bits without sign.
+// Detects infinity and NaN among bfloat16 numbers. Keeps the largest number passed to `add`, compared by its bits
+// without the sign.
 #ifdef AMX
-class LargestHalves {
+class FiniteCheck {
 public:
     INLINE void add(Floats pairs) {
         const __m512i sizes = _mm512_and_si512((__m512i)pairs, _mm512_set1_epi16(0x7fff));
@@ -60,7 +61,7 @@ private:
     Integers largest_{};
 };
 #else
-struct LargestHalves {
+struct FiniteCheck {
     INLINE void add(Floats) {}
     INLINE bool are_finite() const { return true; }
 };
@@ -93,12 +94,12 @@ void transpose_keys(const KvView<T>& keys, int64_t lowest, int64_t first, int64_
 }
 
 // Copies values first..last-1 to contiguous lanes: [lanes][dim]. `first` begins a step. Values before `lowest`, and
-// values missing from the last step, are zero. Returns false if a value is not finite; kernels of vector instructions
-// do not look for it.
+// values missing from the last step, are zero. Returns false if a value is infinite or NaN. Vector kernels do not check
+// and always return true.
 template <class T, int DIM>
 INLINE bool gather_values(const KvView<T>& values, int64_t lowest, int64_t first, int64_t last, float* gathered) {
     using L = Lanes<T, DIM>;
-    LargestHalves largest;
+    FiniteCheck check;
     int64_t key = first;
     while (key < last) {
         const int64_t run = key < lowest ? 1 : values.run(key, last), count = std::max<int64_t>(1, run / L::KEYS);
@@ -120,14 +121,14 @@ INLINE bool gather_values(const KvView<T>& values, int64_t lowest, int64_t first
                     stored.read(lane, d, value);
                     store(gathered + d, value[0]);
                     store(gathered + d + WIDTH, value[1]);
-                    largest.add(value[0]), largest.add(value[1]);
+                    check.add(value[0]), check.add(value[1]);
                 }
             }
         }
         key += count * L::KEYS;
     }
     for (; (key - first) % L::STEP_KEYS; key += L::KEYS, gathered += DIM) std::fill(gathered, gathered + DIM, 0.0f);
-    return largest.are_finite();
+    return check.are_finite();
 }
 
 // Rows of one tile that are computed together: for each query, all heads that share the key-value head.
@@ -135,7 +136,7 @@ struct RowBlock {
     int64_t before, rows, group;       // rows of the tile before this block; rows in it; query heads per query
     const int32_t *starts, *ends;      // [queries of the tile]: visible keys; neither array decreases
     int64_t lowest, end;               // keys visible to any query of the tile
-    int64_t begin;                     // key of the first score: the first of the step of `lowest`
+    int64_t begin;                     // key of the first score: the first of the step with `lowest`
     int64_t pitch;                     // distance, in numbers, of the scores of two rows
     float *queries, *scores, *sums;    // [rows, lanes]; [rows, pitch]; [rows, dim]
 

@@ -1,20 +1,21 @@
 // Attention of many queries of one batch row. Gives the same bits as `attention_direct.h` gives for each query.
 //
-// In this file a row is one query with one query head; all rows share a key-value head. Keys are transposed in
-// panels, so that a vector holds the same lane of sixteen keys and a score needs no sum across lanes. The direct
-// kernel adds the lanes of a vector in a tree. Here these lanes are separate sums, which are added in the same order.
+// In this file a row is one query with one query head; all rows share a key-value head. Keys are transposed and values
+// gathered in panels, which all rows of a block share. The products are in `attention_tiled_products.h` and, for the
+// matrix unit, in `attention_amx.h`.
 
-// If a tile has at most MAX_KEPT_NUMBERS numbers, its keys and values are transposed and gathered once. Rows are then
-// processed in blocks of at least MIN_BLOCK_SCORES scores.
-constexpr int64_t MAX_KEPT_NUMBERS = 65536, MIN_BLOCK_SCORES = 16384;
-// The number of rows of a block is a multiple of this, except in the last blocks of a tile.
+// The maximum number of rows of a block is a multiple of this. `for_tiles` makes the blocks of a tile nearly equal.
 #ifdef AMX
 constexpr int64_t BLOCK_ROWS = MAX_TILE_ROWS;
 #else
 constexpr int64_t BLOCK_ROWS = 12;
 #endif
-// In larger tiles they are transposed again for every block of rows. The scores of a block then fill half of a usual
-// second-level cache, and a block has at least MIN_UNKEPT_ROWS rows, so that it repays the transposition.
+// If a tile has at most MAX_KEPT_NUMBERS numbers, its keys and values are transposed and gathered once, and a block has
+// about MIN_BLOCK_SCORES scores.
+constexpr int64_t MAX_KEPT_NUMBERS = 65536, MIN_BLOCK_SCORES = 16384;
+// In larger tiles, keys are transposed and values gathered again for every block of rows. The scores of a block then
+// fill half of a usual second-level cache, and a block has up to MIN_UNKEPT_ROWS rows or more, so that it repays that
+// work.
 constexpr int64_t MAX_BLOCK_SCORES = 131072, MIN_UNKEPT_ROWS = 3 * BLOCK_ROWS;
 
 INLINE int64_t block_rows(int64_t seen, bool kept) {
@@ -24,8 +25,8 @@ INLINE int64_t block_rows(int64_t seen, bool kept) {
 
 // Attention of `count` queries from `first` on, with one key-value head. row_first: first key of their batch row.
 //
-// Returns false if the results are not valid: the matrix unit also multiplies values that a query does not see, by the
-// weight zero, and one of the values is not finite.
+// Returns false if the results are not valid, which happens with the matrix unit only. It multiplies values that a query
+// does not see by the weight zero, and zero times infinity or NaN is NaN.
 template <class T, int DIM>
 bool attend_tile(const Attention& p, const KvView<T>& keys, const KvView<T>& values, int64_t first, int64_t count,
                  int64_t row_first, int64_t kv_head, MatrixUnit& matrix_unit, Scratch& scratch) {
@@ -47,7 +48,7 @@ bool attend_tile(const Attention& p, const KvView<T>& keys, const KvView<T>& val
     b.sums = scratch.sums.of(together * DIM);
     float* factors = scratch.factors.of(together);
     int64_t keys_end = b.begin, values_end = b.begin;  // ends of the keys and values kept so far
-    bool finite = true;                                // whether all values are
+    bool finite = true;                                // whether all gathered values are finite
     for_tiles(0, rows, together, [&](int64_t block, int64_t block_rows, int64_t, int64_t) {
         b.before = block, b.rows = block_rows;
         b.each([&](int64_t row, int64_t query, int64_t head) {

@@ -5,6 +5,7 @@
 // AVX2, AVX512, VNNI, BF16_PRODUCTS, AMX: which of the hand-written variants the features allow.
 // ISA_CHANGES(X): list of the kernels that differ from those of the less capable instruction set; undefined if all do.
 //     The table then has no others, which saves half of the compilation.
+// VECTOR_KERNELS: table of the kernels that `attend` calls for cases that the matrix unit does not support; with AMX only.
 #include "kernels.h"
 
 #ifdef __x86_64__

@@ -7,7 +7,7 @@
 #define ISA_CHANGES(X) \
     X(attend) X(float_linear) X(int8_linear) X(group_linear) X(float_experts) X(int8_experts) X(group_experts)
 #define ISA_KERNELS kernels_x86_64_v4_amx
-// The kernels for what the matrix unit does not compute.
+// The kernels for data types and head dimensions that the matrix unit does not support.
 #define VECTOR_KERNELS kernels_x86_64_v4_bf16
 #define ISA_FEATURES \
     "avx2,bmi,bmi2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni,avx512bf16,amx-tile,amx-bf16,amx-int8"
