@@ -78,8 +78,8 @@ def test_equals_transformers(pairs, name, variant):
 
 
 OTHERS = sorted(GENERATING.keys() - {"llama", "marian"})
-# Decoders that are not rare skip the plain variant: `test_long_texts_cross_many_blocks` runs every decoder without other
-# beam settings.
+# Decoders that are not rare skip the plain variant: `test_long_texts_cross_many_blocks` runs every decoder without
+# other beam settings.
 FAMILY_CASES = [
     (name, variant)
     for name, variant in in_turn(OTHERS, ["early", "many ends never", "many ends and processors", "plain"])
