@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import threading
 import weakref
 
 import torch
 from torch import Tensor
 
 HUGE_PAGE_BYTES = 2 << 20
+
+_REGION_BYTES = 32 * HUGE_PAGE_BYTES
+"""Size of a region that smaller tensors share. Pages of it that no tensor has been written to take no memory."""
+
+_ALIGNMENT_BYTES = 64
+"""A tensor begins at a cache line."""
 
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 """Advice to Linux: use huge pages from now on; copy the present pages to huge pages (Linux 6.1). From
@@ -30,20 +37,53 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def empty_in_huge_pages(count: int, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Uninitialised memory for `count` numbers, in huge pages if it fills at least one.
+    """Uninitialised memory for `count` numbers, in huge pages.
+
+    Tensors smaller than half a region lie side by side in regions, because most weights of a small model fill no huge
+    page. The memory of a region is given back when none of its tensors is left.
 
     like: tensor whose device is used, and whose dtype is used unless `dtype` is given. Raises MemoryError.
     """
     dtype = dtype or like.dtype
     size = count * dtype.itemsize
-    if size < HUGE_PAGE_BYTES or like.is_meta:
+    if like.is_meta or size == 0:
         return like.new_empty(count, dtype=dtype)
+    if 2 * size >= _REGION_BYTES:
+        return torch.frombuffer(_new_region(size), dtype=dtype, count=count)
+    buffer, offset = _regions.take(size)
+    return torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
+
+
+class _Regions:
+    """Hands out the memory of the newest region, front to back. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._newest: weakref.ref[ctypes.Array[ctypes.c_char]] | None = None
+        self._used = 0
+
+    def take(self, size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
+        """The region with `size` free bytes, and the offset of these bytes. Raises MemoryError."""
+        with self._lock:
+            region = self._newest() if self._newest is not None else None
+            if region is None or self._used + size > _REGION_BYTES:
+                region, self._used = _new_region(_REGION_BYTES), 0
+                self._newest = weakref.ref(region)
+            offset = self._used
+            self._used = -(-(offset + size) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+            return region, offset
+
+
+_regions = _Regions()
+
+
+def _new_region(size: int) -> ctypes.Array[ctypes.c_char]:
     # A new mapping has no pages yet. Memory of the allocator may have small pages from an earlier use.
     start = _map(size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
     if start is None:
         raise MemoryError(f"no memory for {size:,} bytes of weights")
     _libc.madvise(start, size, _MADV_HUGEPAGE)
-    return torch.frombuffer(_buffer(start, size), dtype=dtype, count=count)
+    return _buffer(start, size)
 
 
 def map_in_huge_pages(descriptor: int, size: int) -> ctypes.Array[ctypes.c_char]:

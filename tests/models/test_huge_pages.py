@@ -45,6 +45,47 @@ def test_the_pages_that_a_weight_fills_are_huge():
     assert huge_bytes(found.data_ptr()) >= 4 * HUGE_PAGE_BYTES
 
 
+def tensors_of_a_region(size):
+    """All tensors of a region that has tensors of `size` bytes only."""
+    tensors = [empty_in_huge_pages(size, torch.empty(0), torch.uint8)]
+
+    def begins_a_region():
+        return tensors[-1].data_ptr() != tensors[-2].data_ptr() + size
+
+    def add():
+        tensors.append(empty_in_huge_pages(size, torch.empty(0), torch.uint8))
+
+    add()
+    while not begins_a_region():
+        add()
+    del tensors[:-1]
+    add()
+    while not begins_a_region():
+        add()
+    return tensors[:-1]
+
+
+@pytest.mark.skipif(not POLICY.exists() or "[never]" in POLICY.read_text(), reason="the system has no huge pages")
+def test_small_weights_lie_in_huge_pages_together():
+    size = HUGE_PAGE_BYTES // 4
+    weights = tensors_of_a_region(size)
+    for number, weight in enumerate(weights):
+        weight.fill_(number)
+    assert len(weights) > 100 and all((weight == number).all() for number, weight in enumerate(weights))
+    assert huge_bytes(weights[0].data_ptr()) >= 0.9 * size * len(weights)
+
+
+def test_a_region_stays_until_its_last_tensor_is_gone():
+    tensors = tensors_of_a_region(9 * HUGE_PAGE_BYTES)
+    address = tensors[0].data_ptr()
+    while len(tensors) > 1:
+        del tensors[0]
+        assert is_mapped(address)
+    tensors[0].fill_(1)
+    tensors.clear()
+    assert not is_mapped(address)
+
+
 @pytest.mark.parametrize("size", [1, 5000, 2 * HUGE_PAGE_BYTES, 2 * HUGE_PAGE_BYTES + 5000])
 def test_a_mapped_file(size):
     descriptor = os.memfd_create("weights")

@@ -114,7 +114,9 @@ Kernels kernels = kernels_of(best());
 
 // Shares one operation among the threads of torch's OpenMP runtime.
 struct TorchThreads {
-    template <class Body> void share(int64_t count, int64_t grain, const Body& body) { parallel(count, grain, body); }
+    template <class Body> void share(int64_t count, int64_t grain, bool, const Body& body) {
+        parallel(count, grain, body);
+    }
 };
 
 constexpr int64_t STRUCT_BYTES[] = {

@@ -4,22 +4,36 @@
 // An operation is a record of 64-bit words: its code (`Operation`), its DType, the number of words of its parameters,
 // then the parameters, a struct of kernels.h.
 
-// Progress of one operation: the next piece to take, and the number of finished pieces.
+// Progress of one operation. The pieces are divided into shares of neighbours; several threads may have the same share.
+// done: number of finished pieces. taken: for each share, how often a thread has tried to take its next piece.
 struct alignas(64) Progress {
-    std::atomic<int64_t> next{0};
-    std::atomic<int64_t> done{0};
+    static constexpr int64_t MAX_SHARES = 15;
+
+    std::atomic<int32_t> done{0};
+    std::atomic<int32_t> taken[MAX_SHARES]{};
 };
 
 class Team {
 public:
-    Team(int64_t threads, Progress* progress) : threads_(threads), progress_(progress) {}
+    Team(int64_t threads, int64_t thread, Progress* progress)
+        : threads_(threads), thread_(thread), progress_(progress) {}
 
     // Calls body(begin, end) for pieces of 0..count-1, of at least `grain` items each. Returns when all are done.
-    template <class Body> void share(int64_t count, int64_t grain, const Body& body) {
+    //
+    // has_shares: whether a thread takes the pieces of its own share first, and those of others when it is empty. Then
+    // it reads one sequence of bytes, which the processor prefetches. Otherwise all threads take the next piece of all,
+    // so that they work on neighbours at the same time.
+    template <class Body> void share(int64_t count, int64_t grain, bool has_shares, const Body& body) {
         const int64_t pieces = std::max<int64_t>(1, std::min(4 * threads_, count / std::max<int64_t>(1, grain)));
-        int64_t done = 0;
-        for (int64_t piece; (piece = progress_->next.fetch_add(1, std::memory_order_relaxed)) < pieces; done++) {
-            body(count * piece / pieces, count * (piece + 1) / pieces);
+        const int64_t shares = has_shares ? std::min(threads_, Progress::MAX_SHARES) : 1;
+        int32_t done = 0;
+        for (int64_t i = 0; i < shares; i++) {
+            const int64_t share = (thread_ + i) % shares;
+            const int64_t first = pieces * share / shares, end = pieces * (share + 1) / shares;
+            std::atomic<int32_t>& taken = progress_->taken[share];
+            for (int64_t piece; (piece = first + taken.fetch_add(1, std::memory_order_relaxed)) < end; done++) {
+                body(count * piece / pieces, count * (piece + 1) / pieces);
+            }
         }
         if (done > 0) progress_->done.fetch_add(done, std::memory_order_acq_rel);
         for (int64_t turns = 0; progress_->done.load(std::memory_order_acquire) < pieces; turns++) {
@@ -38,7 +52,7 @@ private:
 #endif
     }
 
-    const int64_t threads_;
+    const int64_t threads_, thread_;
     Progress* progress_;
 };
 
@@ -52,9 +66,9 @@ bool run_program(const int64_t* words, int64_t count, double* seconds) {
     std::atomic<bool> is_complete{true};
     run_team(threads, [&] {
         // The runtime may start fewer threads than requested.
-        Team team(team_size(), progress.data());
+        Team team(team_size(), team_index(), progress.data());
         const int64_t* record = words;
-        const bool is_timed = seconds != nullptr && is_first_thread();
+        const bool is_timed = seconds != nullptr && team_index() == 0;
         double before = is_timed ? now() : 0.0;
         for (int64_t i = 0; i < count; i++) {
             // Every thread checks the same indices, so that all of them stop at the same operation.

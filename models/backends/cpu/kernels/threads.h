@@ -27,7 +27,8 @@ inline int64_t num_threads() { return omp_in_parallel() ? 1 : omp_get_max_thread
 // Number of threads of the calling parallel region. The runtime may provide fewer than requested.
 inline int64_t team_size() { return omp_get_num_threads(); }
 
-inline bool is_first_thread() { return omp_get_thread_num() == 0; }
+// Number of the calling thread in its parallel region, from 0.
+inline int64_t team_index() { return omp_get_thread_num(); }
 
 // Calls body() once on each of up to `threads` threads. Returns when all calls have returned.
 template <class Body> void run_team(int64_t threads, const Body& body) {

@@ -49,15 +49,20 @@ struct PanelRead {
 // Prefetches weights in equal steps while a tile is computed. A tile of few rows is limited by memory: it prefetches
 // its own panel a few KiB ahead and bypasses the second-level cache, which keeps the data that Python uses between
 // steps. Other tiles prefetch the next panel.
+//
+// into_first_level: whether the next panel goes to the first-level cache. One or two tiles of a panel need its bytes so
+// fast that the prefetches would occupy all line buffers of that cache, and the tile's own reads from the second-level
+// cache would wait for memory.
 struct Prefetch {
     const char* next;
     int64_t step;
+    bool into_first_level;
 
     // turns: number of fetch() calls per tile. rows: rows of this tile.
     static INLINE Prefetch of(const PanelRead& read, int64_t turns, int64_t rows) {
         constexpr int64_t DISTANCE_BYTES = 4096;
         const auto* first = static_cast<const char*>(read.panel);
-        if (rows <= MAX_FEW_ROWS) return {first + DISTANCE_BYTES, read.bytes / turns};
+        if (rows <= MAX_FEW_ROWS) return {first + DISTANCE_BYTES, read.bytes / turns, false};
         return of_next_panel(read, turns);
     }
 
@@ -66,19 +71,23 @@ struct Prefetch {
     static INLINE Prefetch of_steps(const PanelRead& read, int64_t steps) {
         constexpr int64_t DISTANCE_BYTES = 8192;
         const auto* first = static_cast<const char*>(read.panel);
-        if (read.tiles == 1) return {first + DISTANCE_BYTES, read.bytes / steps};
+        if (read.tiles == 1) return {first + DISTANCE_BYTES, read.bytes / steps, true};
         return of_next_panel(read, steps);
     }
 
     static INLINE Prefetch of_next_panel(const PanelRead& read, int64_t turns) {
         const int64_t step = read.bytes / turns / read.tiles;
-        return {static_cast<const char*>(read.panel) + read.bytes + read.tile * turns * step, step};
+        return {static_cast<const char*>(read.panel) + read.bytes + read.tile * turns * step, step, read.tiles > 2};
     }
 
     template <int ROWS> INLINE void fetch() {
-        constexpr int LOCALITY = ROWS <= MAX_FEW_ROWS ? 0 : 3;
-        __builtin_prefetch(next, 0, LOCALITY);
-        __builtin_prefetch(next + 64, 0, LOCALITY);
+        if constexpr (ROWS <= MAX_FEW_ROWS) {
+            fetch_lines<0>();
+        } else if (into_first_level) {
+            fetch_lines<3>();
+        } else {
+            fetch_lines<2>();
+        }
         next += step;
     }
 
@@ -86,6 +95,12 @@ struct Prefetch {
     INLINE void fetch_step() {
         for (int64_t byte = 0; byte < step; byte += 64) __builtin_prefetch(next + byte, 0, 3);
         next += step;
+    }
+
+private:
+    template <int LOCALITY> INLINE void fetch_lines() {
+        __builtin_prefetch(next, 0, LOCALITY);
+        __builtin_prefetch(next + 64, 0, LOCALITY);
     }
 };
 
