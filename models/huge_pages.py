@@ -17,8 +17,11 @@ from torch import Tensor
 
 HUGE_PAGE_BYTES = 2 << 20
 
-_REGION_BYTES = 32 * HUGE_PAGE_BYTES
-"""Size of a region that smaller tensors share. Pages of it that no tensor has been written to take no memory."""
+_REGION_BYTES = 128 * HUGE_PAGE_BYTES
+"""Size of a region that tensors share. A page of it takes memory only after its first write."""
+
+_MAX_SHARED_BYTES = 16 * HUGE_PAGE_BYTES
+"""Larger tensors have memory of their own, so that little of a region stays unused."""
 
 _ALIGNMENT_BYTES = 64
 """A tensor begins at a cache line."""
@@ -37,25 +40,25 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def empty_in_huge_pages(count: int, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Uninitialised memory for `count` numbers, in huge pages.
+    """Uninitialised memory for `count` numbers on the CPU, in huge pages where the system has them.
 
-    Tensors smaller than half a region lie side by side in regions, because most weights of a small model fill no huge
-    page. The memory of a region is given back when none of its tensors is left.
+    Tensors of up to 32 MiB lie side by side in regions, because most weights of a small model fill no huge page. The
+    memory of a region is given back when none of its tensors is left.
 
-    like: tensor whose device is used, and whose dtype is used unless `dtype` is given. Raises MemoryError.
+    like: a meta tensor gives a meta tensor. Its dtype is used unless `dtype` is given. Raises MemoryError.
     """
     dtype = dtype or like.dtype
     size = count * dtype.itemsize
     if like.is_meta or size == 0:
         return like.new_empty(count, dtype=dtype)
-    if 2 * size >= _REGION_BYTES:
+    if size > _MAX_SHARED_BYTES:
         return torch.frombuffer(_new_region(size), dtype=dtype, count=count)
     buffer, offset = _regions.take(size)
     return torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
 
 
 class _Regions:
-    """Hands out the memory of the newest region, front to back. Threads may share it."""
+    """Gives tensors the memory of the newest region, from its beginning to its end. Threads may share the object."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,7 +66,7 @@ class _Regions:
         self._used = 0
 
     def take(self, size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
-        """The region with `size` free bytes, and the offset of these bytes. Raises MemoryError."""
+        """Reserve `size` bytes. Returns the region and the offset of the bytes in it. Raises MemoryError."""
         with self._lock:
             region = self._newest() if self._newest is not None else None
             if region is None or self._used + size > _REGION_BYTES:

@@ -112,9 +112,9 @@ Kernels kernels = kernels_of(best());
 #include "operations.h"
 #include "program.h"
 
-// Shares one operation among the threads of torch's OpenMP runtime.
+// Shares one operation among the threads of torch's OpenMP runtime. The threads take its pieces in order.
 struct TorchThreads {
-    template <class Body> void share(int64_t count, int64_t grain, bool, const Body& body) {
+    template <class Body> void share(int64_t count, int64_t grain, bool /* has_shares */, const Body& body) {
         parallel(count, grain, body);
     }
 };

@@ -22,17 +22,18 @@ inline bool is_valid(const WeightRows& p) { return are_within(p.index, p.count, 
 
 inline bool is_valid(const GroupRows& p) { return are_within(p.index, p.count, p.w.columns); }
 
-// Whether the time of an operation is mostly that of reading its weights, which its items read from end to end.
-template <class Parameters> constexpr bool READS_WEIGHTS = false;
-template <> constexpr bool READS_WEIGHTS<FloatLinear> = true;
-template <> constexpr bool READS_WEIGHTS<Int8Linear> = true;
-template <> constexpr bool READS_WEIGHTS<GroupLinear> = true;
-template <> constexpr bool READS_WEIGHTS<FloatExperts> = true;
-template <> constexpr bool READS_WEIGHTS<Int8Experts> = true;
-template <> constexpr bool READS_WEIGHTS<GroupExperts> = true;
+// Whether an operation is a matrix product. With few rows, most of its time is spent reading weights, and neighbouring
+// items read neighbouring bytes.
+template <class Parameters> constexpr bool IS_MATRIX_PRODUCT = false;
+template <> constexpr bool IS_MATRIX_PRODUCT<FloatLinear> = true;
+template <> constexpr bool IS_MATRIX_PRODUCT<Int8Linear> = true;
+template <> constexpr bool IS_MATRIX_PRODUCT<GroupLinear> = true;
+template <> constexpr bool IS_MATRIX_PRODUCT<FloatExperts> = true;
+template <> constexpr bool IS_MATRIX_PRODUCT<Int8Experts> = true;
+template <> constexpr bool IS_MATRIX_PRODUCT<GroupExperts> = true;
 
-// `workers.share(count, grain, has_shares, body)` calls body(begin, end) for parts of 0..count, of at least `grain`
-// items each. has_shares: whether a thread should take neighbouring parts.
+// `workers.share(count, grain, has_shares, body)` calls body(begin, end) for pieces of 0..count, of at least `grain`
+// items each. has_shares: whether a thread should take neighbouring pieces.
 // Returns false, with nothing computed, where an index lies outside its table.
 template <class Workers> bool run_operation(Operation operation, DType dtype, const void* parameters, Workers& workers) {
     switch (operation) {
@@ -40,7 +41,7 @@ template <class Workers> bool run_operation(Operation operation, DType dtype, co
     case OPERATION_##name: {                                                                                  \
         const auto& p = *static_cast<const Parameters*>(parameters);                                          \
         if (!is_valid(p)) return false;                                                                       \
-        workers.share(items, items_of(numbers), READS_WEIGHTS<Parameters>,                                    \
+        workers.share(items, items_of(numbers), IS_MATRIX_PRODUCT<Parameters>,                                \
                       [&](int64_t begin, int64_t end) { kernels.name(dtype, p, begin, end); });               \
         return true;                                                                                          \
     }

@@ -4,8 +4,10 @@
 // An operation is a record of 64-bit words: its code (`Operation`), its DType, the number of words of its parameters,
 // then the parameters, a struct of kernels.h.
 
-// Progress of one operation. The pieces are divided into shares of neighbours; several threads may have the same share.
-// done: number of finished pieces. taken: for each share, how often a thread has tried to take its next piece.
+// Progress of one operation. A share is a range of consecutive pieces. If there are more than MAX_SHARES threads, some
+// of them begin with the same share. `done` and 15 counters fill one cache line.
+// done: number of finished pieces. taken: for each share, number of attempts to take a piece; it may be larger than the
+// number of pieces.
 struct alignas(64) Progress {
     static constexpr int64_t MAX_SHARES = 15;
 
@@ -20,9 +22,9 @@ public:
 
     // Calls body(begin, end) for pieces of 0..count-1, of at least `grain` items each. Returns when all are done.
     //
-    // has_shares: whether a thread takes the pieces of its own share first, and those of others when it is empty. Then
-    // it reads one sequence of bytes, which the processor prefetches. Otherwise all threads take the next piece of all,
-    // so that they work on neighbours at the same time.
+    // has_shares: if true, a thread takes all pieces of its own share first, and then pieces of other shares. So it reads
+    // mostly consecutive bytes, which the processor prefetches. If false, all threads take pieces from one common list,
+    // so that they compute neighbouring pieces at the same time and use the same cached data.
     template <class Body> void share(int64_t count, int64_t grain, bool has_shares, const Body& body) {
         const int64_t pieces = std::max<int64_t>(1, std::min(4 * threads_, count / std::max<int64_t>(1, grain)));
         const int64_t shares = has_shares ? std::min(threads_, Progress::MAX_SHARES) : 1;

@@ -50,9 +50,10 @@ struct PanelRead {
 // its own panel a few KiB ahead and bypasses the second-level cache, which keeps the data that Python uses between
 // steps. Other tiles prefetch the next panel.
 //
-// into_first_level: whether the next panel goes to the first-level cache. One or two tiles of a panel need its bytes so
-// fast that the prefetches would occupy all line buffers of that cache, and the tile's own reads from the second-level
-// cache would wait for memory.
+// into_first_level: whether `fetch` prefetches the next panel into the first-level cache, and not only into the second.
+// That pays where three or more tiles share a panel. With one or two tiles, prefetches are so frequent that they fill
+// all line buffers of the first-level cache (slots for pending loads), and the tile's own reads wait. See decision 101.
+// Tiles of few rows and `fetch_step` do not use it.
 struct Prefetch {
     const char* next;
     int64_t step;
