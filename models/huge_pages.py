@@ -1,4 +1,4 @@
-"""Memory in pages of 2 MiB for weights, which matrix products read from end to end.
+"""Allocate memory in pages of 2 MiB for weights, which matrix products read from end to end.
 
 With pages of 4 KiB, a processor spends more time on looking up addresses than on reading, above all in a virtual
 machine. Everything here is advice to the kernel of the operating system: where it has no such pages, small ones are
@@ -52,13 +52,13 @@ def empty_in_huge_pages(count: int, like: Tensor, dtype: torch.dtype | None = No
     if like.is_meta or size == 0:
         return like.new_empty(count, dtype=dtype)
     if size > _MAX_SHARED_BYTES:
-        return torch.frombuffer(_new_region(size), dtype=dtype, count=count)
+        return torch.frombuffer(_new_mapping(size), dtype=dtype, count=count)
     buffer, offset = _regions.take(size)
     return torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
 
 
 class _Regions:
-    """Gives tensors the memory of the newest region, from its beginning to its end. Threads may share the object."""
+    """Reserves parts of shared regions for small tensors, one after another. Safe to call from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class _Regions:
         with self._lock:
             region = self._newest() if self._newest is not None else None
             if region is None or self._used + size > _REGION_BYTES:
-                region, self._used = _new_region(_REGION_BYTES), 0
+                region, self._used = _new_mapping(_REGION_BYTES), 0
                 self._newest = weakref.ref(region)
             offset = self._used
             self._used = -(-(offset + size) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
@@ -80,7 +80,7 @@ class _Regions:
 _regions = _Regions()
 
 
-def _new_region(size: int) -> ctypes.Array[ctypes.c_char]:
+def _new_mapping(size: int) -> ctypes.Array[ctypes.c_char]:
     # A new mapping has no pages yet. Memory of the allocator may have small pages from an earlier use.
     start = _map(size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
     if start is None:

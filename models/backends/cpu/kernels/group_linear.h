@@ -18,7 +18,7 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
     constexpr bool IS_FEW = ROWS < GROUP_TILE_ROWS / 2;
     // Distance in bytes at which a tile of few rows prefetches its own panel. Other tiles prefetch the next panel.
     constexpr int64_t DISTANCE_BYTES = 4096;
-    // The second-level cache for any number of tiles, see `Prefetch`: a panel of 4 bits is small.
+    // Into the second-level cache for any number of tiles (decision 101 has the measurements; see also `Prefetch`).
     constexpr int LOCALITY = IS_FEW ? 0 : 2, INPUTS = 4 * Codes::QUADS;
     // One or two rows are multiplied by the whole panel at once, which reads its lines in order and only once.
     constexpr int PIECES = ROWS <= 2 ? std::min<int>(2, PANEL / 2 / LANES) : 1, VECTORS = 2 * PIECES;
