@@ -3,7 +3,8 @@
 The engine runs the workload in this process. Every operation of its programs is timed, and so are the selection of
 tokens and the output heads outside of programs. The rest is Python, embeddings and the building of batches.
 The floor of a product is the larger of weight bytes divided by memory bandwidth, measured just before and after, and
-operations divided by peak rate.
+operations divided by peak rate. The floor of an encoder's attention is the operations of its two products divided by
+peak rate.
 """
 
 from __future__ import annotations
@@ -77,8 +78,20 @@ class Clock:
             self.seconds[name] += time.perf_counter() - started
 
 
+def attention_operations(shape: str, work: workloads.Job) -> int | None:
+    """Additions and multiplications in the two products of attention, query by key and weight by value.
+
+    Only for encoders, where every token of a text attends to all of its tokens; None for other models.
+    """
+    if work.kind != "embed":
+        return None
+    settings = checkpoints.SHAPES[shape].settings
+    pairs = sum(len(text) ** 2 for text in work.inputs)
+    return int(2 * 2 * pairs * settings["hidden_size"] * settings["num_hidden_layers"])
+
+
 def profile(shape: str, precision: str, workload: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure the seconds of a workload by part, and the floor of its products.
+    """Measure the seconds of a workload by part, and the floors of its products and of an encoder's attention.
 
     options: `directory` of the checkpoints, `threads`, `scale`, and `peaks` (operations per second by precision).
     """
@@ -96,6 +109,9 @@ def profile(shape: str, precision: str, workload: str, options: argparse.Namespa
     recorded_head = found.pop("output head", (0.0, 0.0))
     parts = {name: seconds for name, (seconds, _) in found.items() if not name.startswith("product")}
     products = [(seconds, floor) for name, (seconds, floor) in found.items() if name.startswith("product")]
+    attention = attention_operations(shape, work)
+    # Quantised models attend in bfloat16.
+    attention_peak = options.peaks["float32" if precision == "float32" else "bfloat16"]
     return {
         "shape": shape,
         "precision": precision,
@@ -106,7 +122,7 @@ def profile(shape: str, precision: str, workload: str, options: argparse.Namespa
             clock.seconds["output head"] + recorded_head[0],
             clock.head_floor(HEAD_ITEM_BYTES[precision], bandwidth, operations) + recorded_head[1],
         ],
-        "attention": parts.pop("attend", 0.0),
+        "attention": [parts.pop("attend", 0.0), None if attention is None else attention / attention_peak],
         "choice": clock.seconds["selection"] + parts.pop("logits_top_k", 0.0),
         "small": sum(parts.values()),
     }
@@ -152,16 +168,17 @@ def _tiny() -> Iterator[tuple[str, str, str]]:
 
 def rest(found: dict[str, Any]) -> float:
     """Seconds of a workload that belong to none of the measured parts."""
-    known = found["products"][0] + found["head"][0] + found["attention"] + found["choice"] + found["small"]
+    known = found["products"][0] + found["head"][0] + found["attention"][0] + found["choice"] + found["small"]
     return float(found["seconds"] - known)
 
 
 def show(found: dict[str, Any]) -> None:
     print(f"\n{found['workload']}, {found['shape']}, {found['precision']}: {found['seconds'] * 1e3:,.0f} ms")
-    for name in ("products", "head"):
+    for name in ("products", "head", "attention"):
         seconds, floor = found[name]
-        print(f"  {seconds * 1e3:9.1f} ms {seconds / found['seconds']:6.1%}  {name}, floor {floor * 1e3:,.1f} ms")
-    for name, label in (("attention", "attention"), ("choice", "selection"), ("small", "small")):
+        known = "" if floor is None else f", floor {floor * 1e3:,.1f} ms"
+        print(f"  {seconds * 1e3:9.1f} ms {seconds / found['seconds']:6.1%}  {name}{known}")
+    for name, label in (("choice", "selection"), ("small", "small")):
         print(f"  {found[name] * 1e3:9.1f} ms {found[name] / found['seconds']:6.1%}  {label}")
     print(f"  {rest(found) * 1e3:9.1f} ms {rest(found) / found['seconds']:6.1%}  rest")
 

@@ -30,6 +30,7 @@ Milliseconds of a workload in the engine of Triptych, without HTTP, with every o
 - **products**: matrix products of the layers. **output head**: the product that computes the logits.
 - **floor**: the least time that the machine needs for these products. For each product of each step, it is the larger
   of weight bytes divided by memory bandwidth (measured just before and after) and operations divided by peak rate.
+- **floor of attention**, for encoders: the operations of its two matrix products divided by peak rate.
 - **small**: norms, rotary positions, cache writes, rounding to int8, and sums.
 - **selection**: selection of the next tokens. **rest**: Python, embeddings, and building of batches."""
 
@@ -183,12 +184,13 @@ def _profile(summary: Summary) -> str:
     if not found:
         return ""
     rows = ["## Where the time goes", "", PROFILE, ""]
-    rows += ["| workload | ms | products | floor | output head | floor | attention | small | selection | rest |"]
-    rows += ["|---" * 10 + "|"]
+    rows += [
+        "| workload | ms | products | floor | output head | floor | attention | floor | small | selection | rest |"
+    ]
+    rows += ["|---" * 11 + "|"]
     for one in found:
-        (products, floor), (head, head_floor) = one["products"], one["head"]
-        cells = [one["seconds"], products, floor, head, head_floor, one["attention"], one["small"], one["choice"]]
-        numbers = " | ".join(f"{seconds * 1e3:,.0f}" for seconds in [*cells, profile.rest(one)])
+        cells = [one["seconds"], *one["products"], *one["head"], *one["attention"], one["small"], one["choice"]]
+        numbers = " | ".join("" if cell is None else f"{cell * 1e3:,.0f}" for cell in [*cells, profile.rest(one)])
         rows.append(f"| {one['workload']}, {one['shape']}, {one['precision']} | {numbers} |")
     return "\n".join(rows)
 

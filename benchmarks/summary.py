@@ -83,6 +83,17 @@ class Summary:
                 return float((one["products"][1] + one["head"][1]) / one["seconds"])
         return None
 
+    def possible_floor_share(self, shape: str, precision: str, workload: str) -> float | None:
+        """`floor_share` of a run that spends time on nothing but matrix products, all at the peak rate of the machine.
+
+        Attention's two products belong to these products, but not to the floor. None where its floor is not known.
+        """
+        for one in self.sections.get("profile", []):
+            if (one["shape"], one["precision"], one["workload"]) == (shape, precision, workload):
+                products, attention = one["products"][1] + one["head"][1], one["attention"][1]
+                return None if attention is None else float(products / (products + attention))
+        return None
+
     def best_peer(self, shape: str, precision: str, workload: str, among: Collection[str] = PEERS) -> str | None:
         """The fastest peer at this precision, or None. among: names of the peers that count."""
         rates = [

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, cast
 from starlette.types import ASGIApp
 
 from server import settings as configuration
-from server.api.app import create_api, create_monitoring
-from server.api.arrivals import Arrivals
 from server.api.lifecycle import Lifecycle
 from server.api.serve import Endpoints, serve, stop_on_signals
 from server.api.state import State
@@ -58,6 +56,7 @@ from server.text.checkpoint_text import CheckpointText
 from weights.errors import ResolveError
 
 if TYPE_CHECKING:
+    from server.api.arrivals import Arrivals
     from server.api.tracing import Tracing
 
 log = logging.getLogger("triptych")
@@ -121,11 +120,20 @@ class Server:
     async def serve(self, endpoints: Endpoints, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
         """Serve until `stop` is set. on_ready: called with the URL when the models are loaded."""
         log.info("loading %s", ", ".join(self.directories))
+        self.lifecycle.begin()
+        app, monitoring, arrivals = await asyncio.to_thread(self._create_applications)
+        await serve(app, monitoring, self.lifecycle, endpoints, stop, lambda: on_ready(endpoints.url), arrivals)
+
+    def _create_applications(self) -> tuple[ASGIApp, ASGIApp, Arrivals]:
+        """The application, that of the metrics port, and the check of arriving requests.
+
+        Importing all routes takes 0.4 s. Meanwhile the workers import torch, which takes longer.
+        """
+        from server.api.app import create_api, create_monitoring
+        from server.api.arrivals import Arrivals
+
         app = create_api(self.state, self.lifecycle.lifespan)
-        monitoring = create_monitoring(self.state)
-        await serve(
-            app, monitoring, self.lifecycle, endpoints, stop, lambda: on_ready(endpoints.url), Arrivals(self.state)
-        )
+        return app, create_monitoring(self.state), Arrivals(self.state)
 
     async def _load_texts(self) -> None:
         for name, directory in self.directories.items():
@@ -165,6 +173,8 @@ def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_
     Raises StartError for settings that only `triptych serve` has. Raises StartError or CheckpointError for models that
     cannot be found.
     """
+    from server.api.app import create_api
+
     settings = configuration.load({}) if settings is None else settings
     if settings.tls_certificate is not None or settings.metrics_port is not None:
         name = "metrics_port" if settings.tls_certificate is None else "tls_certificate"

@@ -291,14 +291,15 @@ def test_goals_that_the_processor_limits(tmp_path: Path) -> None:
         entry |= {"shape": "llama-1b", "precision": "bfloat16"}
     profiled = {"seconds": 10.0, "products": [8.5, 8.0], "head": [1.0, 1.0]}
     made.sections["profile"] = [
-        {"shape": "llama-1b", "precision": "bfloat16", "workload": "B", **profiled},
-        {"shape": "bert-base", "precision": "float32", "workload": "F", **profiled},
+        {"shape": "llama-1b", "precision": "bfloat16", "workload": "B", "attention": [0.2, None], **profiled},
+        {"shape": "bert-base", "precision": "float32", "workload": "F", "attention": [1.5, 1.0], **profiled},
     ]
     lines = {line.quantity: line for line in goals.lines(made)}
     assert lines["B, llama-1b, bfloat16"].ratio == pytest.approx(0.9 / 0.88)
     assert lines["B, llama-1b, bfloat16"].measured == "150 /s; llama.cpp 100: 1.50 ×; 90% of the floor"
     encoder = lines["F, bert-base, float32, in process"]
     assert encoder.verdict == "missed" and encoder.ratio == pytest.approx(0.9 / 0.92)
+    assert encoder.measured == "90%; 90% if products and attention ran at peak and all else took no time"
     assert lines["B, llama-1b, int4 over int8"].verdict == "not measured"
     del made.sections["profile"]
     lines = {line.quantity: line for line in goals.lines(made)}
@@ -345,6 +346,14 @@ def test_deviation_of_a_line_and_a_curve() -> None:
 def test_chart_draws_every_series() -> None:
     drawn = chart.chart("a < b", "streams", "tokens/s", {"one": [(1, 10), (2, 30)], "two": [(1, 5)], "none": []})
     assert drawn.count("<polyline") == 2 and "a &lt; b" in drawn and "none" not in drawn.replace('fill="none"', "")
+
+
+def test_attention_of_encoders_in_operations() -> None:
+    """Every token of a text attends to all its tokens: two products of the width of the model, in each layer."""
+    layers, width = 2, 32
+    work = workloads.Job("embed", [[1, 2, 3], [4, 5]])
+    assert profile.attention_operations("minilm-tiny", work) == layers * 2 * 2 * (3 * 3 + 2 * 2) * width
+    assert profile.attention_operations("llama-tiny", workloads.job("A", "llama-tiny", workloads.TINY)) is None
 
 
 def test_profile_lists_the_parts(

@@ -44,11 +44,16 @@ class Lifecycle:
         load_failed = loading is not None and loading.done() and not self._state.started
         return load_failed or self.pool.failure is not None
 
+    def begin(self) -> None:
+        """Start loading, unless it has started already. Needs a running event loop."""
+        if self._loading is None:
+            self._loading = asyncio.create_task(self._load(), name="loading")
+            self._begun.set()
+
     @contextlib.asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         """Context manager of the running application: loading starts on entry, draining and stopping happen on exit."""
-        self._loading = asyncio.create_task(self._load(), name="loading")
-        self._begun.set()
+        self.begin()
         try:
             yield
         finally:

@@ -132,6 +132,10 @@ constexpr int64_t STRUCT_BYTES[] = {
 // and 110. Other processors: 12 rows fill the registers (measured on family 26).
 extern const int64_t max_tile_rows = amd_family() == 25 ? 8 : 12;
 
+// Family 25: 8 to 16 rows are up to 1.5 times faster with prefetches into the second-level cache only. Family 26: 16 rows
+// are 5 to 10% slower with them. Other processors were not measured. See decision 101.
+extern const int64_t max_tiles_past_first_level = amd_family() == 25 ? 2 : 0;
+
 // Hash of kernels.h at build time. Python compares it with the file that it reads.
 EXPORT const char* triptych_interface_hash() { return TRIPTYCH_INTERFACE_HASH; }
 

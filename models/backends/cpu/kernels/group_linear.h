@@ -18,8 +18,18 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
     constexpr bool IS_FEW = ROWS < GROUP_TILE_ROWS / 2;
     // Distance in bytes at which a tile of few rows prefetches its own panel. Other tiles prefetch the next panel.
     constexpr int64_t DISTANCE_BYTES = 4096;
-    // Into the second-level cache for any number of tiles (decision 101 has the measurements; see also `Prefetch`).
-    constexpr int LOCALITY = IS_FEW ? 0 : 2, INPUTS = 4 * Codes::QUADS;
+    constexpr int INPUTS = 4 * Codes::QUADS;
+    // As in `Prefetch`, but for any number of tiles (decision 101 has the measurements).
+    const bool into_first_level = max_tiles_past_first_level == 0;
+    const auto prefetch = [&](const uint8_t* line) ALWAYS_INLINE {
+        if constexpr (IS_FEW) {
+            __builtin_prefetch(line, 0, 0);
+        } else if (into_first_level) {
+            __builtin_prefetch(line, 0, 3);
+        } else {
+            __builtin_prefetch(line, 0, 2);
+        }
+    };
     // One or two rows are multiplied by the whole panel at once, which reads its lines in order and only once.
     constexpr int PIECES = ROWS <= 2 ? std::min<int>(2, PANEL / 2 / LANES) : 1, VECTORS = 2 * PIECES;
     // Few rows have two chains of dependent products per register of channels, because one alone would stall.
@@ -48,7 +58,7 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
         for (int64_t block = 0; block < blocks; block++) {
             const int64_t ahead = IS_FEW ? DISTANCE_BYTES : turn == tile ? next_panel : 0;
             turn = turn + 1 == tiles ? 0 : turn + 1;
-            for (int64_t line = 0; line < header_bytes; line += 64) __builtin_prefetch(at + line + ahead, 0, LOCALITY);
+            for (int64_t line = 0; line < header_bytes; line += 64) prefetch(at + line + ahead);
             read_scales(w, at, scales);
             at += header_bytes;
             for (int64_t group = 0; group < groups; group++) {
@@ -81,9 +91,7 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
                         for (int turns = 0; turns < PART / (CHAINS * INPUTS); turns++) {
 #pragma GCC unroll 2
                             for (int chain = 0; chain < CHAINS; chain++) {
-                                for (int line = 0; line < Codes::LINES; line++) {
-                                    __builtin_prefetch(at + 64 * line + ahead, 0, LOCALITY);
-                                }
+                                for (int line = 0; line < Codes::LINES; line++) prefetch(at + 64 * line + ahead);
 #pragma GCC unroll 2
                                 for (int piece = 0; piece < PIECES; piece++) {
                                     const auto units = reader.read(at, 4 * (first + piece * LANES));

@@ -51,9 +51,9 @@ struct PanelRead {
 // steps. Other tiles prefetch the next panel.
 //
 // into_first_level: whether `fetch` prefetches the next panel into the first-level cache, and not only into the second.
-// That pays where three or more tiles share a panel. With one or two tiles, prefetches are so frequent that they fill
-// all line buffers of the first-level cache (slots for pending loads), and the tile's own reads wait. See decision 101.
-// Tiles of few rows and `fetch_step` do not use it.
+// With one or two tiles per panel, prefetches are so frequent that on some processors they fill all line buffers of the
+// first-level cache (slots for pending loads), and the tile's own reads wait (`max_tiles_past_first_level`). See decision
+// 101. Tiles of few rows and `fetch_step` do not use it.
 struct Prefetch {
     const char* next;
     int64_t step;
@@ -78,7 +78,8 @@ struct Prefetch {
 
     static INLINE Prefetch of_next_panel(const PanelRead& read, int64_t turns) {
         const int64_t step = read.bytes / turns / read.tiles;
-        return {static_cast<const char*>(read.panel) + read.bytes + read.tile * turns * step, step, read.tiles > 2};
+        const char* first = static_cast<const char*>(read.panel) + read.bytes + read.tile * turns * step;
+        return {first, step, read.tiles > max_tiles_past_first_level};
     }
 
     template <int ROWS> INLINE void fetch() {
