@@ -6,30 +6,21 @@
 // in other products.
 constexpr int GROUP_TILE_ROWS = TILE_ROWS * 2 / 3;
 
+// Tiles of few rows prefetch their own panel, other tiles the next one (see also `Prefetch`).
+template <int ROWS> constexpr bool IS_FEW = ROWS < GROUP_TILE_ROWS / 2;
+
 // Products of ROWS rows and one panel. Codes: how codes are stored. STEP: inputs that are summed exactly: 16, or the
-// activations that share a scale.
+// activations that share a scale. LOCALITY: third argument of __builtin_prefetch.
 // x: rows of rounded activations, `row_bytes` apart. tile, tiles: number of this tile and the number of tiles that
 // share the panel. sums: [ROWS][PANEL], float32.
-template <class Codes, int STEP, int ROWS>
+template <class Codes, int STEP, int ROWS, int LOCALITY>
 void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, const uint8_t* panel, int64_t tile,
                    int64_t tiles, float* sums) {
     using Products = CodeProducts<Codes::LARGEST>;
     constexpr int64_t ROUNDED = STEP < MIN_ROUNDED ? MIN_ROUNDED : STEP;
-    constexpr bool IS_FEW = ROWS < GROUP_TILE_ROWS / 2;
-    // Distance in bytes at which a tile of few rows prefetches its own panel. Other tiles prefetch the next panel.
+    // Distance in bytes at which a tile of few rows prefetches.
     constexpr int64_t DISTANCE_BYTES = 4096;
     constexpr int INPUTS = 4 * Codes::QUADS;
-    // As in `Prefetch`, but for any number of tiles (decision 101 has the measurements).
-    const bool into_first_level = max_tiles_past_first_level == 0;
-    const auto prefetch = [&](const uint8_t* line) ALWAYS_INLINE {
-        if constexpr (IS_FEW) {
-            __builtin_prefetch(line, 0, 0);
-        } else if (into_first_level) {
-            __builtin_prefetch(line, 0, 3);
-        } else {
-            __builtin_prefetch(line, 0, 2);
-        }
-    };
     // One or two rows are multiplied by the whole panel at once, which reads its lines in order and only once.
     constexpr int PIECES = ROWS <= 2 ? std::min<int>(2, PANEL / 2 / LANES) : 1, VECTORS = 2 * PIECES;
     // Few rows have two chains of dependent products per register of channels, because one alone would stall.
@@ -56,9 +47,9 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
         const uint8_t* at = panel;
         int64_t k = 0, turn = 0;
         for (int64_t block = 0; block < blocks; block++) {
-            const int64_t ahead = IS_FEW ? DISTANCE_BYTES : turn == tile ? next_panel : 0;
+            const int64_t ahead = IS_FEW<ROWS> ? DISTANCE_BYTES : turn == tile ? next_panel : 0;
             turn = turn + 1 == tiles ? 0 : turn + 1;
-            for (int64_t line = 0; line < header_bytes; line += 64) prefetch(at + line + ahead);
+            for (int64_t line = 0; line < header_bytes; line += 64) __builtin_prefetch(at + line + ahead, 0, LOCALITY);
             read_scales(w, at, scales);
             at += header_bytes;
             for (int64_t group = 0; group < groups; group++) {
@@ -91,7 +82,9 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
                         for (int turns = 0; turns < PART / (CHAINS * INPUTS); turns++) {
 #pragma GCC unroll 2
                             for (int chain = 0; chain < CHAINS; chain++) {
-                                for (int line = 0; line < Codes::LINES; line++) prefetch(at + 64 * line + ahead);
+                                for (int line = 0; line < Codes::LINES; line++) {
+                                    __builtin_prefetch(at + 64 * line + ahead, 0, LOCALITY);
+                                }
 #pragma GCC unroll 2
                                 for (int piece = 0; piece < PIECES; piece++) {
                                     const auto units = reader.read(at, 4 * (first + piece * LANES));
@@ -253,8 +246,19 @@ INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const uint8_
 #endif
     for_tiles(0, rows, GROUP_TILE_ROWS, [&](int64_t row, int64_t count, int64_t part, int64_t parts) {
         with_constant_rows<GROUP_TILE_ROWS>(count, [&](auto constant) {
-            multiply_tile<Codes, STEP, constant.value>(x + row * row_bytes, row_bytes, w, panel, tile * parts + part,
-                                                       tiles * parts, sums + row * PANEL);
+            constexpr int ROWS = constant.value;
+            const auto multiply = [&](auto locality) ALWAYS_INLINE {
+                multiply_tile<Codes, STEP, ROWS, locality.value>(x + row * row_bytes, row_bytes, w, panel,
+                                                                 tile * parts + part, tiles * parts, sums + row * PANEL);
+            };
+            if constexpr (IS_FEW<ROWS>) {
+                multiply(std::integral_constant<int, 0>{});
+            } else if (max_tiles_past_first_level == 0) {
+                multiply(std::integral_constant<int, 3>{});
+            } else {
+                // For any number of tiles, unlike in `Prefetch`. A branch in the loop over inputs would cost 7%.
+                multiply(std::integral_constant<int, 2>{});
+            }
         });
     });
 }
