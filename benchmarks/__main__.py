@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
     make = [given.peers or sys.executable, "-m", "benchmarks.checkpoints", str(options.checkpoints), *shapes]
     subprocess.run(make, check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
     try:
-        growth.run(sections, options, results, say)
+        growth.run(sections, contests or plan.full(), options, results, say)
         measure.run(contests, options, results, say)
     finally:
         results.write()

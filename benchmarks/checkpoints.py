@@ -40,7 +40,8 @@ _BERT = {"max_position_embeddings": 512, "pad_token_id": vocabulary.PAD, "positi
 
 
 def _gpt2(width: int, layers: int, heads: int, positions: int, vocab_size: int) -> Shape:
-    settings = {"n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": positions}
+    # The converter of llama.cpp reads the context length from n_ctx.
+    settings = {"n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": positions, "n_ctx": positions}
     return Shape("decoder", "GPT2LMHeadModel", "GPT2Config", {**settings, "vocab_size": vocab_size, **_ENDS})
 
 

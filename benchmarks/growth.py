@@ -4,37 +4,56 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks import workloads
 from benchmarks.measure import Options, Results
-from benchmarks.plan import PRECISIONS
+from benchmarks.plan import PRECISIONS, PROFILED, Contest
 from benchmarks.process import REPOSITORY
 
 SECTIONS = ("context", "profile")
 
 
-def run(sections: list[str], options: Options, results: Results, say: Callable[[str], None]) -> None:
+def run(
+    sections: list[str], contests: list[Contest], options: Options, results: Results, say: Callable[[str], None]
+) -> None:
     """Run the selected measurements. If one fails, its error is printed, and the result page omits it.
 
-    sections: names from `SECTIONS`.
+    sections: names from `SECTIONS`. contests: those whose time is measured by operation.
     """
-    tiny = options.scale is workloads.TINY
-    directory = str(options.checkpoints / options.detailed_shape)
-    commands = {"context": ["--checkpoint", directory, "--precisions", *PRECISIONS]}
-    commands["profile"] = ["--json", "--checkpoints", str(options.checkpoints)]
-    small = {"context": ["--steps", "2", "--longest", "128"], "profile": ["--tiny"]}
     for name in sections:
-        say(f"{name} of {options.detailed_shape}")
-        arguments = [*commands[name], "--threads", str(options.threads), *(small[name] if tiny else [])]
-        results.sections[name] = _measured(name, [options.python, "-m", f"benchmarks.{name}", *arguments], say)
+        found: list[dict[str, Any]] = []
+        for what, arguments in _measurements(name, contests, options):
+            say(f"{name} of {what}")
+            command = [options.python, "-m", f"benchmarks.{name}", *arguments, "--threads", str(options.threads)]
+            found += _measured(command, say)
+        results.sections[name] = found
         results.write()
 
 
-def _measured(name: str, command: list[str], say: Callable[[str], None]) -> list[dict[str, Any]]:
+def _measurements(name: str, contests: list[Contest], options: Options) -> Iterator[tuple[str, list[str]]]:
+    """What is measured, and the arguments of each process."""
+    tiny = options.scale is workloads.TINY
+    if name == "context":
+        directory = str(options.checkpoints / options.detailed_shape)
+        small = ["--steps", "2", "--longest", "128"] if tiny else []
+        yield options.detailed_shape, ["--checkpoint", directory, "--precisions", *PRECISIONS, *small]
+    elif tiny:
+        yield "tiny models", ["--json", "--checkpoints", str(options.checkpoints), "--tiny"]
+    else:
+        # A process for each model and precision: they do not fit into memory together.
+        for contest in contests:
+            prefix = f"{contest.shape}/{contest.precision}"
+            only = [f"{prefix}/{workload}" for workload in contest.workloads if workload in PROFILED]
+            if only:
+                yield contest.name, ["--json", "--checkpoints", str(options.checkpoints), "--only", *only]
+
+
+def _measured(command: list[str], say: Callable[[str], None]) -> list[dict[str, Any]]:
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
     if done.returncode:
-        say(f"  {name} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+        last_line = (done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"])[-1]
+        say(f"  failed: {last_line}")
         return []
     return list(json.loads(done.stdout))

@@ -8,12 +8,15 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+
+REPOSITORY = Path(__file__).resolve().parents[1]
 
 PACKAGES = (
     "torch",
@@ -82,6 +85,15 @@ def peak(precision: str) -> float:
     )
 
 
+def peaks_in_own_process(precisions: Sequence[str], threads: int) -> list[float]:
+    """`peak` of each precision, measured in a process of its own.
+
+    In a process with an engine, oneDNN gets new memory from the system for each large result, which takes time.
+    """
+    command = [sys.executable, "-m", "benchmarks.machine", str(threads), *precisions]
+    return list(json.loads(subprocess.run(command, check=True, capture_output=True, cwd=REPOSITORY).stdout))
+
+
 def seconds_of(call: Callable[[], object], calls: int) -> list[float]:
     """Duration of each call, after one call to warm up."""
     call()
@@ -98,7 +110,7 @@ def versions(python: str | None) -> dict[str, str]:
     if python is None:
         return _installed()
     code = "import json; from benchmarks.machine import _installed; print(json.dumps(_installed()))"
-    found = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd=REPOSITORY)
     return dict(json.loads(found.stdout)) if found.returncode == 0 else {}
 
 
@@ -121,3 +133,8 @@ def _processor() -> str:
         f"{named.get('model name', platform.machine())} (family {named.get('cpu family')}, model {named.get('model')})"
     )
     return f"{kind}; {', '.join(flags)}"
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(int(sys.argv[1]))
+    print(json.dumps([peak(precision) for precision in sys.argv[2:]]))

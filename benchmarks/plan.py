@@ -13,6 +13,8 @@ PRECISIONS = ("float32", "bfloat16", "int8")
 LARGE_PRECISIONS = ("bfloat16", "int8", "int4")
 """Precisions of models of a billion parameters."""
 STREAMS = (1, 2, 4, 8, 16, 32, 64)
+PROFILED = ("A", "B", "C", "D", "D-beam", "E", "F")
+"""Workloads whose time is measured by operation, see `benchmarks.profile`."""
 
 
 @dataclass(frozen=True)

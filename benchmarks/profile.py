@@ -2,9 +2,9 @@
 
 The engine runs the workload in this process. Every operation of its programs is timed, and so are the selection of
 tokens and the output heads outside of programs. The rest is Python, embeddings and the building of batches.
-The floor of a product is the larger of weight bytes divided by memory bandwidth, measured just before and after, and
-operations divided by peak rate. The floor of an encoder's attention is the operations of its two products divided by
-peak rate.
+The floor of a product is the larger of weight bytes divided by memory bandwidth, and operations divided by the rate of
+large products of oneDNN. The floor of an encoder's attention is the operations of its two products divided by that
+rate. Bandwidth and rate are measured just before and just after the workload, because a shared machine changes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from benchmarks.summary import HEAD_ITEM_BYTES
 from models.backends.cpu import program
 from models.layers.heads import LanguageModel
 from server.engine import generation_engine
-
-PROFILED = ("A", "B", "C", "D", "D-beam", "E", "F")
 
 
 class Clock:
@@ -93,7 +91,7 @@ def attention_operations(shape: str, work: workloads.Job) -> int | None:
 def profile(shape: str, precision: str, workload: str, options: argparse.Namespace) -> dict[str, Any]:
     """Measure the seconds of a workload by part, and the floors of its products and of an encoder's attention.
 
-    options: `directory` of the checkpoints, `threads`, `scale`, and `peaks` (operations per second by precision).
+    options: `directory` of the checkpoints, `threads` and `scale`.
     """
     entry = Entry()
     entry.load(Subject(shape, precision, str(options.directory / shape), "", options.threads, None))
@@ -101,17 +99,16 @@ def profile(shape: str, precision: str, workload: str, options: argparse.Namespa
     # The warm-up uses other token ids, because those of the timed run must not be in the prefix cache.
     entry.run(workloads.shortened(workloads.job(workload, shape, options.scale, seed=0)))
     clock = Clock()
-    before = machine.usual_bandwidth()
+    before = _limits(precision)
     with program.measuring() as measurement, clock.watching():
         outcome = entry.run(work)
-    bandwidth, operations = (before + machine.usual_bandwidth()) / 2, options.peaks[precision]
+    limits = [(one + other) / 2 for one, other in zip(before, _limits(precision), strict=True)]
+    bandwidth, operations, attention_operations_per_second = limits
     found = measurement.by_name(bandwidth, operations)
     recorded_head = found.pop("output head", (0.0, 0.0))
     parts = {name: seconds for name, (seconds, _) in found.items() if not name.startswith("product")}
     products = [(seconds, floor) for name, (seconds, floor) in found.items() if name.startswith("product")]
     attention = attention_operations(shape, work)
-    # Quantised models attend in bfloat16.
-    attention_peak = options.peaks["float32" if precision == "float32" else "bfloat16"]
     return {
         "shape": shape,
         "precision": precision,
@@ -122,17 +119,31 @@ def profile(shape: str, precision: str, workload: str, options: argparse.Namespa
             clock.seconds["output head"] + recorded_head[0],
             clock.head_floor(HEAD_ITEM_BYTES[precision], bandwidth, operations) + recorded_head[1],
         ],
-        "attention": [parts.pop("attend", 0.0), None if attention is None else attention / attention_peak],
+        "attention": [
+            parts.pop("attend", 0.0),
+            None if attention is None else attention / attention_operations_per_second,
+        ],
         "choice": clock.seconds["selection"] + parts.pop("logits_top_k", 0.0),
         "small": sum(parts.values()),
     }
+
+
+def _limits(precision: str) -> tuple[float, float, float]:
+    """Bytes per second from memory, and operations per second of products: of the layers, and of attention.
+
+    Models in int8 and int4 multiply in int8 and attend in bfloat16.
+    """
+    of_attention = "bfloat16" if precision in ("int8", "int4") else precision
+    names = ("int8" if precision == "int4" else precision, of_attention)
+    peak, attention_peak = machine.peaks_in_own_process(names, torch.get_num_threads())
+    return machine.usual_bandwidth(), peak, attention_peak
 
 
 def selected(words: list[str]) -> Iterator[tuple[str, str, str]]:
     """Shape, precision and workload of each selected workload. words: as in `plan.select`."""
     for contest in plan.select(plan.full(), words, []):
         for workload in contest.workloads:
-            if workload in PROFILED:
+            if workload in plan.PROFILED:
                 yield contest.shape, contest.precision, workload
 
 
@@ -147,10 +158,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    peaks = {name: machine.peak(name) for name in plan.PRECISIONS}
-    peaks["int4"] = peaks["int8"]
     scale = workloads.TINY if given.tiny else workloads.FULL
-    options = argparse.Namespace(directory=given.checkpoints, threads=given.threads, scale=scale, peaks=peaks)
+    options = argparse.Namespace(directory=given.checkpoints, threads=given.threads, scale=scale)
     found = []
     for shape, precision, workload in _tiny() if given.tiny else selected(given.only):
         checkpoints.make(shape, given.checkpoints)

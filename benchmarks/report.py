@@ -29,8 +29,9 @@ Milliseconds of a workload in the engine of Triptych, without HTTP, with every o
 
 - **products**: matrix products of the layers. **output head**: the product that computes the logits.
 - **floor**: the least time that the machine needs for these products. For each product of each step, it is the larger
-  of weight bytes divided by memory bandwidth (measured just before and after) and operations divided by peak rate.
-- **floor of attention**, for encoders: the operations of its two matrix products divided by peak rate.
+  of weight bytes divided by memory bandwidth and operations divided by the peak rate of oneDNN. Both are measured just
+  before and just after the workload.
+- **floor of attention**, for encoders: the operations of its two matrix products divided by the same peak rate.
 - **small**: norms, rotary positions, cache writes, rounding to int8, and sums.
 - **selection**: selection of the next tokens. **rest**: Python, embeddings, and building of batches."""
 

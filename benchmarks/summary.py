@@ -83,10 +83,10 @@ class Summary:
                 return float((one["products"][1] + one["head"][1]) / one["seconds"])
         return None
 
-    def possible_floor_share(self, shape: str, precision: str, workload: str) -> float | None:
-        """`floor_share` of a run that spends time on nothing but matrix products, all at the peak rate of the machine.
+    def floor_share_with_attention(self, shape: str, precision: str, workload: str) -> float | None:
+        """`floor_share` of a run that does nothing but matrix products, those of attention included, all at peak rate.
 
-        Attention's two products belong to these products, but not to the floor. None where its floor is not known.
+        None where the floor of attention is not known.
         """
         for one in self.sections.get("profile", []):
             if (one["shape"], one["precision"], one["workload"]) == (shape, precision, workload):
