@@ -123,7 +123,7 @@ def _encoders(summary: Summary) -> Iterator[Line]:
             with_attention = summary.floor_share_with_attention(shape, precision, workload)
             text = "–" if share is None else f"{share:.0%}"
             if with_attention is not None:
-                text += f"; {with_attention:.0%} if attention ran at peak, too, and all else took no time"
+                text += f"; at most {with_attention:.0%} with attention at peak"
             ratio = None if share is None else share / 0.92
             yield Line(
                 f"{workload}, {shape}, {precision}, in process", "≥ 92% of the floor of the products", text, ratio

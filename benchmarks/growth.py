@@ -20,7 +20,7 @@ def run(
 ) -> None:
     """Run the selected measurements. If one fails, its error is printed, and the result page omits it.
 
-    sections: names from `SECTIONS`. contests: those whose time is measured by operation.
+    sections: names from `SECTIONS`. contests: models and precisions of the section `profile`.
     """
     for name in sections:
         found: list[dict[str, Any]] = []
@@ -33,7 +33,7 @@ def run(
 
 
 def _measurements(name: str, contests: list[Contest], options: Options) -> Iterator[tuple[str, list[str]]]:
-    """What is measured, and the arguments of each process."""
+    """Yield a label and the command-line arguments of each measurement process."""
     tiny = options.scale is workloads.TINY
     if name == "context":
         directory = str(options.checkpoints / options.detailed_shape)

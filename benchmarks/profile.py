@@ -129,7 +129,7 @@ def profile(shape: str, precision: str, workload: str, options: argparse.Namespa
 
 
 def _limits(precision: str) -> tuple[float, float, float]:
-    """Bytes per second from memory, and operations per second of products: of the layers, and of attention.
+    """Measure bytes per second from memory, and operations per second in products of the layers and of attention.
 
     Models in int8 and int4 multiply in int8 and attend in bfloat16.
     """

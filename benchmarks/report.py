@@ -28,10 +28,10 @@ PROFILE = """\
 Milliseconds of a workload in the engine of Triptych, without HTTP, with every operation timed:
 
 - **products**: matrix products of the layers. **output head**: the product that computes the logits.
-- **floor**: the least time that the machine needs for these products. For each product of each step, it is the larger
-  of weight bytes divided by memory bandwidth and operations divided by the peak rate of oneDNN. Both are measured just
-  before and just after the workload.
-- **floor of attention**, for encoders: the operations of its two matrix products divided by the same peak rate.
+- **their floor, its floor**: the least time that the machine needs for these products. For each product of each step,
+  it is the larger of weight bytes divided by memory bandwidth and operations divided by the peak rate of oneDNN. Both
+  are measured just before and just after the workload.
+- **floor of attention**, for encoders only: the operations of its two matrix products divided by the same peak rate.
 - **small**: norms, rotary positions, cache writes, rounding to int8, and sums.
 - **selection**: selection of the next tokens. **rest**: Python, embeddings, and building of batches."""
 
@@ -185,10 +185,9 @@ def _profile(summary: Summary) -> str:
     if not found:
         return ""
     rows = ["## Where the time goes", "", PROFILE, ""]
-    rows += [
-        "| workload | ms | products | floor | output head | floor | attention | floor | small | selection | rest |"
-    ]
-    rows += ["|---" * 11 + "|"]
+    columns = ["workload", "ms", "products", "their floor", "output head", "its floor", "attention", "its floor"]
+    columns += ["small", "selection", "rest"]
+    rows += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for one in found:
         cells = [one["seconds"], *one["products"], *one["head"], *one["attention"], one["small"], one["choice"]]
         numbers = " | ".join("" if cell is None else f"{cell * 1e3:,.0f}" for cell in [*cells, profile.rest(one)])

@@ -125,9 +125,9 @@ class Server:
         await serve(app, monitoring, self.lifecycle, endpoints, stop, lambda: on_ready(endpoints.url), arrivals)
 
     def _create_applications(self) -> tuple[ASGIApp, ASGIApp, Arrivals]:
-        """The application, that of the metrics port, and the check of arriving requests.
+        """Create the API application, the metrics application, and the check of arriving requests.
 
-        Importing all routes takes 0.4 s. Meanwhile the workers import torch, which takes longer.
+        Importing all routes takes 0.4 s. `serve` calls this in a thread, and the workers import torch meanwhile.
         """
         from server.api.app import create_api, create_monitoring
         from server.api.arrivals import Arrivals

@@ -299,7 +299,7 @@ def test_goals_that_the_processor_limits(tmp_path: Path) -> None:
     assert lines["B, llama-1b, bfloat16"].measured == "150 /s; llama.cpp 100: 1.50 ×; 90% of the floor"
     encoder = lines["F, bert-base, float32, in process"]
     assert encoder.verdict == "missed" and encoder.ratio == pytest.approx(0.9 / 0.92)
-    assert encoder.measured == "90%; 90% if attention ran at peak, too, and all else took no time"
+    assert encoder.measured == "90%; at most 90% with attention at peak"
     assert lines["B, llama-1b, int4 over int8"].verdict == "not measured"
     del made.sections["profile"]
     lines = {line.quantity: line for line in goals.lines(made)}

@@ -52,7 +52,7 @@ class Lifecycle:
 
     @contextlib.asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """Context manager of the running application: loading starts on entry, draining and stopping happen on exit."""
+        """Context manager of the running application. Starts loading unless `begin` did; drains and stops at exit."""
         self.begin()
         try:
             yield

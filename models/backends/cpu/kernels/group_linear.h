@@ -10,7 +10,8 @@ constexpr int GROUP_TILE_ROWS = TILE_ROWS * 2 / 3;
 template <int ROWS> constexpr bool IS_FEW = ROWS < GROUP_TILE_ROWS / 2;
 
 // Products of ROWS rows and one panel. Codes: how codes are stored. STEP: inputs that are summed exactly: 16, or the
-// activations that share a scale. LOCALITY: third argument of __builtin_prefetch.
+// activations that share a scale. LOCALITY: argument of __builtin_prefetch: 3 for all caches, 2 for the second-level cache
+// only, 0 to bypass it.
 // x: rows of rounded activations, `row_bytes` apart. tile, tiles: number of this tile and the number of tiles that
 // share the panel. sums: [ROWS][PANEL], float32.
 template <class Codes, int STEP, int ROWS, int LOCALITY>
@@ -253,7 +254,7 @@ INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const uint8_
             };
             if constexpr (IS_FEW<ROWS>) {
                 multiply(std::integral_constant<int, 0>{});
-            } else if (max_tiles_past_first_level == 0) {
+            } else if (max_second_level_tiles == 0) {
                 multiply(std::integral_constant<int, 3>{});
             } else {
                 // For any number of tiles, unlike in `Prefetch`. A branch in the loop over inputs would cost 7%.

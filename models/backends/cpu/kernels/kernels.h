@@ -36,8 +36,9 @@ struct bfloat16 {
 // Largest number of rows of a tile of a product by vector instructions on this processor, see tiles.h. Defined in exports.cpp.
 extern const int64_t max_tile_rows;
 
-// A panel that at most this many tiles share is prefetched into the second-level cache only. See `Prefetch` in tiles.h.
-extern const int64_t max_tiles_past_first_level;
+// Panels that at most this many tiles share are prefetched into the second-level cache only; 0: none. See `Prefetch` in
+// tiles.h. Defined in exports.cpp.
+extern const int64_t max_second_level_tiles;
 
 // Output channels that are multiplied together, see tiles.h.
 constexpr int64_t PANEL = 32;

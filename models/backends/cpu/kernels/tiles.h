@@ -52,7 +52,7 @@ struct PanelRead {
 //
 // into_first_level: whether `fetch` prefetches the next panel into the first-level cache, and not only into the second.
 // With one or two tiles per panel, prefetches are so frequent that on some processors they fill all line buffers of the
-// first-level cache (slots for pending loads), and the tile's own reads wait (`max_tiles_past_first_level`). See decision
+// first-level cache (slots for pending loads), and the tile's own reads wait (`max_second_level_tiles`). See decision
 // 101. Tiles of few rows and `fetch_step` do not use it.
 struct Prefetch {
     const char* next;
@@ -79,7 +79,7 @@ struct Prefetch {
     static INLINE Prefetch of_next_panel(const PanelRead& read, int64_t turns) {
         const int64_t step = read.bytes / turns / read.tiles;
         const char* first = static_cast<const char*>(read.panel) + read.bytes + read.tile * turns * step;
-        return {first, step, read.tiles > max_tiles_past_first_level};
+        return {first, step, read.tiles > max_second_level_tiles};
     }
 
     template <int ROWS> INLINE void fetch() {
