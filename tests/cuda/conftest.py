@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.engine.conftest import _exact_float32_on_one_thread, device, pairs
@@ -27,3 +30,28 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     if _HAS_TRITON or module_path.stem == "test_without_triton":
         return None
     return ModuleWithoutTriton.from_parent(parent, path=module_path)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _exact_products() -> Iterator[None]:
+    """Products of the interpreter are summed in float64, so that their bits do not depend on the place of a row.
+
+    The float32 product of OpenBLAS, which numpy calls, rounds a row differently at another place of the same matrix on
+    some processors (its kernels for Haswell and Zen). A device does not, and tests of the kernels compare bits.
+    """
+    if not _HAS_TRITON:
+        yield
+        return
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    original = InterpreterBuilder.create_dot
+
+    def create_dot(builder: Any, a: Any, b: Any, sums: Any, *others: Any) -> Any:
+        if a.data.dtype not in (np.float16, np.float32):
+            return original(builder, a, b, sums, *others)
+        product = np.matmul(a.data.astype(np.float64), b.data.astype(np.float64))
+        return TensorHandle(product.astype(sums.data.dtype) + sums.data, sums.dtype.scalar)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InterpreterBuilder, "create_dot", create_dot)
+        yield
