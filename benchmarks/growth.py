@@ -18,7 +18,7 @@ SECTIONS = ("context", "profile")
 def run(
     sections: list[str], contests: list[Contest], options: Options, results: Results, say: Callable[[str], None]
 ) -> None:
-    """Run the selected measurements. If one fails, its error is printed, and the result page omits it.
+    """Measure the selected sections of the result page, and store them. A failure is printed; the page omits it.
 
     sections: names from `SECTIONS`. contests: models and precisions of the section `profile`.
     """

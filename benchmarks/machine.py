@@ -39,7 +39,7 @@ PRODUCT_SIZE = 1536
 
 
 def describe(threads: int) -> dict[str, Any]:
-    """Processor, cores, memory, read bandwidth in bytes per second, and product rates in operations per second."""
+    """Describe the machine: processor, memory, read bandwidth (bytes per second), products (operations per second)."""
     torch.set_num_threads(threads)
     return {
         "processor": _processor(),
@@ -55,7 +55,7 @@ def describe(threads: int) -> dict[str, Any]:
 
 
 def read_bandwidth() -> float:
-    """Read bandwidth of all threads together, in bytes per second: the best of ten sums over `READ_BYTES`.
+    """Measure the read bandwidth of all threads, in bytes per second: the best of ten sums over `READ_BYTES`.
 
     A decode step reads weights and writes little, so the read bandwidth is its limit.
     """

@@ -19,7 +19,7 @@ PROFILED = ("A", "B", "C", "D", "D-beam", "E", "F")
 
 @dataclass(frozen=True)
 class Contest:
-    """One model in one precision: all contestants load it once and run each workload in rounds.
+    """A comparison on one model in one precision. All contestants load it once and run each workload in rounds.
 
     shape: name in `checkpoints.SHAPES`.
     restricted: workloads that only some contestants run, each with the names of these contestants.

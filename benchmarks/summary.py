@@ -1,4 +1,4 @@
-"""Medians and ratios of the results of a benchmark."""
+"""Read the results of a benchmark, and compute their medians and ratios."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Summary:
         return statistics.median(ratios) if ratios else None
 
     def rounds(self) -> tuple[int, int]:
-        """Smallest and largest number of rounds of Triptych. Leaves out `start`, which is measured once."""
+        """Smallest and largest number of rounds per workload. Leaves out `start`, which is measured once."""
         ours = [entry for entry in self.entries if entry["contestant"] in OURS and entry["workload"] != "start"]
         counts = [len(entry["runs"]) for entry in ours if entry["runs"]]
         return (min(counts), max(counts)) if counts else (0, 0)
@@ -73,8 +73,9 @@ class Summary:
         return statistics.median(values) if values else None
 
     def floor_share(self, shape: str, precision: str, workload: str) -> float | None:
-        """The least time for all products, output head included, divided by the time of the run in process; None if not
-        measured.
+        """Share of the run time in process that all products, output head included, need at least.
+
+        None if not measured.
 
         `benchmarks.profile` has measured both by operation.
         """

@@ -127,7 +127,7 @@ class Lifecycle:
             log.exception("cannot serve: a fault while loading")
 
     async def _stop(self) -> None:
-        """Stop the workers, the threads, and the processes of chat templates and grammars. None outlives the server."""
+        """Stop all that the server has started: workers, threads, and the processes of chat templates and grammars."""
         assert self._loading is not None
         self._loading.cancel()
         await asyncio.gather(self._loading, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the CUDA backend, which are skipped where triton is not installed."""
+"""Fixtures of the tests of the CUDA backend. Without triton, all these tests are skipped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.fixture(scope="session", autouse=True)
 def _exact_products() -> Iterator[None]:
-    """Products of the interpreter are summed in float64, so that their bits do not depend on the place of a row.
+    """Make Triton's interpreter sum products in float64, so that their bits do not depend on the place of a row.
 
     The float32 product of OpenBLAS, which numpy calls, rounds a row differently at another place of the same matrix on
     some processors (its kernels for Haswell and Zen). A device does not, and tests of the kernels compare bits.
