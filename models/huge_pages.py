@@ -1,4 +1,4 @@
-"""Allocate memory in pages of 2 MiB for weights, which matrix products read from end to end.
+"""Allocate memory in pages of 2 MiB: for weights, which matrix products read from end to end, and for scratch memory.
 
 With pages of 4 KiB, a processor spends more time on looking up addresses than on reading, above all in a virtual
 machine. Everything here is advice to the kernel of the operating system: where it has no such pages, small ones are
@@ -52,9 +52,14 @@ def empty_in_huge_pages(count: int, like: Tensor, dtype: torch.dtype | None = No
     if like.is_meta or size == 0:
         return like.new_empty(count, dtype=dtype)
     if size > _MAX_SHARED_BYTES:
-        return torch.frombuffer(_new_mapping(size), dtype=dtype, count=count)
+        return bytes_in_huge_pages(size).view(dtype)
     buffer, offset = _regions.take(size)
     return torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
+
+
+def bytes_in_huge_pages(size: int) -> Tensor:
+    """Uninitialised memory of `size` bytes on the CPU, uint8, that no other tensor shares. Raises MemoryError."""
+    return torch.frombuffer(_new_mapping(size), dtype=torch.uint8)
 
 
 class _Regions:
@@ -84,7 +89,7 @@ def _new_mapping(size: int) -> ctypes.Array[ctypes.c_char]:
     # A new mapping has no pages yet. Memory of the allocator may have small pages from an earlier use.
     start = _map(size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
     if start is None:
-        raise MemoryError(f"no memory for {size:,} bytes of weights")
+        raise MemoryError(f"no memory for {size:,} bytes")
     _libc.madvise(start, size, _MADV_HUGEPAGE)
     return _buffer(start, size)
 

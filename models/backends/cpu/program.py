@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from models.backends.cpu import library
-from models.backends.cpu.trace import LINE_BYTES
+from models.huge_pages import bytes_in_huge_pages
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,6 @@ _memory: Tensor = torch.empty(0, dtype=torch.uint8)
 def _scratch(size: int) -> int:
     """Address of `size` bytes, aligned to a cache line. Programs share this memory, because only one runs at a time."""
     global _memory
-    if _memory.nbytes < size + LINE_BYTES:
-        _memory = torch.empty(size + LINE_BYTES, dtype=torch.uint8)
-    return -(-_memory.data_ptr() // LINE_BYTES) * LINE_BYTES
+    if _memory.nbytes < size:
+        _memory = bytes_in_huge_pages(size)
+    return _memory.data_ptr()

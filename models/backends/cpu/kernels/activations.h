@@ -66,9 +66,52 @@ __attribute__((noinline)) void activate_panel(int32_t activation, float* y) {
     }
 }
 
-// GELU with an absolute error below 3e-4, for results that are rounded to bfloat16. Uses GELU(x) = max(x, 0) - |x| *
-// Q(|x|), where Q is the upper tail of the normal distribution. The base-2 logarithm of Q is nearly a parabola; the
-// polynomial was fitted to it by weighted least squares.
+// GELU for results that are rounded to bfloat16, as max(x, 0) - |x| * Q(|x|), where Q is the upper tail of the normal
+// distribution.
+#ifdef AVX512
+
+// Absolute error below 4e-6; relative error below 7e-4 where the result is larger than 1e-3. Q is a cubic polynomial in
+// each of sixteen cells. They are 0.37 wide, except that the first is half as wide and that the last, where Q is zero, has
+// no end. The centre of cell i is 0.37 i. All values of a coefficient fill one register, from which one instruction reads
+// those of all lanes. They were fitted for the smallest largest error relative to that of bfloat16.
+template <int N> INLINE Vectors<N> approximate_gelu(const Vectors<N>& x) {
+    constexpr float CELL = 0.37f;
+    static const Floats constants = {
+        0.50000006f, 0.500209451f, 0.506136239f, 0.530945718f, 0.568244457f, 0.576419055f, 0.515151322f,
+        0.389847189f, 0.24649775f, 0.13036254f, 0.0581137687f, 0.0218861308f, 0.00693741255f, 0.0018567153f,
+        0.000421994482f, 0.0f};
+    static const Floats slopes = {
+        -0.398950428f, -0.401381552f, -0.431631923f, -0.511203945f, -0.598425865f, -0.614988625f, -0.526323617f,
+        -0.370876104f, -0.216056034f, -0.10508965f, -0.0431863591f, -0.0150450217f, -0.00442669122f,
+        -0.00110380061f, -0.000234614636f, 0.0f};
+    static const Floats squares = {
+        0.00017089193f, 0.00959401764f, 0.0618417077f, 0.147463575f, 0.215668902f, 0.22673431f, 0.183916241f,
+        0.119573623f, 0.0637967959f, 0.0284347348f, 0.0107475435f, 0.00345846848f, 0.000943661726f, 0.000219086432f,
+        4.35305483e-05f, 0.0f};
+    static const Floats cubes = {
+        0.0654583126f, 0.0529466681f, 0.0223582461f, -0.00855288375f, -0.0263859425f, -0.0288285781f,
+        -0.0219281595f, -0.0130420197f, -0.00633893861f, -0.00258056261f, -0.000895315199f, -0.000265779207f,
+        -6.71940361e-05f, -1.45167151e-05f, -2.69518955e-06f, 0.0f};
+    const auto size = each([](Floats x) {
+        const __m512 size = (__m512)(reinterpret_cast<Words>(x) & 0x7fffffffu);
+        // This instruction gives its second operand if that is NaN.
+        return (Floats)_mm512_min_ps(_mm512_set1_ps(15 * CELL), size);
+    }, x);
+    // After this addition the lowest bits hold the nearest integer; the instruction below uses the lowest four.
+    const auto cell = each([](Floats size) { return size * (1.0f / CELL) + 12582912.0f; }, size);
+    const auto tail = each([](Floats size, Floats cell) {
+        const auto of_cell = [&](Floats table) {
+            return (Floats)_mm512_permutexvar_ps((__m512i)cell, (__m512)table);
+        };
+        return ((of_cell(cubes) * size + of_cell(squares)) * size + of_cell(slopes)) * size + of_cell(constants);
+    }, size, cell);
+    return each([](Floats x, Floats size, Floats tail) { return max_of(x, Floats{}) - size * tail; }, x, size, tail);
+}
+
+#else
+
+// Absolute error below 3e-4. The base-2 logarithm of Q is nearly a parabola; the polynomial was fitted to it by weighted
+// least squares.
 template <int N> INLINE Vectors<N> approximate_gelu(const Vectors<N>& x) {
     // Above 14 the tail is zero in float32. The comparison keeps NaN.
     const auto size = each([](Floats x) {
@@ -80,9 +123,31 @@ template <int N> INLINE Vectors<N> approximate_gelu(const Vectors<N>& x) {
     return each([](Floats x, Floats size, Floats tail) { return max_of(x, Floats{}) - size * tail; }, x, size, tail);
 }
 
+#endif
+
+#ifdef AVX512
+// x * sigmoid(steepness(x)), with a relative error below 2e-4: for results that are rounded to bfloat16. Zero where the
+// sigmoid is below 1e-38. The sigmoid is 1 / (1 + e^-y), by an instruction that gives 14 bits of a reciprocal.
+template <int N, class Steepness> INLINE Vectors<N> approximate_gate(const Vectors<N>& x, const Steepness& steepness) {
+    const auto power = approximate_power_of_two(each([&](Floats x) {
+        // Infinite from 128 on. The instruction gives its second operand if that is NaN.
+        return (Floats)_mm512_min_ps(_mm512_set1_ps(128.0f), (__m512)(steepness(x) * -LOG2_E));
+    }, x));
+    return each([](Floats x, Floats power) { return x * (Floats)_mm512_rcp14_ps((__m512)(1.0f + power)); }, x, power);
+}
+#endif
+
 // Activation of whole panels. x: float32 values that will be stored in dtype T.
 template <class T, int N> INLINE Vectors<N> activate(int32_t activation, Vectors<N> x) {
-    if (std::is_same<T, bfloat16>::value && activation == GELU) return approximate_gelu(x);
+    if constexpr (std::is_same<T, bfloat16>::value) {
+        if (activation == GELU) return approximate_gelu(x);
+#ifdef AVX512
+        const auto cubic = [](Floats x) ALWAYS_INLINE { return 1.5957691216057308f * (x + 0.044715f * x * x * x); };
+        if (activation == SILU) return approximate_gate(x, [](Floats x) ALWAYS_INLINE { return x; });
+        if (activation == GELU_TANH) return approximate_gate(x, cubic);
+        if (activation == GELU_QUICK) return approximate_gate(x, [](Floats x) ALWAYS_INLINE { return 1.702f * x; });
+#endif
+    }
     alignas(64) float numbers[N * WIDTH];
     for (int i = 0; i < N; i++) store(numbers + i * WIDTH, x.of[i]);
     for (int64_t i = 0; i < N * WIDTH; i += PANEL) activate_panel(activation, numbers + i);

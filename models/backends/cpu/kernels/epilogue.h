@@ -9,9 +9,23 @@ template <class T> INLINE Floats rounded_to(Floats y) {
     return load(rounded);
 }
 
-// Epilogue of ROWS rows of one whole panel. sums: [ROWS][PANEL], float32.
-template <class T, int ROWS>
-INLINE void epilogue_of_rows(const float* sums, const Epilogue& f, int64_t row, int64_t column) {
+template <class T> INLINE float rounded_to(float y) {
+    T rounded;
+    narrow(y, rounded);
+    return widen(rounded);
+}
+
+// Sums of a tile in memory: [rows][PANEL], float32.
+struct StoredSums {
+    const float* sums;
+
+    // Sixteen sums of a row of the tile, from a column of the panel on.
+    INLINE Floats at(int64_t row, int64_t column) const { return load(sums + row * PANEL + column); }
+};
+
+// Epilogue of ROWS rows of one whole panel, from row `first` of the tile on.
+template <class T, int ROWS, class TileSums>
+INLINE void epilogue_of_rows(const TileSums& sums, int64_t first, const Epilogue& f, int64_t row, int64_t column) {
     constexpr int LINE = PANEL / WIDTH;
     Vectors<ROWS * LINE> y;
     // Calls body(vector, its row, its first column).
@@ -22,9 +36,9 @@ INLINE void epilogue_of_rows(const float* sums, const Epilogue& f, int64_t row, 
     const auto load_operand = [](const void* operand, int64_t stride, int64_t row, int64_t column) {
         return load(static_cast<const T*>(operand) + row * stride + column);
     };
-    for (int i = 0; i < ROWS * LINE; i++) y.of[i] = load(sums + i * WIDTH);
+    for (int i = 0; i < ROWS * LINE; i++) y.of[i] = sums.at(first + i / LINE, i % LINE * WIDTH);
     if (f.bias != nullptr) for_each_vector([&](Floats& y, int64_t, int64_t column) { y += load(f.bias + column); });
-    if (f.activation != NONE) y = activate<T>(f.activation, each(rounded_to<T>, y));
+    if (f.activation != NONE) y = activate<T>(f.activation, each([](Floats x) { return rounded_to<T>(x); }, y));
     if (f.multiplier != nullptr) {
         for_each_vector([&](Floats& y, int64_t row, int64_t column) {
             y = rounded_to<T>(y) * load_operand(f.multiplier, f.multiplier_stride, row, column);
@@ -43,9 +57,9 @@ INLINE void epilogue_of_rows(const float* sums, const Epilogue& f, int64_t row, 
     });
 }
 
-// Epilogue of the first `count` columns of the last panel. Missing columns are zero.
-template <class T>
-void epilogue_of_partial_panel(const float* sums, const Epilogue& f, int64_t row, int64_t column, int64_t count) {
+// Epilogue of one row and the first `count` columns of the last panel. Missing columns are zero.
+template <class T, class TileSums>
+void epilogue_of_partial_panel(const TileSums& sums, int64_t first, const Epilogue& f, int64_t row, int64_t column, int64_t count) {
     float bias[PANEL] = {};
     T multiplier[PANEL] = {}, residual[PANEL] = {}, out[PANEL];
     Epilogue part = f;
@@ -58,7 +72,7 @@ void epilogue_of_partial_panel(const float* sums, const Epilogue& f, int64_t row
     copy(part.multiplier, static_cast<const T*>(f.multiplier) + row * f.multiplier_stride + column, multiplier);
     copy(part.residual, static_cast<const T*>(f.residual) + row * f.residual_stride + column, residual);
     part.out = out;
-    epilogue_of_rows<T, 1>(sums, part, 0, 0);
+    epilogue_of_rows<T, 1>(sums, first, part, 0, 0);
     std::copy(out, out + count, static_cast<T*>(f.out) + row * f.out_stride + column);
 }
 
@@ -78,21 +92,21 @@ template <class T> INLINE void prefetch_epilogue(const Epilogue& f, int64_t row,
     fetch(f.out, f.out_stride, std::true_type{});
 }
 
-// Epilogue of `rows` rows of one panel. sums: [rows][PANEL], float32. The output starts at row `row` and column
+// Epilogue of a tile of `rows` rows and one panel. sums: see `StoredSums`. The output starts at row `row` and column
 // `column`.
-template <class T>
-INLINE void apply_epilogue(const float* sums, const Epilogue& f, int64_t row, int64_t rows, int64_t column) {
+template <class T, class TileSums>
+INLINE void apply_epilogue(const TileSums& sums, const Epilogue& f, int64_t row, int64_t rows, int64_t column) {
     constexpr int ROWS_AT_ONCE = REGISTERS < 32 ? 1 : 2;
     const int64_t count = f.columns - column;
     int64_t i = 0;
     for (; count >= PANEL && i + ROWS_AT_ONCE <= rows; i += ROWS_AT_ONCE) {
-        epilogue_of_rows<T, ROWS_AT_ONCE>(sums + i * PANEL, f, row + i, column);
+        epilogue_of_rows<T, ROWS_AT_ONCE>(sums, i, f, row + i, column);
     }
     for (; i < rows; i++) {
         if (count >= PANEL) {
-            epilogue_of_rows<T, 1>(sums + i * PANEL, f, row + i, column);
+            epilogue_of_rows<T, 1>(sums, i, f, row + i, column);
         } else {
-            epilogue_of_partial_panel<T>(sums + i * PANEL, f, row + i, column, count);
+            epilogue_of_partial_panel<T>(sums, i, f, row + i, column, count);
         }
     }
 }

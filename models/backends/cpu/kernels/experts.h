@@ -196,13 +196,13 @@ void multiply_experts(const ExpertRows& p, const Linear& linear, Panels panels, 
                 part.out = gate;
                 part.out_stride = PANEL;
                 if (is_clipped) part.activation = NONE;
-                apply_epilogue<T>(sums, part, 0, tile_rows, 0);
+                apply_epilogue<T>(StoredSums{sums}, part, 0, tile_rows, 0);
                 if (f.bias != nullptr) f.bias += PANEL;
                 panels.multiply(row, tile_rows, first_panel + 1, tile, tiles, sums);
                 if (is_clipped) {
                     part.bias = f.bias;
                     part.out = values;
-                    apply_epilogue<T>(sums, part, 0, tile_rows, 0);
+                    apply_epilogue<T>(StoredSums{sums}, part, 0, tile_rows, 0);
                     multiply_clipped(p, f, tile_rows, gate, values);
                     return;
                 }
@@ -210,7 +210,7 @@ void multiply_experts(const ExpertRows& p, const Linear& linear, Panels panels, 
                 f.multiplier = gate;
                 f.multiplier_stride = PANEL;
             }
-            apply_epilogue<T>(sums, f, 0, tile_rows, 0);
+            apply_epilogue<T>(StoredSums{sums}, f, 0, tile_rows, 0);
         });
     }
 }

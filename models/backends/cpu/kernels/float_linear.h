@@ -50,30 +50,30 @@ private:
     std::vector<Type> copy_;
 };
 
-// sums += weights * number of each row. numbers: the number of the first row; those of the others are `stride` apart.
+// sums += weights * number of each row. number: index of the number after those of the cursor.
 template <int ROWS, int VECTORS>
-INLINE void add_products(Sums (&sums)[ROWS][VECTORS], const Sums (&weights)[VECTORS], const float* numbers,
-                         int64_t stride) {
+INLINE void add_products(Sums (&sums)[ROWS][VECTORS], const Sums (&weights)[VECTORS],
+                         const RowCursor<ROWS, float>& x, int64_t number) {
 #pragma GCC unroll 16
     for (int row = 0; row < ROWS; row++) {
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) sums[row][v] += weights[v] * numbers[row * stride];
+        for (int v = 0; v < VECTORS; v++) sums[row][v] += weights[v] * x.row(row)[number];
     }
 }
 
 // sums += weights * x for one unit of k: one float32 number, or two bfloat16 numbers.
 template <class T, int ROWS, int VECTORS, class Type>
-INLINE void add_unit(Sums (&sums)[ROWS][VECTORS], const Units (&weights)[VECTORS], const Type* x, int64_t stride) {
+INLINE void add_unit(Sums (&sums)[ROWS][VECTORS], const Units (&weights)[VECTORS], const RowCursor<ROWS, Type>& x) {
     Sums numbers[VECTORS];
     if constexpr (std::is_same<T, float>::value) {
         for (int v = 0; v < VECTORS; v++) numbers[v] = reinterpret_cast<Sums>(weights[v]);
-        add_products(sums, numbers, x, stride);
+        add_products(sums, numbers, x, 0);
     } else {
 #ifdef BF16_PRODUCTS
 #pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++) {
             int32_t pair;
-            std::memcpy(&pair, x + row * stride, sizeof pair);
+            std::memcpy(&pair, x.row(row), sizeof pair);
 #pragma GCC unroll 4
             for (int v = 0; v < VECTORS; v++) {
                 sums[row][v] = (Sums)_mm512_dpbf16_ps((__m512)sums[row][v], (__m512bh)_mm512_set1_epi32(pair),
@@ -83,9 +83,9 @@ INLINE void add_unit(Sums (&sums)[ROWS][VECTORS], const Units (&weights)[VECTORS
 #else
         // The first number of all rows, then the second: fewer vectors of weights are in use at a time.
         for (int v = 0; v < VECTORS; v++) numbers[v] = reinterpret_cast<Sums>(weights[v] << 16);
-        add_products(sums, numbers, x, stride);
+        add_products(sums, numbers, x, 0);
         for (int v = 0; v < VECTORS; v++) numbers[v] = reinterpret_cast<Sums>(weights[v] & 0xffff0000u);
-        add_products(sums, numbers, x + 1, stride);
+        add_products(sums, numbers, x, 1);
 #endif
     }
 }
@@ -97,14 +97,15 @@ void multiply_tile(const Type* x, int64_t stride, int64_t units, const T* panel,
     constexpr int VECTORS = span_of(ROWS);
     for (int64_t first = 0; first < PANEL; first += VECTORS * LANES) {
         Sums sum[ROWS][VECTORS] = {};
-        for (int64_t unit = 0; unit < units; unit++) {
+        RowCursor<ROWS, Type> numbers(x, stride);
+        for (int64_t unit = 0; unit < units; unit++, numbers.advance(group)) {
             Units weights[VECTORS];
             for (int v = 0; v < VECTORS; v++) {
                 const T* from = panel + (unit * PANEL + first + v * LANES) * group;
                 weights[v] = *reinterpret_cast<const UnalignedUnits*>(from);
             }
             prefetch.fetch<ROWS>();
-            add_unit<T>(sum, weights, x + unit * group, stride);
+            add_unit<T>(sum, weights, numbers);
         }
 #pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++) {
@@ -218,7 +219,7 @@ template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t 
             const PanelRead read{in_memory, PANEL * width * int64_t{sizeof(T)}, tile, tiles};
             const auto* x_of_tile = rows_of_block + (row - first) * stride;
             multiply_rows<T>(matrix_unit, x_of_tile, stride, rows, units, weights, read, sums);
-            apply_epilogue<Out>(sums, p.epilogue, row, rows, panel * PANEL);
+            apply_epilogue<Out>(StoredSums{sums}, p.epilogue, row, rows, panel * PANEL);
         });
     });
 }

@@ -309,7 +309,7 @@ template <class T> void multiply_items(const GroupLinear& p, int64_t begin, int6
                 prefetch_epilogue<T>(p.epilogue, row, rows, panel * PANEL);
                 multiply_rows<typename Constants::Codes, Constants::STEP>(
                     matrix_unit, p.x + row * p.row_bytes, p.row_bytes, rows, p.w, weights, tile, tiles, sums);
-                apply_epilogue<T>(sums, p.epilogue, row, rows, panel * PANEL);
+                apply_epilogue<T>(StoredSums{sums}, p.epilogue, row, rows, panel * PANEL);
             });
         });
     });

@@ -52,7 +52,8 @@ void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Prefet
     constexpr int VECTORS = span_of(ROWS);
     for (int64_t first = 0; first < PANEL; first += VECTORS * LANES) {
         Counts sum[ROWS][VECTORS] = {};
-        for (int64_t k = 0; k < padded; k += QUAD) {
+        RowCursor<ROWS, uint8_t> input(x, padded);
+        for (int64_t k = 0; k < padded; k += QUAD, input.advance(QUAD)) {
             Units weights[VECTORS];
 #pragma GCC unroll 4
             for (int v = 0; v < VECTORS; v++) weights[v] = load_units(panel + k * PANEL + (first + v * LANES) * QUAD);
@@ -60,7 +61,7 @@ void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Prefet
 #pragma GCC unroll 16
             for (int row = 0; row < ROWS; row++) {
                 int32_t quad;
-                std::memcpy(&quad, x + row * padded + k, sizeof quad);
+                std::memcpy(&quad, input.row(row), sizeof quad);
 #pragma GCC unroll 4
                 for (int v = 0; v < VECTORS; v++) {
 #ifdef VNNI
@@ -83,20 +84,32 @@ void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Prefet
     }
 }
 
-// Converts exact int32 sums to float32. count: number of existing columns in the panel.
-INLINE void scale_sums(const int32_t* exact, const Int8Linear& p, int64_t row, int64_t column, int64_t count,
-                       float* sums) {
-    const float row_scale = p.row_scales[row];
-#pragma omp simd
-    for (int64_t c = 0; c < count; c++) {
-#ifdef VNNI
-        const float sum = static_cast<float>(exact[c] - p.offsets[column + c]);
-#else
-        const float sum = static_cast<float>(exact[c]);
-#endif
-        sums[c] = sum * (p.weight_scales[column + c] * row_scale);
+// Exact int32 sums of a tile, [rows][PANEL], whose conversion to float32 is part of their epilogue (see `StoredSums`).
+class ExactSums {
+public:
+    // row: first row of the tile. column: first column of the panel. count: columns from there on; a panel has no more.
+    INLINE ExactSums(const int32_t* exact, const Int8Linear& p, int64_t row, int64_t column, int64_t count)
+        : exact_(exact), row_scales_(p.row_scales + row), scales_(p.weight_scales + column), offsets_(p.offsets + column) {
+        if (count >= PANEL) return;
+        scales_ = static_cast<const float*>(std::memcpy(few_scales_, scales_, count * sizeof *scales_));
+        offsets_ = static_cast<const int32_t*>(std::memcpy(few_offsets_, offsets_, count * sizeof *offsets_));
     }
-}
+
+    INLINE Floats at(int64_t row, int64_t column) const {
+        Integers sums = load(exact_ + row * PANEL + column);
+#ifdef VNNI
+        sums -= load(offsets_ + column);
+#endif
+        return __builtin_convertvector(sums, Floats) * (load(scales_ + column) * row_scales_[row]);
+    }
+
+private:
+    const int32_t* exact_;
+    const float *row_scales_, *scales_;
+    const int32_t* offsets_;
+    float few_scales_[PANEL];      // used where the panel is not whole
+    int32_t few_offsets_[PANEL];
+};
 
 INLINE int64_t int8_tile_rows() {
 #ifdef AMX
@@ -127,20 +140,12 @@ INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const Int8Li
 
 template <class T> void multiply_items(const Int8Linear& p, int64_t begin, int64_t end) {
     alignas(64) int32_t exact[MAX_TILE_ROWS * PANEL];
-    alignas(64) float sums[MAX_TILE_ROWS * PANEL] = {};
     MatrixUnit matrix_unit;
     for_panels(p.rows, blocks_of(p.rows, p.padded), p.epilogue.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
-        const int64_t count = p.epilogue.columns - panel * PANEL;
         for_tiles(first, last, int8_tile_rows(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
             prefetch_epilogue<T>(p.epilogue, row, rows, panel * PANEL);
             multiply_rows(matrix_unit, p, p.x + row * p.padded, rows, panel, tile, tiles, exact);
-            for (int64_t i = 0; i < rows; i++) {
-                if (count >= PANEL) {
-                    scale_sums(exact + i * PANEL, p, row + i, panel * PANEL, PANEL, sums + i * PANEL);
-                } else {
-                    scale_sums(exact + i * PANEL, p, row + i, panel * PANEL, count, sums + i * PANEL);
-                }
-            }
+            const ExactSums sums(exact, p, row, panel * PANEL, p.epilogue.columns - panel * PANEL);
             apply_epilogue<T>(sums, p.epilogue, row, rows, panel * PANEL);
         });
     });
@@ -174,8 +179,9 @@ public:
     INLINE void multiply(int64_t first, int64_t rows, int64_t panel, int64_t tile, int64_t tiles, float* sums) {
         alignas(64) int32_t exact[MAX_TILE_ROWS * PANEL];
         multiply_rows(matrix_unit_, linear_, &x_[first * linear_.padded], rows, panel, tile, tiles, exact);
+        const ExactSums found(exact, linear_, first, panel * PANEL, PANEL);
         for (int64_t i = 0; i < rows; i++) {
-            scale_sums(exact + i * PANEL, linear_, first + i, panel * PANEL, PANEL, sums + i * PANEL);
+            for (int64_t c = 0; c < PANEL; c += WIDTH) store(sums + i * PANEL + c, found.at(i, c));
         }
     }
 

@@ -1,50 +1,61 @@
 // RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467): statistics in float32, scaling in the dtype of the input.
 // Layer norm (Ba et al. 2016, arXiv:1607.06450): float32 throughout; the mean first, then the variance around it.
 
+// Sum of term(number) over a row. Four sums run side by side, because additions to a single one wait for each other.
+template <class T, class Term> INLINE float sum_of(const T* x, int64_t width, const Term& term) {
+    constexpr int64_t SUMS = 4;
+    Floats sums[SUMS] = {};
+    int64_t i = 0;
+    for (; i + SUMS * WIDTH <= width; i += SUMS * WIDTH) {
+        for (int64_t v = 0; v < SUMS; v++) sums[v] += term(load(x + i + v * WIDTH));
+    }
+    for (; i + WIDTH <= width; i += WIDTH) sums[0] += term(load(x + i));
+    float rest = 0.0f;
+    for (; i < width; i++) rest += term(widen(x[i]));
+    return sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3])) + rest;
+}
+
+// Stores scaled(number, weight) + bias for each number of a row. bias: may be null.
+template <class T, class Scaled>
+INLINE void store_scaled(const T* x, const T* weight, const T* bias, T* out, int64_t width, const Scaled& scaled) {
+    int64_t i = 0;
+    for (; i + WIDTH <= width; i += WIDTH) {
+        const Floats y = scaled(load(x + i), load(weight + i));
+        store(out + i, bias == nullptr ? y : y + load(bias + i));
+    }
+    for (; i < width; i++) {
+        const float y = scaled(widen(x[i]), widen(weight[i]));
+        narrow(bias == nullptr ? y : y + widen(bias[i]), out[i]);
+    }
+}
+
 // 1 / root mean square.
 template <class T> INLINE float inverse_rms(const T* x, int64_t width, float eps) {
-    float squares = 0.0f;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t i = 0; i < width; i++) squares += widen(x[i]) * widen(x[i]);
+    const float squares = sum_of(x, width, [](auto x) ALWAYS_INLINE { return x * x; });
     return 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
 }
 
 template <class T> INLINE void rms_norm_row(const T* x, const T* weight, T* out, int64_t width, float eps) {
     const float factor = inverse_rms(x, width, eps);
-#pragma omp simd
-    for (int64_t i = 0; i < width; i++) {
-        T rounded;
-        narrow(widen(x[i]) * factor, rounded);
-        narrow(widen(rounded) * widen(weight[i]), out[i]);
-    }
+    const T* no_bias = nullptr;
+    store_scaled(x, weight, no_bias, out, width, [&](auto x, auto weight) ALWAYS_INLINE {
+        return rounded_to<T>(x * factor) * weight;
+    });
 }
 
 // RMS norm whose weight is 1 + the stored weight, in float32 until the result (Gemma Team 2024, arXiv:2403.08295).
 template <class T> INLINE void rms_norm_from_one_row(const T* x, const T* weight, T* out, int64_t width, float eps) {
     const float factor = inverse_rms(x, width, eps);
-#pragma omp simd
-    for (int64_t i = 0; i < width; i++) narrow(widen(x[i]) * factor * (1.0f + widen(weight[i])), out[i]);
+    const T* no_bias = nullptr;
+    store_scaled(x, weight, no_bias, out, width, [&](auto x, auto weight) ALWAYS_INLINE { return x * factor * (1.0f + weight); });
 }
 
 template <class T>
 INLINE void layer_norm_row(const T* x, const T* weight, const T* bias, T* out, int64_t width, float eps) {
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < width; i++) sum += widen(x[i]);
-    const float mean = sum / static_cast<float>(width);
-    float squares = 0.0f;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t i = 0; i < width; i++) squares += (widen(x[i]) - mean) * (widen(x[i]) - mean);
+    const float mean = sum_of(x, width, [](auto x) ALWAYS_INLINE { return x; }) / static_cast<float>(width);
+    const float squares = sum_of(x, width, [&](auto x) ALWAYS_INLINE { return (x - mean) * (x - mean); });
     const float factor = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
-    if (bias != nullptr) {
-#pragma omp simd
-        for (int64_t i = 0; i < width; i++) {
-            narrow((widen(x[i]) - mean) * factor * widen(weight[i]) + widen(bias[i]), out[i]);
-        }
-    } else {
-#pragma omp simd
-        for (int64_t i = 0; i < width; i++) narrow((widen(x[i]) - mean) * factor * widen(weight[i]), out[i]);
-    }
+    store_scaled(x, weight, bias, out, width, [&](auto x, auto weight) ALWAYS_INLINE { return (x - mean) * factor * weight; });
 }
 
 // Calls norm_row(x, weight, bias, out, width, eps) for every part of rows begin..end-1.

@@ -129,9 +129,9 @@ INLINE float max_lane(Floats x) {
 
 constexpr float LOG2_E = 1.44269504088896341f;
 
-// 2^x for x <= 0, with a given polynomial. Zero if too small for a float; NaN stays NaN. The integer part of x goes
-// to the exponent. The rest, at most a half, goes into the polynomial (Muller, Elementary Functions, chapter 11),
-// highest power first.
+// 2^x for x <= 0, and with AVX-512 for any x, with a given polynomial. Zero if too small for a float; NaN stays NaN. The
+// integer part of x goes to the exponent. The rest, at most a half, goes into the polynomial (Muller, Elementary
+// Functions, chapter 11), highest power first.
 template <int N, class... Terms> INLINE Vectors<N> power_of_two(const Vectors<N>& x, float highest, Terms... terms) {
 #ifdef AVX512
     constexpr int NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
