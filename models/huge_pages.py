@@ -58,7 +58,10 @@ def empty_in_huge_pages(count: int, like: Tensor, dtype: torch.dtype | None = No
 
 
 def bytes_in_huge_pages(size: int) -> Tensor:
-    """Uninitialised memory of `size` bytes on the CPU, uint8, that no other tensor shares. Raises MemoryError."""
+    """An uninitialised uint8 tensor, [size], in a mapping of its own, in huge pages where the system has them.
+
+    size: at least 1. Raises MemoryError.
+    """
     return torch.frombuffer(_new_mapping(size), dtype=torch.uint8)
 
 

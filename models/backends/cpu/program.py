@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from models.backends.cpu import library
+from models.backends.cpu.trace import LINE_BYTES
 from models.huge_pages import bytes_in_huge_pages
 
 
@@ -177,12 +178,19 @@ def _columns(fills: Mapping[int, Sequence[Fill]]) -> tuple[np.ndarray, np.ndarra
     return columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy()
 
 
+_MAX_HUGE_BYTES = 32 << 20
+"""Larger scratch memory is in small pages. A huge page takes memory from its first write on, and a step does not write
+all of the scratch memory: with huge pages the worker of a LLaMA of 1.07B needs 4 MB more."""
+
 _memory: Tensor = torch.empty(0, dtype=torch.uint8)
 
 
 def _scratch(size: int) -> int:
     """Address of `size` bytes, aligned to a cache line. Programs share this memory, because only one runs at a time."""
     global _memory
-    if _memory.nbytes < size:
-        _memory = bytes_in_huge_pages(size)
-    return _memory.data_ptr()
+    if _memory.nbytes < size + LINE_BYTES:
+        _memory = torch.empty(0, dtype=torch.uint8)  # gives the old memory back before the new is taken
+        size += LINE_BYTES
+        is_huge = size <= _MAX_HUGE_BYTES
+        _memory = bytes_in_huge_pages(size) if is_huge else torch.empty(size, dtype=torch.uint8)
+    return -(-_memory.data_ptr() // LINE_BYTES) * LINE_BYTES

@@ -1,5 +1,8 @@
-// Activation functions in float32, without branches or tables, so that compilers can vectorise them. The error is
-// below 1e-6, relative to the result, or absolute for results below 1. NaN stays NaN.
+// Activation functions, computed in float32. NaN stays NaN.
+//
+// Those of single numbers have no branches and tables, so that compilers can vectorise them. Their error is below 1e-6,
+// relative to the result, or absolute for results below 1. Functions named `approximate_...` are for results that are
+// rounded to bfloat16.
 
 // Uses e^-|x| for both signs. One bound on the exponent suffices then; with two, compilers emit two divisions.
 INLINE float sigmoid(float x) {
@@ -70,10 +73,11 @@ __attribute__((noinline)) void activate_panel(int32_t activation, float* y) {
 // distribution.
 #ifdef AVX512
 
-// Absolute error below 4e-6; relative error below 7e-4 where the result is larger than 1e-3. Q is a cubic polynomial in
-// each of sixteen cells. They are 0.37 wide, except that the first is half as wide and that the last, where Q is zero, has
-// no end. The centre of cell i is 0.37 i. All values of a coefficient fill one register, from which one instruction reads
-// those of all lanes. They were fitted for the smallest largest error relative to that of bfloat16.
+// Absolute error below 4e-6; relative error below 7e-4 where the absolute value of the result is above 1e-3. Q is a cubic
+// polynomial in each of sixteen cells. They are 0.37 wide, except that the first is half as wide, and that the last, where
+// Q is taken as zero, has no end. The centre of cell i is 0.37 i. The sixteen values of one coefficient fill one register;
+// one permutation selects the value of each lane's cell. The coefficients minimise the largest ratio of the error to the
+// bfloat16 rounding error of the result.
 template <int N> INLINE Vectors<N> approximate_gelu(const Vectors<N>& x) {
     constexpr float CELL = 0.37f;
     static const Floats constants = {
@@ -126,13 +130,11 @@ template <int N> INLINE Vectors<N> approximate_gelu(const Vectors<N>& x) {
 #endif
 
 #ifdef AVX512
-// x * sigmoid(steepness(x)), with a relative error below 2e-4: for results that are rounded to bfloat16. Zero where the
-// sigmoid is below 1e-38. The sigmoid is 1 / (1 + e^-y), by an instruction that gives 14 bits of a reciprocal.
-template <int N, class Steepness> INLINE Vectors<N> approximate_gate(const Vectors<N>& x, const Steepness& steepness) {
-    const auto power = approximate_power_of_two(each([&](Floats x) {
-        // Infinite from 128 on. The instruction gives its second operand if that is NaN.
-        return (Floats)_mm512_min_ps(_mm512_set1_ps(128.0f), (__m512)(steepness(x) * -LOG2_E));
-    }, x));
+// x * sigmoid(y) with y = argument(x). Relative error below 2e-4; zero where the sigmoid is below 2^-128 (3e-39). The sigmoid
+// is 1 / (1 + e^-y); the reciprocal is an instruction with 14 correct bits.
+template <int N, class Argument>
+INLINE Vectors<N> approximate_times_sigmoid(const Vectors<N>& x, const Argument& argument) {
+    const auto power = approximate_power_of_two(each([&](Floats x) { return argument(x) * -LOG2_E; }, x));
     return each([](Floats x, Floats power) { return x * (Floats)_mm512_rcp14_ps((__m512)(1.0f + power)); }, x, power);
 }
 #endif
@@ -143,9 +145,11 @@ template <class T, int N> INLINE Vectors<N> activate(int32_t activation, Vectors
         if (activation == GELU) return approximate_gelu(x);
 #ifdef AVX512
         const auto cubic = [](Floats x) ALWAYS_INLINE { return 1.5957691216057308f * (x + 0.044715f * x * x * x); };
-        if (activation == SILU) return approximate_gate(x, [](Floats x) ALWAYS_INLINE { return x; });
-        if (activation == GELU_TANH) return approximate_gate(x, cubic);
-        if (activation == GELU_QUICK) return approximate_gate(x, [](Floats x) ALWAYS_INLINE { return 1.702f * x; });
+        const auto linear = [](Floats x) ALWAYS_INLINE { return 1.702f * x; };
+        const auto same = [](Floats x) ALWAYS_INLINE { return x; };
+        if (activation == SILU) return approximate_times_sigmoid(x, same);
+        if (activation == GELU_TANH) return approximate_times_sigmoid(x, cubic);
+        if (activation == GELU_QUICK) return approximate_times_sigmoid(x, linear);
 #endif
     }
     alignas(64) float numbers[N * WIDTH];

@@ -15,11 +15,12 @@ template <class T> INLINE float rounded_to(float y) {
     return widen(rounded);
 }
 
-// Sums of a tile in memory: [rows][PANEL], float32.
+// Sums of a tile in memory: [rows][PANEL], float32. `apply_epilogue` reads the sums of a tile by the method `at` of this or
+// another class.
 struct StoredSums {
     const float* sums;
 
-    // Sixteen sums of a row of the tile, from a column of the panel on.
+    // Sixteen sums of row `row` of the tile, from column `column` of the panel on.
     INLINE Floats at(int64_t row, int64_t column) const { return load(sums + row * PANEL + column); }
 };
 
@@ -47,9 +48,7 @@ INLINE void epilogue_of_rows(const TileSums& sums, int64_t first, const Epilogue
     if (f.residual != nullptr) {
         for_each_vector([&](Floats& y, int64_t row, int64_t column) {
             y = rounded_to<T>(y);
-            // Prevents fusing this sum with the product before it, which would skip a rounding.
-            if constexpr (std::is_same<T, float>::value) asm volatile("" : "+m"(y));
-            y += load_operand(f.residual, f.residual_stride, row, column);
+            y = unfused(y) + load_operand(f.residual, f.residual_stride, row, column);
         });
     }
     for_each_vector([&](Floats& y, int64_t row, int64_t column) {
@@ -92,7 +91,7 @@ template <class T> INLINE void prefetch_epilogue(const Epilogue& f, int64_t row,
     fetch(f.out, f.out_stride, std::true_type{});
 }
 
-// Epilogue of a tile of `rows` rows and one panel. sums: see `StoredSums`. The output starts at row `row` and column
+// Epilogue of a tile of `rows` rows and one panel. sums: `StoredSums` or a class with its methods. The output starts at row `row` and column
 // `column`.
 template <class T, class TileSums>
 INLINE void apply_epilogue(const TileSums& sums, const Epilogue& f, int64_t row, int64_t rows, int64_t column) {

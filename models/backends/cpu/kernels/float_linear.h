@@ -50,7 +50,7 @@ private:
     std::vector<Type> copy_;
 };
 
-// sums += weights * number of each row. number: index of the number after those of the cursor.
+// sums += weights * number of each row. number: offset from the addresses of `x`.
 template <int ROWS, int VECTORS>
 INLINE void add_products(Sums (&sums)[ROWS][VECTORS], const Sums (&weights)[VECTORS],
                          const RowCursor<ROWS, float>& x, int64_t number) {

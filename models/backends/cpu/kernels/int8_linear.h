@@ -84,31 +84,36 @@ void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Prefet
     }
 }
 
-// Exact int32 sums of a tile, [rows][PANEL], whose conversion to float32 is part of their epilogue (see `StoredSums`).
-class ExactSums {
+// The float32 sums of a tile, for `apply_epilogue`. They are computed from exact int32 sums, [rows][PANEL], when they are
+// read: minus the offset of the column, times the scales of row and column.
+class ScaledSums {
 public:
-    // row: first row of the tile. column: first column of the panel. count: columns from there on; a panel has no more.
-    INLINE ExactSums(const int32_t* exact, const Int8Linear& p, int64_t row, int64_t column, int64_t count)
+    // row: first row of the tile. column: first column of the panel. count: number of columns from `column` on; PANEL or
+    // more for a whole panel.
+    INLINE ScaledSums(const int32_t* exact, const Int8Linear& p, int64_t row, int64_t column, int64_t count)
         : exact_(exact), row_scales_(p.row_scales + row), scales_(p.weight_scales + column), offsets_(p.offsets + column) {
         if (count >= PANEL) return;
-        scales_ = static_cast<const float*>(std::memcpy(few_scales_, scales_, count * sizeof *scales_));
-        offsets_ = static_cast<const int32_t*>(std::memcpy(few_offsets_, offsets_, count * sizeof *offsets_));
+        std::fill(std::copy(scales_, scales_ + count, partial_scales_), partial_scales_ + PANEL, 0.0f);
+        std::fill(std::copy(offsets_, offsets_ + count, partial_offsets_), partial_offsets_ + PANEL, 0);
+        scales_ = partial_scales_, offsets_ = partial_offsets_;
     }
+
+    ScaledSums(const ScaledSums&) = delete;  // it may point into itself
 
     INLINE Floats at(int64_t row, int64_t column) const {
         Integers sums = load(exact_ + row * PANEL + column);
 #ifdef VNNI
         sums -= load(offsets_ + column);
 #endif
-        return __builtin_convertvector(sums, Floats) * (load(scales_ + column) * row_scales_[row]);
+        return unfused(__builtin_convertvector(sums, Floats) * (load(scales_ + column) * row_scales_[row]));
     }
 
 private:
     const int32_t* exact_;
     const float *row_scales_, *scales_;
     const int32_t* offsets_;
-    float few_scales_[PANEL];      // used where the panel is not whole
-    int32_t few_offsets_[PANEL];
+    float partial_scales_[PANEL];     // copies for the last panel if it has fewer than PANEL columns
+    int32_t partial_offsets_[PANEL];
 };
 
 INLINE int64_t int8_tile_rows() {
@@ -145,7 +150,7 @@ template <class T> void multiply_items(const Int8Linear& p, int64_t begin, int64
         for_tiles(first, last, int8_tile_rows(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
             prefetch_epilogue<T>(p.epilogue, row, rows, panel * PANEL);
             multiply_rows(matrix_unit, p, p.x + row * p.padded, rows, panel, tile, tiles, exact);
-            const ExactSums sums(exact, p, row, panel * PANEL, p.epilogue.columns - panel * PANEL);
+            const ScaledSums sums(exact, p, row, panel * PANEL, p.epilogue.columns - panel * PANEL);
             apply_epilogue<T>(sums, p.epilogue, row, rows, panel * PANEL);
         });
     });
@@ -179,9 +184,9 @@ public:
     INLINE void multiply(int64_t first, int64_t rows, int64_t panel, int64_t tile, int64_t tiles, float* sums) {
         alignas(64) int32_t exact[MAX_TILE_ROWS * PANEL];
         multiply_rows(matrix_unit_, linear_, &x_[first * linear_.padded], rows, panel, tile, tiles, exact);
-        const ExactSums found(exact, linear_, first, panel * PANEL, PANEL);
+        const ScaledSums scaled_sums(exact, linear_, first, panel * PANEL, PANEL);
         for (int64_t i = 0; i < rows; i++) {
-            for (int64_t c = 0; c < PANEL; c += WIDTH) store(sums + i * PANEL + c, found.at(i, c));
+            for (int64_t c = 0; c < PANEL; c += WIDTH) store(sums + i * PANEL + c, scaled_sums.at(i, c));
         }
     }
 

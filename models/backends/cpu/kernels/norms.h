@@ -1,9 +1,10 @@
 // RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467): statistics in float32, scaling in the dtype of the input.
 // Layer norm (Ba et al. 2016, arXiv:1607.06450): float32 throughout; the mean first, then the variance around it.
 
-// Sum of term(number) over a row. Four sums run side by side, because additions to a single one wait for each other.
+// Sum of term(number) over a row. The vectors of sums are independent. With a single one, each addition could start only
+// after the one before.
 template <class T, class Term> INLINE float sum_of(const T* x, int64_t width, const Term& term) {
-    constexpr int64_t SUMS = 4;
+    constexpr int64_t SUMS = REGISTERS < 32 ? 2 : 4;
     Floats sums[SUMS] = {};
     int64_t i = 0;
     for (; i + SUMS * WIDTH <= width; i += SUMS * WIDTH) {
@@ -12,10 +13,12 @@ template <class T, class Term> INLINE float sum_of(const T* x, int64_t width, co
     for (; i + WIDTH <= width; i += WIDTH) sums[0] += term(load(x + i));
     float rest = 0.0f;
     for (; i < width; i++) rest += term(widen(x[i]));
-    return sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3])) + rest;
+    for (int64_t v = 1; v < SUMS; v++) sums[0] += sums[v];
+    return sum_lanes(sums[0]) + rest;
 }
 
-// Stores scaled(number, weight) + bias for each number of a row. bias: may be null.
+// Stores scaled(number, weight) + bias for each number of a row. bias: may be null. The bfloat16 instruction of vectors
+// stores zero for a subnormal result; the last width % 16 numbers keep it.
 template <class T, class Scaled>
 INLINE void store_scaled(const T* x, const T* weight, const T* bias, T* out, int64_t width, const Scaled& scaled) {
     int64_t i = 0;

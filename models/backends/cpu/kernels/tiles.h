@@ -106,11 +106,11 @@ private:
     }
 };
 
-// Where a tile reads the next numbers of its ROWS rows, which are `stride` numbers apart.
+// Addresses of the next numbers of the ROWS rows of a tile. Rows are `stride` numbers apart.
 //
-// An address of x86 is one register plus another one times 1, 2, 4 or 8. So a register for every third row and one for the
-// stride are enough. With one register per row, compilers run out of them and keep addresses in vector registers, which
-// takes 3% of the time of a float32 product.
+// An x86 address is one register plus 1, 2, 4 or 8 times another. So rows 3 i + 1 and 3 i + 2 are reached from row 3 i and
+// the stride, without a register of their own. With one register per row, compilers run out of them and keep addresses
+// in vector registers, which takes 3% of the time of a float32 product.
 template <int ROWS, class Number> class RowCursor {
 public:
     INLINE RowCursor(const Number* x, int64_t stride) : stride_(stride) {

@@ -113,6 +113,17 @@ INLINE void transpose(Floats x[16]) {
 
 INLINE Floats max_of(Floats x, Floats y) { return x > y ? x : y; }
 
+// x, rounded to float32. Without this, the compiler may fuse the product that gave x with an addition of its result, and
+// round only once.
+INLINE Floats unfused(Floats x) {
+#ifdef AVX512
+    asm("" : "+v"(x));
+#else
+    asm("" : "+m"(x));
+#endif
+    return x;
+}
+
 INLINE float sum_lanes(Floats x) {
     x = first_8(x, x) + second_8(x, x);
     x = first_4(x, x) + second_4(x, x);
@@ -129,15 +140,15 @@ INLINE float max_lane(Floats x) {
 
 constexpr float LOG2_E = 1.44269504088896341f;
 
-// 2^x for x <= 0, and with AVX-512 for any x, with a given polynomial. Zero if too small for a float; NaN stays NaN. The
-// integer part of x goes to the exponent. The rest, at most a half, goes into the polynomial (Muller, Elementary
-// Functions, chapter 11), highest power first.
+// 2^x for x <= 0, and with AVX-512 for every x, by a given polynomial. Zero if too small for a float, infinite if too
+// large; NaN stays NaN. The integer part of x goes to the exponent. The rest, at most a half, goes into the polynomial
+// (Muller, Elementary Functions, chapter 11), highest power first.
 template <int N, class... Terms> INLINE Vectors<N> power_of_two(const Vectors<N>& x, float highest, Terms... terms) {
 #ifdef AVX512
     constexpr int NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     const auto whole = each([](Floats x) { return (Floats)_mm512_roundscale_ps((__m512)x, NEAREST); }, x);
     const auto rest = each([](Floats x, Floats whole) { return x - whole; }, x, whole);
-    // Gives zero for -inf, although its fractional part is NaN.
+    // Gives zero for -inf and infinity for +inf, although their fractional part is NaN.
     const auto scale = [](Floats p, Floats whole) { return (Floats)_mm512_scalef_ps((__m512)p, (__m512)whole); };
     return each(scale, polynomial(rest, highest, terms...), whole);
 #else
