@@ -100,7 +100,7 @@ SHAPES: dict[str, Shape] = {
 
 
 def make(name: str, root: Path) -> Path:
-    """Directory of the checkpoint of a shape; creates the checkpoint if it does not exist."""
+    """Create the checkpoint of a shape if it does not exist. Returns its directory."""
     directory = root / name
     if (directory / "complete").exists():
         return directory

@@ -1,4 +1,4 @@
-"""The table of goals, which compares every goal with the measured value."""
+"""The table of goals on the result page: each goal, the measured value, and whether the goal is reached."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _against_peers(
 
 
 def _large(summary: Summary) -> Iterator[Line]:
-    """Models of a billion parameters, compared with llama.cpp in the same precision, and its faster format of int4."""
+    """Goals for models of a billion parameters, against llama.cpp in the same precision; in int4, its faster format."""
     targets = {("llama-1b", "A", ("int4",)): 1.1, ("llama-1b", "B", ("int8",)): 2.0}
     targets |= {("llama-1b", "C-512", ("bfloat16", "int8")): 1.25, ("llama-1b", "C-512", ("int4",)): 1.5}
     targets |= {("moe-1b", "A", LARGE_PRECISIONS): 1.1, ("moe-1b", "B", LARGE_PRECISIONS): 1.5}

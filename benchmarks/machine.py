@@ -1,4 +1,4 @@
-"""Describe the machine of a run: its processor, and the limits that are measured in the same run."""
+"""Describe the machine of a run: its processor, and the highest rates of memory and products, measured in the run."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PROFILED = ("A", "B", "C", "D", "D-beam", "E", "F")
 
 @dataclass(frozen=True)
 class Contest:
-    """A comparison on one model in one precision. All contestants load it once and run each workload in rounds.
+    """One model in one precision, and the workloads that all contestants run on it, in rounds.
 
     shape: name in `checkpoints.SHAPES`.
     restricted: workloads that only some contestants run, each with the names of these contestants.
@@ -90,7 +90,7 @@ def quick() -> list[Contest]:
 
 
 def tiny() -> list[Contest]:
-    """Tiny models, which run in seconds, to test the benchmarks with Triptych itself."""
+    """The contests of `--tiny`: tiny models and Triptych alone, to test the benchmarks in seconds."""
     contests = [Contest("llama-tiny", "float32", ("start", "A", "B-mixed", "C"), OURS, (("start", ("http",)),))]
     contests.append(Contest("marian-tiny", "int8", ("D", "D-beam"), ("ours", "ctranslate2")))
     contests.append(Contest("minilm-tiny", "bfloat16", ("E",), ("ours",)))

@@ -89,7 +89,7 @@ def _rounds(summary: Summary) -> str:
 
 
 def _bandwidth(summary: Summary) -> str:
-    """Best read bandwidth at the start of the run, and its range during the run."""
+    """Text of the page about memory bandwidth: the best value at the start of the run, and the range during it."""
     found = [
         run["read_bytes_per_second"] / 1e9
         for entry in summary.entries

@@ -47,7 +47,7 @@ class Summary:
         return statistics.median(rates) if rates else None
 
     def ratio(self, over: Key, under: Key) -> float | None:
-        """Median over the rounds of the ratio of two rates, or None if no round has both.
+        """Rate of `over` divided by that of `under`, median over the rounds; None if no round has both.
 
         A change in the speed of the machine between rounds affects both rates of a round.
         """

@@ -272,7 +272,7 @@ def _model_problem(name: str, directory: Path) -> str | None:
 
 
 async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tuple[ServedModel, Device]:
-    """Load a checkpoint in a worker and return its description and device.
+    """Describe a checkpoint and the device that it runs on, by loading it in a worker process.
 
     source: `[NAME=]PATH_OR_HUB_ID`.
     Raises CheckpointError.

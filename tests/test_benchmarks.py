@@ -213,7 +213,7 @@ def test_llama_cpp_runs_with_both_of_its_formats_of_4_bits(tmp_path: Path, monke
 
 
 def test_openvino_converts_a_model_to_the_format_of_int4(tmp_path: Path) -> None:
-    """Symmetric, in groups of 128 inputs or less, with all layers in 4 bits but the token table and the head."""
+    """The command asks for symmetric 4-bit weights in groups of 128 inputs or less, except for token table and head."""
     tool = tmp_path / "optimum-cli"
     tool.write_text('#!/bin/sh\nfor last; do :; done\nmkdir "$last"\necho "$@" > "$last/openvino_model.xml"\n')
     tool.chmod(0o755)

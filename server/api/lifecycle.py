@@ -45,7 +45,7 @@ class Lifecycle:
         return load_failed or self.pool.failure is not None
 
     def begin(self) -> None:
-        """Start loading, unless it has started already. Needs a running event loop."""
+        """Start to load the models in the background, once. Needs a running event loop."""
         if self._loading is None:
             self._loading = asyncio.create_task(self._load(), name="loading")
             self._begun.set()
@@ -89,7 +89,7 @@ class Lifecycle:
             log.warning("the workers are not restarted while the server starts or stops")
 
     async def drain(self) -> None:
-        """Refuse new requests and let running ones finish.
+        """Refuse new requests and wait until the running ones have ended.
 
         After the grace time, running requests fail with `not_ready`. A second call returns immediately.
         """

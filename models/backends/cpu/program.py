@@ -89,7 +89,7 @@ class Program:
         inputs: dict[Hashable, int],
         static_inputs: tuple[Mapping[Hashable, int], ...] = (),
     ) -> Tensor:
-        """Run the program on `rows` input rows. Returns [rows or inputs[output_rows], width].
+        """Run all operations of the program on a batch of `rows` rows. Returns [rows or inputs[output_rows], width].
 
         inputs: addresses and numbers by input name. This method adds `out`.
         static_inputs: further inputs, which are equal in most runs.

@@ -112,6 +112,14 @@ template <int N> INLINE Vectors<N> approximate_gelu(const Vectors<N>& x) {
     return each([](Floats x, Floats size, Floats tail) { return max_of(x, Floats{}) - size * tail; }, x, size, tail);
 }
 
+// x * sigmoid(y) with y = argument(x). Relative error below 2e-4; zero where the sigmoid is below 2^-128 (3e-39). The
+// sigmoid is 1 / (1 + e^-y); the reciprocal is an instruction with 14 correct bits.
+template <int N, class Argument>
+INLINE Vectors<N> approximate_times_sigmoid(const Vectors<N>& x, const Argument& argument) {
+    const auto power = approximate_power_of_two(each([&](Floats x) { return argument(x) * -LOG2_E; }, x));
+    return each([](Floats x, Floats power) { return x * (Floats)_mm512_rcp14_ps((__m512)(1.0f + power)); }, x, power);
+}
+
 #else
 
 // Absolute error below 3e-4. The base-2 logarithm of Q is nearly a parabola; the polynomial was fitted to it by weighted
@@ -127,16 +135,6 @@ template <int N> INLINE Vectors<N> approximate_gelu(const Vectors<N>& x) {
     return each([](Floats x, Floats size, Floats tail) { return max_of(x, Floats{}) - size * tail; }, x, size, tail);
 }
 
-#endif
-
-#ifdef AVX512
-// x * sigmoid(y) with y = argument(x). Relative error below 2e-4; zero where the sigmoid is below 2^-128 (3e-39). The sigmoid
-// is 1 / (1 + e^-y); the reciprocal is an instruction with 14 correct bits.
-template <int N, class Argument>
-INLINE Vectors<N> approximate_times_sigmoid(const Vectors<N>& x, const Argument& argument) {
-    const auto power = approximate_power_of_two(each([&](Floats x) { return argument(x) * -LOG2_E; }, x));
-    return each([](Floats x, Floats power) { return x * (Floats)_mm512_rcp14_ps((__m512)(1.0f + power)); }, x, power);
-}
 #endif
 
 // Activation of whole panels. x: float32 values that will be stored in dtype T.

@@ -15,8 +15,8 @@ template <class T> INLINE float rounded_to(float y) {
     return widen(rounded);
 }
 
-// Sums of a tile in memory: [rows][PANEL], float32. `apply_epilogue` reads the sums of a tile by the method `at` of this or
-// another class.
+// Sums of a tile in memory: [rows][PANEL], float32. `apply_epilogue` reads the sums of a tile by the method `at` of this
+// or another class.
 struct StoredSums {
     const float* sums;
 
@@ -58,7 +58,8 @@ INLINE void epilogue_of_rows(const TileSums& sums, int64_t first, const Epilogue
 
 // Epilogue of one row and the first `count` columns of the last panel. Missing columns are zero.
 template <class T, class TileSums>
-void epilogue_of_partial_panel(const TileSums& sums, int64_t first, const Epilogue& f, int64_t row, int64_t column, int64_t count) {
+void epilogue_of_partial_panel(const TileSums& sums, int64_t first, const Epilogue& f, int64_t row, int64_t column,
+                               int64_t count) {
     float bias[PANEL] = {};
     T multiplier[PANEL] = {}, residual[PANEL] = {}, out[PANEL];
     Epilogue part = f;
@@ -91,8 +92,8 @@ template <class T> INLINE void prefetch_epilogue(const Epilogue& f, int64_t row,
     fetch(f.out, f.out_stride, std::true_type{});
 }
 
-// Epilogue of a tile of `rows` rows and one panel. sums: `StoredSums` or a class with its methods. The output starts at row `row` and column
-// `column`.
+// Epilogue of a tile of `rows` rows and one panel. sums: `StoredSums` or a class with its methods. The output starts at
+// row `row` and column `column`.
 template <class T, class TileSums>
 INLINE void apply_epilogue(const TileSums& sums, const Epilogue& f, int64_t row, int64_t rows, int64_t column) {
     constexpr int ROWS_AT_ONCE = REGISTERS < 32 ? 1 : 2;

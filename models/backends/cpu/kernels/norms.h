@@ -50,7 +50,9 @@ template <class T> INLINE void rms_norm_row(const T* x, const T* weight, T* out,
 template <class T> INLINE void rms_norm_from_one_row(const T* x, const T* weight, T* out, int64_t width, float eps) {
     const float factor = inverse_rms(x, width, eps);
     const T* no_bias = nullptr;
-    store_scaled(x, weight, no_bias, out, width, [&](auto x, auto weight) ALWAYS_INLINE { return x * factor * (1.0f + weight); });
+    store_scaled(x, weight, no_bias, out, width, [&](auto x, auto weight) ALWAYS_INLINE {
+        return x * factor * (1.0f + weight);
+    });
 }
 
 template <class T>
@@ -58,7 +60,9 @@ INLINE void layer_norm_row(const T* x, const T* weight, const T* bias, T* out, i
     const float mean = sum_of(x, width, [](auto x) ALWAYS_INLINE { return x; }) / static_cast<float>(width);
     const float squares = sum_of(x, width, [&](auto x) ALWAYS_INLINE { return (x - mean) * (x - mean); });
     const float factor = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
-    store_scaled(x, weight, bias, out, width, [&](auto x, auto weight) ALWAYS_INLINE { return (x - mean) * factor * weight; });
+    store_scaled(x, weight, bias, out, width, [&](auto x, auto weight) ALWAYS_INLINE {
+        return (x - mean) * factor * weight;
+    });
 }
 
 // Calls norm_row(x, weight, bias, out, width, eps) for every part of rows begin..end-1.
