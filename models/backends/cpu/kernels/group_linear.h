@@ -12,13 +12,11 @@ template <int ROWS> constexpr bool IS_FEW = ROWS < GROUP_TILE_ROWS / 2;
 // Products of ROWS rows and one panel. Codes: how codes are stored. STEP: inputs that are summed exactly: 16, or the
 // activations that share a scale. LOCALITY: argument of __builtin_prefetch: 3 for all caches, 2 for the second-level cache
 // only, 0 to bypass it.
-// x: rows of rounded activations, `row_bytes` apart. tile, tiles: number of this tile and the number of tiles that
-// share the panel. sums: [ROWS][PANEL], float32.
+// tile, tiles: number of this tile and the number of tiles that share the panel. sums: [ROWS][PANEL], float32.
 template <class Codes, int STEP, int ROWS, int LOCALITY>
-void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, const uint8_t* panel, int64_t tile,
-                   int64_t tiles, float* sums) {
+void multiply_tile(const RoundedRows& rows, const GroupWeight& w, const uint8_t* panel, int64_t tile, int64_t tiles,
+                   float* sums) {
     using Products = CodeProducts<Codes::LARGEST>;
-    constexpr int64_t ROUNDED = STEP < MIN_ROUNDED ? MIN_ROUNDED : STEP;
     // Distance in bytes at which a tile of few rows prefetches.
     constexpr int64_t DISTANCE_BYTES = 4096;
     constexpr int INPUTS = 4 * Codes::QUADS;
@@ -31,22 +29,16 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
     static_assert(STEP % PART == 0 && PART % (CHAINS * INPUTS) == 0);
     const Codes reader(w);
     const bool minimums = has_minimums(w);
-    const int32_t middle = Products::SHIFT - (minimums ? 0 : Codes::MIDDLE);
     const int64_t next_panel = panel_bytes(w), blocks = w.padded / w.block, groups = w.block / w.group;
     const int64_t header_bytes = w.header_bytes, steps = w.group / STEP;
-    const auto block_of = [&](int row, int64_t k) ALWAYS_INLINE -> const RoundedBlock& {
-        const uint64_t block = static_cast<uint64_t>(k) / ROUNDED;
-        return reinterpret_cast<const RoundedBlock*>(x + row * row_bytes + w.padded)[block];
-    };
-    const auto sum_of = [](const RoundedBlock& block, int64_t k) ALWAYS_INLINE -> int32_t {
-        return STEP == ROUNDED ? block.sums[0] + block.sums[1] : block.sums[k / STEP % 2];
-    };
     BlockScales scales;
     for (int64_t first = 0; first < PANEL / 2; first += LANES * PIECES) {
         const auto column_of = [&](int v) ALWAYS_INLINE { return first + v / 2 * LANES + v % 2 * 16; };
         Sums total[ROWS][VECTORS] = {};
+        RowCursor<ROWS, uint8_t> inputs(rows.x, rows.row_bytes);
+        RowCursor<ROWS, RowStep> row_steps(rows.steps, rows.steps_per_row);
         const uint8_t* at = panel;
-        int64_t k = 0, turn = 0;
+        int64_t turn = 0;
         for (int64_t block = 0; block < blocks; block++) {
             const int64_t ahead = IS_FEW<ROWS> ? DISTANCE_BYTES : turn == tile ? next_panel : 0;
             turn = turn + 1 == tiles ? 0 : turn + 1;
@@ -60,17 +52,13 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
                 for (int v = 0; v < VECTORS; v++) {
                     scale_of[v] = load_sums(scale + column_of(v)) * (v % 2 == 0 ? 1.0f : 1.0f / Codes::UPPER);
                 }
-                for (int64_t step = 0; step < steps; step++, k += STEP) {
+                for (int64_t step = 0; step < steps; step++, row_steps.advance(1)) {
                     Counts exact[ROWS][VECTORS];
 #pragma GCC unroll 16
                     for (int row = 0; row < ROWS; row++) {
-                        const int32_t start = middle * sum_of(block_of(row, k), k);
 #pragma GCC unroll 4
-                        for (int v = 0; v < VECTORS; v++) {
-                            exact[row][v] = Counts{} + (v % 2 == 0 || Codes::UPPER == 1 ? 1 : 1 + Codes::UPPER) * start;
-                        }
+                        for (int v = 0; v < VECTORS; v++) exact[row][v] = Counts{} + row_steps.row(row)->starts[v % 2];
                     }
-                    const uint8_t* inputs = x + k;
                     for (int part = 0; part < STEP / PART; part++) {
                         Counts chains[CHAINS][ROWS][VECTORS] = {};
                         if constexpr (Products::QUADS == 0) {
@@ -94,7 +82,7 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
 #pragma GCC unroll 16
                                         for (int row = 0; row < ROWS; row++) {
                                             int32_t numbers;
-                                            std::memcpy(&numbers, inputs + row * row_bytes + 4 * quad, sizeof numbers);
+                                            std::memcpy(&numbers, inputs.row(row) + 4 * quad, sizeof numbers);
 #pragma GCC unroll 2
                                             for (int half = 0; half < 2; half++) {
                                                 Counts& sum = chains[chain][row][2 * piece + half];
@@ -103,7 +91,7 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
                                         }
                                     }
                                 }
-                                inputs += INPUTS;
+                                inputs.advance(INPUTS);
                                 at += 64 * Codes::LINES;
                             }
                         }
@@ -119,12 +107,12 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
                     }
 #pragma GCC unroll 16
                     for (int row = 0; row < ROWS; row++) {
-                        const Sums row_scale = block_of(row, k).scale - Sums{};
+                        const Sums row_scale = row_steps.row(row)->scale - Sums{};
 #pragma GCC unroll 4
                         for (int v = 0; v < VECTORS; v++) {
-                            Counts sum = exact[row][v];
-                            if (v % 2 == 1 && Codes::UPPER != 1) sum -= exact[row][v - 1];
-                            total[row][v] += __builtin_convertvector(sum, Sums) * scale_of[v] * row_scale;
+                            Sums sum = __builtin_convertvector(exact[row][v], Sums);
+                            if (v % 2 == 1 && Codes::UPPER != 1) sum -= __builtin_convertvector(exact[row][v - 1], Sums);
+                            total[row][v] += sum * scale_of[v] * row_scale;
                         }
                     }
                     if (minimums) {
@@ -133,10 +121,8 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
                         for (int v = 0; v < VECTORS; v++) minimum_of[v] = load_sums(minimum + column_of(v));
 #pragma GCC unroll 16
                         for (int row = 0; row < ROWS; row++) {
-                            const RoundedBlock& rounded = block_of(row, k);
-                            const float sum = static_cast<float>(sum_of(rounded, k)) * rounded.scale;
 #pragma GCC unroll 4
-                            for (int v = 0; v < VECTORS; v++) total[row][v] -= minimum_of[v] * sum;
+                            for (int v = 0; v < VECTORS; v++) total[row][v] -= minimum_of[v] * row_steps.row(row)->sum;
                         }
                     }
                 }
@@ -157,18 +143,16 @@ void multiply_tile(const uint8_t* x, int64_t row_bytes, const GroupWeight& w, co
 // its codes and multiplies them exactly; vector instructions then scale and add the sums in the order of
 // `multiply_tile`.
 template <class Codes, int STEP, bool HAS_SECOND>
-void multiply_amx_groups(MatrixUnit& matrix_unit, const uint8_t* x, int64_t row_bytes, int64_t rows,
-                         const GroupWeight& w, const uint8_t* panel, int64_t tile, int64_t tiles, float* sums) {
-    constexpr int64_t ROUNDED = STEP < MIN_ROUNDED ? MIN_ROUNDED : STEP;
+void multiply_amx_groups(MatrixUnit& matrix_unit, const RoundedRows& x, int64_t rows, const GroupWeight& w,
+                         const uint8_t* panel, int64_t tile, int64_t tiles, float* sums) {
     // Inputs of one instruction.
     constexpr int64_t INPUTS = std::min<int64_t>(STEP, AMX_LINE_BYTES);
     const Codes reader(w);
     const bool minimums = has_minimums(w);
-    const int32_t middle = minimums ? 0 : -Codes::MIDDLE;
     const int64_t first_rows = MatrixUnit::first_rows(rows);
     const int64_t blocks = w.padded / w.block, groups = w.block / w.group, steps = w.group / STEP;
-    const auto* first = reinterpret_cast<const char*>(x);
-    const char* second = first + first_rows * row_bytes;
+    const auto* first = reinterpret_cast<const char*>(x.x);
+    const char* second = first + first_rows * x.row_bytes;
     // [quads of inputs][halves of the panel][channels][4]
     alignas(64) uint8_t codes[STEP / QUAD][2][AMX_LINE_BYTES];
     alignas(64) int32_t exact[MAX_TILE_ROWS * PANEL];
@@ -197,20 +181,17 @@ void multiply_amx_groups(MatrixUnit& matrix_unit, const uint8_t* x, int64_t row_
                 clear_amx_sums();
                 for (int64_t i = 0; i < STEP; i += INPUTS) {
                     const auto* lines = reinterpret_cast<const char*>(codes[i / QUAD]);
-                    add_amx_step<int8_t, HAS_SECOND>(first + k + i, second + k + i, row_bytes, {lines});
+                    add_amx_step<int8_t, HAS_SECOND>(first + k + i, second + k + i, x.row_bytes, {lines});
                 }
                 amx_sums(exact, first_rows).template store<HAS_SECOND>();
                 for (int64_t row = 0; row < rows; row++) {
-                    const auto* rounded = reinterpret_cast<const RoundedBlock*>(x + row * row_bytes + w.padded);
-                    const RoundedBlock& of_row = rounded[k / ROUNDED];
-                    const int32_t sum = STEP == ROUNDED ? of_row.sums[0] + of_row.sums[1] : of_row.sums[k / STEP % 2];
-                    const __m512 row_scale = _mm512_set1_ps(of_row.scale);
-                    const __m512 row_sum = _mm512_set1_ps(static_cast<float>(sum) * of_row.scale);
+                    const RowStep& of_row = x.steps[row * x.steps_per_row + k / STEP];
+                    const __m512 row_scale = _mm512_set1_ps(of_row.scale), row_sum = _mm512_set1_ps(of_row.sum);
                     Counts lower, upper;
                     std::memcpy(&lower, exact + row * PANEL, sizeof lower);
                     std::memcpy(&upper, exact + row * PANEL + LANES, sizeof upper);
-                    if (Codes::UPPER != 1) upper -= lower;
-                    const Counts counts[2] = {lower + middle * sum, upper + Codes::UPPER * middle * sum};
+                    lower += of_row.starts[0], upper += of_row.starts[1];
+                    const Counts counts[2] = {lower, Codes::UPPER == 1 ? upper : upper - lower};
 #pragma GCC unroll 2
                     for (int v = 0; v < 2; v++) {
                         // Rounds like `multiply_tile`, where the compiler fuses each last multiplication with the
@@ -231,7 +212,7 @@ void multiply_amx_groups(MatrixUnit& matrix_unit, const uint8_t* x, int64_t row_
 
 // Products of up to group_tile_rows() rows and one panel, see `multiply_tile`.
 template <class Codes, int STEP>
-INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const uint8_t* x, int64_t row_bytes, int64_t rows,
+INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const RoundedRows& x, int64_t rows,
                           const GroupWeight& w, const uint8_t* panel, int64_t tile, int64_t tiles, float* sums) {
 #ifdef AMX
     // Fewer rows are faster with vector instructions: the codes and the sums of each step pass through memory on their
@@ -239,18 +220,18 @@ INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const uint8_
     // register.
     constexpr int64_t MIN_ROWS = STEP >= 64 ? 9 : 24;
     if (rows > AMX_LINES && rows >= MIN_ROWS) {
-        return multiply_amx_groups<Codes, STEP, true>(matrix_unit, x, row_bytes, rows, w, panel, tile, tiles, sums);
+        return multiply_amx_groups<Codes, STEP, true>(matrix_unit, x, rows, w, panel, tile, tiles, sums);
     }
     if (rows >= MIN_ROWS) {
-        return multiply_amx_groups<Codes, STEP, false>(matrix_unit, x, row_bytes, rows, w, panel, tile, tiles, sums);
+        return multiply_amx_groups<Codes, STEP, false>(matrix_unit, x, rows, w, panel, tile, tiles, sums);
     }
 #endif
     for_tiles(0, rows, GROUP_TILE_ROWS, [&](int64_t row, int64_t count, int64_t part, int64_t parts) {
         with_constant_rows<GROUP_TILE_ROWS>(count, [&](auto constant) {
             constexpr int ROWS = constant.value;
             const auto multiply = [&](auto locality) ALWAYS_INLINE {
-                multiply_tile<Codes, STEP, ROWS, locality.value>(x + row * row_bytes, row_bytes, w, panel,
-                                                                 tile * parts + part, tiles * parts, sums + row * PANEL);
+                multiply_tile<Codes, STEP, ROWS, locality.value>(x.from(row), w, panel, tile * parts + part,
+                                                                 tiles * parts, sums + row * PANEL);
             };
             if constexpr (IS_FEW<ROWS>) {
                 multiply(std::integral_constant<int, 0>{});
@@ -301,14 +282,19 @@ template <class T> void multiply_items(const GroupLinear& p, int64_t begin, int6
     alignas(64) float sums[MAX_TILE_ROWS * PANEL];
     MatrixUnit matrix_unit;
     const int64_t blocks = blocks_of(p.rows, p.row_bytes);
+    RowStepReader reader;
+    RoundedRows block{};
     with_constant_layout(p.w, [&](auto constants) {
         using Constants = decltype(constants);
         for_panels(p.rows, blocks, p.w.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
+            if (const uint8_t* x = p.x + first * p.row_bytes; block.x != x) {
+                block = reader.read<typename Constants::Codes, Constants::STEP>(x, p.row_bytes, last - first, p.w);
+            }
             const uint8_t* weights = p.w.weight + panel * panel_bytes(p.w);
             for_tiles(first, last, group_tile_rows(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
                 prefetch_epilogue<T>(p.epilogue, row, rows, panel * PANEL);
-                multiply_rows<typename Constants::Codes, Constants::STEP>(
-                    matrix_unit, p.x + row * p.row_bytes, p.row_bytes, rows, p.w, weights, tile, tiles, sums);
+                multiply_rows<typename Constants::Codes, Constants::STEP>(matrix_unit, block.from(row - first), rows,
+                                                                          p.w, weights, tile, tiles, sums);
                 apply_epilogue<T>(StoredSums{sums}, p.epilogue, row, rows, panel * PANEL);
             });
         });
@@ -332,6 +318,11 @@ public:
                                         linear_.w.padded, linear_.w.rounded};
             quantize_rows_in_blocks<T>(one, 0, 1);
         }
+        with_constant_layout(linear_.w, [&](auto constants) {
+            using Constants = decltype(constants);
+            rows_ = reader_.read<typename Constants::Codes, Constants::STEP>(x_.data(), linear_.row_bytes, rows,
+                                                                             linear_.w);
+        });
     }
 
     static int64_t tile_rows() { return group_tile_rows(); }
@@ -340,9 +331,8 @@ public:
         const uint8_t* weights = linear_.w.weight + panel * panel_bytes(linear_.w);
         with_constant_layout(linear_.w, [&](auto constants) {
             using Constants = decltype(constants);
-            multiply_rows<typename Constants::Codes, Constants::STEP>(matrix_unit_, &x_[first * linear_.row_bytes],
-                                                                      linear_.row_bytes, rows, linear_.w, weights,
-                                                                      tile, tiles, sums);
+            multiply_rows<typename Constants::Codes, Constants::STEP>(matrix_unit_, rows_.from(first), rows, linear_.w,
+                                                                      weights, tile, tiles, sums);
         });
     }
 
@@ -350,6 +340,8 @@ private:
     GroupLinear linear_;
     int64_t width_;
     std::vector<uint8_t> x_;
+    RowStepReader reader_;
+    RoundedRows rows_{};
     MatrixUnit matrix_unit_;
 };
 

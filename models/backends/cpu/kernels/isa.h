@@ -49,6 +49,7 @@ namespace {
 #include "int8_linear.h"
 #include "group_layout.h"
 #include "rounded_blocks.h"
+#include "row_steps.h"
 #include "group_linear.h"
 #include "experts.h"
 #include "norms.h"
