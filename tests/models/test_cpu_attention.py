@@ -11,7 +11,7 @@ from models.attention_metadata import AttentionMetadata, KeyBias
 from models.backends import attention_interface as attention_ops
 from models.backends import interface as ops
 from models.backends.cpu import operations as cpu_ops
-from models.backends.cpu.attention_view import TILE_QUERIES, CpuAttentionView
+from models.backends.cpu.attention_view import MAX_TILE_QUERIES, MIN_TILE_QUERIES, CpuAttentionView
 from models.backends.torch import operations as torch_ops
 
 CPU = torch.device("cpu")
@@ -273,12 +273,21 @@ def test_bits_with_blocks_of_an_odd_size(dtype, settings):
     assert torch.equal(chunked(case), expected)
 
 
-def test_tiles_contain_every_query_once_and_end_with_the_row():
-    lengths = (1, 200, 64, 65, 3)
+@pytest.mark.parametrize(
+    "threads, lengths, most",
+    [
+        (1, (1, 200, 64, 65, 3), 167),
+        (2, (1, 200, 64, 65, 3), 84),
+        (4, (1, 200, 64, 65, 3), MIN_TILE_QUERIES),
+        (2, (700, 900), MAX_TILE_QUERIES),
+    ],
+)
+def test_tiles_contain_every_query_once_and_end_with_the_row(threads, lengths, most, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     queries = AttentionMetadata(lengths, lengths, True).view(CpuAttentionView)
     tiles = sorted(queries.tiles.tolist())
     assert [first + count for first, count, _ in tiles] == [first for first, _, _ in tiles[1:]] + [sum(lengths)]
-    assert max(count for _, count, _ in tiles) == TILE_QUERIES
+    assert max(count for _, count, _ in tiles) == most
     starts = {sum(lengths[:row]) for row in range(len(lengths))}
     assert starts <= {first for first, _, _ in tiles}
     assert all(row == max(start for start in starts if start <= first) for first, _, row in tiles)

@@ -12,12 +12,15 @@ from torch import Tensor
 from models.attention_metadata import AttentionMetadata, KeyBias
 from models.backends.cpu.trace import ProgramInput, SymbolicMetadata
 
-TILE_QUERIES = 64
-"""Maximum number of queries of a causal tile, which share each load of a key. Smaller tiles keep more threads busy."""
+MAX_TILE_QUERIES = 256
+"""Maximum number of queries of a tile. They share each load of a key."""
 
-TILE_TOKENS = 256
-"""Maximum number of queries of a tile that is not causal. Larger than TILE_QUERIES, because each tile loads all keys of
-its text."""
+MIN_TILE_QUERIES = 64
+"""Causal tiles have fewer queries than MAX_TILE_QUERIES where that keeps more threads busy, but not fewer than this
+number."""
+
+TILES_PER_THREAD = 2
+"""Causal tiles that each thread should find in a step. They differ in their work by a factor of up to seven."""
 
 ENDLESS = 1 << 40
 """Block size of ragged keys, which the kernels read as a cache of one block."""
@@ -89,7 +92,8 @@ def _columns(metadata: AttentionMetadata) -> tuple[NDArray[np.int32], int]:
         return _decode_columns(metadata), count
     causal, window = metadata.causal, metadata.window
     counts, key_lens = np.array(metadata.query_lens), np.array(metadata.key_lens)
-    rows, tiles = np.repeat(np.arange(count), counts), _tiles(counts, TILE_QUERIES if causal else TILE_TOKENS)
+    rows = np.repeat(np.arange(count), counts)
+    tiles = _tiles(counts, _causal_tile_queries(len(rows)) if causal else MAX_TILE_QUERIES)
     lens = key_lens[rows]
     positions = np.array(metadata.first_positions)[rows] + _within(counts)
     ends = positions + 1 if causal else lens
@@ -125,6 +129,12 @@ def _decode_columns(metadata: AttentionMetadata) -> NDArray[np.int32]:
 def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """For each count n, the numbers 0 to n - 1, concatenated."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _causal_tile_queries(queries: int) -> int:
+    """Maximum number of queries of a tile in a causal step with so many queries."""
+    share = -(-queries // (TILES_PER_THREAD * torch.get_num_threads()))
+    return min(max(share, MIN_TILE_QUERIES), MAX_TILE_QUERIES)
 
 
 def _tiles(counts: NDArray[np.int64], most: int) -> NDArray[np.int64]:

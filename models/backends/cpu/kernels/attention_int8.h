@@ -10,10 +10,13 @@
 
 constexpr int32_t MAX_QUERY = 16383, MAX_WEIGHT = 32767;
 
+// Keys or values of a panel.
+constexpr int64_t INT8_PANEL_KEYS = 64;
+
 // Largest head whose scores fit in int32.
 constexpr int64_t MAX_INT8_HEAD = 1024;
 static_assert(int64_t{127} * MAX_QUERY * MAX_INT8_HEAD < (int64_t{1} << 31));
-static_assert(int64_t{127} * MAX_WEIGHT * PANEL_KEYS < (int64_t{1} << 31));
+static_assert(int64_t{127} * MAX_WEIGHT * INT8_PANEL_KEYS < (int64_t{1} << 31));
 
 struct Int8Scratch {
     ScratchBuffer<int32_t> factors, panel;
@@ -22,13 +25,13 @@ struct Int8Scratch {
 
 // Addresses of keys or values from..to-1 of a panel. The rest of the panel repeats the last address.
 struct PanelLines {
-    const int8_t* of[PANEL_KEYS];
+    const int8_t* of[INT8_PANEL_KEYS];
 
     PanelLines(const KvView<int8_t>& view, int64_t from, int64_t to) {
-        for (int64_t i = 0; i < PANEL_KEYS;) {
+        for (int64_t i = 0; i < INT8_PANEL_KEYS;) {
             const int64_t key = std::min(from + i, to - 1), run = from + i < to ? view.run(key, to) : 1;
             const int8_t* line = view.at(key);
-            for (int64_t j = 0; j < run && i < PANEL_KEYS; i++, j++) of[i] = line + j * view.stride;
+            for (int64_t j = 0; j < run && i < INT8_PANEL_KEYS; i++, j++) of[i] = line + j * view.stride;
         }
     }
 };
@@ -37,8 +40,8 @@ struct PanelLines {
 // heads would fill the first. numbers: of each key.
 INLINE void fetch_panel(const KvView<int8_t>& view, int64_t from, int64_t last, int64_t numbers, int64_t part,
                         int64_t parts) {
-    const int64_t end = std::min(from + PANEL_KEYS * (part + 1) / parts, last);
-    for (int64_t key = from + PANEL_KEYS * part / parts; key < end;) {
+    const int64_t end = std::min(from + INT8_PANEL_KEYS * (part + 1) / parts, last);
+    for (int64_t key = from + INT8_PANEL_KEYS * part / parts; key < end;) {
         const int8_t* line = view.at(key);
         for (const int64_t stop = key + view.run(key, end); key < stop; key++, line += view.stride) {
             for (int64_t byte = 0; byte < numbers; byte += 64) __builtin_prefetch(line + byte, 0, 2);
@@ -57,10 +60,10 @@ INLINE void read_scales(const bfloat16* scales, const Attention& p, const int64_
         for (int64_t i = 0; i < run; i++) out[key - from + i] = widen(first[i]);
         key += run;
     }
-    std::fill(out + (to - from), out + PANEL_KEYS, 0.0f);
+    std::fill(out + (to - from), out + INT8_PANEL_KEYS, 0.0f);
 }
 
-// Panel of keys: [dim / 4][PANEL_KEYS] quads, dimensions padded with zeros. Only groups of sixteen keys with one of the
+// Panel of keys: [dim / 4][INT8_PANEL_KEYS] quads, dimensions padded with zeros. Only groups of sixteen keys with one of the
 // first `count` keys are written. offset: first number of the head in each line.
 INLINE void gather_keys(const PanelLines& lines, int64_t offset, int64_t count, int64_t dim, int32_t* panel) {
     for (int64_t key = 0; key < count; key += WIDTH) {
@@ -74,7 +77,7 @@ INLINE void gather_keys(const PanelLines& lines, int64_t offset, int64_t count, 
             transpose(x);
 #pragma GCC unroll 16
             for (int64_t i = 0; i < WIDTH; i++) {
-                store(panel + (d / QUAD + i) * PANEL_KEYS + key, reinterpret_cast<Integers>(x[i]));
+                store(panel + (d / QUAD + i) * INT8_PANEL_KEYS + key, reinterpret_cast<Integers>(x[i]));
             }
         }
 #endif
@@ -82,13 +85,13 @@ INLINE void gather_keys(const PanelLines& lines, int64_t offset, int64_t count, 
             for (int64_t i = 0; i < WIDTH; i++) {
                 int32_t quad = 0;
                 std::memcpy(&quad, keys[i] + offset + d, std::min(QUAD, dim - d));
-                panel[d / QUAD * PANEL_KEYS + key + i] = quad;
+                panel[d / QUAD * INT8_PANEL_KEYS + key + i] = quad;
             }
         }
     }
 }
 
-// Panel of values: [PANEL_KEYS / 4][padded] quads, where `padded` is dim in whole vectors. `place_of` has the order of
+// Panel of values: [INT8_PANEL_KEYS / 4][padded] quads, where `padded` is dim in whole vectors. `place_of` has the order of
 // the dimensions. Only quads with one of the first `count` values are written.
 INLINE void gather_values(const PanelLines& lines, int64_t offset, int64_t count, int64_t dim, int64_t padded,
                           int32_t* panel) {
@@ -138,19 +141,19 @@ void attend_int8_rows(const Int8Attention& call, int64_t first, int64_t count, i
     const int64_t of_head = count * group, rows = width * of_head;
     const int64_t* table = p.tables + p.rows[first] * p.table_width;
     const int32_t *starts = p.starts + first, *ends = p.ends + first;
-    const int64_t end = ends[count - 1], begin = starts[0] / PANEL_KEYS * PANEL_KEYS;
-    const int64_t pitch = (end - begin + PANEL_KEYS - 1) / PANEL_KEYS * PANEL_KEYS + WIDTH;
-    const int64_t words = std::max(padded, PANEL_KEYS);
+    const int64_t end = ends[count - 1], begin = starts[0] / INT8_PANEL_KEYS * INT8_PANEL_KEYS;
+    const int64_t pitch = (end - begin + INT8_PANEL_KEYS - 1) / INT8_PANEL_KEYS * INT8_PANEL_KEYS + WIDTH;
+    const int64_t words = std::max(padded, INT8_PANEL_KEYS);
     const auto view = [&](const void* tokens, int64_t stride) {
         return KvView<int8_t>{static_cast<const int8_t*>(tokens) + kv_head * dim, stride, p.block_size, table};
     };
     const auto keys = view(p.keys, p.key_stride), values = view(p.values, p.value_stride);
     int32_t* factors = scratch.factors.of(rows * words);
-    int32_t* panel = scratch.panel.of(std::max((dim + QUAD - 1) / QUAD * PANEL_KEYS, PANEL_KEYS / QUAD * padded));
+    int32_t* panel = scratch.panel.of(std::max((dim + QUAD - 1) / QUAD * INT8_PANEL_KEYS, INT8_PANEL_KEYS / QUAD * padded));
     float* scores = scratch.scores.of(rows * pitch);
     float* sums = scratch.sums.of(rows * padded);
     float *scales = scratch.scales.of(2 * rows), *shares = scales + rows;
-    alignas(64) float of_panel[PANEL_KEYS];
+    alignas(64) float of_panel[INT8_PANEL_KEYS];
     // Calls body(row, query, query head) for each row of a key-value head.
     const auto each_row = [&](int64_t head, const auto& body) {
         for (int64_t query = 0, row = head * of_head; query < count; query++) {
@@ -159,8 +162,8 @@ void attend_int8_rows(const Int8Attention& call, int64_t first, int64_t count, i
     };
     // Calls body(first key, end, lines, key-value head) for each panel of keys or values.
     const auto each_panel = [&](const KvView<int8_t>& side, const auto& body) {
-        for (int64_t from = begin; from < end; from += PANEL_KEYS) {
-            const int64_t to = std::min(from + PANEL_KEYS, end);
+        for (int64_t from = begin; from < end; from += INT8_PANEL_KEYS) {
+            const int64_t to = std::min(from + INT8_PANEL_KEYS, end);
             const PanelLines lines(side, from, to);
             for (int64_t head = 0; head < width; head++) {
                 fetch_panel(side, to, end, width * dim, head, width);
@@ -185,7 +188,7 @@ void attend_int8_rows(const Int8Attention& call, int64_t first, int64_t count, i
         gather_keys(lines, head * dim, to - from, dim, panel);
         read_scales(call.key_scales, p, table, kv_head + head, from, to, of_panel);
         float* of_head_scores = scores + head * of_head * pitch + from - begin;
-        multiply_panel(factors + head * of_head * words, words, of_head, panel, PANEL_KEYS,
+        multiply_panel(factors + head * of_head * words, words, of_head, panel, INT8_PANEL_KEYS,
                        (to - from + WIDTH - 1) / WIDTH, (dim + QUAD - 1) / QUAD,
                        [&](int64_t row, int64_t v, Integers products) {
                            store(of_head_scores + row * pitch + v * WIDTH,

@@ -5,12 +5,9 @@
 // Rows, and groups of sixteen keys, whose scores are computed together. A tile has at least SCORE_ROWS rows.
 constexpr int64_t SCORE_ROWS = REGISTERS < 32 ? 2 : 6, SCORE_GROUPS = REGISTERS < 32 ? 1 : 2;
 constexpr int64_t SCORE_KEYS = SCORE_GROUPS * WIDTH;
-// Number of keys of a panel: a multiple of SCORE_KEYS and of STEP_KEYS.
-#ifdef AMX
+// Number of keys of a panel: a multiple of SCORE_KEYS and of STEP_KEYS. The sums of a block of rows are loaded and stored
+// once per panel.
 constexpr int64_t PANEL_KEYS = 256;
-#else
-constexpr int64_t PANEL_KEYS = 64;
-#endif
 
 // Size of sixteen transposed keys: [lanes][16].
 template <class T, int DIM> constexpr int64_t TRANSPOSED = Lanes<T, DIM>::COUNT * WIDTH;
