@@ -9,12 +9,12 @@
 template <class Number> struct ScratchBuffer {
     // Aligned, because a vector that crosses two cache lines takes twice as long to load.
     struct alignas(64) Line {
-        Number numbers[WIDTH];
+        Number numbers[64 / sizeof(Number)];
     };
     std::vector<Line> lines;
 
     Number* of(int64_t count) {
-        const size_t size = (count + WIDTH - 1) / WIDTH;
+        const size_t size = (count * sizeof(Number) + sizeof(Line) - 1) / sizeof(Line);
         if (lines.size() < size) lines = std::vector<Line>(size);
         return lines.data()->numbers;
     }
@@ -38,7 +38,7 @@ struct Scratch {
 #include "attention_tiled.h"
 
 // Smallest number of rows for which transposing the keys is faster.
-constexpr int64_t MIN_TILED_ROWS = REGISTERS < 32 ? 2 : 6;
+constexpr int64_t MIN_TILED_ROWS = SCORE_ROWS;
 
 template <class T> KvView<T> kv_view(const Attention& p, const void* tokens, int64_t stride, int64_t query) {
     return {static_cast<const T*>(tokens), stride, p.block_size, p.tables + p.rows[query] * p.table_width};

@@ -75,7 +75,7 @@ INLINE void score_keys(MatrixUnit& matrix_unit, const float* columns, const T* k
         part = rest;
         (count < AMX_LINES ? first_stride : second_stride) = DIM;
     }
-    const Integers lines = Integers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} * int32_t{COLUMNS};
+    const Integers lines = lane_numbers() * int32_t{COLUMNS};
     matrix_unit.set_shapes(2 * AMX_LINES, AMX_LINES);
     finish_stores(rest);
     for (int64_t row = 0; row < rows; row += COLUMNS) {

@@ -1,6 +1,6 @@
 // Products of `attention_direct.h` by vector instructions: scores of keys and sums of values in their stored order.
 
-// Scores of ROWS query heads against sixteen keys. sum<KEY, STEP> computes those of keys KEY, KEY + STEP,
+// Scores of ROWS query heads against WIDTH keys. sum<KEY, STEP> computes those of keys KEY, KEY + STEP,
 // KEY + 2 * STEP...
 template <class T, int DIM, int ROWS> struct DirectScores {
     using L = Lanes<T, DIM>;
@@ -17,13 +17,14 @@ template <class T, int DIM, int ROWS> struct DirectScores {
     // Regroup two or four vectors: part i holds the i-th group of lanes of each vector. A group has as many lanes
     // as a score has chains.
     static INLINE void cut(const Floats (&x)[2], Floats (&parts)[2]) {
-        parts[0] = first_8(x[0], x[1]), parts[1] = second_8(x[0], x[1]);
+        parts[0] = first_of<WIDTH / 2>(x[0], x[1]), parts[1] = second_of<WIDTH / 2>(x[0], x[1]);
     }
     static INLINE void cut(const Floats (&x)[4], Floats (&parts)[4]) {
-        const Floats low[] = {first_8(x[0], x[2]), first_8(x[1], x[3])};
-        const Floats high[] = {second_8(x[0], x[2]), second_8(x[1], x[3])};
-        parts[0] = first_4(low[0], low[1]), parts[1] = second_4(low[0], low[1]);
-        parts[2] = first_4(high[0], high[1]), parts[3] = second_4(high[0], high[1]);
+        constexpr int HALF = WIDTH / 2, QUARTER = WIDTH / 4;
+        const Floats low[] = {first_of<HALF>(x[0], x[2]), first_of<HALF>(x[1], x[3])};
+        const Floats high[] = {second_of<HALF>(x[0], x[2]), second_of<HALF>(x[1], x[3])};
+        parts[0] = first_of<QUARTER>(low[0], low[1]), parts[1] = second_of<QUARTER>(low[0], low[1]);
+        parts[2] = first_of<QUARTER>(high[0], high[1]), parts[3] = second_of<QUARTER>(high[0], high[1]);
     }
     // Scores for 4 or 8 chains per score: one vector holds the chains of several keys.
     static INLINE DirectScores together(const float* queries, const T* const (&keys)[WIDTH]) {
@@ -71,10 +72,7 @@ template <class T, int DIM, int ROWS> struct DirectScores {
     }
     // One stage of a sum over lanes: adds the two halves of each group of 2 * STEP lanes.
     template <int STEP> static INLINE Floats halve(Floats a, Floats b) {
-        if constexpr (STEP == 8) return first_8(a, b) + second_8(a, b);
-        if constexpr (STEP == 4) return first_4(a, b) + second_4(a, b);
-        if constexpr (STEP == 2) return first_2(a, b) + second_2(a, b);
-        return first_1(a, b) + second_1(a, b);
+        return first_of<STEP>(a, b) + second_of<STEP>(a, b);
     }
 };
 
@@ -94,7 +92,7 @@ INLINE void copy_queries(const T* queries, int64_t width, int64_t group, int64_t
 // queries: [rows, lanes], from `copy_queries`, float32 or pairs of bfloat16.
 // rows: number of query heads.
 // keys: [count, head_dim], `stride` numbers apart.
-// scores: [rows, count], float32, rows `pitch` numbers apart. Up to fifteen numbers after each row are overwritten.
+// scores: [rows, count], float32, rows `pitch` numbers apart. Up to WIDTH - 1 numbers after each row are overwritten.
 template <class T, int DIM>
 INLINE void score_keys(MatrixUnit&, const float* queries, const T* keys, int64_t stride, int64_t count,
                        int64_t head_dim, int64_t rows, float* scores, int64_t pitch) {

@@ -63,24 +63,22 @@ INLINE void read_scales(const bfloat16* scales, const Attention& p, const int64_
     std::fill(out + (to - from), out + INT8_PANEL_KEYS, 0.0f);
 }
 
-// Panel of keys: [dim / 4][INT8_PANEL_KEYS] quads, dimensions padded with zeros. Only groups of sixteen keys with one of the
+// Panel of keys: [dim / 4][INT8_PANEL_KEYS] quads, dimensions padded with zeros. Only groups of WIDTH keys with one of the
 // first `count` keys are written. offset: first number of the head in each line.
 INLINE void gather_keys(const PanelLines& lines, int64_t offset, int64_t count, int64_t dim, int32_t* panel) {
     for (int64_t key = 0; key < count; key += WIDTH) {
         const int8_t* const* keys = lines.of + key;
         int64_t d = 0;
-#ifdef AVX512
         for (; d + QUAD * WIDTH <= dim; d += QUAD * WIDTH) {
-            Floats x[WIDTH];
+            Words x[WIDTH];
 #pragma GCC unroll 16
-            for (int64_t i = 0; i < WIDTH; i++) x[i] = load(reinterpret_cast<const float*>(keys[i] + offset + d));
+            for (int64_t i = 0; i < WIDTH; i++) x[i] = load_words(keys[i] + offset + d);
             transpose(x);
 #pragma GCC unroll 16
             for (int64_t i = 0; i < WIDTH; i++) {
                 store(panel + (d / QUAD + i) * INT8_PANEL_KEYS + key, reinterpret_cast<Integers>(x[i]));
             }
         }
-#endif
         for (; d < dim; d += QUAD) {
             for (int64_t i = 0; i < WIDTH; i++) {
                 int32_t quad = 0;
@@ -214,8 +212,7 @@ void attend_int8_rows(const Int8Attention& call, int64_t first, int64_t count, i
         each_row(head, [&](int64_t row, int64_t query, int64_t) {
             const float* weights = scores + row * pitch + from - begin;
             const auto weight = [&](int64_t v) {
-                const Integers lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-                const Integers key = lane + static_cast<int32_t>(from + v * WIDTH);
+                const Integers key = lane_numbers() + static_cast<int32_t>(from + v * WIDTH);
                 const Floats product = load(weights + v * WIDTH) * load(of_panel + v * WIDTH);
                 return ((key >= starts[query]) & (key < ends[query])) ? product : Floats{};
             };

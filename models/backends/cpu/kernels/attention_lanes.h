@@ -46,8 +46,8 @@ template <class T, int DIM> struct Lanes {
     static constexpr int64_t COUNT = PAIRS ? DIM / 2 : DIM;  // lanes of a head
     // A score is the sum of CHAINS partial sums, added as a tree. Each partial sum runs over every CHAINS-th lane.
     // Fewer chains are less work in the tiled kernel, especially for heads of few lanes, but more shuffles in the
-    // direct one. With few registers, longer chains would be spilled to memory.
-    static constexpr int64_t MIN_CHAINS = REGISTERS < 32 || DIM == 0 ? WIDTH : COUNT / 4;
+    // direct one.
+    static constexpr int64_t MIN_CHAINS = DIM == 0 ? WIDTH : COUNT / 4;
     static constexpr int64_t CHAINS = std::min(MIN_CHAINS, PAIRS ? WIDTH / 2 : WIDTH);
     // Type of a softmax weight in the product with values, and number of keys per lane.
     using Weight = std::conditional_t<PAIRS, bfloat16, float>;
@@ -59,7 +59,7 @@ template <class T, int DIM> struct Lanes {
     static constexpr int64_t STEP_KEYS = KEYS;
 #endif
 
-    // Loads sixteen lanes of a head, from lane `lane` on.
+    // Loads a vector of lanes of a head, from lane `lane` on.
     static INLINE Floats read(const T* head, int64_t lane) {
         if constexpr (PAIRS) {
             return load(reinterpret_cast<const float*>(head) + lane);
@@ -94,6 +94,7 @@ template <class T, int DIM> struct Lanes {
     }
     // Undoes the order of `interleave` in the sums of a row.
     static INLINE void restore_order(float* sums) {
+#ifdef BF16_PRODUCTS
         if constexpr (PAIRS) {
             for (int64_t d = 0; d < DIM; d += 2 * WIDTH) {
                 const Floats x = load(sums + d), y = load(sums + d + WIDTH);
@@ -102,6 +103,7 @@ template <class T, int DIM> struct Lanes {
                       shuffled<8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31>(x, y));
             }
         }
+#endif
     }
 };
 

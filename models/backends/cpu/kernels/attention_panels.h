@@ -2,14 +2,14 @@
 //
 // A row is one query with one query head. A panel holds keys or values of one key-value head and one batch row.
 
-// Rows, and groups of sixteen keys, whose scores are computed together. A tile has at least SCORE_ROWS rows.
-constexpr int64_t SCORE_ROWS = REGISTERS < 32 ? 2 : 6, SCORE_GROUPS = REGISTERS < 32 ? 1 : 2;
+// Rows, and vectors of keys, whose scores are computed together. A tile has at least SCORE_ROWS rows.
+constexpr int64_t SCORE_ROWS = 6, SCORE_GROUPS = 2;
 constexpr int64_t SCORE_KEYS = SCORE_GROUPS * WIDTH;
 // Number of keys of a panel: a multiple of SCORE_KEYS and of STEP_KEYS. The sums of a block of rows are loaded and stored
 // once per panel.
 constexpr int64_t PANEL_KEYS = 256;
 
-// Size of sixteen transposed keys: [lanes][16].
+// Size of WIDTH transposed keys: [lanes][WIDTH].
 template <class T, int DIM> constexpr int64_t TRANSPOSED = Lanes<T, DIM>::COUNT * WIDTH;
 
 // Values read from where they are stored. A lane holds one key or a pair of keys.
@@ -29,18 +29,12 @@ template <class T, int DIM> struct StoredValues {
     }
 };
 
-// Transposes sixteen lanes of sixteen keys, from lane `from` on.
+// Transposes WIDTH lanes of as many keys, from lane `from` on.
 template <class T, int DIM> void transpose_lines(const T* const lines[WIDTH], int64_t from, float* transposed) {
-    if constexpr (REGISTERS < 32) {
-        for (int64_t i = 0; i < WIDTH; i++) {
-            for (int64_t j = 0; j < WIDTH; j++) transposed[j * WIDTH + i] = widen(lines[i][from + j]);
-        }
-    } else {
-        Floats x[WIDTH];
-        for (int64_t i = 0; i < WIDTH; i++) x[i] = Lanes<T, DIM>::read(lines[i], from);
-        transpose(x);
-        for (int64_t i = 0; i < WIDTH; i++) store(transposed + i * WIDTH, x[i]);
-    }
+    Floats x[WIDTH];
+    for (int64_t i = 0; i < WIDTH; i++) x[i] = Lanes<T, DIM>::read(lines[i], from);
+    transpose(x);
+    for (int64_t i = 0; i < WIDTH; i++) store(transposed + i * WIDTH, x[i]);
 }
 
 // Detects infinity and NaN among bfloat16 numbers. Keeps the largest number passed to `add`, compared by its bits
@@ -69,7 +63,7 @@ template <class T, int DIM> INLINE void fetch_next_head(const T* head) {
     for (int64_t d = DIM; d < 2 * DIM; d += 64 / sizeof(T)) __builtin_prefetch(head + d, 0, 2);
 }
 
-// Transposes keys first..last-1 in groups of sixteen, padded to whole multiples of SCORE_KEYS. Keys before
+// Transposes keys first..last-1 in groups of WIDTH, padded to whole multiples of SCORE_KEYS. Keys before
 // `lowest` or after the last are replaced by the nearest valid key; their scores are not used.
 template <class T, int DIM>
 void transpose_keys(const KvView<T>& keys, int64_t lowest, int64_t first, int64_t last, float* transposed) {

@@ -1,6 +1,6 @@
 // Softmax of the scores of one query and one head.
 
-// cap * tanh(x / cap) of sixteen scores (soft capping). tanh is computed from e^-2|x|, with an error below 1e-7.
+// cap * tanh(x / cap) of a vector of scores (soft capping). tanh is computed from e^-2|x|, with an error below 1e-7.
 INLINE Floats soft_capped(Floats x, float cap) {
     const Floats scaled = x / cap, falling = scaled > Floats{} ? -2.0f * scaled : 2.0f * scaled;
     const Floats power = power_of_two(falling * LOG2_E), size = cap * ((1.0f - power) / (1.0f + power));
@@ -28,8 +28,7 @@ INLINE float scale_scores(float* scores, int64_t count, float scale, const float
     }
     // Read before anything is stored: a vector load right after scalar stores to the same place stalls.
     const int64_t last = (count - 1) / WIDTH * WIDTH;
-    const Integers place = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    Floats maxima = place < static_cast<int32_t>(count - last) ? load(scores + last) : broadcast(-__builtin_inff());
+    Floats maxima = lane_numbers() < static_cast<int32_t>(count - last) ? load(scores + last) : broadcast(-__builtin_inff());
     store(scores + last, maxima);
     for (int64_t i = 0; i < last; i += WIDTH) maxima = max_of(load(scores + i), maxima);
     return max_lane(maxima);
@@ -37,7 +36,7 @@ INLINE float scale_scores(float* scores, int64_t count, float scale, const float
 
 // Unnormalised softmax weights of `count` scores (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1).
 //
-// weights: may overlap `scores`, but must not start after it. Up to fifteen numbers after the last are set to zero.
+// weights: may overlap `scores`, but must not start after it. Up to WIDTH - 1 numbers after the last are set to zero.
 // scale: factor of the scores, applied in the exponent.
 // Returns 1 / sum of the weights, taken before they are rounded to the type of `weights`.
 template <class Weight>

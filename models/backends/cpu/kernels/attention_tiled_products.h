@@ -1,6 +1,6 @@
 // Products of `attention_tiled.h` by vector instructions.
 //
-// A vector holds the same lane of sixteen transposed keys, so that a score needs no sum across lanes. The direct kernel
+// A vector holds the same lane of WIDTH transposed keys, so that a score needs no sum across lanes. The direct kernel
 // adds the lanes of a vector in a tree. Here these lanes are separate sums, which are added in the same order.
 
 // Scores of SCORE_ROWS rows against SCORE_KEYS keys.

@@ -20,7 +20,7 @@ template <class T> INLINE float rounded_to(float y) {
 struct StoredSums {
     const float* sums;
 
-    // Sixteen sums of row `row` of the tile, from column `column` of the panel on.
+    // A vector of sums of row `row` of the tile, from column `column` of the panel on.
     INLINE Floats at(int64_t row, int64_t column) const { return load(sums + row * PANEL + column); }
 };
 

@@ -52,7 +52,7 @@ private:
 
 // sums += weights * number of each row. number: offset from the addresses of `x`.
 template <int ROWS, int VECTORS>
-INLINE void add_products(Sums (&sums)[ROWS][VECTORS], const Sums (&weights)[VECTORS],
+INLINE void add_products(Floats (&sums)[ROWS][VECTORS], const Floats (&weights)[VECTORS],
                          const RowCursor<ROWS, float>& x, int64_t number) {
 #pragma GCC unroll 16
     for (int row = 0; row < ROWS; row++) {
@@ -63,10 +63,10 @@ INLINE void add_products(Sums (&sums)[ROWS][VECTORS], const Sums (&weights)[VECT
 
 // sums += weights * x for one unit of k: one float32 number, or two bfloat16 numbers.
 template <class T, int ROWS, int VECTORS, class Type>
-INLINE void add_unit(Sums (&sums)[ROWS][VECTORS], const Units (&weights)[VECTORS], const RowCursor<ROWS, Type>& x) {
-    Sums numbers[VECTORS];
+INLINE void add_unit(Floats (&sums)[ROWS][VECTORS], const Words (&weights)[VECTORS], const RowCursor<ROWS, Type>& x) {
+    Floats numbers[VECTORS];
     if constexpr (std::is_same<T, float>::value) {
-        for (int v = 0; v < VECTORS; v++) numbers[v] = reinterpret_cast<Sums>(weights[v]);
+        for (int v = 0; v < VECTORS; v++) numbers[v] = reinterpret_cast<Floats>(weights[v]);
         add_products(sums, numbers, x, 0);
     } else {
 #ifdef BF16_PRODUCTS
@@ -76,15 +76,15 @@ INLINE void add_unit(Sums (&sums)[ROWS][VECTORS], const Units (&weights)[VECTORS
             std::memcpy(&pair, x.row(row), sizeof pair);
 #pragma GCC unroll 4
             for (int v = 0; v < VECTORS; v++) {
-                sums[row][v] = (Sums)_mm512_dpbf16_ps((__m512)sums[row][v], (__m512bh)_mm512_set1_epi32(pair),
+                sums[row][v] = (Floats)_mm512_dpbf16_ps((__m512)sums[row][v], (__m512bh)_mm512_set1_epi32(pair),
                                                       (__m512bh)weights[v]);
             }
         }
 #else
         // The first number of all rows, then the second: fewer vectors of weights are in use at a time.
-        for (int v = 0; v < VECTORS; v++) numbers[v] = reinterpret_cast<Sums>(weights[v] << 16);
+        for (int v = 0; v < VECTORS; v++) numbers[v] = reinterpret_cast<Floats>(weights[v] << 16);
         add_products(sums, numbers, x, 0);
-        for (int v = 0; v < VECTORS; v++) numbers[v] = reinterpret_cast<Sums>(weights[v] & 0xffff0000u);
+        for (int v = 0; v < VECTORS; v++) numbers[v] = reinterpret_cast<Floats>(weights[v] & 0xffff0000u);
         add_products(sums, numbers, x, 1);
 #endif
     }
@@ -95,23 +95,21 @@ template <class T, int ROWS, class Type>
 void multiply_tile(const Type* x, int64_t stride, int64_t units, const T* panel, Prefetch prefetch, float* sums) {
     constexpr int64_t group = sizeof(uint32_t) / sizeof(T);
     constexpr int VECTORS = span_of(ROWS);
-    for (int64_t first = 0; first < PANEL; first += VECTORS * LANES) {
-        Sums sum[ROWS][VECTORS] = {};
+    for (int64_t first = 0; first < PANEL; first += VECTORS * WIDTH) {
+        Floats sum[ROWS][VECTORS] = {};
         RowCursor<ROWS, Type> numbers(x, stride);
         for (int64_t unit = 0; unit < units; unit++, numbers.advance(group)) {
-            Units weights[VECTORS];
+            Words weights[VECTORS];
             for (int v = 0; v < VECTORS; v++) {
-                const T* from = panel + (unit * PANEL + first + v * LANES) * group;
-                weights[v] = *reinterpret_cast<const UnalignedUnits*>(from);
+                const T* from = panel + (unit * PANEL + first + v * WIDTH) * group;
+                weights[v] = load_words(from);
             }
             prefetch.fetch<ROWS>();
             add_unit<T>(sum, weights, numbers);
         }
 #pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++) {
-            for (int v = 0; v < VECTORS; v++) {
-                *reinterpret_cast<UnalignedSums*>(sums + row * PANEL + first + v * LANES) = sum[row][v];
-            }
+            for (int v = 0; v < VECTORS; v++) store(sums + row * PANEL + first + v * WIDTH, sum[row][v]);
         }
     }
 }

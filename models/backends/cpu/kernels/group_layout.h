@@ -101,15 +101,13 @@ INLINE void read_scales(const GroupWeight& w, const uint8_t* header, BlockScales
     }
 }
 
-INLINE Sums load_sums(const float* from) { return *reinterpret_cast<const UnalignedSums*>(from); }
-
-// Codes of QUADS times four inputs of LANES channels: codes[quad][0 or 1], a byte each, for lower and upper channels.
+// Codes of QUADS times four inputs of WIDTH channels: codes[quad][0 or 1], a byte each, for lower and upper channels.
 template <int QUADS> struct CodeUnits {
-    Units codes[QUADS][2];
+    Words codes[QUADS][2];
 };
 
 // How codes are stored. QUADS: quads of inputs that are read together, from LINES cache lines. MIDDLE: subtracted from a
-// code without minimums. LARGEST: largest code. `read` reads the codes of LANES channels from `offset` bytes into each
+// code without minimums. LARGEST: largest code. `read` reads the codes of WIDTH channels from `offset` bytes into each
 // half line.
 // UPPER: 1, or the factor of the upper channels' codes that `read` adds to those of the lower channels in place of
 // separating them. The difference of both sums is then UPPER times the sum of the upper channels.
@@ -129,7 +127,7 @@ template <int FACTOR> struct FourBits {
     explicit FourBits(const GroupWeight&) {}
 
     INLINE CodeUnits<QUADS> read(const uint8_t* lines, int64_t offset) const {
-        const Units both = load_units(lines + offset);
+        const Words both = load_words(lines + offset);
         return {{{both & 0x0f0f0f0fu, UPPER == 1 ? both >> 4 & 0x0f0f0f0fu : both}}};
     }
 };
@@ -144,19 +142,19 @@ struct TableCodes {
     }
 
     INLINE CodeUnits<QUADS> read(const uint8_t* lines, int64_t offset) const {
-        const Units both = load_units(lines + offset);
+        const Words both = load_words(lines + offset);
         return {{{values_of(both & 0x0f0f0f0fu), values_of(both >> 4 & 0x0f0f0f0fu)}}};
     }
 
 private:
-    INLINE Units values_of(Units codes) const {
+    INLINE Words values_of(Words codes) const {
 #if defined(AVX512)
-        return (Units)_mm512_shuffle_epi8(_mm512_load_si512(values_), (__m512i)codes);
+        return (Words)_mm512_shuffle_epi8(_mm512_load_si512(values_), (__m512i)codes);
 #elif defined(AVX2)
-        return (Units)_mm256_shuffle_epi8(*reinterpret_cast<const __m256i*>(values_), (__m256i)codes);
+        return (Words)_mm256_shuffle_epi8(*reinterpret_cast<const __m256i*>(values_), (__m256i)codes);
 #else
-        Units values;
-        for (int i = 0; i < LANES; i++) {
+        Words values;
+        for (int i = 0; i < WIDTH; i++) {
             values[i] = 0;
             for (int bits = 0; bits < 32; bits += 8) values[i] |= uint32_t{values_[codes[i] >> bits & 15u]} << bits;
         }
@@ -173,8 +171,8 @@ struct SixBits {
     explicit SixBits(const GroupWeight&) {}
 
     INLINE CodeUnits<QUADS> read(const uint8_t* lines, int64_t offset) const {
-        const Units first = load_units(lines + offset), second = load_units(lines + 64 + offset);
-        const Units upper = load_units(lines + 128 + offset);
+        const Words first = load_words(lines + offset), second = load_words(lines + 64 + offset);
+        const Words upper = load_words(lines + 128 + offset);
         return {{{(first & 0x0f0f0f0fu) | (upper & 0x03030303u) << 4,
                   (first >> 4 & 0x0f0f0f0fu) | (upper & 0x0c0c0c0cu) << 2},
                  {(second & 0x0f0f0f0fu) | (upper & 0x30303030u),
@@ -188,6 +186,6 @@ struct EightBits {
     explicit EightBits(const GroupWeight&) {}
 
     INLINE CodeUnits<QUADS> read(const uint8_t* lines, int64_t offset) const {
-        return {{{load_units(lines + offset), load_units(lines + 64 + offset)}}};
+        return {{{load_words(lines + offset), load_words(lines + 64 + offset)}}};
     }
 };

@@ -21,7 +21,7 @@ void multiply_tile(const RoundedRows& rows, const GroupWeight& w, const uint8_t*
     constexpr int64_t DISTANCE_BYTES = 4096;
     constexpr int INPUTS = 4 * Codes::QUADS;
     // One or two rows are multiplied by the whole panel at once, which reads its lines in order and only once.
-    constexpr int PIECES = ROWS <= 2 ? std::min<int>(2, PANEL / 2 / LANES) : 1, VECTORS = 2 * PIECES;
+    constexpr int PIECES = ROWS <= 2 ? std::min<int>(2, PANEL / 2 / WIDTH) : 1, VECTORS = 2 * PIECES;
     // Few rows have two chains of dependent products per register of channels, because one alone would stall.
     constexpr int CHAINS = ROWS * VECTORS <= 4 ? 2 : 1;
     // Inputs that are summed before the sums are widened.
@@ -32,9 +32,9 @@ void multiply_tile(const RoundedRows& rows, const GroupWeight& w, const uint8_t*
     const int64_t next_panel = panel_bytes(w), blocks = w.padded / w.block, groups = w.block / w.group;
     const int64_t header_bytes = w.header_bytes, steps = w.group / STEP;
     BlockScales scales;
-    for (int64_t first = 0; first < PANEL / 2; first += LANES * PIECES) {
-        const auto column_of = [&](int v) ALWAYS_INLINE { return first + v / 2 * LANES + v % 2 * 16; };
-        Sums total[ROWS][VECTORS] = {};
+    for (int64_t first = 0; first < PANEL / 2; first += WIDTH * PIECES) {
+        const auto column_of = [&](int v) ALWAYS_INLINE { return first + v / 2 * WIDTH + v % 2 * 16; };
+        Floats total[ROWS][VECTORS] = {};
         RowCursor<ROWS, uint8_t> inputs(rows.x, rows.row_bytes);
         RowCursor<ROWS, RowStep> row_steps(rows.steps, rows.steps_per_row);
         const uint8_t* at = panel;
@@ -47,20 +47,20 @@ void multiply_tile(const RoundedRows& rows, const GroupWeight& w, const uint8_t*
             at += header_bytes;
             for (int64_t group = 0; group < groups; group++) {
                 const float *scale = scales.scales[group], *minimum = scales.minimums[group];
-                Sums scale_of[VECTORS];
+                Floats scale_of[VECTORS];
 #pragma GCC unroll 4
                 for (int v = 0; v < VECTORS; v++) {
-                    scale_of[v] = load_sums(scale + column_of(v)) * (v % 2 == 0 ? 1.0f : 1.0f / Codes::UPPER);
+                    scale_of[v] = load(scale + column_of(v)) * (v % 2 == 0 ? 1.0f : 1.0f / Codes::UPPER);
                 }
                 for (int64_t step = 0; step < steps; step++, row_steps.advance(1)) {
-                    Counts exact[ROWS][VECTORS];
+                    Integers exact[ROWS][VECTORS];
 #pragma GCC unroll 16
                     for (int row = 0; row < ROWS; row++) {
 #pragma GCC unroll 4
-                        for (int v = 0; v < VECTORS; v++) exact[row][v] = Counts{} + row_steps.row(row)->starts[v % 2];
+                        for (int v = 0; v < VECTORS; v++) exact[row][v] = Integers{} + row_steps.row(row)->starts[v % 2];
                     }
                     for (int part = 0; part < STEP / PART; part++) {
-                        Counts chains[CHAINS][ROWS][VECTORS] = {};
+                        Integers chains[CHAINS][ROWS][VECTORS] = {};
                         if constexpr (Products::QUADS == 0) {
 #pragma GCC unroll 16
                             for (int row = 0; row < ROWS; row++) {
@@ -76,7 +76,7 @@ void multiply_tile(const RoundedRows& rows, const GroupWeight& w, const uint8_t*
                                 }
 #pragma GCC unroll 2
                                 for (int piece = 0; piece < PIECES; piece++) {
-                                    const auto units = reader.read(at, 4 * (first + piece * LANES));
+                                    const auto units = reader.read(at, 4 * (first + piece * WIDTH));
 #pragma GCC unroll 2
                                     for (int quad = 0; quad < Codes::QUADS; quad++) {
 #pragma GCC unroll 16
@@ -85,7 +85,7 @@ void multiply_tile(const RoundedRows& rows, const GroupWeight& w, const uint8_t*
                                             std::memcpy(&numbers, inputs.row(row) + 4 * quad, sizeof numbers);
 #pragma GCC unroll 2
                                             for (int half = 0; half < 2; half++) {
-                                                Counts& sum = chains[chain][row][2 * piece + half];
+                                                Integers& sum = chains[chain][row][2 * piece + half];
                                                 sum = Products::add(sum, units.codes[quad][half], numbers);
                                             }
                                         }
@@ -99,7 +99,7 @@ void multiply_tile(const RoundedRows& rows, const GroupWeight& w, const uint8_t*
                         for (int row = 0; row < ROWS; row++) {
 #pragma GCC unroll 4
                             for (int v = 0; v < VECTORS; v++) {
-                                Counts sum = Products::widened(chains[0][row][v]);
+                                Integers sum = Products::widened(chains[0][row][v]);
                                 if constexpr (CHAINS == 2) sum += Products::widened(chains[1][row][v]);
                                 exact[row][v] = Products::QUADS == 0 ? sum : exact[row][v] + sum;
                             }
@@ -107,18 +107,18 @@ void multiply_tile(const RoundedRows& rows, const GroupWeight& w, const uint8_t*
                     }
 #pragma GCC unroll 16
                     for (int row = 0; row < ROWS; row++) {
-                        const Sums row_scale = row_steps.row(row)->scale - Sums{};
+                        const Floats row_scale = row_steps.row(row)->scale - Floats{};
 #pragma GCC unroll 4
                         for (int v = 0; v < VECTORS; v++) {
-                            Sums sum = __builtin_convertvector(exact[row][v], Sums);
-                            if (v % 2 == 1 && Codes::UPPER != 1) sum -= __builtin_convertvector(exact[row][v - 1], Sums);
+                            Floats sum = __builtin_convertvector(exact[row][v], Floats);
+                            if (v % 2 == 1 && Codes::UPPER != 1) sum -= __builtin_convertvector(exact[row][v - 1], Floats);
                             total[row][v] += sum * scale_of[v] * row_scale;
                         }
                     }
                     if (minimums) {
-                        Sums minimum_of[VECTORS];
+                        Floats minimum_of[VECTORS];
 #pragma GCC unroll 4
-                        for (int v = 0; v < VECTORS; v++) minimum_of[v] = load_sums(minimum + column_of(v));
+                        for (int v = 0; v < VECTORS; v++) minimum_of[v] = load(minimum + column_of(v));
 #pragma GCC unroll 16
                         for (int row = 0; row < ROWS; row++) {
 #pragma GCC unroll 4
@@ -131,9 +131,7 @@ void multiply_tile(const RoundedRows& rows, const GroupWeight& w, const uint8_t*
 #pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++) {
 #pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; v++) {
-                *reinterpret_cast<UnalignedSums*>(sums + row * PANEL + column_of(v)) = total[row][v];
-            }
+            for (int v = 0; v < VECTORS; v++) store(sums + row * PANEL + column_of(v), total[row][v]);
         }
     }
 }
@@ -166,8 +164,8 @@ void multiply_amx_groups(MatrixUnit& matrix_unit, const RoundedRows& x, int64_t 
         at += w.header_bytes;
         for (int64_t group = 0; group < groups; group++) {
             const float *scale = scales.scales[group], *minimum = scales.minimums[group];
-            const Sums scale_of[2] = {load_sums(scale), load_sums(scale + LANES) * (1.0f / Codes::UPPER)};
-            const Sums minimum_of[2] = {load_sums(minimum), load_sums(minimum + LANES)};
+            const Floats scale_of[2] = {load(scale), load(scale + WIDTH) * (1.0f / Codes::UPPER)};
+            const Floats minimum_of[2] = {load(minimum), load(minimum + WIDTH)};
             for (int64_t step = 0; step < steps; step++, k += STEP) {
                 prefetch.fetch_step();
                 for (int64_t quad = 0; quad < STEP / QUAD; quad += Codes::QUADS, at += 64 * Codes::LINES) {
@@ -187,16 +185,14 @@ void multiply_amx_groups(MatrixUnit& matrix_unit, const RoundedRows& x, int64_t 
                 for (int64_t row = 0; row < rows; row++) {
                     const RowStep& of_row = x.steps[row * x.steps_per_row + k / STEP];
                     const __m512 row_scale = _mm512_set1_ps(of_row.scale), row_sum = _mm512_set1_ps(of_row.sum);
-                    Counts lower, upper;
-                    std::memcpy(&lower, exact + row * PANEL, sizeof lower);
-                    std::memcpy(&upper, exact + row * PANEL + LANES, sizeof upper);
-                    lower += of_row.starts[0], upper += of_row.starts[1];
-                    const Counts counts[2] = {lower, Codes::UPPER == 1 ? upper : upper - lower};
+                    const Integers lower = load(exact + row * PANEL) + of_row.starts[0];
+                    const Integers upper = load(exact + row * PANEL + WIDTH) + of_row.starts[1];
+                    const Integers counts[2] = {lower, Codes::UPPER == 1 ? upper : upper - lower};
 #pragma GCC unroll 2
                     for (int v = 0; v < 2; v++) {
                         // Rounds like `multiply_tile`, where the compiler fuses each last multiplication with the
                         // addition.
-                        float* to = sums + row * PANEL + v * LANES;
+                        float* to = sums + row * PANEL + v * WIDTH;
                         const __m512 count = _mm512_cvtepi32_ps((__m512i)counts[v]);
                         __m512 total = _mm512_loadu_ps(to);
                         total = _mm512_fmadd_ps(count * (__m512)scale_of[v], row_scale, total);

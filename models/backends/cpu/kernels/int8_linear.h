@@ -50,13 +50,13 @@ constexpr int INT8_TILE_ROWS = TILE_ROWS - 1;
 template <int ROWS>
 void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Prefetch prefetch, int32_t* sums) {
     constexpr int VECTORS = span_of(ROWS);
-    for (int64_t first = 0; first < PANEL; first += VECTORS * LANES) {
-        Counts sum[ROWS][VECTORS] = {};
+    for (int64_t first = 0; first < PANEL; first += VECTORS * WIDTH) {
+        Integers sum[ROWS][VECTORS] = {};
         RowCursor<ROWS, uint8_t> input(x, padded);
         for (int64_t k = 0; k < padded; k += QUAD, input.advance(QUAD)) {
-            Units weights[VECTORS];
+            Words weights[VECTORS];
 #pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; v++) weights[v] = load_units(panel + k * PANEL + (first + v * LANES) * QUAD);
+            for (int v = 0; v < VECTORS; v++) weights[v] = load_words(panel + k * PANEL + (first + v * WIDTH) * QUAD);
             prefetch.fetch<ROWS>();
 #pragma GCC unroll 16
             for (int row = 0; row < ROWS; row++) {
@@ -66,9 +66,9 @@ void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Prefet
                 for (int v = 0; v < VECTORS; v++) {
 #ifdef VNNI
                     const __m512i numbers = _mm512_set1_epi32(quad);
-                    sum[row][v] = (Counts)_mm512_dpbusd_epi32((__m512i)sum[row][v], numbers, (__m512i)weights[v]);
+                    sum[row][v] = (Integers)_mm512_dpbusd_epi32((__m512i)sum[row][v], numbers, (__m512i)weights[v]);
 #else
-                    const Units numbers = (Units{} + static_cast<uint32_t>(quad)) ^ 0x80808080u;
+                    const Words numbers = (Words{} + static_cast<uint32_t>(quad)) ^ 0x80808080u;
                     sum[row][v] = add_signed_products(sum[row][v], weights[v], numbers);
 #endif
                 }
@@ -77,9 +77,7 @@ void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Prefet
 #pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++) {
 #pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; v++) {
-                std::memcpy(sums + row * PANEL + first + v * LANES, &sum[row][v], sizeof sum[row][v]);
-            }
+            for (int v = 0; v < VECTORS; v++) store(sums + row * PANEL + first + v * WIDTH, sum[row][v]);
         }
     }
 }

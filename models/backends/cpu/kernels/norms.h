@@ -4,7 +4,7 @@
 // Sum of term(number) over a row. The vectors of sums are independent. With a single one, each addition could start only
 // after the one before.
 template <class T, class Term> INLINE float sum_of(const T* x, int64_t width, const Term& term) {
-    constexpr int64_t SUMS = REGISTERS < 32 ? 2 : 4;
+    constexpr int64_t SUMS = 4;
     Floats sums[SUMS] = {};
     int64_t i = 0;
     for (; i + SUMS * WIDTH <= width; i += SUMS * WIDTH) {
@@ -18,7 +18,7 @@ template <class T, class Term> INLINE float sum_of(const T* x, int64_t width, co
 }
 
 // Stores scaled(number, weight) + bias for each number of a row. bias: may be null. The bfloat16 instruction of vectors
-// stores zero for a subnormal result; the last width % 16 numbers keep it.
+// stores zero for a subnormal result; the last width % WIDTH numbers keep it.
 template <class T, class Scaled>
 INLINE void store_scaled(const T* x, const T* weight, const T* bias, T* out, int64_t width, const Scaled& scaled) {
     int64_t i = 0;

@@ -1,40 +1,25 @@
 // Packing of float weights into panels of 32 output channels: [k][32] for float32, [k / 2][32][2] for bfloat16. Both
 // are [units][32] in units of 32 bits. An odd k is padded with zeros.
 
-// Exchanges every second group of D units of `a` with every first group of D units of `b`.
-template <int D, int... I> INLINE void exchange(Units& a, Units& b, std::integer_sequence<int, I...>) {
-    const Units low = shuffled<((I & D) != 0 ? LANES + I - D : I)...>(a, b);
-    b = shuffled<((I & D) != 0 ? LANES + I : I + D)...>(a, b);
-    a = low;
-}
-
-template <int D = LANES / 2> INLINE void transpose(Units (&x)[LANES]) {
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++) {
-        if ((i & D) == 0) exchange<D>(x[i], x[i + D], std::make_integer_sequence<int, LANES>{});
-    }
-    if constexpr (D > 1) transpose<D / 2>(x);
-}
-
 // Packs panel number `panel` of a weight [columns, width].
 template <class T> void pack_panel(const T* weight, int64_t columns, int64_t width, int64_t panel, T* packed) {
     constexpr int64_t group = sizeof(uint32_t) / sizeof(T);
     const int64_t units = (width + group - 1) / group, count = std::min(PANEL, columns - panel * PANEL);
-    const int64_t squares = count == PANEL ? width / group / LANES * LANES : 0;
+    const int64_t squares = count == PANEL ? width / group / WIDTH * WIDTH : 0;
     const T* from = weight + panel * PANEL * width;
-    for (int64_t unit = 0; unit < squares; unit += LANES) {
-        for (int64_t column = 0; column < PANEL; column += LANES) {
-            Units square[LANES];
+    for (int64_t unit = 0; unit < squares; unit += WIDTH) {
+        for (int64_t column = 0; column < PANEL; column += WIDTH) {
+            Words square[WIDTH];
 #pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) {
+            for (int i = 0; i < WIDTH; i++) {
                 const T* channel = from + (column + i) * width + unit * group;
                 __builtin_prefetch(channel + PANEL * width, 0, 2);
-                square[i] = *reinterpret_cast<const UnalignedUnits*>(channel);
+                square[i] = load_words(channel);
             }
             transpose(square);
 #pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) {
-                *reinterpret_cast<UnalignedUnits*>(packed + ((unit + i) * PANEL + column) * group) = square[i];
+            for (int i = 0; i < WIDTH; i++) {
+                *reinterpret_cast<UnalignedWords*>(packed + ((unit + i) * PANEL + column) * group) = square[i];
             }
         }
     }

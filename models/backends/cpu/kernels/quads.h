@@ -2,9 +2,9 @@
 // a panel holds a quad; all lanes of a step share the four factors that multiply it.
 
 // Rows and vectors whose sums fill the registers.
-constexpr int64_t QUAD_ROWS = REGISTERS < 32 ? 2 : 4, QUAD_VECTORS = REGISTERS < 32 ? 1 : 4;
+constexpr int64_t QUAD_ROWS = 4, QUAD_VECTORS = REGISTERS < 32 ? 2 : 4;
 
-using Shorts = int16_t __attribute__((vector_size(64)));
+using Shorts = int16_t __attribute__((vector_size(WIDTH * 4)));
 
 // Numbers 0 and 2 of each quad, as pairs of int16.
 INLINE Integers even_numbers(Integers quads) {
@@ -21,34 +21,26 @@ INLINE Integers add_pairs(Integers sum, Integers x, Integers y) {
 #elif defined(AVX512)
     return sum + (Integers)_mm512_madd_epi16((__m512i)x, (__m512i)y);
 #elif defined(AVX2)
-    struct Registers {
-        __m256i low, high;
-    };
-    const auto a = __builtin_bit_cast(Registers, x), b = __builtin_bit_cast(Registers, y);
-    const Registers products{_mm256_madd_epi16(a.low, b.low), _mm256_madd_epi16(a.high, b.high)};
-    return sum + __builtin_bit_cast(Integers, products);
+    return sum + (Integers)_mm256_madd_epi16((__m256i)x, (__m256i)y);
 #else
     return sum + ((x << 16) >> 16) * ((y << 16) >> 16) + (x >> 16) * (y >> 16);
 #endif
 }
 
+template <int... I> INLINE Integers with_pairs_exchanged(Integers x, std::integer_sequence<int, I...>) {
+    return shuffled<(I ^ 2)...>(x, x);
+}
+
 // Four factors of each quad of lanes in the form that `multiply_quads` reads: lane 0 has the pair 0, 2 and lane 1 the
 // pair 1, 3; lanes 2 and 3 are not read. integers: of at most sixteen bits.
 INLINE Integers factor_words(Integers integers) {
-    const Integers others = shuffled<2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13>(integers, integers);
+    const Integers others = with_pairs_exchanged(integers, std::make_integer_sequence<int, WIDTH>{});
     return (integers & 0xffff) | (others << 16);
 }
 
-INLINE int32_t largest_lane(Integers x) {
-    const auto larger = [](Integers a, Integers b) { return a > b ? a : b; };
-    x = larger(x, shuffled<8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7>(x, x));
-    x = larger(x, shuffled<4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11>(x, x));
-    return std::max({int32_t{x[0]}, int32_t{x[1]}, int32_t{x[2]}, int32_t{x[3]}});
-}
-
-// Rounds 16 * vectors numbers to integers of at most MOST, and stores them as factors: 16 * vectors words.
+// Rounds WIDTH * vectors numbers to integers of at most MOST, and stores them as factors: a word each.
 //
-// read: called as read(v) for sixteen numbers.
+// read: called as read(v) for a vector of numbers.
 // Returns the scale of the integers; NaN if a number is not finite.
 template <int32_t MOST, class Read> INLINE float round_factors(int64_t vectors, const Read& read, int32_t* factors) {
     // Compared by their bits, see quantize_head.
@@ -57,7 +49,7 @@ template <int32_t MOST, class Read> INLINE float round_factors(int64_t vectors, 
         const Integers size = reinterpret_cast<Integers>(read(v)) & 0x7fffffff;
         sizes = size > sizes ? size : sizes;
     }
-    const int32_t largest = largest_lane(sizes);
+    const int32_t largest = max_lane(sizes);
     if (largest >= 0x7f800000) return __builtin_nanf("");
     const float size = __builtin_bit_cast(float, largest);
     const float scale = size > 1e-30f ? size / MOST : 0.0f, inverse = size > 1e-30f ? MOST / size : 0.0f;

@@ -3,14 +3,11 @@
 // The sum for a row and column adds all of k in one order, for every size of the tile. A row therefore gives the same
 // bits in every batch.
 
-// LANES: 32-bit numbers per register. TILE_ROWS: rows whose sums fill the registers, with SPAN registers of columns
-// each.
-#if defined(AVX512)
-constexpr int LANES = 16, TILE_ROWS = 12;
-#elif defined(AVX2)
-constexpr int LANES = 8, TILE_ROWS = 6;
+// TILE_ROWS: rows whose sums fill the registers, with SPAN registers of columns each.
+#ifdef AVX512
+constexpr int TILE_ROWS = 12;
 #else
-constexpr int LANES = 4, TILE_ROWS = 6;
+constexpr int TILE_ROWS = 6;
 #endif
 constexpr int SPAN = 2;
 
@@ -21,23 +18,16 @@ constexpr int64_t MAX_TILE_ROWS = 32;
 constexpr int64_t MAX_TILE_ROWS = TILE_ROWS;
 #endif
 
-// One register. Compilers split the longer vectors of vectors.h badly when this many are in use.
-using Sums = float __attribute__((vector_size(LANES * 4)));
-typedef float UnalignedSums __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
-using Units = uint32_t __attribute__((vector_size(LANES * 4)));
-typedef uint32_t UnalignedUnits __attribute__((vector_size(LANES * 4), aligned(1), may_alias));
-static_assert(alignof(UnalignedSums) == 4 && alignof(UnalignedUnits) == 1);
-
 // A tile of at most this many rows is the only tile of its block (see `for_tiles`; `max_tile_rows` is 8 or more), so its
 // weights are read once.
 constexpr int MAX_FEW_ROWS = std::min(TILE_ROWS, 8) / 2 - 1;
 
 // Registers of columns of a tile. One pass of few rows reads the whole panel, or as much of it as possible, so that it
 // reads memory in order.
-constexpr int span_of(int64_t rows) { return rows <= MAX_FEW_ROWS ? std::min<int>(4, PANEL / LANES) : SPAN; }
+constexpr int span_of(int64_t rows) { return rows <= MAX_FEW_ROWS ? std::min<int>(4, PANEL / WIDTH) : SPAN; }
 
 // Passes over a panel in which a tile reads all its columns.
-constexpr int64_t passes_of(int64_t rows) { return PANEL / LANES / span_of(rows); }
+constexpr int64_t passes_of(int64_t rows) { return PANEL / WIDTH / span_of(rows); }
 
 // What one tile reads from memory. panel: first byte of the panel. bytes: size of the panel. tile: index of the tile.
 // tiles: how many tiles share the panel.

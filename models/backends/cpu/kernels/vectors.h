@@ -1,24 +1,29 @@
-// Vectors of sixteen floats in the vector types of the compiler: one AVX-512 register, two AVX2 registers, four SSE
-// or NEON registers.
-using Floats = float __attribute__((vector_size(64)));
-typedef float UnalignedFloats __attribute__((vector_size(64), aligned(4), may_alias));
-using Halves = uint16_t __attribute__((vector_size(32)));
-typedef uint16_t UnalignedHalves __attribute__((vector_size(32), aligned(2), may_alias));
-using Words = uint32_t __attribute__((vector_size(64)));
-using Integers = int32_t __attribute__((vector_size(64)));
-typedef int32_t UnalignedIntegers __attribute__((vector_size(64), aligned(4), may_alias));
+// Vectors of one register, in the vector types of the compiler. g++ keeps longer vectors in memory: with vectors of two
+// AVX2 registers, attention ran at a twentieth of the speed.
+
+// WIDTH: 32-bit numbers of a register. REGISTERS: how many registers the processor has.
+#if defined(AVX512)
+constexpr int64_t WIDTH = 16, REGISTERS = 32;
+#elif defined(AVX2)
+constexpr int64_t WIDTH = 8, REGISTERS = 16;
+#elif defined(__aarch64__)
+constexpr int64_t WIDTH = 4, REGISTERS = 32;
+#else
+constexpr int64_t WIDTH = 4, REGISTERS = 16;
+#endif
+
+using Floats = float __attribute__((vector_size(WIDTH * 4)));
+typedef float UnalignedFloats __attribute__((vector_size(WIDTH * 4), aligned(4), may_alias));
+using Halves = uint16_t __attribute__((vector_size(WIDTH * 2)));
+typedef uint16_t UnalignedHalves __attribute__((vector_size(WIDTH * 2), aligned(2), may_alias));
+using Words = uint32_t __attribute__((vector_size(WIDTH * 4)));
+typedef uint32_t UnalignedWords __attribute__((vector_size(WIDTH * 4), aligned(1), may_alias));
+using Integers = int32_t __attribute__((vector_size(WIDTH * 4)));
+typedef int32_t UnalignedIntegers __attribute__((vector_size(WIDTH * 4), aligned(4), may_alias));
 
 // clang ignores these attributes in a `using` declaration, hence the typedefs.
 static_assert(alignof(UnalignedFloats) == 4 && alignof(UnalignedHalves) == 2 && alignof(UnalignedIntegers) == 4);
-
-constexpr int64_t WIDTH = 16;
-
-// Number of such vectors that the registers hold.
-#ifdef AVX512
-constexpr int64_t REGISTERS = 32;
-#else
-constexpr int64_t REGISTERS = 8;
-#endif
+static_assert(alignof(UnalignedWords) == 1);
 
 INLINE Floats load(const float* x) { return *reinterpret_cast<const UnalignedFloats*>(x); }
 
@@ -28,6 +33,8 @@ INLINE Floats load(const bfloat16* x) {
 }
 
 INLINE Integers load(const int32_t* x) { return *reinterpret_cast<const UnalignedIntegers*>(x); }
+
+INLINE Words load_words(const void* from) { return *reinterpret_cast<const UnalignedWords*>(from); }
 
 INLINE void store(int32_t* out, Integers x) { *reinterpret_cast<UnalignedIntegers*>(out) = x; }
 
@@ -80,36 +87,39 @@ template <int... ORDER, class Vector> INLINE Vector shuffled(Vector a, Vector b)
 #endif
 }
 
-// Pieces of 8, 4, 2 and 1 lanes of two vectors: first_N takes the first of each pair of pieces, second_N the second.
-#define HALVES(PIECE, ...)                                                                                     \
-    INLINE Floats PIECE(Floats a, Floats b) { return shuffled<__VA_ARGS__>(a, b); }
-HALVES(first_8, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
-HALVES(second_8, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31)
-HALVES(first_4, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27)
-HALVES(second_4, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31)
-HALVES(first_2, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
-HALVES(second_2, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31)
-HALVES(first_1, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30)
-HALVES(second_1, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31)
-#undef HALVES
-
-// One stage of a transposition: vectors STEP apart exchange halves.
-#define EXCHANGE(STEP)                                                                                         \
-    for (int i = 0; i < 16; i++) {                                                                             \
-        if ((i & STEP) == 0) {                                                                                 \
-            const Floats first = first_##STEP(x[i], x[i + STEP]), second = second_##STEP(x[i], x[i + STEP]);   \
-            x[i] = first;                                                                                      \
-            x[i + STEP] = second;                                                                              \
-        }                                                                                                      \
-    }
-// Transposes a 16 x 16 matrix: lane j of vector i becomes lane i of vector j.
-INLINE void transpose(Floats x[16]) {
-    EXCHANGE(8)
-    EXCHANGE(4)
-    EXCHANGE(2)
-    EXCHANGE(1)
+// Pieces of D lanes of two vectors: first_of takes the first of each pair of pieces, second_of the second.
+template <int D, class Vector, int... I> INLINE Vector first_of(Vector a, Vector b, std::integer_sequence<int, I...>) {
+    return shuffled<((I & D) != 0 ? WIDTH + I - D : I)...>(a, b);
 }
-#undef EXCHANGE
+
+template <int D, class Vector, int... I> INLINE Vector second_of(Vector a, Vector b, std::integer_sequence<int, I...>) {
+    return shuffled<((I & D) != 0 ? WIDTH + I : I + D)...>(a, b);
+}
+
+template <int D, class Vector> INLINE Vector first_of(Vector a, Vector b) {
+    return first_of<D>(a, b, std::make_integer_sequence<int, WIDTH>{});
+}
+
+template <int D, class Vector> INLINE Vector second_of(Vector a, Vector b) {
+    return second_of<D>(a, b, std::make_integer_sequence<int, WIDTH>{});
+}
+
+// Transposes a square: lane j of vector i becomes lane i of vector j.
+template <int D = WIDTH / 2, class Vector> INLINE void transpose(Vector (&x)[WIDTH]) {
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH; i++) {
+        if ((i & D) == 0) {
+            const Vector first = first_of<D>(x[i], x[i + D]), second = second_of<D>(x[i], x[i + D]);
+            x[i] = first, x[i + D] = second;
+        }
+    }
+    if constexpr (D > 1) transpose<D / 2>(x);
+}
+
+// The numbers 0, 1, 2...
+template <int... I> INLINE Integers lane_numbers(std::integer_sequence<int, I...>) { return Integers{I...}; }
+
+INLINE Integers lane_numbers() { return lane_numbers(std::make_integer_sequence<int, WIDTH>{}); }
 
 INLINE Floats max_of(Floats x, Floats y) { return x > y ? x : y; }
 
@@ -118,24 +128,29 @@ INLINE Floats max_of(Floats x, Floats y) { return x > y ? x : y; }
 INLINE Floats unfused(Floats x) {
 #ifdef AVX512
     asm("" : "+v"(x));
+#elif defined(__x86_64__)
+    asm("" : "+x"(x));
 #else
     asm("" : "+m"(x));
 #endif
     return x;
 }
 
-INLINE float sum_lanes(Floats x) {
-    x = first_8(x, x) + second_8(x, x);
-    x = first_4(x, x) + second_4(x, x);
-    x = first_2(x, x) + second_2(x, x);
-    return x[0] + x[1];
+// Combines all lanes to one number: first the halves of the vector, then the halves of that result, and so on.
+template <int D = WIDTH / 2, class Vector, class Combine> INLINE auto over_lanes(Vector x, const Combine& combine) {
+    if constexpr (D == 1) {
+        return combine(x[0], x[1]);
+    } else {
+        return over_lanes<D / 2>(combine(first_of<D>(x, x), second_of<D>(x, x)), combine);
+    }
 }
 
-INLINE float max_lane(Floats x) {
-    x = max_of(first_8(x, x), second_8(x, x));
-    x = max_of(first_4(x, x), second_4(x, x));
-    x = max_of(first_2(x, x), second_2(x, x));
-    return x[0] > x[1] ? x[0] : x[1];
+INLINE float sum_lanes(Floats x) {
+    return over_lanes(x, [](auto a, auto b) ALWAYS_INLINE { return a + b; });
+}
+
+template <class Vector> INLINE auto max_lane(Vector x) {
+    return over_lanes(x, [](auto a, auto b) ALWAYS_INLINE { return a > b ? a : b; });
 }
 
 constexpr float LOG2_E = 1.44269504088896341f;
