@@ -16,7 +16,7 @@ from benchmarks import vocabulary
 
 @dataclass(frozen=True)
 class Shape:
-    """A checkpoint to create.
+    """Model class and configuration of a random checkpoint.
 
     kind: kind of model.
     architecture, config: names of the model class and the configuration class in transformers.
@@ -60,7 +60,7 @@ def _llama(hidden: int, layers: int, heads: int, kv_heads: int, middle: int, voc
 
 
 def _qwen3_moe(llama: Shape, experts: int, chosen: int, middle: int) -> Shape:
-    """A mixture of experts in every layer. llama: the rest of the shape. chosen: experts of a token."""
+    """Shape of a Qwen3-MoE, with experts in every layer. llama: the rest of its shape. chosen: experts per token."""
     settings = {"num_experts": experts, "num_experts_per_tok": chosen, "moe_intermediate_size": middle}
     settings |= {"head_dim": llama.settings["hidden_size"] // llama.settings["num_attention_heads"]}
     return replace(

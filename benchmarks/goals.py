@@ -20,7 +20,7 @@ MAX_DEVIATION = 0.10
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the table of goals.
+    """A goal, its measured value and its verdict: one row of the table of goals.
 
     ratio: measured value over goal, or the reverse where lower is better; None without a measurement.
     """

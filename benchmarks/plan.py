@@ -1,6 +1,6 @@
-"""The contests: each has a model, a precision, workloads and contestants.
+"""Lists of what a benchmark run measures: contests, each with a model, a precision, workloads and contestants.
 
-Fast precisions come first, because the time that they leave unused goes to the slower ones.
+Fast precisions come first: time that they do not use is left for the slower ones.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def full() -> list[Contest]:
         contests += [
             Contest(shape, precision, ("A", "B", "C-512", "C"), contestants) for shape in ("llama-1b", "moe-1b")
         ]
-    # Its inputs, 576, are no multiple of 256 as Q4_K_M needs it.
+    # Without Q4_K_M, which needs a multiple of 256 inputs; this model has 576.
     contests.append(Contest("llama-135m", "int4", ("A", "B", "B-mixed", "C"), (*_LARGE, "openvino-genai")))
     for precision in reversed(PRECISIONS):
         contests.append(Contest("llama-135m", precision, _SWEEP, (*OURS, "openvino-genai")))

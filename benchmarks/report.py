@@ -37,7 +37,11 @@ Milliseconds of a workload in the engine of Triptych, without HTTP, with every o
 
 
 def write(results: Path, page: Path) -> None:
-    """Write the page, and the charts into the directory of the results."""
+    """Write the result page and its charts.
+
+    results: the results.json of a run. The charts go to its directory.
+    page: path of the Markdown file to write.
+    """
     summary = Summary(results)
     parts = [_head(summary), _goals(summary)]
     parts += [_table(summary, shape) for shape in summary.shapes()]

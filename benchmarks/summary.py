@@ -18,7 +18,10 @@ Key = tuple[str, str, str, str]
 
 
 class Summary:
-    """The results of a benchmark, read from their file. Rates are tokens or texts per second, see `workloads.Job`."""
+    """Results of a benchmark run, with medians and ratios over its rounds.
+
+    path: the results.json of the run. Rates are tokens or texts per second, see `workloads.Job`.
+    """
 
     def __init__(self, path: Path) -> None:
         content = json.loads(path.read_text())
@@ -66,18 +69,16 @@ class Summary:
         return [run["units"] / run["seconds"] for run in entry["runs"]] if entry else []
 
     def median(self, shape: str, precision: str, workload: str, contestant: str, name: str) -> float | None:
-        """Median over the runs of the value with this name, which may be an extra value; None if no run has it."""
+        """Median over the rounds of a measured value or extra value. name: its name. None if no round has it."""
         entry = self.entry(shape, precision, workload, contestant)
         found = [run.get(name, run["extra"].get(name)) for run in entry["runs"]] if entry else []
         values = [value for value in found if value is not None]
         return statistics.median(values) if values else None
 
     def floor_share(self, shape: str, precision: str, workload: str) -> float | None:
-        """Share of the run time in process that all products, output head included, need at least.
+        """Floor of all products, output head included, divided by the run time in process; None if not measured.
 
-        None if not measured.
-
-        `benchmarks.profile` has measured both by operation.
+        `benchmarks.profile` measures both.
         """
         for one in self.sections.get("profile", []):
             if (one["shape"], one["precision"], one["workload"]) == (shape, precision, workload):

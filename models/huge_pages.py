@@ -66,7 +66,7 @@ def bytes_in_huge_pages(size: int) -> Tensor:
 
 
 class _Regions:
-    """Reserves parts of shared regions for small tensors, one after another. Safe to call from several threads."""
+    """Allocator of small tensors: reserves the parts of a shared region one after another. Safe to call from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

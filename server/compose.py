@@ -251,9 +251,9 @@ def _load_text(name: str, directory: Path, languages: str = "") -> CheckpointTex
 
 
 def _model_problem(name: str, directory: Path) -> str | None:
-    """Why the model of a checkpoint is not supported, in one line. Reads no weights.
+    """Say in one line why the model of a checkpoint is not supported. Reads no weights.
 
-    None for a supported model, and for a `config.json` that does not name a type of model.
+    Returns None for a supported model, and for a `config.json` that does not name a type of model.
     """
     from models.checkpoint_heads import read_files
     from models.config import ConfigError
@@ -295,7 +295,7 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
 
 
 def families() -> list[tuple[str, str]]:
-    """The supported model families and their architectures with tasks. Reads no checkpoint."""
+    """List the supported model families: names, and architectures with their tasks. Reads no checkpoint."""
     from models.families import FAMILIES
 
     families = {family.name: family for family in FAMILIES.values()}

@@ -244,7 +244,7 @@ def test_large_models_are_compared_with_llama_cpp() -> None:
 
 
 def _summary(path: Path, rates: dict[str, float]) -> Summary:
-    """Results of B for llama-135m in float32, with the given rate of each contestant."""
+    """Write results of workload B of llama-135m in float32 to `path`, and read them. rates: rate of each contestant."""
     key = {"shape": "llama-135m", "precision": "float32", "workload": "B"}
     entries = [
         {**key, "contestant": name, "runs": [{"units": rate, "seconds": 1.0, "extra": {}}]}

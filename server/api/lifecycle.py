@@ -1,7 +1,7 @@
-"""Start and stop of everything behind the HTTP application, as an ASGI lifespan.
+"""Start and stop the models and workers behind the HTTP application, as an ASGI lifespan.
 
-Any ASGI server that sends lifespan events can run the application. Loading happens in the background, so that the
-server answers probes from the first moment. `server.api.serve` adds sockets and signals for `triptych serve`.
+Any ASGI server that sends lifespan events can run the application. Models load in the background, so that the server
+answers probes from the first moment. `server.api.serve` adds sockets and signals for `triptych serve`.
 """
 
 from __future__ import annotations

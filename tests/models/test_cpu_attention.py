@@ -138,7 +138,10 @@ def test_ragged_queries_of_other_lengths_than_keys(dtype):
 
 
 def chunks(length, rng):
-    """Random chunks of a prompt: some have one query, some more than a tile."""
+    """Cut a prompt of `length` queries at random places. Returns the start and end of each chunk.
+
+    Some chunks have one query, others more than a tile.
+    """
     ends = sorted({rng.randrange(1, length) for _ in range(rng.randrange(6))} | {length})
     return list(zip([0, *ends], ends, strict=False))
 

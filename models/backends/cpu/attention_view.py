@@ -20,7 +20,8 @@ MIN_TILE_QUERIES = 64
 number."""
 
 TILES_PER_THREAD = 2
-"""Causal tiles that each thread should find in a step. They differ in their work by a factor of up to seven."""
+"""Smallest number of causal tiles per thread, if tiles get shorter for it. With fewer, threads finish far apart:
+later tiles see more keys, so one tile can take several times as long as another."""
 
 ENDLESS = 1 << 40
 """Block size of ragged keys, which the kernels read as a cache of one block."""
@@ -127,19 +128,21 @@ def _decode_columns(metadata: AttentionMetadata) -> NDArray[np.int32]:
 
 
 def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each count n, the numbers 0 to n - 1, concatenated."""
+    """Index of each element within its group: 0 to n - 1 for each group size n in `counts`, concatenated."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _causal_tile_queries(queries: int) -> int:
-    """Maximum number of queries of a tile in a causal step with so many queries."""
+    """Maximum number of queries per tile in a causal step. queries: number of queries of the step."""
     share = -(-queries // (TILES_PER_THREAD * torch.get_num_threads()))
     return min(max(share, MIN_TILE_QUERIES), MAX_TILE_QUERIES)
 
 
 def _tiles(counts: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Cut rows into tiles of at most `most` queries. counts: queries of each row.
+    """Cut rows into tiles.
 
+    counts: number of queries of each row.
+    most: maximum number of queries of a tile.
     Returns [tiles, 3]: first query, number of queries, and 0.
     """
     tiles = -(-counts // most)

@@ -37,9 +37,6 @@ struct Scratch {
 #include "attention_direct.h"
 #include "attention_tiled.h"
 
-// Smallest number of rows for which transposing the keys is faster.
-constexpr int64_t MIN_TILED_ROWS = SCORE_ROWS;
-
 template <class T> KvView<T> kv_view(const Attention& p, const void* tokens, int64_t stride, int64_t query) {
     return {static_cast<const T*>(tokens), stride, p.block_size, p.tables + p.rows[query] * p.table_width};
 }
@@ -66,7 +63,7 @@ template <class T, int DIM> void attend_items(const Attention& p, int64_t begin,
             // Query heads of a single query also share the loads of the direct kernel, unless it must
             // widen bfloat16.
             constexpr bool widened = sizeof(T) == 2 && !Lanes<T, DIM>::PAIRS;
-            const int64_t min_rows = MIN_TILED_ROWS * (last - first > 1 || widened ? 1 : 2);
+            const int64_t min_rows = SCORE_ROWS * (last - first > 1 || widened ? 1 : 2);
             if ((last - first) * group >= min_rows &&
                 attend_tile<T, DIM>(p, keys, values, first, last - first, row_first, kv_head, matrix_unit, scratch)) {
                 item++;

@@ -17,14 +17,14 @@ template <class T, int DIM, int ROWS> struct DirectScores {
     // Regroup two or four vectors: part i holds the i-th group of lanes of each vector. A group has as many lanes
     // as a score has chains.
     static INLINE void cut(const Floats (&x)[2], Floats (&parts)[2]) {
-        parts[0] = first_of<WIDTH / 2>(x[0], x[1]), parts[1] = second_of<WIDTH / 2>(x[0], x[1]);
+        parts[0] = even_pieces<WIDTH / 2>(x[0], x[1]), parts[1] = odd_pieces<WIDTH / 2>(x[0], x[1]);
     }
     static INLINE void cut(const Floats (&x)[4], Floats (&parts)[4]) {
         constexpr int HALF = WIDTH / 2, QUARTER = WIDTH / 4;
-        const Floats low[] = {first_of<HALF>(x[0], x[2]), first_of<HALF>(x[1], x[3])};
-        const Floats high[] = {second_of<HALF>(x[0], x[2]), second_of<HALF>(x[1], x[3])};
-        parts[0] = first_of<QUARTER>(low[0], low[1]), parts[1] = second_of<QUARTER>(low[0], low[1]);
-        parts[2] = first_of<QUARTER>(high[0], high[1]), parts[3] = second_of<QUARTER>(high[0], high[1]);
+        const Floats low[] = {even_pieces<HALF>(x[0], x[2]), even_pieces<HALF>(x[1], x[3])};
+        const Floats high[] = {odd_pieces<HALF>(x[0], x[2]), odd_pieces<HALF>(x[1], x[3])};
+        parts[0] = even_pieces<QUARTER>(low[0], low[1]), parts[1] = odd_pieces<QUARTER>(low[0], low[1]);
+        parts[2] = even_pieces<QUARTER>(high[0], high[1]), parts[3] = odd_pieces<QUARTER>(high[0], high[1]);
     }
     // Scores for 4 or 8 chains per score: one vector holds the chains of several keys.
     static INLINE DirectScores together(const float* queries, const T* const (&keys)[WIDTH]) {
@@ -72,7 +72,7 @@ template <class T, int DIM, int ROWS> struct DirectScores {
     }
     // One stage of a sum over lanes: adds the two halves of each group of 2 * STEP lanes.
     template <int STEP> static INLINE Floats halve(Floats a, Floats b) {
-        return first_of<STEP>(a, b) + second_of<STEP>(a, b);
+        return even_pieces<STEP>(a, b) + odd_pieces<STEP>(a, b);
     }
 };
 

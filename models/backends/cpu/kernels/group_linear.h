@@ -9,137 +9,144 @@ constexpr int GROUP_TILE_ROWS = TILE_ROWS * 2 / 3;
 // Tiles of few rows prefetch their own panel, other tiles the next one (see also `Prefetch`).
 template <int ROWS> constexpr bool IS_FEW = ROWS < GROUP_TILE_ROWS / 2;
 
-// Products of ROWS rows and one panel. Codes: how codes are stored. STEP: inputs that are summed exactly: 16, or the
-// activations that share a scale. LOCALITY: argument of __builtin_prefetch: 3 for all caches, 2 for the second-level cache
-// only, 0 to bypass it.
-// tile, tiles: number of this tile and the number of tiles that share the panel. sums: [ROWS][PANEL], float32.
-template <class Codes, int STEP, int ROWS, int LOCALITY>
-void multiply_tile(const RoundedRows& rows, const GroupWeight& w, const uint8_t* panel, int64_t tile, int64_t tiles,
-                   float* sums) {
-    using Products = CodeProducts<Codes::LARGEST>;
-    // Distance in bytes at which a tile of few rows prefetches.
-    constexpr int64_t DISTANCE_BYTES = 4096;
-    constexpr int INPUTS = 4 * Codes::QUADS;
-    // One or two rows are multiplied by the whole panel at once, which reads its lines in order and only once.
-    constexpr int PIECES = ROWS <= 2 ? std::min<int>(2, PANEL / 2 / WIDTH) : 1, VECTORS = 2 * PIECES;
-    // Few rows have two chains of dependent products per register of channels, because one alone would stall.
-    constexpr int CHAINS = ROWS * VECTORS <= 4 ? 2 : 1;
-    // Inputs that are summed before the sums are widened.
-    constexpr int PART = Products::QUADS == 0 ? STEP : std::min(STEP, 4 * CHAINS * Products::QUADS);
-    static_assert(STEP % PART == 0 && PART % (CHAINS * INPUTS) == 0);
-    const Codes reader(w);
-    const bool minimums = has_minimums(w);
-    const int64_t next_panel = panel_bytes(w), blocks = w.padded / w.block, groups = w.block / w.group;
-    const int64_t header_bytes = w.header_bytes, steps = w.group / STEP;
-    BlockScales scales;
-    for (int64_t first = 0; first < PANEL / 2; first += WIDTH * PIECES) {
-        const auto column_of = [&](int v) ALWAYS_INLINE { return first + v / 2 * WIDTH + v % 2 * 16; };
-        Floats total[ROWS][VECTORS] = {};
-        RowCursor<ROWS, uint8_t> inputs(rows.x, rows.row_bytes);
-        RowCursor<ROWS, RowStep> row_steps(rows.steps, rows.steps_per_row);
-        const uint8_t* at = panel;
-        int64_t turn = 0;
-        for (int64_t block = 0; block < blocks; block++) {
-            const int64_t ahead = IS_FEW<ROWS> ? DISTANCE_BYTES : turn == tile ? next_panel : 0;
-            turn = turn + 1 == tiles ? 0 : turn + 1;
-            for (int64_t line = 0; line < header_bytes; line += 64) __builtin_prefetch(at + line + ahead, 0, LOCALITY);
-            read_scales(w, at, scales);
-            at += header_bytes;
-            for (int64_t group = 0; group < groups; group++) {
-                const float *scale = scales.scales[group], *minimum = scales.minimums[group];
-                Floats scale_of[VECTORS];
-#pragma GCC unroll 4
-                for (int v = 0; v < VECTORS; v++) {
-                    scale_of[v] = load(scale + column_of(v)) * (v % 2 == 0 ? 1.0f : 1.0f / Codes::UPPER);
+// Products of ROWS rows and one panel by vector instructions: `multiply`.
+//
+// Codes: how codes are stored. STEP: inputs of a step (row_steps.h): 16, or the activations that share a scale.
+// LOCALITY: argument of __builtin_prefetch: 3 for all caches, 2 for the second-level cache only, 0 to bypass it.
+template <class Codes, int STEP, int ROWS, int LOCALITY> class GroupTile {
+public:
+    // tile, tiles: number of this tile and the number of tiles that share the panel. sums: [ROWS][PANEL], float32.
+    static void multiply(const RoundedRows& rows, const GroupWeight& w, const uint8_t* panel, int64_t tile,
+                         int64_t tiles, float* sums) {
+        // Distance in bytes at which a tile of few rows prefetches.
+        constexpr int64_t DISTANCE_BYTES = 4096;
+        const Codes reader(w);
+        const bool minimums = has_minimums(w);
+        const int64_t next_panel = panel_bytes(w), blocks = w.padded / w.block, groups = w.block / w.group;
+        const int64_t header_bytes = w.header_bytes, steps = w.group / STEP;
+        BlockScales scales;
+        for (int64_t first = 0; first < PANEL / 2; first += WIDTH * PIECES) {
+            const auto column_of = [&](int v) ALWAYS_INLINE { return first + v / 2 * WIDTH + v % 2 * 16; };
+            Sums<Floats> total = {};
+            RowCursor<ROWS, uint8_t> inputs(rows.x, rows.row_bytes);
+            RowCursor<ROWS, RowStep> row_steps(rows.steps, rows.steps_per_row);
+            const uint8_t* at = panel;
+            int64_t turn = 0;
+            for (int64_t block = 0; block < blocks; block++) {
+                const int64_t ahead = IS_FEW<ROWS> ? DISTANCE_BYTES : turn == tile ? next_panel : 0;
+                turn = turn + 1 == tiles ? 0 : turn + 1;
+                for (int64_t line = 0; line < header_bytes; line += 64) {
+                    __builtin_prefetch(at + line + ahead, 0, LOCALITY);
                 }
-                for (int64_t step = 0; step < steps; step++, row_steps.advance(1)) {
-                    Integers exact[ROWS][VECTORS];
-#pragma GCC unroll 16
-                    for (int row = 0; row < ROWS; row++) {
+                read_scales(w, at, scales);
+                at += header_bytes;
+                for (int64_t group = 0; group < groups; group++) {
+                    Floats scale[VECTORS];
 #pragma GCC unroll 4
-                        for (int v = 0; v < VECTORS; v++) exact[row][v] = Integers{} + row_steps.row(row)->starts[v % 2];
+                    for (int v = 0; v < VECTORS; v++) {
+                        const float factor = v % 2 == 0 ? 1.0f : 1.0f / Codes::UPPER;
+                        scale[v] = load(scales.scales[group] + column_of(v)) * factor;
                     }
-                    for (int part = 0; part < STEP / PART; part++) {
-                        Integers chains[CHAINS][ROWS][VECTORS] = {};
-                        if constexpr (Products::QUADS == 0) {
-#pragma GCC unroll 16
-                            for (int row = 0; row < ROWS; row++) {
-#pragma GCC unroll 4
-                                for (int v = 0; v < VECTORS; v++) chains[0][row][v] = exact[row][v];
-                            }
+                    for (int64_t step = 0; step < steps; step++, row_steps.advance(1)) {
+                        Sums<Integers> exact;
+                        for_sums([&](int row, int v) ALWAYS_INLINE {
+                            exact[row][v] = Integers{} + row_steps.row(row)->starts[v % 2];
+                        });
+                        for (int part = 0; part < STEP / PART; part++) {
+                            add_part(reader, first, ahead, inputs, at, exact);
                         }
-                        for (int turns = 0; turns < PART / (CHAINS * INPUTS); turns++) {
-#pragma GCC unroll 2
-                            for (int chain = 0; chain < CHAINS; chain++) {
-                                for (int line = 0; line < Codes::LINES; line++) {
-                                    __builtin_prefetch(at + 64 * line + ahead, 0, LOCALITY);
-                                }
-#pragma GCC unroll 2
-                                for (int piece = 0; piece < PIECES; piece++) {
-                                    const auto units = reader.read(at, 4 * (first + piece * WIDTH));
-#pragma GCC unroll 2
-                                    for (int quad = 0; quad < Codes::QUADS; quad++) {
-#pragma GCC unroll 16
-                                        for (int row = 0; row < ROWS; row++) {
-                                            int32_t numbers;
-                                            std::memcpy(&numbers, inputs.row(row) + 4 * quad, sizeof numbers);
-#pragma GCC unroll 2
-                                            for (int half = 0; half < 2; half++) {
-                                                Integers& sum = chains[chain][row][2 * piece + half];
-                                                sum = Products::add(sum, units.codes[quad][half], numbers);
-                                            }
-                                        }
-                                    }
-                                }
-                                inputs.advance(INPUTS);
-                                at += 64 * Codes::LINES;
-                            }
-                        }
-#pragma GCC unroll 16
-                        for (int row = 0; row < ROWS; row++) {
-#pragma GCC unroll 4
-                            for (int v = 0; v < VECTORS; v++) {
-                                Integers sum = Products::widened(chains[0][row][v]);
-                                if constexpr (CHAINS == 2) sum += Products::widened(chains[1][row][v]);
-                                exact[row][v] = Products::QUADS == 0 ? sum : exact[row][v] + sum;
-                            }
-                        }
-                    }
-#pragma GCC unroll 16
-                    for (int row = 0; row < ROWS; row++) {
-                        const Floats row_scale = row_steps.row(row)->scale - Floats{};
-#pragma GCC unroll 4
-                        for (int v = 0; v < VECTORS; v++) {
+                        for_sums([&](int row, int v) ALWAYS_INLINE {
                             Floats sum = __builtin_convertvector(exact[row][v], Floats);
-                            if (v % 2 == 1 && Codes::UPPER != 1) sum -= __builtin_convertvector(exact[row][v - 1], Floats);
-                            total[row][v] += sum * scale_of[v] * row_scale;
-                        }
-                    }
-                    if (minimums) {
-                        Floats minimum_of[VECTORS];
+                            if (v % 2 == 1 && Codes::UPPER != 1) {
+                                sum -= __builtin_convertvector(exact[row][v - 1], Floats);
+                            }
+                            total[row][v] += sum * scale[v] * row_steps.row(row)->scale;
+                        });
+                        if (minimums) {
+                            Floats minimum[VECTORS];
 #pragma GCC unroll 4
-                        for (int v = 0; v < VECTORS; v++) minimum_of[v] = load(minimum + column_of(v));
-#pragma GCC unroll 16
-                        for (int row = 0; row < ROWS; row++) {
-#pragma GCC unroll 4
-                            for (int v = 0; v < VECTORS; v++) total[row][v] -= minimum_of[v] * row_steps.row(row)->sum;
+                            for (int v = 0; v < VECTORS; v++) minimum[v] = load(scales.minimums[group] + column_of(v));
+                            for_sums([&](int row, int v) ALWAYS_INLINE {
+                                total[row][v] -= minimum[v] * row_steps.row(row)->sum;
+                            });
                         }
                     }
                 }
             }
+            for_sums([&](int row, int v) ALWAYS_INLINE { store(sums + row * PANEL + column_of(v), total[row][v]); });
         }
+    }
+
+private:
+    using Products = CodeProducts<Codes::LARGEST>;
+
+    // Inputs that `Codes` reads at once.
+    static constexpr int INPUTS = 4 * Codes::QUADS;
+    // One or two rows are multiplied by the whole panel at once, which reads its lines in order and only once.
+    static constexpr int PIECES = ROWS <= 2 ? std::min<int>(2, PANEL / 2 / WIDTH) : 1;
+    // A piece has one vector of lower and one of upper channels.
+    static constexpr int VECTORS = 2 * PIECES;
+    // Few rows have two chains of dependent products per vector, because one alone would stall.
+    static constexpr int CHAINS = ROWS * VECTORS <= 4 ? 2 : 1;
+    // Inputs that are summed before the sums are widened.
+    static constexpr int PART = Products::QUADS == 0 ? STEP : std::min(STEP, 4 * CHAINS * Products::QUADS);
+    static_assert(STEP % PART == 0 && PART % (CHAINS * INPUTS) == 0);
+
+    template <class Vector> using Sums = Vector[ROWS][VECTORS];
+
+    // Calls body(row, v) for each sum of the tile.
+    template <class Body> static INLINE void for_sums(const Body& body) {
 #pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++) {
 #pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; v++) store(sums + row * PANEL + column_of(v), total[row][v]);
+            for (int v = 0; v < VECTORS; v++) body(row, v);
         }
     }
-}
+
+    // Adds the products of the next PART inputs to `exact`, and advances `inputs` and `at`, the address of their codes.
+    // first: first lower channel. ahead: distance in bytes at which the codes are prefetched.
+    static INLINE void add_part(const Codes& reader, int64_t first, int64_t ahead, RowCursor<ROWS, uint8_t>& inputs,
+                                const uint8_t*& at, Sums<Integers>& exact) {
+        Sums<Integers> chains[CHAINS] = {};
+        if constexpr (Products::QUADS == 0) {
+            for_sums([&](int row, int v) ALWAYS_INLINE { chains[0][row][v] = exact[row][v]; });
+        }
+        for (int turns = 0; turns < PART / (CHAINS * INPUTS); turns++) {
+#pragma GCC unroll 2
+            for (int chain = 0; chain < CHAINS; chain++) {
+                for (int line = 0; line < Codes::LINES; line++) __builtin_prefetch(at + 64 * line + ahead, 0, LOCALITY);
+#pragma GCC unroll 2
+                for (int piece = 0; piece < PIECES; piece++) {
+                    const auto units = reader.read(at, 4 * (first + piece * WIDTH));
+#pragma GCC unroll 2
+                    for (int quad = 0; quad < Codes::QUADS; quad++) {
+#pragma GCC unroll 16
+                        for (int row = 0; row < ROWS; row++) {
+                            int32_t numbers;
+                            std::memcpy(&numbers, inputs.row(row) + 4 * quad, sizeof numbers);
+#pragma GCC unroll 2
+                            for (int half = 0; half < 2; half++) {
+                                Integers& sum = chains[chain][row][2 * piece + half];
+                                sum = Products::add(sum, units.codes[quad][half], numbers);
+                            }
+                        }
+                    }
+                }
+                inputs.advance(INPUTS);
+                at += 64 * Codes::LINES;
+            }
+        }
+        for_sums([&](int row, int v) ALWAYS_INLINE {
+            Integers sum = Products::widened(chains[0][row][v]);
+            if constexpr (CHAINS == 2) sum += Products::widened(chains[1][row][v]);
+            exact[row][v] = Products::QUADS == 0 ? sum : exact[row][v] + sum;
+        });
+    }
+};
 
 #ifdef AMX
-// Products of `rows` rows and one panel by the matrix unit, with the same bits as `multiply_tile`. Each step unpacks
-// its codes and multiplies them exactly; vector instructions then scale and add the sums in the order of
-// `multiply_tile`.
+// Products of `rows` rows and one panel by the matrix unit, with the same bits as `GroupTile`. Each step unpacks its
+// codes and multiplies them exactly; vector instructions then scale and add the sums in the order of `GroupTile`.
 template <class Codes, int STEP, bool HAS_SECOND>
 void multiply_amx_groups(MatrixUnit& matrix_unit, const RoundedRows& x, int64_t rows, const GroupWeight& w,
                          const uint8_t* panel, int64_t tile, int64_t tiles, float* sums) {
@@ -190,7 +197,7 @@ void multiply_amx_groups(MatrixUnit& matrix_unit, const RoundedRows& x, int64_t 
                     const Integers counts[2] = {lower, Codes::UPPER == 1 ? upper : upper - lower};
 #pragma GCC unroll 2
                     for (int v = 0; v < 2; v++) {
-                        // Rounds like `multiply_tile`, where the compiler fuses each last multiplication with the
+                        // Rounds like `GroupTile`, where the compiler fuses each last multiplication with the
                         // addition.
                         float* to = sums + row * PANEL + v * WIDTH;
                         const __m512 count = _mm512_cvtepi32_ps((__m512i)counts[v]);
@@ -206,7 +213,7 @@ void multiply_amx_groups(MatrixUnit& matrix_unit, const RoundedRows& x, int64_t 
 }
 #endif
 
-// Products of up to group_tile_rows() rows and one panel, see `multiply_tile`.
+// Products of up to group_tile_rows() rows and one panel, see `GroupTile`.
 template <class Codes, int STEP>
 INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const RoundedRows& x, int64_t rows,
                           const GroupWeight& w, const uint8_t* panel, int64_t tile, int64_t tiles, float* sums) {
@@ -226,8 +233,8 @@ INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const Rounde
         with_constant_rows<GROUP_TILE_ROWS>(count, [&](auto constant) {
             constexpr int ROWS = constant.value;
             const auto multiply = [&](auto locality) ALWAYS_INLINE {
-                multiply_tile<Codes, STEP, ROWS, locality.value>(x.from(row), w, panel, tile * parts + part,
-                                                                 tiles * parts, sums + row * PANEL);
+                GroupTile<Codes, STEP, ROWS, locality.value>::multiply(x.from(row), w, panel, tile * parts + part,
+                                                                       tiles * parts, sums + row * PANEL);
             };
             if constexpr (IS_FEW<ROWS>) {
                 multiply(std::integral_constant<int, 0>{});
@@ -249,7 +256,7 @@ INLINE int64_t group_tile_rows() {
 #endif
 }
 
-// Constants of a weight for `multiply_tile`.
+// Constants of a weight for `GroupTile`.
 template <class CODES, int SIZE> struct GroupConstants {
     using Codes = CODES;
     static constexpr int STEP = SIZE;

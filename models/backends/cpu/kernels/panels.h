@@ -19,7 +19,7 @@ template <class T> void pack_panel(const T* weight, int64_t columns, int64_t wid
             transpose(square);
 #pragma GCC unroll 16
             for (int i = 0; i < WIDTH; i++) {
-                *reinterpret_cast<UnalignedWords*>(packed + ((unit + i) * PANEL + column) * group) = square[i];
+                store_words(packed + ((unit + i) * PANEL + column) * group, square[i]);
             }
         }
     }

@@ -1,7 +1,7 @@
 // Vectors of one register, in the vector types of the compiler. g++ keeps longer vectors in memory: with vectors of two
-// AVX2 registers, attention ran at a twentieth of the speed.
+// AVX2 registers, attention ran at a fifteenth of the processor's limit.
 
-// WIDTH: 32-bit numbers of a register. REGISTERS: how many registers the processor has.
+// WIDTH: number of 32-bit lanes of a register. REGISTERS: number of vector registers.
 #if defined(AVX512)
 constexpr int64_t WIDTH = 16, REGISTERS = 32;
 #elif defined(AVX2)
@@ -35,6 +35,8 @@ INLINE Floats load(const bfloat16* x) {
 INLINE Integers load(const int32_t* x) { return *reinterpret_cast<const UnalignedIntegers*>(x); }
 
 INLINE Words load_words(const void* from) { return *reinterpret_cast<const UnalignedWords*>(from); }
+
+INLINE void store_words(void* out, Words x) { *reinterpret_cast<UnalignedWords*>(out) = x; }
 
 INLINE void store(int32_t* out, Integers x) { *reinterpret_cast<UnalignedIntegers*>(out) = x; }
 
@@ -87,29 +89,32 @@ template <int... ORDER, class Vector> INLINE Vector shuffled(Vector a, Vector b)
 #endif
 }
 
-// Pieces of D lanes of two vectors: first_of takes the first of each pair of pieces, second_of the second.
-template <int D, class Vector, int... I> INLINE Vector first_of(Vector a, Vector b, std::integer_sequence<int, I...>) {
+// even_pieces and odd_pieces split a and b into pieces of D lanes, numbered from 0. even_pieces returns the even pieces
+// of a, each followed by the piece of b with the same number; odd_pieces does the same with the odd pieces.
+template <int D, class Vector, int... I>
+INLINE Vector even_pieces(Vector a, Vector b, std::integer_sequence<int, I...>) {
     return shuffled<((I & D) != 0 ? WIDTH + I - D : I)...>(a, b);
 }
 
-template <int D, class Vector, int... I> INLINE Vector second_of(Vector a, Vector b, std::integer_sequence<int, I...>) {
+template <int D, class Vector, int... I>
+INLINE Vector odd_pieces(Vector a, Vector b, std::integer_sequence<int, I...>) {
     return shuffled<((I & D) != 0 ? WIDTH + I : I + D)...>(a, b);
 }
 
-template <int D, class Vector> INLINE Vector first_of(Vector a, Vector b) {
-    return first_of<D>(a, b, std::make_integer_sequence<int, WIDTH>{});
+template <int D, class Vector> INLINE Vector even_pieces(Vector a, Vector b) {
+    return even_pieces<D>(a, b, std::make_integer_sequence<int, WIDTH>{});
 }
 
-template <int D, class Vector> INLINE Vector second_of(Vector a, Vector b) {
-    return second_of<D>(a, b, std::make_integer_sequence<int, WIDTH>{});
+template <int D, class Vector> INLINE Vector odd_pieces(Vector a, Vector b) {
+    return odd_pieces<D>(a, b, std::make_integer_sequence<int, WIDTH>{});
 }
 
-// Transposes a square: lane j of vector i becomes lane i of vector j.
+// Transposes a square of WIDTH vectors: lane j of vector i becomes lane i of vector j.
 template <int D = WIDTH / 2, class Vector> INLINE void transpose(Vector (&x)[WIDTH]) {
 #pragma GCC unroll 16
     for (int i = 0; i < WIDTH; i++) {
         if ((i & D) == 0) {
-            const Vector first = first_of<D>(x[i], x[i + D]), second = second_of<D>(x[i], x[i + D]);
+            const Vector first = even_pieces<D>(x[i], x[i + D]), second = odd_pieces<D>(x[i], x[i + D]);
             x[i] = first, x[i + D] = second;
         }
     }
@@ -141,7 +146,7 @@ template <int D = WIDTH / 2, class Vector, class Combine> INLINE auto over_lanes
     if constexpr (D == 1) {
         return combine(x[0], x[1]);
     } else {
-        return over_lanes<D / 2>(combine(first_of<D>(x, x), second_of<D>(x, x)), combine);
+        return over_lanes<D / 2>(combine(even_pieces<D>(x, x), odd_pieces<D>(x, x)), combine);
     }
 }
 
