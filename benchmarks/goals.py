@@ -87,7 +87,7 @@ def _large(summary: Summary) -> Iterator[Line]:
 def _against_peer_or_floor(
     summary: Summary, key: tuple[str, str, str], peer: str, target: float, floor_target: float
 ) -> Line:
-    """A goal relative to a peer or to the processor, whichever is lower.
+    """A goal that is reached by a rate relative to a peer, or by a share of the floor.
 
     floor_target: share of the floor, the least time that the processor needs for the matrix products.
     """
@@ -102,7 +102,7 @@ def _against_peer_or_floor(
 
 
 def _int4_against_int8(summary: Summary) -> Line:
-    """Weights of 4 bits are made for one stream; with 16 streams they must not be slower than int8."""
+    """Goal for 16 streams: int4, which is made for one stream, is at least as fast as int8."""
     rates = [summary.rate("llama-1b", precision, "B", "http") for precision in ("int4", "int8")]
     quantity, goal = "B, llama-1b, int4 over int8", "≥ 1 × the rate of Triptych in int8"
     if rates[0] is None or rates[1] is None:

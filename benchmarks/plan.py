@@ -1,4 +1,4 @@
-"""Lists of what a benchmark run measures: contests, each with a model, a precision, workloads and contestants.
+"""The contests of a benchmark run: each has a model, a precision, workloads and contestants.
 
 Fast precisions come first: time that they do not use is left for the slower ones.
 """

@@ -76,9 +76,9 @@ class Summary:
         return statistics.median(values) if values else None
 
     def floor_share(self, shape: str, precision: str, workload: str) -> float | None:
-        """Floor of all products, output head included, divided by the run time in process; None if not measured.
+        """Floor of linear layers and output head, divided by the run time in process; None if not measured.
 
-        `benchmarks.profile` measures both.
+        The floor leaves out the products of attention. `benchmarks.profile` measures both.
         """
         for one in self.sections.get("profile", []):
             if (one["shape"], one["precision"], one["workload"]) == (shape, precision, workload):
@@ -86,7 +86,7 @@ class Summary:
         return None
 
     def floor_share_with_attention(self, shape: str, precision: str, workload: str) -> float | None:
-        """`floor_share` of a run that does nothing but matrix products, those of attention included, all at peak rate.
+        """Highest possible `floor_share`: that of a run with nothing but matrix products, attention included, at peak rate.
 
         None where the floor of attention is not known.
         """

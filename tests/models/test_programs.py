@@ -157,6 +157,47 @@ def test_scratch_memory_is_reused():
     assert torch.equal(found, expected)
 
 
+def test_products_write_over_operands_that_are_not_read_again():
+    torch.manual_seed(0)
+    up, gate, down = (cpu_linear.FloatWeight(torch.randn(64, 64), None) for _ in range(3))
+    rows, data = input_of(torch.float32, 64), torch.randn(5, 64)
+
+    def gated(x):
+        x = ops.rms_norm(x, torch.ones(64), 1e-6)
+        return x + down.multiply(gate.multiply(x, "silu", multiplier=up.multiply(x)))
+
+    program = lower(gated(gated(rows)))
+    # The product of `gate` writes over that of `up`, and the product of `down` over x.
+    assert program.scratch_bytes == 2 * 64 * 4
+    assert torch.equal(run(program, data), gated(gated(data)))
+
+
+def norm(x):
+    return ops.rms_norm(x, torch.ones(x.shape[1]), 1e-6)
+
+
+OTHER_USES = {
+    "product": lambda x, square, wide: x + square.multiply(x),
+    "product and factor": lambda x, square, wide: square.multiply(x, multiplier=x),
+    "later sum": lambda x, square, wide: x + square.multiply(square.multiply(norm(x), multiplier=x)),
+    "later norm": lambda x, square, wide: norm(square.multiply(norm(x), multiplier=x)) + norm(x),
+    "part of a row": lambda x, square, wide: square.multiply(norm(x), multiplier=wide.multiply(x)[:, 64:]),
+}
+"""Uses of rows x that are read again after the product, or have another layout than its result."""
+
+
+@pytest.mark.parametrize("use", OTHER_USES.values(), ids=OTHER_USES)
+def test_products_do_not_write_over_other_operands(use):
+    torch.manual_seed(0)
+    square, wide = (cpu_linear.FloatWeight(torch.randn(columns, 64), None) for columns in (64, 128))
+    rows, data = input_of(torch.float32, 64), torch.randn(5, 64)
+
+    def compute(x):
+        return norm(use(norm(x), square, wide))
+
+    assert torch.equal(run(lower(compute(rows)), data), compute(data))
+
+
 def test_a_residual_is_fused_into_the_product_before_it():
     x = input_of(torch.float32, 32)
     weight = cpu_linear.FloatWeight(torch.randn(32, 32), torch.randn(32))

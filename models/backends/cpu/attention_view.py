@@ -16,12 +16,11 @@ MAX_TILE_QUERIES = 256
 """Maximum number of queries of a tile. They share each load of a key."""
 
 MIN_TILE_QUERIES = 64
-"""Causal tiles have fewer queries than MAX_TILE_QUERIES where that keeps more threads busy, but not fewer than this
-number."""
+"""Lower limit of the maximum in a causal step. The last tile of a row may have fewer queries."""
 
 TILES_PER_THREAD = 2
-"""Smallest number of causal tiles per thread, if tiles get shorter for it. With fewer, threads finish far apart:
-later tiles see more keys, so one tile can take several times as long as another."""
+"""Desired number of causal tiles per thread. With fewer, threads finish far apart, because later tiles have more
+visible keys: one tile can take several times as long as another."""
 
 ENDLESS = 1 << 40
 """Block size of ragged keys, which the kernels read as a cache of one block."""
@@ -59,7 +58,8 @@ class CpuAttentionView:
             "tiles": tiles,
             "num_tiles": (len(numbers) - 4 * count) // 3,
             "bias_stride": 0 if values is None else values.shape[-1],
-            # The origin of a distance bias is distance 0, in the middle; that of a key bias is the first key.
+            # Index of the bias of the origin key. Distance 0 is in the middle of a distance bias. A key bias begins with the
+            # first key.
             "bias_zero": 0 if values is None or isinstance(bias, KeyBias) else values.shape[-1] // 2,
         }
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor
 
@@ -46,6 +46,7 @@ class _Words:
         self._inputs: dict[Hashable, list[Fill]] = {}
         self._addresses: list[tuple[int, ScratchAddress]] = []
         self._constants: list[Tensor] = []
+        self._reuses: list[_Reuse] = []
 
     def append(self, traced: TracedOperation) -> None:
         operation, start = traced.operation, len(self._words) + HEADER_WORDS
@@ -53,18 +54,22 @@ class _Words:
         packed = operation.pack(*values)
         self._words += [operation.code, library.DTYPE_CODES[traced.dtype], len(values)]
         self._words += struct.unpack(f"={len(values)}q", packed)
+        self._reuses += _reuses(traced, len(self._names))
         self._names.append(_name(traced))
         self._works.append(_work(traced))
 
     def program(self, output: SymbolicTensor, result: Buffer) -> Program:
         """Create the program. result: buffer of the output; it is not in scratch memory, each run allocates it."""
         scratch: dict[int, list[Fill]] = {}
-        offsets, size = _lay_out([address.buffer for _, address in self._addresses if address.buffer is not result])
+        buffers = {address.buffer for _, address in self._addresses if address.buffer is not result}
+        shared = _share(self._reuses, buffers)
+        offsets, size = _lay_out(buffers - shared.keys())
         for index, address in self._addresses:
             if address.buffer is result:
                 self._inputs.setdefault("out", []).append(Fill(index, address.offset))
             else:
-                scratch.setdefault(offsets[address.buffer], []).append(Fill(index, address.offset))
+                buffer = shared.get(address.buffer, address.buffer)
+                scratch.setdefault(offsets[buffer], []).append(Fill(index, address.offset))
         return Program(
             self._words,
             self._names,
@@ -132,10 +137,54 @@ def _width(fields: dict[str, Any]) -> int:
     return int(fields["width"] if "width" in fields else fields["padded"])
 
 
-def _lay_out(buffers: list[Buffer]) -> tuple[dict[Buffer, int], int]:
+class _Reuse(NamedTuple):
+    """A product that may write its result over its multiplier or its residual.
+
+    index: index of the operation. operand, out: buffers of the multiplier or residual, and of the result.
+    """
+
+    index: int
+    operand: Buffer
+    out: Buffer
+
+
+def _reuses(traced: TracedOperation, index: int) -> Iterator[_Reuse]:
+    """The operands of a product whose memory has the layout of the result, and is not read for anything else.
+
+    A product reads each number of its multiplier and residual just before it writes the result in the same place.
+    """
+    fields, out = traced.fields, traced.fields.get("out")
+    if not {"multiplier", "residual"} <= fields.keys() or not isinstance(out, SymbolicTensor):
+        return
+    used = [value.address for value in fields.values() if isinstance(value, SymbolicTensor)]
+    buffers = [address.buffer for address in used if isinstance(address, ScratchAddress)]
+    for operand in (fields["multiplier"], fields["residual"]):
+        if not isinstance(operand, SymbolicTensor) or not isinstance(operand.address, ScratchAddress):
+            continue
+        layouts = [(one.dtype, one.row_stride, one.count) for one in (operand, out)]
+        is_whole = isinstance(out.address, ScratchAddress) and operand.address.offset == out.address.offset == 0
+        if is_whole and layouts[0] == layouts[1] and buffers.count(operand.address.buffer) == 1:
+            yield _Reuse(index, operand.address.buffer, cast(ScratchAddress, out.address).buffer)
+
+
+def _share(reuses: Iterable[_Reuse], buffers: Collection[Buffer]) -> dict[Buffer, Buffer]:
+    """Let results take the memory of operands that no later operation reads. Extends the use of these operands.
+
+    buffers: the buffers in scratch memory. Returns the buffer whose memory a result takes.
+    """
+    shared: dict[Buffer, Buffer] = {}
+    for index, operand, out in reuses:
+        home = shared.get(operand, operand)
+        if home in buffers and out in buffers and out not in shared and home.last == out.first == index:
+            home.last = out.last
+            shared[out] = home
+    return shared
+
+
+def _lay_out(buffers: Iterable[Buffer]) -> tuple[dict[Buffer, int], int]:
     """Place buffers so that those in use at the same time do not overlap. Returns their offsets and the total size."""
     starts: dict[Buffer, int] = {}
-    for buffer in sorted(set(buffers), key=lambda one: (one.first, -one.row_bytes)):
+    for buffer in sorted(buffers, key=lambda one: (one.first, -one.row_bytes)):
         at = 0
         for other, start in sorted(starts.items(), key=lambda item: item[1]):
             overlap = other.first <= buffer.last and buffer.first <= other.last

@@ -1,6 +1,6 @@
 // Linear with group-wise quantized weights (group_layout.h). Activations are rounded to int8 in blocks of 32, 64 or
-// 128 with a scale each (rounded_blocks.h). The sums of a group are exact in int32; they are scaled and added up in
-// float32 in the order of the inputs, so a row gives the same bits in every batch.
+// 128 with a scale each (rounded_blocks.h). The sum of a step (row_steps.h) is exact in int32. It is then scaled and added
+// up in float32 in the order of the inputs, so a row gives the same bits in every batch.
 
 // Rows of a tile of vector instructions. Each has sums of int32 and of float32, so fewer rows fill the registers than
 // in other products.
@@ -15,7 +15,7 @@ template <int ROWS> constexpr bool IS_FEW = ROWS < GROUP_TILE_ROWS / 2;
 // LOCALITY: argument of __builtin_prefetch: 3 for all caches, 2 for the second-level cache only, 0 to bypass it.
 template <class Codes, int STEP, int ROWS, int LOCALITY> class GroupTile {
 public:
-    // tile, tiles: number of this tile and the number of tiles that share the panel. sums: [ROWS][PANEL], float32.
+    // tile: index of this tile among the `tiles` tiles that share the panel. sums: [ROWS][PANEL], float32.
     static void multiply(const RoundedRows& rows, const GroupWeight& w, const uint8_t* panel, int64_t tile,
                          int64_t tiles, float* sums) {
         // Distance in bytes at which a tile of few rows prefetches.
@@ -31,6 +31,7 @@ public:
             RowCursor<ROWS, uint8_t> inputs(rows.x, rows.row_bytes);
             RowCursor<ROWS, RowStep> row_steps(rows.steps, rows.steps_per_row);
             const uint8_t* at = panel;
+            // The tiles of a panel prefetch the blocks of the next panel in turns. With distance 0 a prefetch does nothing.
             int64_t turn = 0;
             for (int64_t block = 0; block < blocks; block++) {
                 const int64_t ahead = IS_FEW<ROWS> ? DISTANCE_BYTES : turn == tile ? next_panel : 0;
@@ -80,15 +81,16 @@ public:
 private:
     using Products = CodeProducts<Codes::LARGEST>;
 
-    // Inputs that `Codes` reads at once.
+    // Number of inputs that `Codes` reads at once.
     static constexpr int INPUTS = 4 * Codes::QUADS;
-    // One or two rows are multiplied by the whole panel at once, which reads its lines in order and only once.
+    // Pieces of the panel that are multiplied at once. Sums of one or two rows leave registers for two pieces; then cache
+    // lines are read in order and, with AVX2, only once. With AVX-512 one piece is the whole panel.
     static constexpr int PIECES = ROWS <= 2 ? std::min<int>(2, PANEL / 2 / WIDTH) : 1;
     // A piece has one vector of lower and one of upper channels.
     static constexpr int VECTORS = 2 * PIECES;
     // Few rows have two chains of dependent products per vector, because one alone would stall.
     static constexpr int CHAINS = ROWS * VECTORS <= 4 ? 2 : 1;
-    // Inputs that are summed before the sums are widened.
+    // Number of inputs whose products are added before `Products::widened`.
     static constexpr int PART = Products::QUADS == 0 ? STEP : std::min(STEP, 4 * CHAINS * Products::QUADS);
     static_assert(STEP % PART == 0 && PART % (CHAINS * INPUTS) == 0);
 
@@ -241,7 +243,8 @@ INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const Rounde
             } else if (max_second_level_tiles == 0) {
                 multiply(std::integral_constant<int, 3>{});
             } else {
-                // For any number of tiles, unlike in `Prefetch`. A branch in the loop over inputs would cost 7%.
+                // `Prefetch` also considers the number of tiles. Here that would be a branch in the loop over inputs, which
+                // costs 7%.
                 multiply(std::integral_constant<int, 2>{});
             }
         });
@@ -285,13 +288,13 @@ template <class T> void multiply_items(const GroupLinear& p, int64_t begin, int6
     alignas(64) float sums[MAX_TILE_ROWS * PANEL];
     MatrixUnit matrix_unit;
     const int64_t blocks = blocks_of(p.rows, p.row_bytes);
-    RowStepReader reader;
+    RowSteps row_steps;
     RoundedRows block{};
     with_constant_layout(p.w, [&](auto constants) {
         using Constants = decltype(constants);
         for_panels(p.rows, blocks, p.w.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
             if (const uint8_t* x = p.x + first * p.row_bytes; block.x != x) {
-                block = reader.read<typename Constants::Codes, Constants::STEP>(x, p.row_bytes, last - first, p.w);
+                block = row_steps.compute<typename Constants::Codes, Constants::STEP>(x, p.row_bytes, last - first, p.w);
             }
             const uint8_t* weights = p.w.weight + panel * panel_bytes(p.w);
             for_tiles(first, last, group_tile_rows(), [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
@@ -323,7 +326,7 @@ public:
         }
         with_constant_layout(linear_.w, [&](auto constants) {
             using Constants = decltype(constants);
-            rows_ = reader_.read<typename Constants::Codes, Constants::STEP>(x_.data(), linear_.row_bytes, rows,
+            rows_ = row_steps_.compute<typename Constants::Codes, Constants::STEP>(x_.data(), linear_.row_bytes, rows,
                                                                              linear_.w);
         });
     }
@@ -343,7 +346,7 @@ private:
     GroupLinear linear_;
     int64_t width_;
     std::vector<uint8_t> x_;
-    RowStepReader reader_;
+    RowSteps row_steps_;
     RoundedRows rows_{};
     MatrixUnit matrix_unit_;
 };

@@ -40,6 +40,10 @@ extern const int64_t max_tile_rows;
 // tiles.h. Defined in exports.cpp.
 extern const int64_t max_second_level_tiles;
 
+// Largest panel, in bytes, that is prefetched into the first-level cache only. See `Prefetch` in tiles.h. Defined in
+// exports.cpp.
+extern const int64_t max_first_level_bytes;
+
 // Output channels that are multiplied together, see tiles.h.
 constexpr int64_t PANEL = 32;
 
@@ -213,7 +217,7 @@ struct RowQuantization {
 // The steps between the sums of a product and the stored result, see epilogue.h.
 struct Epilogue {
     const float* bias;        // [columns], or null
-    const void* multiplier;   // [rows, columns], rows `multiplier_stride` numbers apart, or null
+    const void* multiplier;   // [rows, columns], rows `multiplier_stride` numbers apart, or null; may be `out`
     int64_t multiplier_stride;
     const void* residual;     // [rows, columns], rows `residual_stride` numbers apart, or null; may be `out`
     int64_t residual_stride;

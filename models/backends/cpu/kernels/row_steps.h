@@ -1,16 +1,16 @@
-// Steps of rows, for group_linear.h. A step is 16 to 128 inputs of one row. Their products are summed exactly in int32;
-// then the sum is scaled.
+// Scales and start values of products with group-wise quantized weights. A product sums a row in steps of 16 to 128
+// inputs (these are not the steps of the engine). The sum of a step is exact in int32, and is then scaled.
 
 // The numbers that a product needs for one step besides the rounded activations. `RowStepReader` computes them.
 struct RowStep {
     float scale;        // of the activations
-    int32_t starts[2];  // first value of the exact sums, lower and upper channels: subtracts the middle of the codes
+    int32_t starts[2];  // start values of the exact sums of lower and upper channels; they correct for unsigned codes
     float sum;          // of the activations, for weights with minimums
 };
 
-// Rounded activations of the rows of a tile.
+// Rounded activations of consecutive rows, and their steps. from(row): the same, beginning at row `row`.
 struct RoundedRows {
-    const uint8_t* x;  // rows, `row_bytes` apart, see BlockQuantization
+    const uint8_t* x;  // rows, `row_bytes` apart: `padded` activations, then a RoundedBlock for each block of them
     int64_t row_bytes;
     const RowStep* steps;  // [rows, steps_per_row]
     int64_t steps_per_row;
@@ -20,12 +20,14 @@ struct RoundedRows {
     }
 };
 
-// Computes the steps of rows once for all panels. In the loop over panels it took 2 to 22% of the time of a product.
-class RowStepReader {
+// Computes the steps of a block of rows once for all panels. Computing them in the loop over panels took 2 to 22% of the
+// time of a product.
+class RowSteps {
 public:
-    // x: rows of rounded activations for weight w. The result is valid until the next call.
+    // x: rows of rounded activations for weight w. Codes, STEP: see `GroupTile`. The result is valid until the next call.
     template <class Codes, int STEP>
-    RoundedRows read(const uint8_t* x, int64_t row_bytes, int64_t rows, const GroupWeight& w) {
+    RoundedRows compute(const uint8_t* x, int64_t row_bytes, int64_t rows, const GroupWeight& w) {
+        // A block of activations has two sums. Steps of half a block use one each.
         constexpr int64_t ROUNDED = STEP < MIN_ROUNDED ? MIN_ROUNDED : STEP;
         const int32_t middle = CodeProducts<Codes::LARGEST>::SHIFT - (has_minimums(w) ? 0 : Codes::MIDDLE);
         const int64_t count = w.padded / STEP;
@@ -35,6 +37,7 @@ public:
             for (int64_t i = 0; i < count; i++) {
                 const RoundedBlock& block = blocks[i * STEP / ROUNDED];
                 const int32_t sum = STEP == ROUNDED ? block.sums[0] + block.sums[1] : block.sums[i % 2];
+                // With a factor UPPER, the products of lower channels are also in the sums of upper channels.
                 const int32_t lower = middle * sum, upper = (Codes::UPPER == 1 ? 1 : 1 + Codes::UPPER) * lower;
                 steps_[row * count + i] = {block.scale, {lower, upper}, static_cast<float>(sum) * block.scale};
             }

@@ -36,24 +36,22 @@ struct PanelRead {
     int64_t bytes, tile, tiles;
 };
 
+// The caches that a prefetch fills. FIRST_LEVEL alone leaves the data in the others that Python uses between steps.
+enum class Caches { ALL, FIRST_LEVEL, SECOND_LEVEL };
+
 // Prefetches weights in equal steps while a tile is computed. A tile of few rows is limited by memory: it prefetches
-// its own panel a few KiB ahead and bypasses the second-level cache, which keeps the data that Python uses between
-// steps. Other tiles prefetch the next panel.
-//
-// into_first_level: whether `fetch` prefetches the next panel into the first-level cache, and not only into the second.
-// With one or two tiles per panel, prefetches are so frequent that on some processors they fill all line buffers of the
-// first-level cache (slots for pending loads), and the tile's own reads wait (`max_second_level_tiles`). See decision
-// 101. Tiles of few rows and `fetch_step` do not use it.
+// its own panel a few KiB ahead into the first-level cache only. Other tiles prefetch the next panel into `caches`.
+// `fetch_step` always prefetches into all caches.
 struct Prefetch {
     const char* next;
     int64_t step;
-    bool into_first_level;
+    Caches caches;
 
     // turns: number of fetch() calls per tile. rows: rows of this tile.
     static INLINE Prefetch of(const PanelRead& read, int64_t turns, int64_t rows) {
         constexpr int64_t DISTANCE_BYTES = 4096;
         const auto* first = static_cast<const char*>(read.panel);
-        if (rows <= MAX_FEW_ROWS) return {first + DISTANCE_BYTES, read.bytes / turns, false};
+        if (rows <= MAX_FEW_ROWS) return {first + DISTANCE_BYTES, read.bytes / turns, Caches::FIRST_LEVEL};
         return of_next_panel(read, turns);
     }
 
@@ -62,20 +60,20 @@ struct Prefetch {
     static INLINE Prefetch of_steps(const PanelRead& read, int64_t steps) {
         constexpr int64_t DISTANCE_BYTES = 8192;
         const auto* first = static_cast<const char*>(read.panel);
-        if (read.tiles == 1) return {first + DISTANCE_BYTES, read.bytes / steps, true};
+        if (read.tiles == 1) return {first + DISTANCE_BYTES, read.bytes / steps, Caches::ALL};
         return of_next_panel(read, steps);
     }
 
     static INLINE Prefetch of_next_panel(const PanelRead& read, int64_t turns) {
         const int64_t step = read.bytes / turns / read.tiles;
         const char* first = static_cast<const char*>(read.panel) + read.bytes + read.tile * turns * step;
-        return {first, step, read.tiles > max_second_level_tiles};
+        return {first, step, caches_of(read)};
     }
 
     template <int ROWS> INLINE void fetch() {
-        if constexpr (ROWS <= MAX_FEW_ROWS) {
+        if (ROWS <= MAX_FEW_ROWS || caches == Caches::FIRST_LEVEL) {
             fetch_lines<0>();
-        } else if (into_first_level) {
+        } else if (caches == Caches::ALL) {
             fetch_lines<3>();
         } else {
             fetch_lines<2>();
@@ -90,6 +88,16 @@ struct Prefetch {
     }
 
 private:
+    // With one or two tiles per panel, prefetches are so frequent that on some processors they fill all line buffers of
+    // the first-level cache (slots for pending loads), and the tile's own reads wait. See decision 101. A small panel
+    // and the next one fit in the first-level cache together, so it need not be in another one. See decision 105.
+    static INLINE Caches caches_of(const PanelRead& read) {
+        if (read.tiles <= max_second_level_tiles) return Caches::SECOND_LEVEL;
+        return read.bytes <= max_first_level_bytes ? Caches::FIRST_LEVEL : Caches::ALL;
+    }
+
+    // LOCALITY: argument of __builtin_prefetch: 3 for all caches, 2 for the second-level cache, 0 for the first-level
+    // cache.
     template <int LOCALITY> INLINE void fetch_lines() {
         __builtin_prefetch(next, 0, LOCALITY);
         __builtin_prefetch(next + 64, 0, LOCALITY);
