@@ -1,7 +1,7 @@
 """A small HTTP/1.1 client for many connections. It does little work, because it shares the cores with the server.
 
-It counts events by their first line, and parses all responses after the last one has arrived. After each wake-up it
-waits 0.5 ms, so that it wakes up once for all events of a step.
+It counts events by their first line, and parses all responses after the last one has arrived. With several
+connections it waits 0.5 ms after each wake-up, so that it wakes up once for all events of a step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Response:
 
     started: time at which the request was sent.
     ended: time at which the response was complete.
-    times: time at which each token event was received, with a precision of 0.5 ms.
+    times: time at which each token event was received, with a precision of 0.5 ms (see above).
     body: the complete body; for a stream, its end.
     """
 
@@ -146,7 +146,8 @@ def send_all(port: int, calls: Iterable[tuple[str, bytes]], in_flight: int) -> t
             while open_calls:
                 if not epoll.poll(_TIMEOUT_SECONDS):
                     raise RuntimeError(f"the server sent nothing for {_TIMEOUT_SECONDS:.0f} s")
-                time.sleep(_WAIT_SECONDS)
+                if in_flight > 1:
+                    time.sleep(_WAIT_SECONDS)
                 for descriptor, _ in epoll.poll(0):
                     connection = connections[descriptor]
                     if connection.receive() and not send_next(connection):

@@ -86,9 +86,9 @@ class Summary:
         return None
 
     def floor_share_with_attention(self, shape: str, precision: str, workload: str) -> float | None:
-        """Highest possible `floor_share`: that of a run with nothing but matrix products, attention included, at peak rate.
+        """Highest possible `floor_share`: that of a run with nothing but matrix products, those of attention included.
 
-        None where the floor of attention is not known.
+        All run at the peak rate. None where the floor of attention is not known.
         """
         for one in self.sections.get("profile", []):
             if (one["shape"], one["precision"], one["workload"]) == (shape, precision, workload):

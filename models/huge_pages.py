@@ -66,7 +66,7 @@ def bytes_in_huge_pages(size: int) -> Tensor:
 
 
 class _Regions:
-    """Allocator of small tensors: reserves the parts of a shared region one after another. Safe to call from any thread."""
+    """Allocator of small tensors: reserves the parts of a shared region one after another. Any thread may call it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -58,8 +58,8 @@ class CpuAttentionView:
             "tiles": tiles,
             "num_tiles": (len(numbers) - 4 * count) // 3,
             "bias_stride": 0 if values is None else values.shape[-1],
-            # Index of the bias of the origin key. Distance 0 is in the middle of a distance bias. A key bias begins with the
-            # first key.
+            # Index of the bias of the origin key. Distance 0 is in the middle of a distance bias. A key bias begins
+            # with the first key.
             "bias_zero": 0 if values is None or isinstance(bias, KeyBias) else values.shape[-1] // 2,
         }
 

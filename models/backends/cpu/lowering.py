@@ -140,16 +140,16 @@ def _width(fields: dict[str, Any]) -> int:
 class _Reuse(NamedTuple):
     """A product that may write its result over its multiplier or its residual.
 
-    index: index of the operation. operand, out: buffers of the multiplier or residual, and of the result.
+    operation: index of the operation. operand, out: buffers of the multiplier or residual, and of the result.
     """
 
-    index: int
+    operation: int
     operand: Buffer
     out: Buffer
 
 
 def _reuses(traced: TracedOperation, index: int) -> Iterator[_Reuse]:
-    """The operands of a product whose memory has the layout of the result, and is not read for anything else.
+    """Find the operands of a product whose memory it may overwrite: same layout as the result, not its input.
 
     A product reads each number of its multiplier and residual just before it writes the result in the same place.
     """
@@ -173,9 +173,9 @@ def _share(reuses: Iterable[_Reuse], buffers: Collection[Buffer]) -> dict[Buffer
     buffers: the buffers in scratch memory. Returns the buffer whose memory a result takes.
     """
     shared: dict[Buffer, Buffer] = {}
-    for index, operand, out in reuses:
+    for operation, operand, out in reuses:
         home = shared.get(operand, operand)
-        if home in buffers and out in buffers and out not in shared and home.last == out.first == index:
+        if home in buffers and out in buffers and out not in shared and home.last == out.first == operation:
             home.last = out.last
             shared[out] = home
     return shared
