@@ -149,9 +149,10 @@ class _Reuse(NamedTuple):
 
 
 def _reuses(traced: TracedOperation, index: int) -> Iterator[_Reuse]:
-    """Find the operands of a product whose memory it may overwrite: same layout as the result, not its input.
+    """Find the multiplier or residual of a product whose memory its result can take if no later operation reads it.
 
-    A product reads each number of its multiplier and residual just before it writes the result in the same place.
+    The operand has the layout of the result, and the product uses its buffer for nothing else. A product reads each
+    number of its multiplier and residual just before it writes the result in the same place.
     """
     fields, out = traced.fields, traced.fields.get("out")
     if not {"multiplier", "residual"} <= fields.keys() or not isinstance(out, SymbolicTensor):
@@ -162,15 +163,16 @@ def _reuses(traced: TracedOperation, index: int) -> Iterator[_Reuse]:
         if not isinstance(operand, SymbolicTensor) or not isinstance(operand.address, ScratchAddress):
             continue
         layouts = [(one.dtype, one.row_stride, one.count) for one in (operand, out)]
-        is_whole = isinstance(out.address, ScratchAddress) and operand.address.offset == out.address.offset == 0
-        if is_whole and layouts[0] == layouts[1] and buffers.count(operand.address.buffer) == 1:
+        at_start = isinstance(out.address, ScratchAddress) and operand.address.offset == out.address.offset == 0
+        if at_start and layouts[0] == layouts[1] and buffers.count(operand.address.buffer) == 1:
             yield _Reuse(index, operand.address.buffer, cast(ScratchAddress, out.address).buffer)
 
 
 def _share(reuses: Iterable[_Reuse], buffers: Collection[Buffer]) -> dict[Buffer, Buffer]:
-    """Let results take the memory of operands that no later operation reads. Extends the use of these operands.
+    """Let results take the memory of operands that no later operation reads.
 
-    buffers: the buffers in scratch memory. Returns the buffer whose memory a result takes.
+    Sets `last` of such an operand to that of the result. buffers: the buffers in scratch memory.
+    Returns, for each buffer that needs no memory of its own, the buffer whose memory it takes.
     """
     shared: dict[Buffer, Buffer] = {}
     for operation, operand, out in reuses:
@@ -182,7 +184,10 @@ def _share(reuses: Iterable[_Reuse], buffers: Collection[Buffer]) -> dict[Buffer
 
 
 def _lay_out(buffers: Iterable[Buffer]) -> tuple[dict[Buffer, int], int]:
-    """Place buffers so that those in use at the same time do not overlap. Returns their offsets and the total size."""
+    """Place buffers so that those in use at the same time do not overlap.
+
+    Returns the offset of each buffer and the total size, in bytes per row.
+    """
     starts: dict[Buffer, int] = {}
     for buffer in sorted(buffers, key=lambda one: (one.first, -one.row_bytes)):
         at = 0

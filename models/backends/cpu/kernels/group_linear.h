@@ -1,6 +1,6 @@
 // Linear with group-wise quantized weights (group_layout.h). Activations are rounded to int8 in blocks of 32, 64 or
-// 128 with a scale each (rounded_blocks.h). The sum of a step (row_steps.h) is exact in int32. It is then scaled and added
-// up in float32 in the order of the inputs, so a row gives the same bits in every batch.
+// 128 with a scale each (rounded_blocks.h). The sum of a step (row_steps.h) is exact in int32. It is then scaled and
+// added up in float32 in the order of the inputs, so a row gives the same bits in every batch.
 
 // Rows of a tile of vector instructions. Each has sums of int32 and of float32, so fewer rows fill the registers than
 // in other products.
@@ -31,7 +31,8 @@ public:
             RowCursor<ROWS, uint8_t> inputs(rows.x, rows.row_bytes);
             RowCursor<ROWS, RowStep> row_steps(rows.steps, rows.steps_per_row);
             const uint8_t* at = panel;
-            // The tiles of a panel prefetch the blocks of the next panel in turns. With distance 0 a prefetch does nothing.
+            // The tiles of a panel prefetch the blocks of the next panel in turns. With distance 0 a prefetch does
+            // nothing.
             int64_t turn = 0;
             for (int64_t block = 0; block < blocks; block++) {
                 const int64_t ahead = IS_FEW<ROWS> ? DISTANCE_BYTES : turn == tile ? next_panel : 0;
@@ -83,8 +84,8 @@ private:
 
     // Number of inputs that `Codes` reads at once.
     static constexpr int INPUTS = 4 * Codes::QUADS;
-    // Pieces of the panel that are multiplied at once. Sums of one or two rows leave registers for two pieces; then cache
-    // lines are read in order and, with AVX2, only once. With AVX-512 one piece is the whole panel.
+    // Pieces of the panel that are multiplied at once. Sums of one or two rows leave registers for two pieces; then
+    // cache lines are read in order and, with AVX2, only once. With AVX-512 one piece is the whole panel.
     static constexpr int PIECES = ROWS <= 2 ? std::min<int>(2, PANEL / 2 / WIDTH) : 1;
     // A piece has one vector of lower and one of upper channels.
     static constexpr int VECTORS = 2 * PIECES;
@@ -243,8 +244,8 @@ INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const Rounde
             } else if (max_second_level_tiles == 0) {
                 multiply(std::integral_constant<int, 3>{});
             } else {
-                // `Prefetch` also considers the number of tiles. Here that would be a branch in the loop over inputs, which
-                // costs 7%.
+                // `Prefetch` also considers the number of tiles and the size of the panel. Here that would be a branch
+                // in the loop over inputs, which costs 7%.
                 multiply(std::integral_constant<int, 2>{});
             }
         });

@@ -36,15 +36,19 @@ struct PanelRead {
     int64_t bytes, tile, tiles;
 };
 
-// The caches that a prefetch fills. FIRST_LEVEL alone leaves the data in the others that Python uses between steps.
+// The caches that a prefetch fills. FIRST_LEVEL keeps weights out of the second-level cache, so that it still has what
+// Python needs between two steps of the engine.
 enum class Caches { ALL, FIRST_LEVEL, SECOND_LEVEL };
 
-// Prefetches weights in equal steps while a tile is computed. A tile of few rows is limited by memory: it prefetches
-// its own panel a few KiB ahead into the first-level cache only. Other tiles prefetch the next panel into `caches`.
-// `fetch_step` always prefetches into all caches.
+// Prefetches weights while a tile is computed.
+//
+// Vector instructions use `of` and `fetch`. A tile of few rows is limited by memory: it prefetches its own panel a few
+// KiB ahead into the first-level cache. Other tiles prefetch the next panel into `caches`.
+// The matrix unit uses `of_steps` and `fetch_step`. A tile that is alone on its panel prefetches that panel, others the
+// next one, always into all caches.
 struct Prefetch {
-    const char* next;
-    int64_t step;
+    const char* next;  // address of the next prefetch
+    int64_t step;      // bytes by which `next` advances per call
     Caches caches;
 
     // turns: number of fetch() calls per tile. rows: rows of this tile.
@@ -88,9 +92,10 @@ struct Prefetch {
     }
 
 private:
-    // With one or two tiles per panel, prefetches are so frequent that on some processors they fill all line buffers of
-    // the first-level cache (slots for pending loads), and the tile's own reads wait. See decision 101. A small panel
-    // and the next one fit in the first-level cache together, so it need not be in another one. See decision 105.
+    // With one or two tiles per panel, prefetches are so frequent that on some processors they probably fill all line
+    // buffers of the first-level cache (slots for pending loads), and the tile's own reads wait. See decision 101.
+    // A small panel and the next one fit in the first-level cache together, so they need no other cache. See decision
+    // 105.
     static INLINE Caches caches_of(const PanelRead& read) {
         if (read.tiles <= max_second_level_tiles) return Caches::SECOND_LEVEL;
         return read.bytes <= max_first_level_bytes ? Caches::FIRST_LEVEL : Caches::ALL;

@@ -1,6 +1,6 @@
-// Vectors of WIDTH lanes, in the vector types of the compiler. Those of 32-bit numbers fill one register, `Halves` a half
-// of one. g++ keeps longer vectors in memory: with vectors of two
-// AVX2 registers, attention ran at a fifteenth of the processor's limit.
+// Vectors of WIDTH lanes, in the vector types of the compiler. Those of 32-bit numbers fill one register, `Halves` a
+// half of one. g++ keeps longer vectors in memory: with vectors of two AVX2 registers, attention ran at a fifteenth of
+// the processor's limit.
 
 // WIDTH: number of 32-bit lanes of a register. REGISTERS: number of vector registers.
 #if defined(AVX512)
@@ -161,9 +161,9 @@ template <class Vector> INLINE auto max_lane(Vector x) {
 
 constexpr float LOG2_E = 1.44269504088896341f;
 
-// 2^x for x <= 0 by a given polynomial. Zero if too small for a float; NaN stays NaN. With AVX-512, x may have any value;
-// the result is infinite if too large. The integer part of x goes to the exponent. The rest, at most a half, goes into the polynomial
-// (Muller, Elementary Functions, chapter 11), highest power first.
+// 2^x for x <= 0 by a given polynomial. Zero if too small for a float; NaN stays NaN. With AVX-512, x may have any
+// value; the result is infinite if too large. The integer part of x goes to the exponent. The rest, at most a half, goes
+// into the polynomial (Muller, Elementary Functions, chapter 11), highest power first.
 template <int N, class... Terms> INLINE Vectors<N> power_of_two(const Vectors<N>& x, float highest, Terms... terms) {
 #ifdef AVX512
     constexpr int NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
