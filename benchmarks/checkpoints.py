@@ -1,4 +1,4 @@
-"""Create random checkpoints of known shapes: `python -m benchmarks.checkpoints ROOT [SHAPE ...]`.
+"""Random checkpoints to benchmark: `python -m benchmarks.checkpoints ROOT [SHAPE ...]` creates them.
 
 Speed depends on the shapes of the weights, not on their values. transformers writes the checkpoints.
 """

@@ -71,7 +71,10 @@ def _against_peers(
 
 
 def _large(summary: Summary) -> Iterator[Line]:
-    """Goals for models of a billion parameters, against llama.cpp in the same precision; in int4, its faster format."""
+    """Goals of the models of a billion parameters: rates relative to llama.cpp in the same precision.
+
+    In int4, the faster format of llama.cpp counts.
+    """
     targets = {("llama-1b", "A", ("int4",)): 1.1, ("llama-1b", "B", ("int8",)): 2.0}
     targets |= {("llama-1b", "C-512", ("bfloat16", "int8")): 1.25, ("llama-1b", "C-512", ("int4",)): 1.5}
     targets |= {("moe-1b", "A", LARGE_PRECISIONS): 1.1, ("moe-1b", "B", LARGE_PRECISIONS): 1.5}

@@ -1,4 +1,4 @@
-"""Write the result page and its charts: `python -m benchmarks.report [results.json [benchmarks.md]]`."""
+"""The result page, docs/benchmarks.md: `python -m benchmarks.report [results.json [benchmarks.md]]` writes it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Milliseconds of a workload in the engine of Triptych, without HTTP, with every o
 
 
 def write(results: Path, page: Path) -> None:
-    """Write the result page and its charts.
+    """Write the result page and its charts from the results of a run.
 
     results: the results.json of a run. The charts go to its directory.
     page: path of the Markdown file to write.
@@ -93,7 +93,7 @@ def _rounds(summary: Summary) -> str:
 
 
 def _bandwidth(summary: Summary) -> str:
-    """Text of the page about memory bandwidth: the best value at the start of the run, and the range during it."""
+    """Describe the memory bandwidth of the machine: best value at the start of the run, and range during it."""
     found = [
         run["read_bytes_per_second"] / 1e9
         for entry in summary.entries

@@ -45,7 +45,7 @@ class Lifecycle:
         return load_failed or self.pool.failure is not None
 
     def begin(self) -> None:
-        """Start to load the models in the background, once. Needs a running event loop."""
+        """Start loading the models in the background. Later calls do nothing. Needs a running event loop."""
         if self._loading is None:
             self._loading = asyncio.create_task(self._load(), name="loading")
             self._begun.set()
@@ -82,7 +82,7 @@ class Lifecycle:
         raise StartError(await self.pool.wait_failed())
 
     def restart_workers(self) -> None:
-        """Replace the workers one by one without interrupting a request."""
+        """Restart all workers, one after another, so that no request is interrupted."""
         if self._state.started and not self._state.draining:
             self.pool.restart()
         else:

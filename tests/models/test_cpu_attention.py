@@ -222,7 +222,7 @@ def test_every_instruction_set(isa, dtype, shape, settings):
 
 @pytest.mark.parametrize("dtype", BOUNDS)
 def test_a_long_context(dtype):
-    """The scores of all keys exceed the scratch memory of a tile, so the kernel computes them in parts."""
+    """Attention to so many keys that a tile computes its scores in parts."""
     case = Case(dtype, (2, 1, 32), (9000,), {}, block_size=64)
     close(case.paged([(0, 8900, 9000)]), case.paged([(0, 8900, 9000)], torch_ops.paged_attention))
     assert torch.equal(case.paged([(0, 8950, 8951)])[0], case.paged([(0, 8900, 9000)])[50])
@@ -252,7 +252,7 @@ def test_a_key_or_value_that_is_not_finite_affects_only_queries_that_see_it(dtyp
 @pytest.mark.parametrize("settings", [{}, {"window": 6}, {"causal": False}, {"cap": 2.0}])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_bfloat16_rounds_only_softmax_weights_and_results(settings, shape):
-    """The difference to float32 is at most half a bfloat16 step of the result and of each softmax weight."""
+    """Results in bfloat16 differ from float32 by the rounding of the result and of each softmax weight at most."""
     case = Case(torch.bfloat16, shape, (150, 7, 64, 90), settings)
     found = case.ragged().float()
     case.dtype = torch.float32
@@ -266,7 +266,7 @@ def test_bfloat16_rounds_only_softmax_weights_and_results(settings, shape):
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("settings", [{}, {"window": 6}])
 def test_bits_with_blocks_of_an_odd_size(dtype, settings):
-    """With an odd block size, keys that are loaded together lie in different blocks."""
+    """Paged attention has the bits of ragged attention where keys that are loaded together lie in different blocks."""
     case = Case(dtype, (6, 2, 64), (150, 7, 64, 90), settings, block_size=5)
     expected, offset = case.ragged(), 0
     for row, length in enumerate(case.lengths):

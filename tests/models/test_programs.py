@@ -47,7 +47,7 @@ def loaded(saved, name, case):
 
 
 def has_programs(model, stack, kind):
-    """Whether the steps of a kind ran as programs: {(all_rows, with_logits): bool}.
+    """Tell which steps of a kind ran as programs, not eagerly: {(all_rows, with_logits): bool}.
 
     all_rows: the step computed all rows of the last layer. with_logits: it computed logits.
     """

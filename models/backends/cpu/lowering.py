@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Hashable, Iterable, Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from models.backends.cpu import library
@@ -25,7 +26,7 @@ HEADER_WORDS = 3
 
 
 def lower(output: SymbolicTensor) -> Program:
-    """Build a program that runs the trace of `output` and returns `output`. Raises NotTraceable."""
+    """Turn the trace that computes `output` into a program that returns `output`. Raises NotTraceable."""
     address = output.address
     if not isinstance(address, ScratchAddress) or address.offset or output.shape[1:] != (output.row_stride,):
         raise NotTraceable("an output that is part of another tensor")
@@ -59,7 +60,10 @@ class _Words:
         self._works.append(_work(traced))
 
     def program(self, output: SymbolicTensor, result: Buffer) -> Program:
-        """Create the program. result: buffer of the output; it is not in scratch memory, each run allocates it."""
+        """Build the program from all operations that were appended.
+
+        result: buffer of the output. It is not in scratch memory, because each run allocates its output.
+        """
         scratch: dict[int, list[Fill]] = {}
         buffers = {address.buffer for _, address in self._addresses if address.buffer is not result}
         shared = _share(self._reuses, buffers)
@@ -148,24 +152,39 @@ class _Reuse(NamedTuple):
     out: Buffer
 
 
+class _ScratchLayout(NamedTuple):
+    """Where a tensor lies in scratch memory. offset, row_stride, count: see `ScratchAddress` and `SymbolicTensor`."""
+
+    buffer: Buffer
+    offset: int
+    dtype: torch.dtype
+    row_stride: int
+    count: Any
+
+
 def _reuses(traced: TracedOperation, index: int) -> Iterator[_Reuse]:
     """Find the multiplier or residual of a product whose memory its result can take if no later operation reads it.
 
     The operand has the layout of the result, and the product uses its buffer for nothing else. A product reads each
     number of its multiplier and residual just before it writes the result in the same place.
     """
-    fields, out = traced.fields, traced.fields.get("out")
-    if not {"multiplier", "residual"} <= fields.keys() or not isinstance(out, SymbolicTensor):
+    fields = traced.fields
+    out = _scratch_layout(fields.get("out"))
+    if out is None or not {"multiplier", "residual"} <= fields.keys():
         return
-    used = [value.address for value in fields.values() if isinstance(value, SymbolicTensor)]
-    buffers = [address.buffer for address in used if isinstance(address, ScratchAddress)]
-    for operand in (fields["multiplier"], fields["residual"]):
-        if not isinstance(operand, SymbolicTensor) or not isinstance(operand.address, ScratchAddress):
-            continue
-        layouts = [(one.dtype, one.row_stride, one.count) for one in (operand, out)]
-        at_start = isinstance(out.address, ScratchAddress) and operand.address.offset == out.address.offset == 0
-        if at_start and layouts[0] == layouts[1] and buffers.count(operand.address.buffer) == 1:
-            yield _Reuse(index, operand.address.buffer, cast(ScratchAddress, out.address).buffer)
+    used = [layout.buffer for value in fields.values() if (layout := _scratch_layout(value)) is not None]
+    for name in ("multiplier", "residual"):
+        operand = _scratch_layout(fields[name])
+        if operand is not None and operand._replace(buffer=out.buffer) == out and used.count(operand.buffer) == 1:
+            yield _Reuse(index, operand.buffer, out.buffer)
+
+
+def _scratch_layout(value: Any) -> _ScratchLayout | None:
+    """The layout of a field's value, or None if it is not a tensor in scratch memory."""
+    if isinstance(value, SymbolicTensor) and isinstance(value.address, ScratchAddress):
+        address = value.address
+        return _ScratchLayout(address.buffer, address.offset, value.dtype, value.row_stride, value.count)
+    return None
 
 
 def _share(reuses: Iterable[_Reuse], buffers: Collection[Buffer]) -> dict[Buffer, Buffer]:
