@@ -45,6 +45,9 @@ STAGES: Mapping[str, tuple[str, tuple[str, ...], float]] = {
     "decode-8b-int8": ("gpu_steps.decode", ("llama-8b", "int8"), 90),
     "decode-8b-int4": ("gpu_steps.decode", ("llama-8b", "int4"), 90),
     "http-8b": ("gpu_engine.serve", (), 300),
+    "kernels-1b": ("gpu_profile.kernels", ("llama-1b",), 40),
+    "kernels-8b": ("gpu_profile.kernels", ("llama-8b",), 60),
+    "kernels-bert-base": ("gpu_profile.kernels", ("bert-base",), 20),
 }
 """Stages in order of priority: function, arguments that make the stage, and the most seconds that it may take."""
 COLUMNS = ("stage", "measured", "value", "step, ms", "floor, ms", "share", "goal", "note")

@@ -7,12 +7,19 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 WARM_UP_CALLS = 3
 MIN_CALLS, MAX_CALLS = 5, 50
+CAPTURED_CALLS = 20
+
+
+class Reader(Protocol):
+    """Results of a launched step. read: waits for the step and returns them."""
+
+    def read(self) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,38 @@ def seconds_per_call(
     while len(times) < MIN_CALLS or (len(times) < MAX_CALLS and time.perf_counter() < end):
         times.append(_timed(call, device))
     return statistics.median(times)
+
+
+def seconds_per_captured_call(call: Callable[[], object], device: torch.device, tiny: bool = False) -> float:
+    """Duration of a call on the device, in a CUDA graph of several calls; as `seconds_per_call` without a device."""
+    if device.type != "cuda":
+        return seconds_per_call(call, device, tiny)
+    for _ in range(WARM_UP_CALLS):
+        _timed(call, device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CAPTURED_CALLS):
+            call()
+    return seconds_per_call(graph.replay, device) / CAPTURED_CALLS
+
+
+def seconds_per_step_ahead(launch: Callable[[], Reader], tiny: bool = False) -> float:
+    """Duration of a step where each one is launched before the results of the one before are read, as in the engine.
+
+    launch: starts a step. Returns its results to come.
+    """
+    rounds, steps = (1, 1) if tiny else (MIN_CALLS, MAX_CALLS)
+    times = []
+    pending = launch()
+    for _ in range(rounds + 1):
+        started = time.perf_counter()
+        for _ in range(steps):
+            following = launch()
+            pending.read()
+            pending = following
+        times.append((time.perf_counter() - started) / steps)
+    pending.read()
+    return statistics.median(times[1:])
 
 
 def _timed(call: Callable[[], object], device: torch.device) -> float:

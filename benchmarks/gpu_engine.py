@@ -12,9 +12,9 @@ import torch
 from benchmarks import checkpoints, random_checkpoints, vocabulary
 from benchmarks.contestants import http_server, ours
 from benchmarks.contestants.contract import Outcome, Subject
-from benchmarks.gpu_device import Limits, seconds_per_call
+from benchmarks.gpu_device import Limits
 from benchmarks.gpu_result import Result, Setup
-from benchmarks.gpu_steps import greedy_step
+from benchmarks.gpu_steps import seconds_per_decode_step
 from benchmarks.random_models import BLOCK_SIZE, config_of, decode_cost, random_model
 from benchmarks.workloads import Job
 from models.kv_cache import KVCache
@@ -61,8 +61,7 @@ def serve(setup: Setup, limits: Limits) -> Iterator[Result]:
     rows, context = setup.streams, setup.prompt + setup.new // 2
     cost = decode_cost(model, rows, context, 0, limits.torch_dtype)
     WeightPacker(model, limits.torch_dtype, limits.torch_device).finish()
-    call, how = greedy_step(model, rows, context, 0)
-    alone = seconds_per_call(call, limits.torch_device, setup.tiny)
+    alone, how = seconds_per_decode_step(model, rows, context, 0, setup.tiny)
     floor = cost.seconds(limits.bytes_per_second, limits.operations_per_second)
     yield Result.of_time(
         f"llama-8b, step of the model alone, {rows} rows, context {context}",
@@ -74,7 +73,7 @@ def serve(setup: Setup, limits: Limits) -> Iterator[Result]:
     )
     tokens = rows * (setup.prompt + setup.new + 2 * BLOCK_SIZE)
     kv_bytes = tokens * KVCache.block_bytes(model.self_attention_layers(), 1, limits.torch_dtype)
-    del model, call
+    del model
     _free_memory(limits)
 
     def job(seed: int) -> Job:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.backends.cuda.kernels.decode_attention import partial_starts
+from models.backends.cuda.kernels.decode_attention import CHUNK_TOKENS
 from models.backends.cuda.operations import NUM_FILTER_COLUMNS
 from models.batch import DecoderBatch
 from models.graph_runner import GraphRunner
@@ -96,8 +96,11 @@ class StepInputMemory:
         end = columns.size
         spans = []
         for index, (lens, tables) in enumerate(sides):
-            columns[_COLUMNS + 2 * index, :rows] = lens
-            columns[_COLUMNS + 1 + 2 * index, :rows] = partial_starts(lens)[:-1]
+            key_lens, starts = columns[_COLUMNS + 2 * index :, :rows][:2]
+            key_lens[:] = lens
+            # As `partial_starts`, for many rows at once.
+            starts[0] = 0
+            starts[1:] = np.cumsum(-(-key_lens[:-1] // CHUNK_TOKENS))
             spans.append((end, end + tables.numel(), tables.shape[1]))
             end += tables.numel()
             self._numbers[end - tables.numel() : end] = tables.numpy().ravel()

@@ -43,7 +43,8 @@ class LogitsTopK(NamedTuple):
         """The results of some rows."""
         if len(indices) == self.ids.shape[0] and list(indices) == list(range(len(indices))):
             return self
-        index = torch.tensor(indices, device=self.ids.device)
+        # `non_blocking` keeps the host from waiting for the steps of a device that are under way.
+        index = torch.tensor(indices).to(self.ids.device, non_blocking=True)
         logsumexp = None if self.logsumexp is None else self.logsumexp[index]
         return LogitsTopK(self.values[index], self.ids[index], logsumexp, self.is_finite[index])
 

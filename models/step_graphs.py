@@ -139,9 +139,14 @@ class StepGraphs:
             and min(query_lens) == 1
             and max(key_lens) <= self._sizes.context
             and max(source_lens, default=0) <= self._sizes.source
-            and partial_starts(key_lens)[-1] <= self._max_partials
-            and partial_starts(source_lens)[-1] <= self._max_partials
+            and self._has_room_for(key_lens)
+            and self._has_room_for(source_lens)
         )
+
+    def _has_room_for(self, key_lens: Sequence[int]) -> bool:
+        """Whether the partial results of attention to rows with these numbers of keys fit into their memory."""
+        bound = len(key_lens) * -(-max(key_lens, default=0) // CHUNK_TOKENS)
+        return bound <= self._max_partials or partial_starts(key_lens)[-1] <= self._max_partials
 
     def run(self, batch: DecoderBatch, request: LogitsRequest) -> DecoderOutput:
         """Replay a step. batch: on the CPU; its rows are those that `takes` accepts, and all of them need logits.

@@ -27,7 +27,7 @@ from models.backends.cpu.library import StaleKernels as StaleKernels
 from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.cpu.trace import SymbolicTensor
 from models.backends.cuda import choice as cuda_choice
-from models.backends.operands import RotaryAngles, XieluShape
+from models.backends.operands import CacheSlots, RotaryAngles, XieluShape
 from models.backends.torch import logits_top_k as torch_logits
 from models.backends.torch import operations as torch_operations
 from models.backends.torch import sampling as torch_sampling
@@ -264,6 +264,17 @@ def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     Returns a new tensor like x. Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2.
     """
     return backend(x).rotate(x, angles, interleaved)  # type: ignore[no-any-return]
+
+
+def rotate_and_store(x: Tensor, value: Tensor, angles: RotaryAngles, interleaved: bool, store: CacheSlots) -> Tensor:
+    """Rotate queries and keys, as `rotate`, and store the keys and the values in a paged cache, as `write_slots`.
+
+    x: [tokens, heads + kv_heads, head_dim], queries, then keys. value: [tokens, kv_heads, value_dim]. Model dtype.
+    Returns the rotated queries, [tokens, heads, head_dim].
+    """
+    chosen = backend(x)
+    compute = torch_operations.rotate_and_store if chosen is cpu_operations else chosen.rotate_and_store
+    return compute(x, value, angles, interleaved, store)
 
 
 def gated_activation(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:

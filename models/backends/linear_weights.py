@@ -143,8 +143,7 @@ def packer(
 ) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight] | None:
     """The function that packs a weight and its bias for the backend's kernels; None where weights stay dense.
 
-    out_dtype: dtype of the products; None for `dtype`. Float products give `dtype` or float32; on a CUDA device those
-        of float weights give `dtype`.
+    out_dtype: dtype of the products; None for `dtype`. Float products give `dtype` or float32.
     memory: keeps the packed tensors.
     Raises QuantizationUnavailable where the backend has no kernel for quantised weights.
     """
@@ -172,11 +171,11 @@ def _cuda_packer(
 
     def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
         weight = _rounded(weight, quantization)
-        if isinstance(weight, Tensor) and quantization is None:
-            return DenseWeight(weight, bias)
         layouts = cuda_choice.operations()
         packed: LinearWeight
-        if isinstance(weight, Tensor):
+        if isinstance(weight, Tensor) and quantization is None:
+            packed = layouts.CudaDenseWeight(weight, bias, out_dtype)
+        elif isinstance(weight, Tensor):
             packed = layouts.Int8InTiles(*quantize_int8(weight), bias, dtype, out_dtype)
         elif cpu_linear.is_int8(weight):
             packed = layouts.Int8InTiles(weight.codes, weight.scales[:, 0], bias, dtype, out_dtype)

@@ -27,6 +27,18 @@ class RotaryAngles(Protocol):
     def sin(self) -> Tensor: ...
 
 
+class CacheSlots(NamedTuple):
+    """Where a layer stores the keys and values of a step.
+
+    keys, values: [blocks, block_size, kv_heads, head_dim], the sides of a cache.
+    slots: [tokens], int64: `block * block_size + offset`.
+    """
+
+    keys: Tensor
+    values: Tensor
+    slots: Tensor
+
+
 class XieluShape(NamedTuple):
     """Parameters of one activation, see `interface.xielu`."""
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.backends.linear_weights import LinearPacker, LinearWeight
+from models.backends.operands import CacheSlots
 from models.config import AttentionConfig, QueryKeyNorm, RopeConfig
 from models.layers.linear import Linear, concatenate, parameter
 from models.layers.norms import Norm, PerHeadNorm, make_norm
@@ -83,6 +84,29 @@ class Attention(nn.Module):
             key = self._normalize_and_rotate(key, self.key_norm, rotations)
         first = heads if self.config.values_of_keys else heads + kv_heads
         return query, key, self._normalize_values(product[:, first * dim : (first + kv_heads) * dim])
+
+    @property
+    def stores_keys(self) -> bool:
+        """Whether `queries_and_store` can compute this attention: one product, and a rotation alone after it."""
+        config = self.config
+        return (
+            type(self).queries_keys_values is Attention.queries_keys_values
+            and self.merged is not None
+            and config.rope is not None
+            and config.query_key_norm is None
+            and self.value_norm is None
+            and not config.values_of_keys
+        )
+
+    def queries_and_store(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], store: CacheSlots) -> Tensor:
+        """The queries of `queries_keys_values`, whose keys and values go to a cache. Needs `stores_keys`."""
+        rope = self.config.rope
+        assert self.merged is not None and rope is not None
+        heads = self._split_heads(self._clip(self.merged.multiply(hidden)))
+        both = self.config.num_heads + self.config.num_kv_heads
+        return ops.rotate_and_store(
+            heads[:, :both], heads[:, both:], rotations[rope], rope.pairing == "interleaved", store
+        )
 
     def pack(self, packer: LinearPacker, projection_packer: LinearPacker, one_input: bool) -> None:
         """Replace the weights by packed ones.

@@ -16,8 +16,10 @@ from models.attention_metadata import AttentionMetadata, KeyBias
 from models.backends import attention_interface as attention_ops
 from models.backends import interface as ops
 from models.backends.cpu.attention_view import CpuAttentionView
+from models.backends.operands import CacheSlots
 from models.batch import DecoderBatch
 from models.config import RopeConfig, StackConfig
+from models.int8_slots import Int8Slots
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
 from models.layers.mixer import Mixer, Projections
@@ -147,6 +149,8 @@ class StepInputs(ABC):
             query = attention.queries(self.select_rows(layer, hidden), rotations)
             if config.key_value_layer is None:
                 own = attention.keys_values(hidden, self.rotations)
+        elif attention.stores_keys and (store := self._store_of(layer, hidden)) is not None:
+            query = self.select_rows(layer, attention.queries_and_store(hidden, self.rotations, store))
         else:
             query, key, value = attention.queries_keys_values(hidden, self.rotations)
             query, own = self.select_rows(layer, query), (key, value)
@@ -189,13 +193,21 @@ class StepInputs(ABC):
     @abstractmethod
     def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata: ...
 
+    def _store_of(self, layer: int, hidden: Tensor) -> CacheSlots | None:
+        """Where a kernel stores the keys and values of a layer as it computes them; None where `_attend` stores them.
+
+        hidden: [tokens, hidden], input of the layer's attention.
+        """
+        return None
+
     @abstractmethod
     def _attend(
         self, layer: int, attention: Attention, query: Tensor, own: KeysValues | None, metadata: AttentionMetadata
     ) -> Tensor:
         """Attend to the keys and values of this step and of earlier ones.
 
-        own: keys and values of this step, or None for a layer that attends to those of another layer.
+        own: keys and values of this step; None where they are stored already, and for a layer that attends to those of
+            another layer.
         """
 
     @abstractmethod
@@ -270,6 +282,13 @@ class PagedStepInputs(StepInputs):
             self._cache.block_size,
             chunk=pattern.chunk,
         )
+
+    def _store_of(self, layer: int, hidden: Tensor) -> CacheSlots | None:
+        index = self._cache_layers[layer]
+        keys, values = self._cache.keys[index], self._cache.values[index]
+        if not ops.runs_cuda_kernels(hidden.device) or isinstance(keys, Int8Slots) or isinstance(values, Int8Slots):
+            return None
+        return CacheSlots(keys, values, self._batch.slot_mapping)
 
     def _attend(
         self, layer: int, attention: Attention, query: Tensor, own: KeysValues | None, metadata: AttentionMetadata

@@ -43,7 +43,7 @@ def hidden_states(model, backend: str) -> list[torch.Tensor]:
 LONG = [pytest.param(name, marks=pytest.mark.many_shapes) for name in ("gemma2", "gpt-oss", "t5")]
 
 
-@pytest.mark.parametrize("name", ["qwen3", *LONG])
+@pytest.mark.parametrize("name", ["qwen3", "llama", *LONG])
 def test_a_decoder_agrees_with_the_reference(saved, name: str) -> None:
     expected = hidden_states(model_of(saved, name, "torch"), "torch")
     actual = hidden_states(model_of(saved, name, "cuda"), "cuda")
@@ -69,6 +69,7 @@ def test_projections_are_merged(saved) -> None:
     attention = [one for one in merged.modules() if isinstance(one, Attention)]
     feed_forwards = [one for one in merged.modules() if isinstance(one, FeedForward)]
     assert all(one.merged is not None and one.separable for one in attention) and attention
+    assert all(one.stores_keys for one in attention)
     assert all(one.merged is not None for one in feed_forwards) and feed_forwards
     assert all(one.merged is None for one in plain.modules() if isinstance(one, Attention | FeedForward))
     first = merged.decoder.layers[0]

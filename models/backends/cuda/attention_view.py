@@ -65,7 +65,8 @@ class CudaAttentionView:
         """The view of a captured decode step, whose numbers change between replays.
 
         rows: in memory of the graph. max_key_len, num_partials: the largest of any replay.
-        partials: memory that all captured steps share; filled by `partials`.
+        partials: memory that all captured steps share; filled by `partials` for the step with the most rows, which is
+            captured first.
         """
         view = cls.__new__(cls)
         view.decode, view.tiles = rows, None
@@ -77,7 +78,9 @@ class CudaAttentionView:
         """Memory for partial results, which the layers share."""
         key = num_heads, value_dim
         if key not in self._partials:
-            self._partials[key] = Partials.empty(self.num_partials, num_heads, value_dim, self._device)
+            assert self.decode is not None
+            rows = self.decode.key_lens.shape[0]
+            self._partials[key] = Partials.empty(self.num_partials, rows, num_heads, value_dim, self._device)
         return self._partials[key]
 
     def splits(self, num_kv_heads: int) -> int:

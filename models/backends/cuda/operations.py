@@ -15,6 +15,7 @@ from torch import Tensor
 
 from models.attention_metadata import AttentionMetadata
 from models.backends.cuda.attention_view import CudaAttentionView, scores_of
+from models.backends.cuda.dense_weight import CudaDenseWeight as CudaDenseWeight
 from models.backends.cuda.experts import StackedExperts as StackedExperts
 from models.backends.cuda.kernels import activation as activation_kernels
 from models.backends.cuda.kernels import decode_attention, norms, rotary, sampling, tile_attention
@@ -31,7 +32,7 @@ from models.int8_slots import CacheSide, Int8Slots
 from models.logits import LogitsTopK
 
 if TYPE_CHECKING:
-    from models.backends.operands import RotaryAngles
+    from models.backends.operands import CacheSlots, RotaryAngles
 
 
 def __getattr__(name: str) -> Any:
@@ -70,7 +71,12 @@ def add_layer_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, ep
 
 
 def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
-    return rotary.rotate(x, angles.cos_table, angles.sin_table, angles.positions, interleaved)
+    return rotary.rotate(x, rotary.RotaryTables(angles.cos_table, angles.sin_table, angles.positions, interleaved))
+
+
+def rotate_and_store(x: Tensor, value: Tensor, angles: RotaryAngles, interleaved: bool, store: CacheSlots) -> Tensor:
+    tables = rotary.RotaryTables(angles.cos_table, angles.sin_table, angles.positions, interleaved)
+    return rotary.rotate_and_store(x, value, tables, store.keys, store.values, store.slots)
 
 
 def gated_activation(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:

@@ -1,4 +1,4 @@
-"""Linear weights of 8 and 4 bits for the Triton kernels, which dequantise them in the tile. Activations stay float.
+"""Linear weights of 8 and 4 bits for the Triton kernels, which convert them in the tile. Activations stay float.
 
 Importing this file imports triton.
 """
@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backends.cuda.kernels.quantized_linear import Int4Matrix, Int8Matrix, int4_linear, int8_linear, pack_int4
+from models.backends.cuda.kernels.matrices import HALF_RUN, Int4Matrix, Int8Matrix, pack_int4
+from models.backends.cuda.kernels.quantized_linear import int4_linear, int8_linear
 from models.backends.torch.activations import activate
 from models.config import Activation
 from weights.quantized_matrix import QuantizedMatrix
 
-RUN = 64
+RUN = 2 * HALF_RUN
 """The inputs of a matrix of 4 bits are padded to a multiple of this, see `pack_int4`."""
 _MIDDLE = 8
 """Code of a matrix of 4 bits that stands for zero, before minimums are subtracted."""
@@ -132,7 +133,7 @@ class Int4InTiles(DequantizedInTiles):
 
     def rows(self, index: Tensor) -> Tensor:
         codes, scales, minimums, group = self._matrix
-        runs = codes[index].unflatten(1, (-1, 1, RUN // 2))  # type: ignore[no-untyped-call]
+        runs = codes[index].unflatten(1, (-1, 1, HALF_RUN))  # type: ignore[no-untyped-call]
         values = torch.cat([runs & 15, runs >> 4], 2).flatten(1).float() - _MIDDLE
         number = torch.arange(self._width, device=codes.device) // group
         values = values[:, : self._width] * scales[index].float()[:, number]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.attention_metadata import AttentionMetadata
-from models.backends.operands import RotaryAngles, XieluShape
+from models.backends.operands import CacheSlots, RotaryAngles, XieluShape
 from models.backends.torch.activations import activate, by_rows
 from models.backends.torch.attention_view import Group, TorchAttentionView
 from models.config import Activation, RouterConfig
@@ -139,6 +139,12 @@ def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     return torch.cat([rotated.to(x.dtype), rest], -1) if rest.shape[-1] else rotated.to(x.dtype)
 
 
+def rotate_and_store(x: Tensor, value: Tensor, angles: RotaryAngles, interleaved: bool, store: CacheSlots) -> Tensor:
+    heads, rotated = x.shape[1] - value.shape[1], rotate(x, angles, interleaved)
+    write_slots(store.keys, store.values, store.slots, rotated[:, heads:], value)
+    return rotated[:, :heads]
+
+
 def gated_activation(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
     return activate(gate, activation) * up
 
@@ -152,9 +158,9 @@ def write_slots(key_cache: CacheSide, value_cache: CacheSide, slots: Tensor, key
 
 
 def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, int]]) -> None:
-    source, destination = torch.tensor(copies, device=caches[0].device)[:, :2].unbind(1)
+    source, destination = torch.tensor(copies)[:, :2].to(caches[0].device, non_blocking=True).unbind(1)
     for cache in caches:
-        cache[destination] = cache[source]
+        cache.index_copy_(0, destination, cache.index_select(0, source))
 
 
 def ragged_attention(

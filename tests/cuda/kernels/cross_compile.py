@@ -28,9 +28,11 @@ from models.backends.cuda.kernels import (
     decode_attention,
     experts,
     logits_top_k,
+    matrices,
     norms,
     quantized_linear,
     rotary,
+    row_products,
     sampling,
     tile_attention,
 )
@@ -90,7 +92,7 @@ def _decode(
 ) -> None:
     cache, query = (torch.zeros(shape, dtype=dtype) for shape in ((4, 32, kv_heads, head_dim), (rows, heads, head_dim)))
     _, key_lens, starts = _columns(rows, 3)
-    partials = decode_attention.Partials.empty(4, heads, head_dim, query.device)
+    partials = decode_attention.Partials.empty(4, rows, heads, head_dim, query.device)
     decode_rows = decode_attention.DecodeRows(_int(rows, blocks), key_lens, starts)
     decode_attention.paged_decode_attention(query, cache, cache, decode_rows, scores, 2, partials)
 
@@ -121,7 +123,15 @@ def _merged(tokens: int) -> list[Tensor]:
 
 def _rotate(tokens: int = 4) -> None:
     table, positions = torch.zeros(64, 1, 64), torch.zeros(tokens, dtype=torch.int64)
-    rotary.rotate(_merged(tokens)[0], table, table, positions, False)
+    rotary.rotate(_merged(tokens)[0], rotary.RotaryTables(table, table, positions, False))
+
+
+def _rotate_and_store(tokens: int = 4) -> None:
+    table, cache = torch.zeros(64, 1, 64), _half(2, 32, 8, 128)
+    _, slots, positions = _columns(tokens, 3, torch.int64)
+    merged = _half(tokens, 48 * 128).view(tokens, 48, 128)
+    tables = rotary.RotaryTables(table, table, positions, False)
+    rotary.rotate_and_store(merged[:, :40], merged[:, 40:], tables, cache, cache, slots)
 
 
 def _write_slots(tokens: int = 4) -> None:
@@ -153,14 +163,14 @@ def _group(tokens: int) -> None:
 
 
 def _int8(rows: int, dtype: torch.dtype = torch.bfloat16) -> None:
-    weight = quantized_linear.Int8Matrix(torch.zeros(4096, 4096, dtype=torch.int8), torch.zeros(4096))
+    weight = matrices.Int8Matrix(torch.zeros(4096, 4096, dtype=torch.int8), torch.zeros(4096))
     quantized_linear.int8_linear(torch.zeros(rows, 4096, dtype=dtype), weight, None)
 
 
 def _int4(rows: int, group: int = 128, with_minimums: bool = False) -> None:
     codes, scales = torch.zeros(4096, 2048, dtype=torch.uint8), torch.zeros(4096, 4096 // group, dtype=torch.float16)
     minimums = scales.float() if with_minimums else None
-    weight = quantized_linear.Int4Matrix(codes, scales, minimums, group)
+    weight = matrices.Int4Matrix(codes, scales, minimums, group)
     quantized_linear.int4_linear(_half(rows, 4096), weight, None)
 
 
@@ -188,16 +198,20 @@ CASES: dict[str, Callable[[], Any]] = {
     "add and layer norm": lambda: norms.add_layer_norm(_half(2, 768), _half(2, 768), _half(768), _half(768), 1e-5),
     "rotation": _rotate,
     "cache write": _write_slots,
+    "rotation and cache write": _rotate_and_store,
     "gated activation": lambda: _gated(_half(2, 28672)),
     "top k of logits": lambda: logits_top_k.logits_top_k(torch.zeros(2, 128_256), 20, True),
     "draw": _draw,
     "grouping by expert": lambda: _group(4),
     "mixture, few tokens": lambda: _mixture(4),
     "mixture, many tokens": lambda: _mixture(600),
+    "one row": lambda: row_products.dense_row(_half(1, 4096), _half(4096, 4096), None, _half(1, 4096)),
     "int8, one row": lambda: _int8(1),
+    "int8, few rows": lambda: _int8(2),
     "int8, many rows": lambda: _int8(200),
-    "int8, float32": lambda: _int8(1, torch.float32),
+    "int8, float32": lambda: _int8(2, torch.float32),
     "int4, one row": lambda: _int4(1),
+    "int4, few rows": lambda: _int4(2),
     "int4, many rows": lambda: _int4(200),
     "int4, groups of 32 with zero points": lambda: _int4(200, 32, True),
 }
@@ -209,13 +223,14 @@ OTHER_STEPS: dict[str, Callable[[], Any]] = {
     "encoder, T5": lambda: _prefill(64, 32, 32, Scores(1.0, False, bias=_biased(32, 1).bias), False, rows=1),
     "rotation": lambda: _rotate(tokens=3),
     "cache write": lambda: _write_slots(tokens=3),
+    "rotation and cache write": lambda: _rotate_and_store(tokens=3),
     "top k of logits": lambda: logits_top_k.logits_top_k(torch.zeros(5, 128_256), 16, True),
     "draw": lambda: _draw(rows=3),
     "grouping by expert": lambda: _group(3),
     "mixture, few tokens": lambda: _mixture(5),
-    "int8, one row": lambda: _int8(16),
+    "int8, few rows": lambda: _int8(16),
     "int8, many rows": lambda: _int8(65),
-    "int4, one row": lambda: _int4(16),
+    "int4, few rows": lambda: _int4(16),
 }
 """Steps of a case with other numbers of rows, lengths and addresses."""
 

@@ -19,12 +19,13 @@ def _attend(
 ) -> Tensor:
     starts = kernels.partial_starts(key_lens)
     # One more than needed, which must not be written.
-    partials = kernels.Partials.empty(starts[-1] + 1, query.shape[1], value.shape[3], query.device)
-    for part in partials:
+    partials = kernels.Partials.empty(starts[-1] + 1, len(key_lens), query.shape[1], value.shape[3], query.device)
+    for part in partials[:3]:
         part.fill_(torch.nan)
     rows = kernels.DecodeRows(tables, cases.numbers(key_lens), cases.numbers(starts[:-1]))
     result = kernels.paged_decode_attention(query, key, value, rows, scores, splits, partials)
-    assert all(bool(part[-1].isnan().all()) for part in partials)
+    assert all(bool(part[-1].isnan().all()) for part in partials[:3])
+    assert not bool(partials.arrivals.any())
     return result
 
 
@@ -119,7 +120,9 @@ def test_latent_heads_share_one_cache() -> None:
 
 def test_splits_fill_the_device() -> None:
     assert kernels.num_splits(1, 8, 8192, 132) == 32
-    assert kernels.num_splits(1, 8, 100_000, 132) == 66
+    assert kernels.num_splits(1, 8, 100_000, 132) == 97
+    assert kernels.num_splits(64, 8, 1024, 132) == 1
+    assert kernels.num_splits(64, 8, 4096, 132) == 3
     assert kernels.num_splits(256, 8, 8192, 132) == 1
     assert kernels.partial_starts([1, 256, 0, 257]) == [0, 1, 2, 2, 4]
 

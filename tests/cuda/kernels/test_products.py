@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.backends.cuda.kernels import experts as kernels
-from models.backends.cuda.kernels import quantized_linear
+from models.backends.cuda.kernels import matrices, quantized_linear, row_products
 from models.backends.torch.activations import activate
 from models.backends.torch.quantization import quantize_int4, quantize_int8
 from tests.cuda.kernels.cases import DEVICE, DTYPES, TOLERANCES
@@ -114,17 +114,28 @@ def test_experts_without_gate() -> None:
     _assert_near(actual, torch.nn.functional.gelu(products))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("columns", "inputs"), [(70, 1300), (1, 8), (3, 1024)])
+def test_a_dense_row(dtype: torch.dtype, columns: int, inputs: int) -> None:
+    x, weight, bias = _random(dtype, 1, inputs), _random(dtype, columns, inputs), _random(dtype, columns)
+    expected = x.float() @ weight.float().T
+    _assert_near(row_products.dense_row(x, weight, None, x.new_empty(1, columns)), expected)
+    wide = x.new_empty(1, columns, dtype=torch.float32)
+    assert row_products.dense_row(x, weight, bias, wide) is wide
+    torch.testing.assert_close(wide, expected + bias.float(), rtol=1e-4, atol=1e-4)
+
+
 def _check_int8(dtype: torch.dtype, rows: int, columns: int, inputs: int, with_bias: bool) -> None:
     x, weight = _random(dtype, rows, inputs + 8)[:, :inputs], _random(torch.float32, columns, inputs)
     bias = _random(dtype, columns) if with_bias else None
     codes, scales = quantize_int8(weight)
-    actual = quantized_linear.int8_linear(x, quantized_linear.Int8Matrix(codes, scales), bias)
+    actual = quantized_linear.int8_linear(x, matrices.Int8Matrix(codes, scales), bias)
     expected = x.float() @ (codes.float() * scales[:, None]).T
     _assert_near(actual, expected if bias is None else expected + bias.float())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "columns", "inputs"), [(1, 70, 200), (70, 33, 33), (0, 5, 8)])
+@pytest.mark.parametrize(("rows", "columns", "inputs"), [(1, 70, 200), (3, 70, 1300), (70, 33, 33), (0, 5, 8)])
 def test_int8_linear(dtype: torch.dtype, rows: int, columns: int, inputs: int) -> None:
     _check_int8(dtype, rows, columns, inputs, rows == 70)
 
@@ -136,15 +147,13 @@ def test_int8_linear_of_many_shapes(dtype: torch.dtype, rows: int, columns: int,
     _check_int8(dtype, rows, columns, inputs, with_bias)
 
 
-def _packed(matrix: QuantizedMatrix) -> quantized_linear.Int4Matrix:
+def _packed(matrix: QuantizedMatrix) -> matrices.Int4Matrix:
     """A matrix with signed codes, or with codes from 0 to 15 and minimums, in the layout of the kernel."""
     if matrix.codes.dtype == torch.int8:
         codes, minimums = matrix.codes + 8, matrix.minimums
     else:
         codes, minimums = matrix.codes, cast(Tensor, matrix.minimums) - 8 * matrix.scales
-    return quantized_linear.Int4Matrix(
-        quantized_linear.pack_int4(codes.to(torch.uint8)), matrix.scales.half(), minimums, matrix.group
-    )
+    return matrices.Int4Matrix(matrices.pack_int4(codes.to(torch.uint8)), matrix.scales.half(), minimums, matrix.group)
 
 
 def _check_int4(dtype: torch.dtype, rows: int, matrix: QuantizedMatrix, with_bias: bool) -> None:
@@ -176,6 +185,7 @@ def test_int4_weights_are_exact(dtype: torch.dtype, group: int, with_zero_points
 def test_int4_linear() -> None:
     matrix = quantize_int4(_random(torch.float32, 70, 192), 128, True)
     _check_int4(torch.float16, 1, matrix, True)
+    _check_int4(torch.float32, 1, quantize_int4(_random(torch.float32, 5, 2112), 32, False), False)
     _check_int4(torch.float32, 17, matrix, False)
     x, out = _random(torch.float16, 40, 192), torch.empty(40, 70, dtype=torch.float16, device=DEVICE)
     assert quantized_linear.int4_linear(x, _packed(matrix), None, out) is out

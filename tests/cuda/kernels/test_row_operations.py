@@ -82,14 +82,23 @@ def _check_rotation(
     cos, sin = table.cos(), table.sin()
     index = slice(tokens) if positions is None else positions
     rows = SimpleNamespace(cos=cos[index], sin=sin[index])
+    tables = rotary.RotaryTables(cos, sin, positions, interleaved)
     for x in (query, key):
-        _assert_near(rotary.rotate(x, cos, sin, positions, interleaved), reference.rotate(x, rows, interleaved))
+        _assert_near(rotary.rotate(x, tables), reference.rotate(x, rows, interleaved))
     slots = torch.randperm(12, device=DEVICE)[:tokens]
     caches = [torch.zeros(3, 4, kv_heads, width, dtype=dtype, device=DEVICE) for width in (head_dim, 12)]
     expected = [cache.clone() for cache in caches]
     reference.write_slots(*expected, slots, key, value)
     rotary.write_slots(*caches, slots, key, value)
     assert all(map(torch.equal, caches, expected))
+    # The same by one kernel, with a token that is not stored.
+    rotated, stored = rotary.rotate(key, tables), [cache.zero_() for cache in caches]
+    slots[0] = -1
+    expected = [cache.clone() for cache in stored]
+    rotary.write_slots(*expected, slots, rotated, value)
+    both = merged[:, : (heads + kv_heads) * head_dim].unflatten(1, (heads + kv_heads, head_dim))
+    queries = rotary.rotate_and_store(both, value, tables, *stored, slots)
+    assert torch.equal(queries, rotary.rotate(query, tables)) and all(map(torch.equal, stored, expected))
 
 
 @pytest.mark.parametrize("interleaved", [False, True])

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from models.backends.cuda.kernels.launch import kernel
 from models.config import Activation
 
 
@@ -63,7 +64,7 @@ def activate(x, ACTIVATION: tl.constexpr):
         return 2.0 * tl.sigmoid(2.0 * x) - 1.0
 
 
-@triton.jit
+@kernel()
 def _gated_kernel(gate, up, out, gate_row, up_row, width, ACTIVATION: tl.constexpr, TILE: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * TILE + tl.arange(0, TILE)

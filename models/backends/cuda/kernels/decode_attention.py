@@ -1,7 +1,7 @@
 """Attention of one query per row over a paged cache: keys in chunks of 256 tokens, merged in order.
 
-Each chunk gives a partial result for each head; a second kernel merges the partial results of a row in the order of the
-chunks. The bits of a row therefore depend neither on the number of splits nor on the other rows.
+Each chunk gives a partial result for each head. The program of a row that ends last merges the partial results in the
+order of the chunks. The bits of a row therefore depend neither on the number of splits nor on the other rows.
 Source: Dao et al. 2023, "Flash-Decoding"; Milakov and Gimelshein 2018, arXiv:1805.02867.
 """
 
@@ -17,13 +17,15 @@ import triton.language as tl
 from torch import Tensor
 
 from models.backends.cuda.kernels.attention_arguments import Scores, capped, finite_maximum
-from models.backends.cuda.kernels.launch import SMALLEST_TILE, is_float32, pipeline_stages, tile_width
+from models.backends.cuda.kernels.launch import SMALLEST_TILE, is_float32, kernel, pipeline_stages, tile_width
 
 CHUNK_TOKENS = 256
 """Tokens of a chunk. Chunks begin at multiples of it, counted from the first token of the row."""
 
-_PROGRAMS_PER_PROCESSOR = 4
-"""Programs that a multiprocessor runs side by side, so that one computes while others load."""
+_LEAST_PROGRAMS, _MOST_PROGRAMS = 2, 8
+"""Programs per multiprocessor: so many at least, where the rows have enough chunks; more only for long rows."""
+_CHUNKS_OF_PROGRAM = 4
+"""Chunks that a program has at least, where there are enough programs."""
 
 
 class DecodeRows(NamedTuple):
@@ -41,20 +43,23 @@ class DecodeRows(NamedTuple):
 
 
 class Partials(NamedTuple):
-    """Memory for partial results, all float32; layers may share it.
+    """Memory for partial results; layers may share it.
 
-    sums: [partials, heads, value_dim]. maxima, totals: [partials, heads].
+    sums: [partials, heads, value_dim], float32. maxima, totals: [partials, heads], float32.
+    arrivals: [rows, heads], int32: programs of a row that have stored their partial results; zero between kernels.
     """
 
     sums: Tensor
     maxima: Tensor
     totals: Tensor
+    arrivals: Tensor
 
     @classmethod
-    def empty(cls, num_partials: int, num_heads: int, value_dim: int, device: torch.device) -> Partials:
-        """Allocate memory for `num_partials` chunks of rows."""
+    def empty(cls, num_partials: int, num_rows: int, num_heads: int, value_dim: int, device: torch.device) -> Partials:
+        """Allocate memory for `num_partials` chunks of `num_rows` rows."""
         sums = torch.empty(num_partials, num_heads, value_dim, device=device)
-        return cls(sums, *torch.empty(2, num_partials, num_heads, device=device))
+        maxima, totals = torch.empty(2, num_partials, num_heads, device=device)
+        return cls(sums, maxima, totals, torch.zeros(num_rows, num_heads, dtype=torch.int32, device=device))
 
 
 def partial_starts(key_lens: Sequence[int]) -> list[int]:
@@ -63,9 +68,10 @@ def partial_starts(key_lens: Sequence[int]) -> list[int]:
 
 
 def num_splits(rows: int, num_kv_heads: int, max_key_len: int, num_processors: int) -> int:
-    """Programs per row and key-value head that fill a device of `num_processors` multiprocessors."""
-    wanted = -(-_PROGRAMS_PER_PROCESSOR * num_processors // max(1, rows * num_kv_heads))
-    return max(1, min(wanted, -(-max_key_len // CHUNK_TOKENS)))
+    """Programs per row and key-value head: few for short rows, because each program begins and merges anew."""
+    chunks, groups = -(-max_key_len // CHUNK_TOKENS), max(1, rows * num_kv_heads)
+    least, most = (-(-count * num_processors // groups) for count in (_LEAST_PROGRAMS, _MOST_PROGRAMS))
+    return max(1, min(chunks, max(least, min(most, chunks // _CHUNKS_OF_PROGRAM))))
 
 
 def paged_decode_attention(
@@ -97,7 +103,8 @@ def paged_decode_attention(
     bias, bias_width = scores.bias_arguments(partials.maxima)
     width = max(tile_width(key_dim), tile_width(value_dim))
     group_tile = min(tile_width(group), _most_heads(width, query.dtype))
-    _chunks_kernel[num_rows, kv_heads * -(-group // group_tile), splits](
+    tile, num_warps, num_stages = _tile(width, group_tile, query.dtype)
+    _attention_kernel[num_rows, kv_heads * -(-group // group_tile), splits](
         query,
         key_cache,
         value_cache,
@@ -105,7 +112,9 @@ def paged_decode_attention(
         rows.key_lens,
         rows.partial_starts,
         bias,
+        partials.maxima if scores.sinks is None else scores.sinks,
         *partials,
+        out,
         scores.scale,
         bias_width,
         heads,
@@ -120,36 +129,29 @@ def paged_decode_attention(
         VALUE_DIM=value_dim,
         VALUE_WIDTH=tile_width(value_dim),
         BLOCK_SIZE=key_cache.shape[1],
-        TILE=_tile(width, query.dtype),
+        TILE=tile,
         CHUNK=CHUNK_TOKENS,
-        **scores.constants(),
-        num_warps=4 if group_tile * width <= 4096 else 8,
-        enable_fp_fusion=True,
-        num_stages=pipeline_stages(_tile(width, query.dtype) * width, query.dtype, is_paged=True),
-    )
-    _merge_kernel[num_rows, heads](
-        *partials,
-        rows.key_lens,
-        rows.partial_starts,
-        partials.maxima if scores.sinks is None else scores.sinks,
-        out,
-        heads,
-        VALUE_DIM=value_dim,
-        VALUE_WIDTH=tile_width(value_dim),
-        MERGED=_MERGED,
-        CHUNK=CHUNK_TOKENS,
-        WINDOW=scores.window or 0,
-        ATTENTION_CHUNK=scores.chunk or 0,
+        UNROLL=max(1, _MERGED_NUMBERS // (group_tile * tile_width(value_dim))),
         HAS_SINKS=scores.sinks is not None,
-        num_warps=4,
+        **scores.constants(),
+        num_warps=num_warps,
         enable_fp_fusion=True,
+        num_stages=num_stages,
     )
     return out
 
 
-def _tile(width: int, dtype: torch.dtype) -> int:
-    """Keys that a program loads at once."""
-    return max(SMALLEST_TILE, min(64, (4096 if is_float32(dtype) else 8192) // width))
+_MERGED_NUMBERS = 2048
+"""Numbers of partial results that a program loads at once when it merges them."""
+
+
+def _tile(width: int, heads: int, dtype: torch.dtype) -> tuple[int, int, int]:
+    """Keys that a program loads at once, warps, and stages of the loop. Measured on an H200 for heads of 64 and 128
+    numbers: docs/gpu.md. They must not depend on the number of rows, which would change the bits of a row."""
+    if width <= 128 and not is_float32(dtype):
+        return 128, 4 if heads * width <= 4096 else 8, 2
+    tile = max(SMALLEST_TILE, min(64, (2048 if is_float32(dtype) else 8192) // width))
+    return tile, 4 if heads * width <= 4096 else 8, pipeline_stages(tile * width, dtype, is_paged=True)
 
 
 def _most_heads(width: int, dtype: torch.dtype) -> int:
@@ -168,10 +170,8 @@ def _first_visible(end, WINDOW: tl.constexpr, ATTENTION_CHUNK: tl.constexpr):
     return first
 
 
-@triton.jit(
-    do_not_specialize=["block_tables", "key_lens", "partial_starts", "bias", "bias_width", "table_stride"],
-)
-def _chunks_kernel(
+@kernel(do_not_specialize=["block_tables", "key_lens", "partial_starts", "bias", "bias_width", "table_stride"])
+def _attention_kernel(
     query,
     key_cache,
     value_cache,
@@ -179,9 +179,12 @@ def _chunks_kernel(
     key_lens,
     partial_starts,
     bias,
+    sinks,
     sums,
     maxima,
     totals,
+    arrivals,
+    out,
     scale,
     bias_width,
     heads,
@@ -203,12 +206,17 @@ def _chunks_kernel(
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
     CHUNK: tl.constexpr,
+    UNROLL: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
     WINDOW: tl.constexpr,
     ATTENTION_CHUNK: tl.constexpr,
     CAP: tl.constexpr,
     BIAS: tl.constexpr,
 ):
-    """Partial results of the chunks `split`, `split + splits`... of a row, for some heads of a key-value head."""
+    """Partial results of some chunks of a row, for some heads of a key-value head.
+
+    The program of the row and these heads that ends last merges the partial results.
+    """
     row = tl.program_id(0).to(tl.int64)
     PARTS: tl.constexpr = (GROUP + GROUP_TILE - 1) // GROUP_TILE
     kv_head = tl.program_id(1) // PARTS
@@ -220,110 +228,89 @@ def _chunks_kernel(
     is_head = members < GROUP
     key_dims = tl.arange(0, KEY_WIDTH)
     value_dims = tl.arange(0, VALUE_WIDTH)
+    is_value = is_head[:, None] & (value_dims < VALUE_DIM)[None, :]
     q = tl.load(
         query + row * query_row + head[:, None] * query_head + key_dims[None, :],
         mask=is_head[:, None] & (key_dims < KEY_DIM)[None, :],
         other=0.0,
     )
-    for chunk in range(first // CHUNK + tl.program_id(2), tl.cdiv(end, CHUNK), tl.num_programs(2)):
+    first_chunk = first // CHUNK
+    num_chunks = tl.cdiv(end, CHUNK)
+    share = tl.cdiv(num_chunks - first_chunk, tl.num_programs(2))
+    own = first_chunk + tl.program_id(2) * share
+    maximum = tl.full([GROUP_TILE], float("-inf"), tl.float32)
+    total = tl.zeros([GROUP_TILE], tl.float32)
+    weighted = tl.zeros([GROUP_TILE, VALUE_WIDTH], tl.float32)
+    # One loop over the tiles of all own chunks, so that the loads of the next chunk run while this one ends.
+    for start in range(tl.maximum(own * CHUNK, first // TILE * TILE), tl.minimum((own + share) * CHUNK, end), TILE):
+        keys = start + tl.arange(0, TILE)
+        visible = (keys >= first) & (keys < end)
+        block = tl.load(block_tables + row * table_stride + keys // BLOCK_SIZE, mask=visible, other=0).to(tl.int64)
+        slot = keys % BLOCK_SIZE
+        k = tl.load(
+            key_cache + (block * key_block + slot * key_slot + kv_head * key_head)[:, None] + key_dims[None, :],
+            mask=visible[:, None] & (key_dims < KEY_DIM)[None, :],
+            other=0.0,
+        )
+        s = capped(tl.dot(q, tl.trans(k), input_precision="ieee") * scale, CAP)
+        if BIAS == "key":
+            index = tl.minimum(keys, bias_width - 1)
+            s += tl.load(bias + head[:, None] * bias_width + index[None, :], mask=is_head[:, None], other=0.0)
+        if BIAS == "distance":
+            index = tl.minimum(tl.maximum(keys - (end - 1) + bias_width // 2, 0), bias_width - 1)
+            s += tl.load(bias + head[:, None] * bias_width + index[None, :], mask=is_head[:, None], other=0.0)
+        s = tl.where(visible[None, :], s, float("-inf"))
+        larger = tl.maximum(maximum, tl.max(s, 1))
+        shift = finite_maximum(larger)
+        p = tl.exp(s - shift[:, None])
+        old = tl.exp(maximum - shift)
+        v = tl.load(
+            value_cache
+            + (block * value_block + slot * value_slot + kv_head * value_head)[:, None]
+            + value_dims[None, :],
+            mask=visible[:, None] & (value_dims < VALUE_DIM)[None, :],
+            other=0.0,
+        )
+        total = total * old + tl.sum(p, 1)
+        weighted = weighted * old[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+        maximum = larger
+        if ((start + TILE) % CHUNK == 0) | (start + TILE >= end):
+            place = (start_of_partials + start // CHUNK).to(tl.int64) * heads + head
+            tl.store(maxima + place, maximum, mask=is_head)
+            tl.store(totals + place, total, mask=is_head)
+            tl.store(sums + place[:, None] * VALUE_DIM + value_dims[None, :], weighted, mask=is_value)
+            maximum = tl.full([GROUP_TILE], float("-inf"), tl.float32)
+            total = tl.zeros([GROUP_TILE], tl.float32)
+            weighted = tl.zeros([GROUP_TILE, VALUE_WIDTH], tl.float32)
+    # All partial results of this program are stored before it counts itself.
+    tl.debug_barrier()
+    arrival = arrivals + row * tl.num_programs(1) + tl.program_id(1)
+    if tl.atomic_add(arrival, 1, sem="acq_rel") == tl.num_programs(2) - 1:
+        tl.store(arrival, 0)
         maximum = tl.full([GROUP_TILE], float("-inf"), tl.float32)
         total = tl.zeros([GROUP_TILE], tl.float32)
         weighted = tl.zeros([GROUP_TILE, VALUE_WIDTH], tl.float32)
-        for start in range(chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, end), TILE):
-            keys = start + tl.arange(0, TILE)
-            visible = (keys >= first) & (keys < end)
-            block = tl.load(block_tables + row * table_stride + keys // BLOCK_SIZE, mask=visible, other=0).to(tl.int64)
-            slot = keys % BLOCK_SIZE
-            k = tl.load(
-                key_cache + (block * key_block + slot * key_slot + kv_head * key_head)[:, None] + key_dims[None, :],
-                mask=visible[:, None] & (key_dims < KEY_DIM)[None, :],
-                other=0.0,
-            )
-            s = capped(tl.dot(q, tl.trans(k), input_precision="ieee") * scale, CAP)
-            if BIAS == "key":
-                index = tl.minimum(keys, bias_width - 1)
-                s += tl.load(bias + head[:, None] * bias_width + index[None, :], mask=is_head[:, None], other=0.0)
-            if BIAS == "distance":
-                index = tl.minimum(tl.maximum(keys - (end - 1) + bias_width // 2, 0), bias_width - 1)
-                s += tl.load(bias + head[:, None] * bias_width + index[None, :], mask=is_head[:, None], other=0.0)
-            s = tl.where(visible[None, :], s, float("-inf"))
-            larger = tl.maximum(maximum, tl.max(s, 1))
-            shift = finite_maximum(larger)
-            p = tl.exp(s - shift[:, None])
-            old = tl.exp(maximum - shift)
-            v = tl.load(
-                value_cache
-                + (block * value_block + slot * value_slot + kv_head * value_head)[:, None]
-                + value_dims[None, :],
-                mask=visible[:, None] & (value_dims < VALUE_DIM)[None, :],
-                other=0.0,
-            )
-            total = total * old + tl.sum(p, 1)
-            weighted = weighted * old[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
-            maximum = larger
-        place = (start_of_partials + chunk).to(tl.int64) * heads + head
-        tl.store(maxima + place, maximum, mask=is_head)
-        tl.store(totals + place, total, mask=is_head)
-        tl.store(
-            sums + place[:, None] * VALUE_DIM + value_dims[None, :],
-            weighted,
-            mask=is_head[:, None] & (value_dims < VALUE_DIM)[None, :],
-        )
-
-
-_MERGED = 16
-"""Chunks that are merged at a time. Their numbers begin at a multiple of it, so that a row has the same bits always."""
-
-
-@triton.jit(do_not_specialize=["key_lens", "partial_starts"])
-def _merge_kernel(
-    sums,
-    maxima,
-    totals,
-    key_lens,
-    partial_starts,
-    sinks,
-    out,
-    heads,
-    VALUE_DIM: tl.constexpr,
-    VALUE_WIDTH: tl.constexpr,
-    MERGED: tl.constexpr,
-    CHUNK: tl.constexpr,
-    WINDOW: tl.constexpr,
-    ATTENTION_CHUNK: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
-):
-    """Merge the partial results of one row and head."""
-    row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    end = tl.load(key_lens + row)
-    first = _first_visible(end, WINDOW, ATTENTION_CHUNK) // CHUNK
-    num_chunks = tl.cdiv(end, CHUNK)
-    start_of_partials = tl.load(partial_starts + row).to(tl.int64)
-    dims = tl.arange(0, VALUE_WIDTH)
-    sink = float("-inf")
-    if HAS_SINKS:
-        sink = tl.load(sinks + head)
-    maximum = tl.full([MERGED], float("-inf"), tl.float32)
-    for start in range(first // MERGED * MERGED, num_chunks, MERGED):
-        chunks = start + tl.arange(0, MERGED)
-        place = (start_of_partials + chunks) * heads + head
-        is_chunk = (chunks >= first) & (chunks < num_chunks)
-        maximum = tl.maximum(maximum, tl.load(maxima + place, mask=is_chunk, other=float("-inf")))
-    shift = finite_maximum(tl.maximum(tl.max(maximum, 0), sink))
-    total = tl.exp(sink - shift)
-    result = tl.zeros([VALUE_WIDTH], tl.float32)
-    for start in range(first // MERGED * MERGED, num_chunks, MERGED):
-        chunks = start + tl.arange(0, MERGED)
-        place = (start_of_partials + chunks) * heads + head
-        is_chunk = (chunks >= first) & (chunks < num_chunks)
-        factor = tl.exp(tl.load(maxima + place, mask=is_chunk, other=float("-inf")) - shift)
-        total += tl.sum(factor * tl.load(totals + place, mask=is_chunk, other=0.0), 0)
-        part = tl.load(
-            sums + place[:, None] * VALUE_DIM + dims[None, :],
-            mask=is_chunk[:, None] & (dims < VALUE_DIM)[None, :],
-            other=0.0,
-        )
-        result += tl.sum(factor[:, None] * part, 0)
-    result = result / tl.where(total == 0.0, 1.0, total)
-    tl.store(out + (row * heads + head) * VALUE_DIM + dims, result.to(out.dtype.element_ty), mask=dims < VALUE_DIM)
+        if HAS_SINKS:
+            maximum = tl.load(sinks + head, mask=is_head, other=0.0)
+            total += 1.0
+        for chunk in range(first_chunk, num_chunks, UNROLL):
+            for number in tl.static_range(UNROLL):
+                present = is_head & (chunk + number < num_chunks)
+                place = (start_of_partials + chunk + number).to(tl.int64) * heads + head
+                part_maximum = tl.load(maxima + place, mask=present, other=float("-inf"), cache_modifier=".cg")
+                part_total = tl.load(totals + place, mask=present, other=0.0, cache_modifier=".cg")
+                part = tl.load(
+                    sums + place[:, None] * VALUE_DIM + value_dims[None, :],
+                    mask=present[:, None] & (value_dims < VALUE_DIM)[None, :],
+                    other=0.0,
+                    cache_modifier=".cg",
+                )
+                larger = tl.maximum(maximum, part_maximum)
+                shift = finite_maximum(larger)
+                old, new = tl.exp(maximum - shift), tl.exp(part_maximum - shift)
+                total = total * old + part_total * new
+                weighted = weighted * old[:, None] + part * new[:, None]
+                maximum = larger
+        result = weighted / tl.where(total == 0.0, 1.0, total)[:, None]
+        place = (row * heads + head)[:, None] * VALUE_DIM + value_dims[None, :]
+        tl.store(out + place, result.to(out.dtype.element_ty), mask=is_value)

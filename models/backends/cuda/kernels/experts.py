@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from models.backends.cuda.kernels.activation import activate
-from models.backends.cuda.kernels.launch import is_float32, power_of_two, warps
+from models.backends.cuda.kernels.launch import is_float32, kernel, power_of_two, warps
 from models.config import Activation
 
 
@@ -78,7 +77,7 @@ _CUT_TILE = 16
 """Tiles that a program of the second kernel cuts."""
 
 
-@triton.jit(do_not_specialize=["pairs"])
+@kernel(do_not_specialize=["pairs"])
 def _order_kernel(experts, order, spans, pairs, TILE: tl.constexpr):
     """Places of the pairs of one expert in the sorted order.
 
@@ -100,7 +99,7 @@ def _order_kernel(experts, order, spans, pairs, TILE: tl.constexpr):
     tl.store(spans + tl.num_programs(0) + expert, end)
 
 
-@triton.jit(do_not_specialize=["num_tiles"])
+@kernel(do_not_specialize=["num_tiles"])
 def _cut_kernel(
     spans,
     columns,
@@ -142,7 +141,7 @@ def gated_expert_linear(
     bias: [experts, 2 * width] or None. limit: None for no limits.
     Returns [tokens * choices, width], in the order of pairs.
     """
-    out = x.new_empty(len(tiles.order), weight.shape[1] // 2)
+    out = x.new_empty(tiles.order.shape[0], weight.shape[1] // 2)
     return _multiply(x, weight, bias, tiles, out, activation, True, limit, up_offset)
 
 
@@ -155,7 +154,7 @@ def expert_linear(
     weight: [experts, out, in], contiguous. bias: [experts, out] or None.
     Returns [tokens * choices, out], in the order of pairs.
     """
-    out = x.new_empty(len(tiles.order), weight.shape[1])
+    out = x.new_empty(tiles.order.shape[0], weight.shape[1])
     return _multiply(x, weight, bias, tiles, out, activation, False, None, 0.0)
 
 
@@ -207,7 +206,7 @@ def _multiply(
     if pairs == 0:
         return out
     column_tile, input_tile = (32, 32) if is_float32(x.dtype) else (64, 64)
-    _product_kernel[len(tiles.tile_experts), -(-columns // column_tile)](
+    _product_kernel[tiles.tile_experts.shape[0], -(-columns // column_tile)](
         x,
         weight,
         weight if bias is None else bias,
@@ -219,7 +218,7 @@ def _multiply(
         columns,
         x.shape[1],
         up_offset,
-        PAIRS_PER_ROW=pairs // len(x),
+        PAIRS_PER_ROW=pairs // x.shape[0],
         ACTIVATION=activation or "",
         GATED=gated,
         LIMIT=0.0 if limit is None else limit,
@@ -234,7 +233,7 @@ def _multiply(
     return out
 
 
-@triton.jit(do_not_specialize=["tile_experts", "tile_starts", "tile_ends"])
+@kernel(do_not_specialize=["tile_experts", "tile_starts", "tile_ends"])
 def _product_kernel(
     x,
     weight,
@@ -304,7 +303,7 @@ def _product_kernel(
     )
 
 
-@triton.jit
+@kernel()
 def _sum_kernel(
     x,
     shares,

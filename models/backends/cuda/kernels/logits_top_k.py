@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from models.backends.cuda.kernels.launch import power_of_two, warps
+from models.backends.cuda.kernels.launch import kernel, power_of_two, warps
 from models.logits import LogitsTopK
 
 MAX_TOP_K = 64
@@ -96,7 +96,7 @@ def numbers_of(keys):
     return tl.where(keys == -2147483647, float("-inf"), bits.to(tl.float32, bitcast=True))
 
 
-@triton.jit(do_not_specialize=["k"])
+@kernel(do_not_specialize=["k"])
 def _chunk_kernel(logits, keys, numbers, stride, vocab, k, WITH_SUM: tl.constexpr, CHUNK: tl.constexpr):
     """Top k of a chunk of a row, as keys that contain number and id; and its maximum, sum and count of the not finite.
 
@@ -124,7 +124,7 @@ def _chunk_kernel(logits, keys, numbers, stride, vocab, k, WITH_SUM: tl.constexp
         tl.store(numbers + layer + place, total)
 
 
-@triton.jit(do_not_specialize=["k"])
+@kernel(do_not_specialize=["k"])
 def _merge_kernel(
     keys,
     numbers,

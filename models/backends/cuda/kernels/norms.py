@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 from torch import Tensor
 
-from models.backends.cuda.kernels.launch import power_of_two, warps
+from models.backends.cuda.kernels.launch import kernel, power_of_two, warps
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
@@ -60,8 +59,8 @@ def _norm(
     if out is None:
         out = x.new_empty(x.shape)
     total = x if y is None else x.new_empty(x.shape)
-    if len(rows):
-        _norm_kernel[(len(rows),)](
+    if rows.shape[0]:
+        _norm_kernel[(rows.shape[0],)](
             rows,
             others,
             weight,
@@ -82,7 +81,7 @@ def _norm(
     return total, out
 
 
-@triton.jit
+@kernel()
 def _norm_kernel(
     x,
     y,

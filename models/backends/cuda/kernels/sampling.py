@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from models.backends.cuda.kernels.attention_arguments import finite_maximum
-from models.backends.cuda.kernels.launch import power_of_two
+from models.backends.cuda.kernels.launch import kernel, power_of_two
 from models.backends.cuda.kernels.logits_top_k import numbers_of, sort_keys, top_k_of_chunks
 from models.backends.torch.sampling import Drawn
 
@@ -161,7 +161,7 @@ def _total(logits, vocab, temperature, maximum, lowest, TILE: tl.constexpr):
     return total
 
 
-@triton.jit(do_not_specialize=["temperatures", "top_ks", "top_ps", "log_min_ps", "uniforms"])
+@kernel(do_not_specialize=["temperatures", "top_ks", "top_ps", "log_min_ps", "uniforms"])
 def _draw_kernel(
     logits,
     keys,

@@ -1,7 +1,8 @@
 """Attention of ragged rows of queries, for prefill and encoders, over ragged keys or a paged cache.
 
 A program computes a tile of queries of one row and head, and runs through the visible keys in tiles that begin at
-multiples of the tile's size. The bits of a query depend on its place in its row, not on other rows.
+multiples of the tile's size: first those that all its queries see, then the others, with a mask. The bits of a query
+depend on its place in its row, not on other rows.
 Source: Dao 2023, arXiv:2307.08691.
 """
 
@@ -15,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from models.backends.cuda.kernels.attention_arguments import Scores, capped, finite_maximum
-from models.backends.cuda.kernels.launch import is_float32, pipeline_stages, tile_width
+from models.backends.cuda.kernels.launch import is_float32, kernel, pipeline_stages, tile_width
 
 
 class TileRows(NamedTuple):
@@ -59,8 +60,11 @@ def tile_attention(
     where = rows.block_tables if rows.block_tables is not None else rows.key_starts
     assert where is not None, "keys are ragged or paged"
     bias, bias_width = scores.bias_arguments(query)
-    width = max(tile_width(key_dim), tile_width(value_dim))
-    queries, keys, num_warps = _tiles(width, query.dtype)
+    key_width = tile_width(key_dim)
+    # Tiles of values with 16 columns beside wider tiles of keys gave wrong results on an H200 (Triton 3.6).
+    value_width = max(tile_width(value_dim), min(key_width, 32))
+    width = max(key_width, value_width)
+    queries, keys, num_warps, num_stages = _tiles(width, query.dtype, is_paged, scores.bias is not None)
     _tiles_kernel[-(-rows.max_query_len // queries), heads, num_rows](
         query,
         key,
@@ -81,9 +85,9 @@ def tile_attention(
         *(value.stride()[:3] if is_paged else (0, *value.stride()[:2])),
         GROUP=heads // kv_heads,
         KEY_DIM=key_dim,
-        KEY_WIDTH=tile_width(key_dim),
+        KEY_WIDTH=key_width,
         VALUE_DIM=value_dim,
-        VALUE_WIDTH=tile_width(value_dim),
+        VALUE_WIDTH=value_width,
         BLOCK_SIZE=key.shape[1] if is_paged else 0,
         QUERY_TILE=queries,
         KEY_TILE=keys,
@@ -92,20 +96,41 @@ def tile_attention(
         **scores.constants(),
         num_warps=num_warps,
         enable_fp_fusion=True,
-        num_stages=pipeline_stages(keys * width, query.dtype, is_paged),
+        num_stages=num_stages,
     )
     return out
 
 
-def _tiles(width: int, dtype: torch.dtype) -> tuple[int, int, int]:
-    """Queries and keys of a tile, and warps, for heads of a width. They fit in the registers of a program."""
+def _tiles(width: int, dtype: torch.dtype, is_paged: bool, has_bias: bool) -> tuple[int, int, int, int]:
+    """Queries and keys of a tile, warps, and stages of the loop. They fit in the registers and the shared memory of a
+    program. Measured on an H200 for heads of 64 and 128 numbers: docs/gpu.md."""
     if is_float32(dtype):
-        return (32, 32, 4) if width <= 64 else (16, 32, 4) if width <= 128 else (16, 16, 8)
-    return (128, 64, 8) if width <= 128 else (64, 32, 8) if width <= 256 else (16, 16, 8)
+        queries, keys, num_warps = (32, 32, 4) if width <= 64 else (16, 32, 4) if width <= 128 else (16, 16, 8)
+    elif width <= 128:
+        return 64, 64 if width <= 64 and not has_bias else 32, 4, 2 if is_paged else 3
+    else:
+        queries, keys, num_warps = (64, 32, 8) if width <= 256 else (16, 16, 8)
+    return queries, keys, num_warps, pipeline_stages(keys * width, dtype, is_paged)
 
 
-@triton.jit(
-    do_not_specialize=["query_starts", "key_lens", "first_positions", "where", "bias", "bias_width", "table_stride"],
+LOG2_E = tl.constexpr(1.4426950408889634)
+"""Factor of scores, for powers of two in place of exponentials."""
+
+
+@triton.jit
+def _load_side(side, places, dims, is_key, DIM: tl.constexpr, WIDTH: tl.constexpr, masked: tl.constexpr):
+    """Keys or values of a tile. side: address of the head. masked: whether some keys of the tile do not exist."""
+    pointers = side + places[:, None] + dims[None, :]
+    if masked:
+        return tl.load(pointers, mask=is_key[:, None] & (dims < DIM)[None, :], other=0.0)
+    elif DIM < WIDTH:
+        return tl.load(pointers, mask=(dims < DIM)[None, :], other=0.0)
+    else:
+        return tl.load(pointers)
+
+
+@kernel(
+    do_not_specialize=["query_starts", "key_lens", "first_positions", "where", "bias", "bias_width", "table_stride"]
 )
 def _tiles_kernel(
     query,
@@ -168,68 +193,89 @@ def _tiles_kernel(
         mask=is_query[:, None] & (key_dims < KEY_DIM)[None, :],
         other=0.0,
     )
+    # Keys from `begin` to `end` are visible to some query of the tile, those from `inner` to `inner_end` to all.
     begin = key_len * 0
     end = key_len
+    inner = begin
+    inner_end = key_len
     if CAUSAL:
         end = tl.minimum(end, highest + 1)
+        inner_end = tl.minimum(inner_end, lowest + 1)
     if WINDOW > 0:
         begin = tl.maximum(begin, lowest - WINDOW + 1)
+        inner = tl.maximum(inner, highest - WINDOW + 1)
         if not CAUSAL:
             end = tl.minimum(end, highest + WINDOW)
+            inner_end = tl.minimum(inner_end, lowest + WINDOW)
     if ATTENTION_CHUNK > 0:
         begin = tl.maximum(begin, lowest // ATTENTION_CHUNK * ATTENTION_CHUNK)
+        inner = tl.maximum(inner, highest // ATTENTION_CHUNK * ATTENTION_CHUNK)
+    begin = begin // KEY_TILE * KEY_TILE
+    inner = tl.minimum(tl.cdiv(inner, KEY_TILE) * KEY_TILE, tl.cdiv(end, KEY_TILE) * KEY_TILE)
+    inner_end = tl.maximum(inner_end // KEY_TILE * KEY_TILE, inner)
+    num_before = (inner - begin) // KEY_TILE
+    num_after = tl.maximum(tl.cdiv(end - inner_end, KEY_TILE), 0)
     first_key = tl.load(where + row).to(tl.int64) if BLOCK_SIZE == 0 else row * 0
     kv_head = head // GROUP
+    # Plain scores are scaled in the softmax. Its powers are powers of two.
+    IS_PLAIN: tl.constexpr = CAP == 0.0 and BIAS == ""
+    factor = LOG2_E * scale if IS_PLAIN else scale * 0.0 + LOG2_E
     maximum = tl.full([QUERY_TILE], float("-inf"), tl.float32)
     total = tl.zeros([QUERY_TILE], tl.float32)
     if HAS_SINKS:
-        maximum = tl.zeros([QUERY_TILE], tl.float32) + tl.load(sinks + head)
+        sink = tl.load(sinks + head)
+        maximum = tl.zeros([QUERY_TILE], tl.float32) + (sink / scale if IS_PLAIN else sink)
         total += 1.0
     weighted = tl.zeros([QUERY_TILE, VALUE_WIDTH], tl.float32)
-    for first in range(begin // KEY_TILE * KEY_TILE, end, KEY_TILE):
-        keys = first + tl.arange(0, KEY_TILE)
-        is_key = keys < key_len
-        if BLOCK_SIZE == 0:
-            key_place = (first_key + keys) * key_slot
-            value_place = (first_key + keys) * value_slot
-        else:
-            block = tl.load(where + row * table_stride + keys // BLOCK_SIZE, mask=is_key, other=0).to(tl.int64)
-            key_place = block * key_block + keys % BLOCK_SIZE * key_slot
-            value_place = block * value_block + keys % BLOCK_SIZE * value_slot
-        k = tl.load(
-            key + (key_place + kv_head * key_head)[:, None] + key_dims[None, :],
-            mask=is_key[:, None] & (key_dims < KEY_DIM)[None, :],
-            other=0.0,
-        )
-        s = capped(tl.dot(q, tl.trans(k), input_precision="ieee") * scale, CAP)
-        distance = keys[None, :] - positions[:, None]
-        visible = is_query[:, None] & is_key[None, :]
-        if CAUSAL:
-            visible = visible & (distance <= 0)
-        if WINDOW > 0:
-            visible = visible & (distance > -WINDOW)
-            if not CAUSAL:
-                visible = visible & (distance < WINDOW)
-        if ATTENTION_CHUNK > 0:
-            visible = visible & (keys[None, :] >= (positions // ATTENTION_CHUNK * ATTENTION_CHUNK)[:, None])
-        if BIAS == "key":
-            s += tl.load(bias + head * bias_width + tl.minimum(keys, bias_width - 1))[None, :]
-        if BIAS == "distance":
-            index = tl.minimum(tl.maximum(distance + bias_width // 2, 0), bias_width - 1)
-            s += tl.load(bias + head * bias_width + index)
-        s = tl.where(visible, s, float("-inf"))
-        larger = tl.maximum(maximum, tl.max(s, 1))
-        shift = finite_maximum(larger)
-        p = tl.exp(s - shift[:, None])
-        old = tl.exp(maximum - shift)
-        v = tl.load(
-            value + (value_place + kv_head * value_head)[:, None] + value_dims[None, :],
-            mask=is_key[:, None] & (value_dims < VALUE_DIM)[None, :],
-            other=0.0,
-        )
-        total = total * old + tl.sum(p, 1)
-        weighted = weighted * old[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
-        maximum = larger
+    # First the tiles of keys that all queries see, which need no mask.
+    for masked in tl.static_range(2):
+        for number in range(0, num_before + num_after if masked else (inner_end - inner) // KEY_TILE):
+            if masked:
+                first = number * KEY_TILE + tl.where(number < num_before, begin, inner_end - num_before * KEY_TILE)
+            else:
+                first = inner + number * KEY_TILE
+            keys = first + tl.arange(0, KEY_TILE)
+            is_key = keys < key_len
+            if BLOCK_SIZE == 0:
+                key_place = (first_key + keys) * key_slot
+                value_place = (first_key + keys) * value_slot
+            else:
+                table = where + row * table_stride + keys // BLOCK_SIZE
+                block = (tl.load(table, mask=is_key, other=0) if masked else tl.load(table)).to(tl.int64)
+                key_place = block * key_block + keys % BLOCK_SIZE * key_slot
+                value_place = block * value_block + keys % BLOCK_SIZE * value_slot
+            k = _load_side(key + kv_head * key_head, key_place, key_dims, is_key, KEY_DIM, KEY_WIDTH, masked)
+            s = tl.dot(q, tl.trans(k), input_precision="ieee")
+            distance = keys[None, :] - positions[:, None]
+            if not IS_PLAIN:
+                s = capped(s * scale, CAP)
+                if BIAS == "key":
+                    s += tl.load(bias + head * bias_width + tl.minimum(keys, bias_width - 1))[None, :]
+                if BIAS == "distance":
+                    index = tl.minimum(tl.maximum(distance + bias_width // 2, 0), bias_width - 1)
+                    s += tl.load(bias + head * bias_width + index)
+            if masked:
+                visible = is_query[:, None] & is_key[None, :]
+                if CAUSAL:
+                    visible = visible & (distance <= 0)
+                if WINDOW > 0:
+                    visible = visible & (distance > -WINDOW)
+                    if not CAUSAL:
+                        visible = visible & (distance < WINDOW)
+                if ATTENTION_CHUNK > 0:
+                    visible = visible & (keys[None, :] >= (positions // ATTENTION_CHUNK * ATTENTION_CHUNK)[:, None])
+                s = tl.where(visible, s, float("-inf"))
+            larger = tl.maximum(maximum, tl.max(s, 1))
+            shift = finite_maximum(larger) * factor
+            # One rounding, with a mask and without one: the bits of a query must not depend on its tile.
+            p = tl.exp2(tl.fma(s, factor, -shift[:, None]))
+            old = tl.exp2(tl.fma(maximum, factor, -shift))
+            v = _load_side(
+                value + kv_head * value_head, value_place, value_dims, is_key, VALUE_DIM, VALUE_WIDTH, masked
+            )
+            total = total * old + tl.sum(p, 1)
+            weighted = tl.dot(p.to(v.dtype), v, weighted * old[:, None], input_precision="ieee")
+            maximum = larger
     result = weighted / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(
         out + (token[:, None] * heads + head) * VALUE_DIM + value_dims[None, :],

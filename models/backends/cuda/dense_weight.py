@@ -1,0 +1,68 @@
+"""Float weights of linears on a CUDA device: cuBLAS, and a kernel of our own for one row.
+
+Importing this file imports triton.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from models.backends.cuda.kernels.row_products import dense_row
+from models.backends.torch.activations import activate
+from models.backends.torch.operations import sum_of_rows
+from models.config import Activation
+
+_HAS_FLOAT32_PRODUCTS = hasattr(torch.ops.aten.mm, "dtype")
+"""Whether this torch has products of half-precision matrices with a float32 result."""
+
+
+class CudaDenseWeight:
+    """A weight as torch stores it. Implements `LinearWeight`.
+
+    weight: [out, in], contiguous. bias: [out] or None.
+    out_dtype: of the products: that of the weight, or float32.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, out_dtype: torch.dtype) -> None:
+        self._weight, self._bias, self._out_dtype = weight, bias, out_dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of weight and bias."""
+        return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
+
+    def multiply(
+        self,
+        x: Tensor,
+        activation: Activation | None = None,
+        multiplier: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """See `LinearWeight`."""
+        y = self._product(x, None if out is None else out[: x.shape[0]])
+        product = y if activation is None else activate(y, activation)
+        product = product if multiplier is None else product * multiplier
+        return product if out is None or product.data_ptr() == out.data_ptr() else out[: x.shape[0]].copy_(product)
+
+    def rows(self, index: Tensor) -> Tensor:
+        """See `LinearWeight`."""
+        return sum_of_rows([(index, self._weight)])
+
+    def slice(self, first: int, end: int) -> CudaDenseWeight:
+        """See `LinearWeight`."""
+        bias = None if self._bias is None else self._bias[first:end]
+        return CudaDenseWeight(self._weight[first:end], bias, self._out_dtype)
+
+    def _product(self, x: Tensor, out: Tensor | None) -> Tensor:
+        """`x W^T + b`. out: [rows, out], memory for the result, which may be used; or None."""
+        if x.shape[0] == 1:
+            y = x.new_empty(1, self._weight.shape[0], dtype=self._out_dtype) if out is None else out
+            return dense_row(x.contiguous(), self._weight, self._bias, y)
+        if self._out_dtype == self._weight.dtype:
+            return F.linear(x, self._weight, self._bias)
+        if _HAS_FLOAT32_PRODUCTS:
+            y = torch.mm(x, self._weight.T, out_dtype=self._out_dtype, out=out)
+            return y if self._bias is None else y.add_(self._bias)
+        return F.linear(x, self._weight, self._bias).to(self._out_dtype)

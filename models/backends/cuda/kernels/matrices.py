@@ -1,0 +1,41 @@
+"""Matrices of 8 and 4 bits in the layouts of the kernels."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+HALF_RUN = 32
+"""Inputs of half a run of 64: a byte holds codes of both halves."""
+
+
+class Int8Matrix(NamedTuple):
+    """`weight[o, i] = scales[o] * codes[o, i]`. codes: [out, in], int8, contiguous. scales: [out], float32."""
+
+    codes: Tensor
+    scales: Tensor
+
+
+class Int4Matrix(NamedTuple):
+    """`weight[o, i] = scales[o, i // group] * (code[o, i] - 8) - minimums[o, i // group]`, with codes from 0 to 15.
+
+    codes: [out, in / 2], uint8, see `pack_int4`.
+    scales: [out, groups], float16 or float32. minimums: likewise, or None.
+    group: inputs that share a scale, a multiple of 32, or at least `in`. The last group of a row may be shorter.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    minimums: Tensor | None
+    group: int
+
+
+def pack_int4(codes: Tensor) -> Tensor:
+    """Pack codes from 0 to 15: [out, in], uint8 -> [out, in / 2], uint8. `in` is a multiple of 64.
+
+    In each run of 64 inputs, byte i holds input i in its lower half and input i + 32 in its upper half.
+    """
+    runs = codes.unflatten(1, (-1, 2, HALF_RUN))
+    packed: Tensor = (runs[:, :, 0] | runs[:, :, 1] << 4).flatten(1)
+    return packed

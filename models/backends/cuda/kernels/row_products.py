@@ -1,0 +1,169 @@
+"""Products of a single row: a decode step of one sequence reads every weight once, and does little else.
+
+Each program sums the products of a few output features. Numbers of 8 and 4 bits become float32 by their place in the
+mantissa of 2 ** 23, because the instruction that converts integers is slower than the memory.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from models.backends.cuda.kernels.launch import kernel
+from models.backends.cuda.kernels.matrices import HALF_RUN, Int4Matrix, Int8Matrix
+
+
+def dense_row(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+    """`x W^T + b` with sums in float32.
+
+    x: [1, in]. weight: [out, in]. bias: [out] or None. Float dtypes, each contiguous.
+    out: [1, out], contiguous, any float dtype: memory for the result.
+    """
+    return _multiply(x, weight, None, bias, out)
+
+
+def int8_row(x: Tensor, weight: Int8Matrix, bias: Tensor | None, out: Tensor) -> Tensor:
+    """`x W^T + b` with a weight of 8 bits. The other arguments as for `dense_row`."""
+    return _multiply(x, weight.codes, weight.scales, bias, out)
+
+
+def _multiply(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None, out: Tensor) -> Tensor:
+    columns, inputs = weight.shape
+    if columns:
+        _row_kernel[(-(-columns // _COLUMNS),)](
+            x,
+            weight,
+            x if scales is None else scales,
+            x if bias is None else bias,
+            out,
+            columns,
+            inputs,
+            HAS_SCALES=scales is not None,
+            HAS_BIAS=bias is not None,
+            COLUMNS=_COLUMNS,
+            INPUT_TILE=_INPUT_TILE,
+            num_warps=4 if scales is None else 2,
+            enable_fp_fusion=True,
+        )
+    return out
+
+
+def int4_row(x: Tensor, weight: Int4Matrix, bias: Tensor | None, out: Tensor) -> Tensor:
+    """`x W^T + b` with a weight of 4 bits. The other arguments as for `dense_row`."""
+    columns, inputs = weight.codes.shape[0], x.shape[1]
+    if columns:
+        _int4_row_kernel[(-(-columns // _COLUMNS),)](
+            x,
+            weight.codes,
+            weight.scales,
+            weight.scales if weight.minimums is None else weight.minimums,
+            x if bias is None else bias,
+            out,
+            columns,
+            inputs,
+            weight.scales.shape[1],
+            GROUP=weight.group,
+            HAS_MINIMUMS=weight.minimums is not None,
+            HAS_BIAS=bias is not None,
+            COLUMNS=_COLUMNS,
+            RUNS=_RUNS,
+            HALF_RUN=HALF_RUN,
+            num_warps=2,
+            enable_fp_fusion=True,
+        )
+    return out
+
+
+_COLUMNS = 2
+"""Output features of a program."""
+_INPUT_TILE = 1024
+"""Inputs that a program multiplies at once."""
+_RUNS = 16
+"""Runs of 64 inputs that a program multiplies at once, for weights of 4 bits."""
+
+
+@triton.jit
+def codes_to_float(codes, zero: tl.constexpr):
+    """Integers from 0 to 255, less `zero`, as float32. codes: int32."""
+    return (codes | 0x4B000000).to(tl.float32, bitcast=True) - (8388608.0 + zero)
+
+
+@kernel()
+def _row_kernel(
+    x,
+    weight,
+    scales,
+    bias,
+    out,
+    columns,
+    inputs,
+    HAS_SCALES: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    INPUT_TILE: tl.constexpr,
+):
+    column = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
+    is_column = column < columns
+    total = tl.zeros([COLUMNS, INPUT_TILE], tl.float32)
+    for step in range(0, inputs, INPUT_TILE):
+        place = step + tl.arange(0, INPUT_TILE)
+        is_input = place < inputs
+        a = tl.load(x + place, mask=is_input, other=0.0).to(tl.float32)
+        w = tl.load(
+            weight + column[:, None] * inputs + place[None, :],
+            mask=is_column[:, None] & is_input[None, :],
+            other=0,
+        )
+        if HAS_SCALES:
+            w = codes_to_float((w.to(tl.int32) & 255) ^ 128, 128)
+        total += w.to(tl.float32) * a[None, :]
+    result = tl.sum(total, 1)
+    if HAS_SCALES:
+        result *= tl.load(scales + column, mask=is_column, other=0.0)
+    if HAS_BIAS:
+        result += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)
+    tl.store(out + column, result.to(out.dtype.element_ty), mask=is_column)
+
+
+@kernel()
+def _int4_row_kernel(
+    x,
+    codes,
+    scales,
+    minimums,
+    bias,
+    out,
+    columns,
+    inputs,
+    groups,
+    GROUP: tl.constexpr,
+    HAS_MINIMUMS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    RUNS: tl.constexpr,
+    HALF_RUN: tl.constexpr,
+):
+    column = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
+    is_column = column < columns
+    total = tl.zeros([COLUMNS, RUNS, HALF_RUN], tl.float32)
+    within = tl.arange(0, HALF_RUN)[None, :]
+    for step in range(0, inputs, 2 * HALF_RUN * RUNS):
+        first = step + tl.arange(0, RUNS) * (2 * HALF_RUN)
+        is_run = first < inputs
+        is_weight = is_column[:, None] & is_run[None, :]
+        place = (column * (inputs // 2))[:, None, None] + ((first // 2)[:, None] + within)[None, :, :]
+        packed = tl.load(codes + place, mask=is_weight[:, :, None], other=0).to(tl.int32)
+        for half in tl.static_range(2):
+            start = first + half * HALF_RUN
+            a = tl.load(x + start[:, None] + within, mask=is_run[:, None], other=0.0).to(tl.float32)[None, :, :]
+            group = (column * groups)[:, None] + (start // GROUP)[None, :]
+            scale = tl.load(scales + group, mask=is_weight, other=0.0).to(tl.float32)[:, :, None]
+            w = codes_to_float((packed >> (4 * half)) & 15, 8) * scale
+            if HAS_MINIMUMS:
+                w -= tl.load(minimums + group, mask=is_weight, other=0.0).to(tl.float32)[:, :, None]
+            total += w * a
+    result = tl.sum(tl.sum(total, 2), 1)
+    if HAS_BIAS:
+        result += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)
+    tl.store(out + column, result.to(out.dtype.element_ty), mask=is_column)
