@@ -245,11 +245,15 @@ class Settings(BaseSettings):
     )
     max_timeout_seconds: Seconds = Field(default=600.0, description="Longest timeout that a request may set.")
 
-    max_batch_tokens: Count = Field(
-        default=512, description="Maximum number of tokens in a decoding step, prompt tokens included."
+    max_batch_tokens: Count | None = Field(
+        default=None,
+        description="Maximum number of tokens in a decoding step, prompt tokens included; by default 512 on cpu, "
+        "and 2048 on cuda.",
     )
-    max_encode_tokens: Count = Field(
-        default=1536, description="Maximum number of tokens in an encoder step while no sequence is decoding."
+    max_encode_tokens: Count | None = Field(
+        default=None,
+        description="Maximum number of tokens in an encoder step while no sequence is decoding; by default 1536 on "
+        "cpu, and 16384 on cuda.",
     )
     max_batch_rows: Count = Field(default=128, description="Maximum number of sequences in a decoding step, per model.")
     kv_cache_memory: Size | None = Field(

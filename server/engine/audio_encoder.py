@@ -20,7 +20,7 @@ from server.engine.encoder_outputs import EncoderOutput
 from server.engine.model_limits import ModelLimits
 from server.engine.runner import Runner, TransformerProtocol, named
 from server.engine.sequence import SequenceGroup
-from server.ipc.descriptions import EngineOptions
+from server.ipc.descriptions import StepTokens
 from server.ipc.messages import (
     Encode,
     EncodeItem,
@@ -52,8 +52,8 @@ class AudioRunner(Runner):
 class LogMelEngine(EncoderEngine):
     """The `log_mel` requests of one model: computes log-mel frames of audio samples. Runs no encoder."""
 
-    def __init__(self, name: str, runner: Runner, limits: ModelLimits, options: EngineOptions, num_mels: int) -> None:
-        super().__init__(name, runner, limits, options)
+    def __init__(self, name: str, runner: Runner, limits: ModelLimits, step_tokens: StepTokens, num_mels: int) -> None:
+        super().__init__(name, runner, limits, step_tokens)
         self._log_mel = LogMel(num_mels)
 
     def _refusal(self, message: Encode) -> tuple[FailureCode, str]:

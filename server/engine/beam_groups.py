@@ -15,8 +15,9 @@ from typing import Literal
 
 import numpy as np
 
-from server.engine.beam_search import BeamSearch, Describe, Float32s, Ids
+from server.engine.beam_search import BeamSearch, Ids
 from server.engine.required_terms import RequiredTerms
+from server.engine.running_beams import Describe, Float32s
 from server.engine.term_search import TermSearch
 from server.ipc.params import GenerationParams
 
@@ -79,7 +80,7 @@ class GroupSearch(BeamSearch):
 
     def advance(self, log_probs: Float32s, token_ids: Ids, describe: Describe | None = None) -> list[int]:
         """One step of each group that is not done. Arguments as in `BeamSearch.advance`."""
-        assert not self.done and log_probs.shape[0] == len(self.running)
+        assert not self.done and log_probs.shape[0] == len(self.running_beams)
         for group in self.groups:
             group.stop_texts = self.stop_texts
         is_first, is_last = self.length == 0, self.length + 1 >= self.max_new_tokens
@@ -89,7 +90,7 @@ class GroupSearch(BeamSearch):
         start = 0
         for group in active:
             first_row = 0 if is_first else start
-            rows = slice(first_row, first_row + len(group.running))
+            rows = slice(first_row, first_row + len(group.running_beams))
             start = rows.stop
             candidates = self._diverse(log_probs[rows], token_ids[rows], taken, group.num_candidates)
             own = group.advance(*candidates, _shifted(describe, first_row))

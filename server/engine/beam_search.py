@@ -13,41 +13,18 @@ Gives the same tokens as `generate(num_beams=...)` of `transformers` 5:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from server.engine.running_beams import LEAST_POSSIBLE, NEVER, Beam, Describe, Float32s, RunningBeams
 from server.engine.stop_texts import StopTexts
 from server.ipc.logprobs import TokenLogprob
 
-Float32s = NDArray[np.float32]
 Ids = NDArray[np.int64]
-Describe = Callable[[int, int], TokenLogprob]
-"""Maps (row of this step, token id) to the log-probability to report."""
-
-ZERO = np.float32(0.0)
-ONE = np.float32(1)
-NEVER = np.float32(-1e9)
-"""Score of impossible beams: far below any real score, and finite, so that sums do not become NaN."""
-
-
-@dataclass(slots=True)
-class Beam:
-    """One hypothesis.
-
-    tokens: new tokens.
-    score: sum of log-probabilities of a running beam, final score of a finished one.
-    logprobs: log-probabilities to report, one for each token; empty if not requested.
-    is_possible: False for a beam that only fills a row, if there are fewer possible tokens than beams.
-    """
-
-    tokens: list[int] = field(default_factory=list)
-    score: np.float32 = ZERO
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    is_possible: bool = True
 
 
 class _Candidates(NamedTuple):
@@ -89,11 +66,12 @@ class BeamSearch:
         self.num_beams = num_beams
         self.max_new_tokens = max_new_tokens
         self.end_ids = end_ids
+        self.end_id_array = np.array(sorted(end_ids), dtype=np.int64)
         self.length_penalty = length_penalty
         self.early_stopping = early_stopping
         self.num_candidates = max(2, 1 + len(end_ids)) * num_beams
         """Candidates per row that `advance` needs; fewer only if the vocabulary is smaller."""
-        self.running: list[Beam] = [Beam()]
+        self.running_beams = RunningBeams([Beam()])
         self.finished: list[Beam] = []
         self.length = 0
         self.done = False
@@ -113,29 +91,27 @@ class BeamSearch:
     @property
     def shape(self) -> Hashable:
         """A value that is equal for searches that `advance_together` can advance together."""
-        return len(self.running), self.num_beams, self.num_candidates, self.length == 0
+        return self.length == 0, self.num_beams, self.num_candidates, self.end_ids
 
-    def _select(self, candidates: _Candidates, survivors: list[int], describe: Describe | None) -> list[int]:
-        """Replace the beams by their best continuations. survivors: indices of the candidates that keep running.
+    @property
+    def running(self) -> list[Beam]:
+        """The running beams as hypotheses, best first."""
+        return self.running_beams.beams()
 
-        Returns the parent row of each running beam.
-        """
+    @running.setter
+    def running(self, beams: Sequence[Beam]) -> None:
+        self.running_beams = RunningBeams(beams)
 
-        def child(index: int, total: np.float32, penalty: np.float32 = ONE) -> Beam:
-            row, token = candidates.rows[index], candidates.tokens[index]
-            parent = old[row]
-            logprobs = [*parent.logprobs, describe(row, token)] if describe is not None else []
-            return Beam([*parent.tokens, token], total / penalty, logprobs, bool(total > NEVER / 2))
-
-        old, totals, ends = self.running, candidates.totals, candidates.ends
-        ended = [i for i in range(min(self.num_beams, len(ends))) if ends[i]]
-        if ended:
-            penalty = self._penalty(self.length)
-            newly = [child(i, totals[i], penalty) for i in ended]
-            self.finished = self._keep_best([*self.finished, *(beam for beam in newly if beam.score >= NEVER)])
-        self.running = [child(i, totals[i] + NEVER if ends[i] else totals[i]) for i in survivors]
-        self.done = all(ends) or not self._may_improve()
-        return [candidates.rows[i] for i in survivors]
+    def _keep_ended(self, candidates: _Candidates, describe: Describe | None) -> None:
+        """Keep the hypotheses that end with one of the best `num_beams` candidates. Called before the beams change."""
+        texts, totals = self.running_beams.texts, candidates.totals[: self.num_beams]
+        scores, possible = totals / self._penalty(self.length), (totals > LEAST_POSSIBLE).tolist()
+        ended = []
+        for score, is_possible, row, token, ends in zip(scores, possible, *candidates[1:], strict=False):
+            if ends and score >= NEVER:
+                logprobs = [] if describe is None else [*self.running_beams.logprobs[row], describe(row, token)]
+                ended.append(Beam([*texts[row], token], score, logprobs, is_possible))
+        self.finished = self._keep_best([*self.finished, *ended])
 
     def ends(self, tokens: Sequence[int], token: int) -> bool:
         """Whether `token` after `tokens` ends a hypothesis, apart from the length limit."""
@@ -143,17 +119,16 @@ class BeamSearch:
 
     def _may_improve(self) -> bool:
         """Whether further steps can still improve the finished hypotheses, as judged by `early_stopping`."""
-        if len(self.finished) < self.num_beams:
-            return bool(self.running[0].score > -np.inf)
-        return self._may_win(self.running[0])
+        score = self.running_beams.scores[0]
+        return bool(score > -np.inf) if len(self.finished) < self.num_beams else self._may_win(score)
 
-    def _may_win(self, beam: Beam) -> bool:
+    def _may_win(self, score: np.float32) -> bool:
         """Whether a running beam can still replace the worst of `num_beams` hypotheses, as `early_stopping` judges."""
         if self.early_stopping is True:
             return False
         longest = self.early_stopping == "never" and self.length_penalty > 0
         penalty = self._penalty(self.max_new_tokens if longest else self.length)
-        return bool(beam.score / penalty > self.finished[-1].score)
+        return bool(score / penalty > self.finished[-1].score)
 
     def _penalty(self, length: int) -> np.float32:
         with np.errstate(over="ignore"):
@@ -169,11 +144,12 @@ class BeamSearch:
         """
         if self.done:
             self._agreed = len(self.finished[0].tokens) if self.finished else self._agreed
-            return self.finished[0].tokens if self.finished else self.running[0].tokens[: self._agreed]
-        texts = [beam.tokens for beam in self.running if beam.score > -np.inf]
+            return self.finished[0].tokens if self.finished else self.running_beams.texts[0][: self._agreed]
+        scored = zip(self.running_beams.texts, self.running_beams.scores.tolist(), strict=True)
+        texts = [text for text, score in scored if score > -np.inf]
         texts += [self.finished[0].tokens] if self.finished else []
         if not texts:
-            return self.running[0].tokens[: self._agreed]
+            return self.running_beams.texts[0][: self._agreed]
         shortest = min(len(text) for text in texts)
         while self._agreed < shortest and len({text[self._agreed] for text in texts}) == 1:
             self._agreed += 1
@@ -218,31 +194,50 @@ def advance_together(
 def _advance_equals(
     searches: Sequence[BeamSearch], log_probs: Float32s, token_ids: Ids, describe: Sequence[Describe | None]
 ) -> list[list[int]]:
-    first, (count, num_rows, width) = searches[0], log_probs.shape
-    assert num_rows == len(first.running) and not any(search.done for search in searches)
-    if first.length == 0:
+    totals, rows, tokens = _best_candidates(searches, log_probs, token_ids)
+    ends = (tokens[:, :, None] == searches[0].end_id_array).any(axis=2)
+    for index, search in enumerate(searches):
+        search.length += 1
+        if search.length >= search.max_new_tokens:
+            ends[index] = True
+        elif search.stop_texts is not None:
+            texts, pairs = search.running_beams.texts, zip(rows[index].tolist(), tokens[index].tolist(), strict=True)
+            ends[index] = [search.ends(texts[row], token) for row, token in pairs]
+    num_beams, all_end = searches[0].num_beams, [False] * len(searches)
+    if ends.any():
+        for index in ends[:, :num_beams].any(axis=1).nonzero()[0].tolist():
+            own = (one[index].tolist() for one in (rows, tokens, ends))
+            searches[index]._keep_ended(_Candidates(totals[index], *own), describe[index])
+        all_end = ends.all(axis=1).tolist()
+        scores = np.where(ends, totals + NEVER, totals)
+        order = np.arange(len(searches))[:, None], (-scores).argsort(axis=1, kind="stable")
+        totals, rows, tokens = scores[order], rows[order], tokens[order]
+    parents: list[list[int]] = rows[:, :num_beams].tolist()
+    beams = parents, tokens[:, :num_beams].tolist(), totals[:, :num_beams], describe
+    for search, all_ended, *own_beams in zip(searches, all_end, *beams, strict=True):
+        search.running_beams.extend(*own_beams)
+        search.done = all_ended or not search._may_improve()
+    return parents
+
+
+def _best_candidates(searches: Sequence[BeamSearch], log_probs: Float32s, token_ids: Ids) -> tuple[Float32s, Ids, Ids]:
+    """The best continuations of all beams of each search, best first.
+
+    Arguments as for `advance_together`.
+    Returns sums of log-probabilities, rows of the parents and tokens: [searches, candidates] each.
+    """
+    first, count = searches[0], len(searches)
+    assert log_probs.shape[1] == len(first.running_beams) and not any(search.done for search in searches)
+    is_first = first.length == 0
+    if is_first:
         # All beams begin with the same text. All but the first start with score NEVER, so that they become different.
-        parents = np.zeros(first.num_beams, dtype=np.int64)
-        scores = np.full((count, first.num_beams), NEVER, dtype=np.float32)
+        log_probs, token_ids = log_probs.repeat(first.num_beams, axis=1), token_ids.repeat(first.num_beams, axis=1)
+        scores = np.full(log_probs.shape[:2], NEVER, dtype=np.float32)
         scores[:, 0] = 0.0
     else:
-        parents = np.arange(num_rows)
-        scores = np.array([[beam.score for beam in search.running] for search in searches], dtype=np.float32)
-    totals = (log_probs[:, parents] + scores[:, :, None]).reshape(count, -1)
-    best = np.argsort(-totals, axis=1, kind="stable")[:, : first.num_candidates]
-    totals = np.take_along_axis(totals, best, axis=1)
-    rows = parents[best // width]
-    tokens = token_ids[np.arange(count)[:, None], rows, best % width].tolist()
-    own_rows = rows.tolist()
-    ends = []
-    for search, its_rows, its_tokens in zip(searches, own_rows, tokens, strict=True):
-        search.length += 1
-        at_limit = search.length >= search.max_new_tokens
-        texts = [beam.tokens for beam in search.running]
-        ends.append(
-            [at_limit or search.ends(texts[row], token) for row, token in zip(its_rows, its_tokens, strict=True)]
-        )
-    running_totals = np.where(np.array(ends), totals + NEVER, totals)
-    survivors = np.argsort(-running_totals, axis=1, kind="stable")[:, : first.num_beams].tolist()
-    candidates = map(_Candidates, totals, own_rows, tokens, ends)
-    return [search._select(*found) for search, *found in zip(searches, candidates, survivors, describe, strict=True)]
+        scores = np.concatenate([search.running_beams.scores for search in searches]).reshape(log_probs.shape[:2])
+    totals = (log_probs + scores[:, :, None]).reshape(count, -1)
+    best = (-totals).argsort(axis=1, kind="stable")[:, : first.num_candidates]
+    places = np.arange(count)[:, None], best
+    rows = np.zeros_like(best) if is_first else best // log_probs.shape[2]
+    return totals[places], rows, token_ids.reshape(count, -1)[places]

@@ -8,6 +8,10 @@ Freed blocks without finite logits are cleared before they are used again. See d
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import zip_longest
+from typing import NamedTuple
 
 from server.engine.block_manager import BlockManager
 from server.engine.prefix_keys import extend_keys
@@ -134,17 +138,19 @@ class BlockTables:
 
     def lacks_blocks(self, group: SequenceGroup) -> bool:
         """Whether too few blocks are free for the next token of each sequence."""
+        if group.num_tokens <= group.writable_tokens:
+            return False
         tables = [row.block_table for row in group.sequences]
         return self.self_pool.blocks_to_write(tables, group.num_tokens - 1) > self.self_pool.free_blocks
 
     def make_writable(self, group: SequenceGroup) -> list[tuple[int, int, int, int]]:
         """Make the slot of the next token of each sequence writable. Returns block copies, see `Schedule.copies`."""
-        position = group.num_tokens - 1
         copies, group.copies = group.copies, []
-        for row in group.sequences:
-            copy = self.self_pool.make_writable(row.block_table, position)
-            if copy is not None:
-                copies.append((*copy, 0, position % self.self_pool.block_size))
+        position, size = group.num_tokens - 1, self.self_pool.block_size
+        if position >= group.writable_tokens:
+            found = [self.self_pool.make_writable(row.block_table, position) for row in group.sequences]
+            copies += [(*copy, 0, position % size) for copy in found if copy is not None]
+            group.writable_tokens = position - position % size + size
         return copies
 
     def extend(self, row: CachedSequence, num_tokens: int) -> int:
@@ -193,50 +199,49 @@ class BlockTables:
     def fork(self, group: SequenceGroup, parents: list[int]) -> None:
         """Replace the sequences of a group by its new beams: beam i continues the old sequence `parents[i]`.
 
-        The first child of a sequence takes over its blocks. Other children share its full blocks, and reuse the last
-        block of a sequence without children; the differing slots are copied before the next step.
+        All tokens of the group are computed. The first child of a sequence is the sequence itself, with one more token.
+        Another child takes the place and the last block of a sequence without children, if possible; the slots that
+        differ are copied before the next step. Full blocks are shared.
         """
         assert group.beams is not None
-        old, unclaimed = group.sequences, set(parents)
-        prompt = old[0].tokens[: group.num_prompt_tokens]
-        ended = [row for index, row in enumerate(old) if index not in unclaimed]
-        group.sequences = []
-        for beam, parent in zip(group.beams.running, parents, strict=True):
-            row = old[parent]
-            if parent in unclaimed:
-                unclaimed.remove(parent)
-                table, keys = row.block_table, row.block_keys
-            else:
-                table, keys = self._branch(group, row, ended), list(row.block_keys)
-            group.sequences.append(
-                CachedSequence(
-                    [*prompt, *beam.tokens],
-                    row.num_computed_tokens,
-                    table,
-                    keys,
-                    row.published_blocks,
-                    verified_tokens=row.verified_tokens,
-                )
-            )
-        for row in ended:
-            self.self_pool.release(row.block_table)
+        old, claims = group.sequences, _claims_of(tuple(parents), len(group.sequences))
+        children = [old[index] for index in claims.rows]
+        for place, row in claims.branches:
+            children[place] = self._branch(group, old[parents[place]], None if row is None else old[row])
+        for row in claims.ended:
+            self.self_pool.release(old[row].block_table)
+        for sequence, token in zip(children, group.beams.running_beams.last_tokens, strict=True):
+            sequence.tokens.append(token)
+        group.sequences = children
 
-    def _branch(self, group: SequenceGroup, row: CachedSequence, ended: list[CachedSequence]) -> list[int]:
-        """Block table for one more child of a sequence.
+    def _branch(self, group: SequenceGroup, row: CachedSequence, ended: CachedSequence | None) -> CachedSequence:
+        """One more child of a sequence, still without its own token.
 
-        Its last block is taken from a sequence without children (`ended`) if possible.
+        ended: a sequence without children, whose place and last block the child takes if the block can be reused.
         """
-        pool, done = self.self_pool, row.num_computed_tokens
-        full = done // pool.block_size
-        spare = next((one for one in ended if len(one.block_table) > full), None)
-        if full == len(row.block_table) or spare is None or pool.references(spare.block_table[full]) > 1:
-            return pool.share(row.block_table)
-        # Beams differ near the end only, so most slots of the block already hold the right tokens.
-        common = common_length(row.tokens, spare.tokens, done)
-        block = spare.block_table.pop()
-        first = max(common - full * pool.block_size, 0)
-        group.copies.append((row.block_table[full], block, first, done - full * pool.block_size))
-        return [*pool.share(row.block_table[:full]), block]
+        pool, done, table = self.self_pool, row.num_computed_tokens, row.block_table
+        full, used = divmod(done, pool.block_size)
+        if ended is None or not used or pool.references(ended.block_table[full]) > 1:
+            group.writable_tokens = 0
+            shared, keys = pool.share(table), list(row.block_keys)
+            child = replace(row, tokens=list(row.tokens), block_table=shared, block_keys=keys, state=None)
+            if ended is not None:
+                pool.release(ended.block_table)
+            return child
+        own, common = ended.block_table, 0
+        tail = row.tokens[done - used :]
+        if own[:full] == table[:full]:
+            # Beams differ near the end only, so most slots of the last block already hold the right tokens.
+            common = common_length(tail, ended.tokens[done - used :], used)
+            ended.tokens[done - used :] = tail
+        else:
+            shared = pool.share(table[:full])
+            pool.release(own[:full])
+            own[:full] = shared
+            ended.tokens = list(row.tokens)
+        group.copies.append((table[full], own[full], common, used))
+        ended.block_keys, ended.published_blocks = list(row.block_keys), row.published_blocks
+        return ended
 
     def publish(self, group: SequenceGroup) -> None:
         """Record that logits from all computed tokens are finite, and let other groups find the full blocks."""
@@ -284,7 +289,7 @@ class BlockTables:
             row.num_computed_tokens = row.published_blocks = row.verified_tokens = 0
             if unverified:
                 self._self_blocks_to_clear += [block for block in freed if not self.self_pool.is_published(block)]
-        group.shared_tokens = 0
+        group.shared_tokens = group.writable_tokens = 0
         group.copies = []
 
     def take_blocks_to_clear(self) -> tuple[list[int], list[int]]:
@@ -292,3 +297,25 @@ class BlockTables:
         blocks = self._self_blocks_to_clear, self._cross_blocks_to_clear
         self._self_blocks_to_clear, self._cross_blocks_to_clear = [], []
         return blocks
+
+
+class _Claims(NamedTuple):
+    """Which sequences of a group its new beams take, by the index of the sequence.
+
+    rows: for each beam a sequence: its parent for the first child of the parent; for others see `branches`.
+    branches: the other children: index of the beam, and of a sequence without children, or None if there is no more.
+    ended: sequences without children that no beam takes.
+    """
+
+    rows: tuple[int, ...]
+    branches: tuple[tuple[int, int | None], ...]
+    ended: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def _claims_of(parents: tuple[int, ...], num_rows: int) -> _Claims:
+    """The claims of beams with these parents. Few beams have few patterns, so that most are known."""
+    ended = [row for row in range(num_rows) if row not in parents]
+    others = [place for place, parent in enumerate(parents) if parent in parents[:place]]
+    branches = tuple(zip_longest(others, ended[: len(others)]))
+    return _Claims(parents, branches, tuple(ended[len(others) :]))

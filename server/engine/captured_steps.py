@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from models.backends.torch.sampling import Filters
 from models.batch import DecoderBatch
 from models.logits import DecoderOutput, LogitsRequest
-from server.engine.scheduler import ScheduledRow
-from server.engine.slots import padded_tables
+from server.engine.decoder_batches import BatchBuilder, BatchRows
+from server.engine.scheduler import Schedule, ScheduledRow
 
 if TYPE_CHECKING:
     from models.step_graphs import ChosenTokens, StepGraphs
@@ -36,53 +36,40 @@ class CapturedSteps:
     """
 
     def __init__(self, graphs: StepGraphs, block_size: int, has_sources: bool) -> None:
-        self._graphs, self._block_size, self._has_sources = graphs, block_size, has_sources
+        self._graphs = graphs
+        self._batches = BatchBuilder(torch.device("cpu"), block_size, has_sources, needs_rope_lengths=False)
 
-    def run(self, rows: Sequence[ScheduledRow], logits: LogitsRequest) -> DecoderOutput | None:
-        """Compute a step. None where no captured step computes these rows."""
-        batch = self._batch(rows)
-        return None if batch is None else self._graphs.run(batch, logits)
+    def run(self, schedule: Schedule, logits: LogitsRequest) -> DecoderOutput | None:
+        """Compute a step. None where no captured step computes its rows."""
+        if not schedule.is_plain or not all(map(_is_single, schedule.chunks)):
+            return None
+        batch = self._batches.build(BatchRows.of(schedule))
+        return self._graphs.run(batch, logits) if self._takes(batch) else None
 
     def launch(
         self, rows: Sequence[ScheduledRow], choices: RowChoices, after: Sequence[ScheduledRow] | None = None
     ) -> ChosenTokens | None:
         """Start a step whose tokens are chosen on the device. Reads nothing on the host.
 
+        rows: at most one of each group.
         choices: how the token of each row is chosen.
         after: rows of the launched step before, if its tokens are not read. They include all of `rows`.
         Returns the tokens to come; None where no captured step computes these rows.
         """
-        batch = self._batch(rows, after)
-        return None if batch is None else self._graphs.launch(batch, choices.filters, choices.uniforms)
-
-    def _batch(self, rows: Sequence[ScheduledRow], after: Sequence[ScheduledRow] | None = None) -> DecoderBatch | None:
-        """The batch of a captured step, on the CPU: one token of each row, without adapters. after: see `launch`."""
-        if any(row.num_tokens != 1 or row.group.adapter or row.sequence.draft or not row.needs_logits for row in rows):
+        if after is None and not all(map(_is_single, rows)):
             return None
-        sequences, size = [row.sequence for row in rows], self._block_size
-        positions = [sequence.num_computed_tokens + (after is not None) for sequence in sequences]
-        key_lens = tuple(position + 1 for position in positions)
-        source_lens = tuple(row.group.num_source_tokens for row in rows) if self._has_sources else ()
-        if not self._graphs.takes((1,) * len(rows), key_lens, source_lens):
-            return None
-        if after is None:
-            token_ids = [one.tokens[position] for one, position in zip(sequences, positions, strict=True)]
-        else:
+        given = BatchRows.singles([row.group for row in rows], [row.sequence for row in rows])
+        if after is not None:
             places = {row.sequence: -1 - place for place, row in enumerate(after)}
-            token_ids = [places[sequence] for sequence in sequences]
-        tables = [one.block_table[: end // size + 1] for one, end in zip(sequences, positions, strict=True)]
-        slots = [table[-1] * size + position % size for table, position in zip(tables, positions, strict=True)]
-        columns = torch.from_numpy(np.array([token_ids, positions, slots], dtype=np.int64))
-        source_tables = None
-        if self._has_sources:
-            source_tables = torch.from_numpy(padded_tables([row.group.cross_block_table for row in rows]))
-        return DecoderBatch(
-            token_ids=columns[0],
-            positions=columns[1],
-            query_lens=(1,) * len(rows),
-            key_lens=key_lens,
-            slot_mapping=columns[2],
-            block_tables=torch.from_numpy(padded_tables(tables)),
-            source_lens=source_lens,
-            source_block_tables=source_tables,
-        )
+            token_ids = [places[one] for one in given.sequences]
+            given = given._replace(starts=[start + 1 for start in given.starts], token_ids=token_ids)
+        batch = self._batches.build(given)
+        return self._graphs.launch(batch, choices.filters, choices.uniforms) if self._takes(batch) else None
+
+    def _takes(self, batch: DecoderBatch) -> bool:
+        return not batch.adapters and self._graphs.takes(batch.query_lens, batch.key_lens, batch.source_lens)
+
+
+def _is_single(row: ScheduledRow) -> bool:
+    """Whether a row computes the last token of its sequence alone."""
+    return row.num_tokens == 1 and not row.sequence.draft and row.needs_logits

@@ -13,10 +13,12 @@ import torch
 
 from models.logits import LogitsRequest
 from server.engine.block_manager import BlockManager
+from server.engine.device_copies import HostTopK
 from server.engine.drafts import max_draft_tokens
 from server.engine.runner import Runner
+from server.engine.sampling_positions import SamplingPosition
 from server.engine.scheduler import Schedule, ScheduledRow
-from server.engine.selection import SamplingPosition, choose
+from server.engine.selection import choose
 from server.engine.sequence import CachedSequence, SequenceGroup
 from server.engine.step_costs import StepCosts
 
@@ -97,7 +99,7 @@ class ModelDrafter:
         ready = [row for row in rows if row.needs_logits]
         model = self.runner.model
         request = LogitsRequest() if 0 < len(ready) <= model.max_logits_rows else None
-        output, _ = self.runner.run(Schedule(rows), request)
+        output, _ = self.runner.run(Schedule(chunks=rows), request)
         for row in rows:
             row.sequence.num_computed_tokens += row.num_tokens
         if not ready:
@@ -106,9 +108,10 @@ class ModelDrafter:
         logits, top_k = output.logits, output.top_k
         if logits is None or top_k is None:
             logits, top_k = model.logits_top_k(output.hidden, LogitsRequest())
-        tokens, has_token = choose(logits, places, top_k)
+        best = HostTopK.of(top_k)
+        tokens, has_token = choose(logits, places, best)
         unfinished = []
-        for row, token, *is_valid in zip(ready, tokens, has_token, top_k.is_finite.tolist(), strict=True):
+        for row, token, *is_valid in zip(ready, tokens, has_token, best.is_finite.tolist(), strict=True):
             draft = row.group.sequences[0].draft
             if not all(is_valid):
                 self._drop(row.group)

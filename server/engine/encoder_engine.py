@@ -18,7 +18,7 @@ from server.engine.model_limits import ModelLimits
 from server.engine.runner import Runner
 from server.engine.scheduler import shared_tokens
 from server.engine.token_outputs import problem_of
-from server.ipc.descriptions import EngineOptions
+from server.ipc.descriptions import StepTokens
 from server.ipc.messages import (
     Encode,
     Encoded,
@@ -45,7 +45,7 @@ class EncoderEngine:
     """The `Encode` requests of one model.
 
     name: name of the model. runner: computes hidden states. limits: limits of the model.
-    options: limits of a step.
+    step_tokens: largest number of tokens of a step.
     sentence: pooling and dense layers of the checkpoint for one vector per text; None means mean pooling.
     heads: the other heads of the checkpoint; None for none.
     """
@@ -55,7 +55,7 @@ class EncoderEngine:
         name: str,
         runner: Runner,
         limits: ModelLimits,
-        options: EngineOptions,
+        step_tokens: StepTokens,
         sentence: SentenceHead | None = None,
         heads: TokenHeads | None = None,
     ) -> None:
@@ -64,8 +64,8 @@ class EncoderEngine:
         self.limits = limits
         self.sentence = sentence
         self.heads = TokenHeads() if heads is None else heads
-        self.max_tokens = options.max_encode_tokens
-        self.max_shared_tokens = min(shared_tokens(options.max_batch_tokens), options.max_encode_tokens)
+        self.max_tokens = step_tokens.encode
+        self.max_shared_tokens = min(shared_tokens(step_tokens.batch), step_tokens.encode)
         self.queue = EncodeQueue()
         self._seconds_per_token = 0.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from server.engine.beam_search import Beam
 from server.engine.runner import Runner
+from server.engine.running_beams import Beam
 from server.engine.sequence import SequenceGroup
 from server.ipc.logprobs import pack
 from server.ipc.messages import Finished, FinishReason, Hypothesis

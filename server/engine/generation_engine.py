@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -21,15 +22,16 @@ from server.engine.grammar_state import fork
 from server.engine.grammar_waits import TOO_SLOW, GrammarWaits
 from server.engine.message_checks import MessageChecks
 from server.engine.model_limits import ModelLimits
+from server.engine.output_rows import output_of, output_without, step_logits_request
 from server.engine.prompt_scores import score_prompts
 from server.engine.required_terms import RequiredTerms
 from server.engine.runner import Runner
 from server.engine.scheduler import Schedule, Scheduler
-from server.engine.selection import Selection, output_of, output_without, select, step_logits_request
+from server.engine.selection import select
 from server.engine.sequence import SequenceGroup, SequenceStatus
 from server.engine.steps_ahead import LaunchedStep, StepsAhead
 from server.engine.stop_texts import StopTexts
-from server.ipc.logprobs import pack
+from server.ipc.logprobs import TokenLogprob, pack
 from server.ipc.messages import (
     Failed,
     FinishReason,
@@ -132,8 +134,11 @@ class GenerationEngine:
             self.grammar_waits.drop_preempted()
         if schedule is None:
             return None
-        phase, num_rows, num_tokens = schedule.phase, len(schedule.rows), schedule.num_tokens
+        phase, num_rows, num_tokens = schedule.phase, schedule.num_rows, schedule.num_tokens
         num_decoding, num_prefill = schedule.num_decode_tokens, schedule.num_prefill_tokens
+        if num_prefill and not (schedule.has_prefill or schedule.sources):
+            # A prompt that lacks only its last token is computed like a decoding row, and costs as much.
+            num_decoding, num_prefill = num_decoding + num_prefill, 0
         groups = schedule.groups
         for group in groups:
             if group.first_scheduled is None:
@@ -185,7 +190,7 @@ class GenerationEngine:
         Returns the seconds spent waiting for grammar masks after the forward pass, or None without grammars.
         """
         self.runner.clear(*self.scheduler.blocks.take_blocks_to_clear())
-        ready = list(dict.fromkeys(row.group for row in schedule.rows if row.needs_logits))
+        ready = schedule.ready
         waits = self.grammar_waits if any(group.grammar_states for group in ready) else None
         started = time.monotonic()
         if waits is not None:
@@ -193,7 +198,7 @@ class GenerationEngine:
         model = self.runner.model
         request = None if schedule.scores_prompts else step_logits_request(ready, model.max_logits_rows)
         output, hidden = self.runner.run(schedule, request)
-        scored_groups, failed = score_prompts(schedule.rows, hidden, model)
+        scored_groups, failed = score_prompts(schedule.rows, hidden, model) if hidden is not None else ([], [])
         self.scheduler.computed(schedule)
         events.prompts += [PromptScored(group.request_id, group.prompt_logprobs.packed()) for group in scored_groups]
         for group in failed:
@@ -223,7 +228,7 @@ class GenerationEngine:
                 continue
             if group.first_token is None:
                 group.first_token = now
-            self._append(Selection(group, [token]), events)
+            self._append(group, [token], (), events)
 
     def _choose(self, output: DecoderOutput, ready: list[SequenceGroup], events: EngineEvents) -> None:
         """Choose the next tokens of groups, and record their events. output: the rows of these groups."""
@@ -245,9 +250,9 @@ class GenerationEngine:
             else:
                 if selection.group.first_token is None:
                     selection.group.first_token = now
-                if selection.parents is None:
-                    self._append(selection, events)
-                else:
+                if selection.tokens is not None:
+                    self._append(selection.group, selection.tokens, selection.logprobs, events)
+                elif selection.parents is not None:
                     self.scheduler.blocks.publish(selection.group)
                     self._advance(selection.group, selection.parents, events)
 
@@ -294,21 +299,24 @@ class GenerationEngine:
 
         ready: groups that would get a token in this step; the others among them go on.
         """
-        for group in ready:
+        for group in [group for group in ready if group.grammar_states]:
             if self.grammar_waits is not None and self.grammar_waits.error_of(group) is not None:
                 self.finish(group, "engine_error", events, STEP_FAILED)
             finished = group.beams is not None and bool(group.beams.finished)
             failures = [grammar_state.failure for grammar_state in group.grammar_states]
-            if failures and all(failures) and not finished:
+            if all(failures) and not finished:
                 self.finish(group, "invalid_format", events, failures[0])
 
-    def _append(self, selection: Selection, events: EngineEvents) -> None:
-        group = selection.group
-        ends = (index + 1 for index, token in enumerate(selection.tokens) if token in group.end_ids)
-        count = next(ends, len(selection.tokens))
-        tokens, logprobs = selection.tokens[:count], selection.logprobs[:count]
+    def _append(
+        self, group: SequenceGroup, tokens: list[int], logprobs: Sequence[TokenLogprob], events: EngineEvents
+    ) -> None:
+        """Append new tokens to a single sequence, up to the first end token. logprobs: one for each, or none."""
+        if len(tokens) > 1:
+            ends = (index + 1 for index, token in enumerate(tokens) if token in group.end_ids)
+            count = next(ends, len(tokens))
+            tokens, logprobs = tokens[:count], logprobs[:count]
         self.num_drafted_tokens += len(group.sequences[0].draft)
-        self.num_accepted_tokens += count - 1
+        self.num_accepted_tokens += len(tokens) - 1
         self.scheduler.append(group, tokens)
         group.logprobs += logprobs
         reported = pack(logprobs) if logprobs else None
@@ -317,8 +325,8 @@ class GenerationEngine:
             self.finish(group, "stop", events)
         elif group.num_generated >= group.max_new_tokens:
             self.finish(group, "length", events)
-        else:
-            self._restart_if_outgrown(group)
+        elif self.limits.restart_tokens is not None:
+            self._restart_if_outgrown(group, self.limits.restart_tokens)
 
     def _advance(self, group: SequenceGroup, parents: list[int], events: EngineEvents) -> None:
         beams = group.beams
@@ -339,12 +347,12 @@ class GenerationEngine:
             if group.grammar_states:
                 possible = [beam.is_possible for beam in beams.running]
                 group.grammar_states = fork(group.grammar_states, parents, possible, NO_ALLOWED_TOKEN)
-            self._restart_if_outgrown(group)
+            if self.limits.restart_tokens is not None:
+                self._restart_if_outgrown(group, self.limits.restart_tokens)
 
-    def _restart_if_outgrown(self, group: SequenceGroup) -> None:
+    def _restart_if_outgrown(self, group: SequenceGroup, limit: int) -> None:
         """Recompute a group whose text has outgrown the length for which its rotary embeddings were computed."""
-        limit = self.limits.restart_tokens
-        if limit is not None and group.rope_length <= limit < group.num_tokens:
+        if group.rope_length <= limit < group.num_tokens:
             self.scheduler.restart(group)
 
     # ------------------------------------------------------------------------------------------- end of a group

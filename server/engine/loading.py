@@ -42,6 +42,7 @@ from server.ipc.descriptions import (
     LateInteractionInfo,
     ModelInfo,
     ModelSpec,
+    StepTokens,
     Task,
 )
 from server.ipc.messages import EncodeTask
@@ -132,6 +133,10 @@ class LoadedCheckpoint:
             return 0
         limit = self.model.source_tokens if self.model.config.is_encoder_decoder else self.model.context_tokens
         return limit or UNLIMITED_TOKENS
+
+    def step_tokens(self, options: EngineOptions) -> StepTokens:
+        """Largest number of tokens of a step on the device of this model."""
+        return options.step_tokens("cuda" if self.device.type == "cuda" else "cpu")
 
     def pool_needs(self, options: EngineOptions) -> dict[str, PoolNeed]:
         """Memory needs of the pools; empty without generation.
@@ -252,6 +257,7 @@ def build(
         frame_bytes=2 * loaded.source_tokens * loaded.num_mels * torch.float32.itemsize,
         restart_tokens=config.restart_tokens,
     )
+    step_tokens = loaded.step_tokens(options)
     runner: Runner
     if loaded.num_mels:
         runner = AudioRunner(transformer, loaded.device, caches["self"], caches["cross"], loaded.num_mels)
@@ -269,12 +275,12 @@ def build(
             if state_memory is None
             else StateBlockTables(pools["self"], pools["state"], prefix_cache, needs["state"].block_bytes)
         )
-        scheduler = Scheduler(tables, options.max_batch_tokens, options.max_batch_rows)
+        scheduler = Scheduler(tables, step_tokens.batch, options.max_batch_rows)
         generation = GenerationEngine(spec.name, scheduler, runner, limits, drafter)
     if loaded.num_mels:
-        encoding = LogMelEngine(spec.name, runner, limits, options, loaded.num_mels)
+        encoding = LogMelEngine(spec.name, runner, limits, step_tokens, loaded.num_mels)
     elif loaded.encodes:
-        encoding = EncoderEngine(spec.name, runner, limits, options, model.sentence, model.heads)
+        encoding = EncoderEngine(spec.name, runner, limits, step_tokens, model.sentence, model.heads)
     return ModelEngine(spec.name, generation, encoding, tuple(model.adapters)), _info(loaded, options, blocks)
 
 
@@ -297,6 +303,7 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
     model = loaded.model
     sentence = model.sentence.config
     needs = loaded.pool_needs(options)
+    step_tokens = loaded.step_tokens(options)
     defaults = asdict(model.generation)
     defaults |= {name: _plain(value) for name, value in defaults.items() if isinstance(value, tuple)}
     dtypes: dict[torch.dtype, DType] = {
@@ -316,6 +323,7 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
         hidden_size=model.config.hidden_size,
         context_tokens=loaded.context_tokens,
         source_tokens=loaded.source_tokens if model.config.is_encoder_decoder else 0,
+        max_step_tokens=step_tokens.batch if blocks else step_tokens.encode,
         block_size=options.block_size if blocks else 0,
         kv_blocks=blocks,
         kv_bytes=sum(count * needs[name].block_bytes for name, count in blocks.items()),

@@ -7,22 +7,24 @@ repetition, presence and frequency, allowed tokens, grammars, bans, forced token
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from server.engine.device_copies import to_device
 from server.engine.grammar_state import GrammarState
 from server.engine.timestamps import TimestampRow, apply_timestamp_rules
 from server.engine.token_tables import Ids, TokenTables
+from server.engine.token_tables import is_needed as is_needed
 from server.ipc.params import GenerationParams
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessorRow:
+class ProcessorRow(NamedTuple):
     """One row of logits.
 
     params: settings of the request. max_new_tokens: length limit of the row.
@@ -47,27 +49,6 @@ IndexedRows = Sequence[tuple[int, ProcessorRow]]
 """Rows with settings that change logits, each with its index in the logits."""
 
 
-def is_needed(params: GenerationParams) -> bool:
-    """Whether these settings can change logits."""
-    return bool(
-        params.repetition_penalty != 1.0
-        or params.presence_penalty
-        or params.frequency_penalty
-        or params.no_repeat_ngram_size
-        or params.encoder_no_repeat_ngram_size
-        or params.bad_words_ids
-        or params.min_new_tokens
-        or params.suppress_token_ids
-        or params.begin_suppress_token_ids
-        or params.timestamps is not None
-        or params.allowed_token_ids
-        or params.logit_bias
-        or params.sections
-        or params.forced_bos_token_id is not None
-        or params.forced_eos_token_id is not None
-    )
-
-
 def takes_log_probs(row: ProcessorRow) -> bool:
     """Whether the processed row needs log-probabilities: adding a constant to its logits would change the result."""
     return row.params.repetition_penalty != 1.0 or forced_token(row) is not None
@@ -80,42 +61,43 @@ def process(logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
         which `takes_log_probs` is true.
     rows: settings of each row.
     """
-    active = [(index, row) for index, row in enumerate(rows) if is_needed(row.params)]
-    if not active:
-        return
-    vocab = logits.shape[1]
-    _add_bias(logits, active)
-    _penalise_repetition(logits, active)
-    _penalise_counts(logits, active)
-    _keep_allowed(logits, active)
-    _keep_in_grammar(logits, active)
-    banned_rows: list[int] = []
-    banned_tokens: list[int] = []
+    others: list[tuple[int, ProcessorRow]] = []
     forced: list[tuple[int, int]] = []
-    for index, row in active:
+    bans: list[tuple[range, Sequence[int]]] = []
+    for indices, row in runs_of(rows):
+        if not row.tables.change_logits:
+            continue
+        if not row.tables.only_ban:
+            others += [(index, row) for index in indices]
         token = forced_token(row)
-        if token is not None:
-            forced.append((index, token))
-        banned = [] if token is not None else _banned(row)
-        # Suppressed tokens stay banned even if one of them is forced, as in transformers.
-        banned += row.params.suppress_token_ids
-        banned += row.params.begin_suppress_token_ids if row.num_generated == 0 else []
-        banned_tokens += [token for token in banned if token < vocab]
-        banned_rows += [index] * (len(banned_tokens) - len(banned_rows))
+        forced += [] if token is None else [(index, token) for index in indices]
+        bans.append((indices, _banned(row, token is not None)))
+    _add_bias(logits, others)
+    _penalise_repetition(logits, others)
+    _penalise_counts(logits, others)
+    _keep_allowed(logits, others)
+    _keep_in_grammar(logits, others)
     if forced:
-        where, tokens = torch.tensor(forced, device=logits.device).unbind(1)
+        where, tokens = to_device(forced, logits.device).unbind(1)
         logits[where] = -torch.inf
         logits[where, tokens] = 0.0
-    if banned_rows:
-        where, tokens = torch.tensor([banned_rows, banned_tokens], device=logits.device)
-        logits[where, tokens] = -torch.inf
+    _ban(logits, bans)
     timed = [
         TimestampRow(index, row.params.timestamps, row.params.end_token_ids[0], row.new)
-        for index, row in active
+        for index, row in others
         if row.params.timestamps is not None
     ]
     if timed:
         apply_timestamp_rules(logits, timed)
+
+
+def runs_of(rows: Sequence[ProcessorRow]) -> Iterator[tuple[range, ProcessorRow]]:
+    """Consecutive rows that are one object: their indices, and the row."""
+    start = 0
+    for _, run in groupby(rows, id):
+        row, *others = run
+        yield range(start, start + 1 + len(others)), row
+        start += 1 + len(others)
 
 
 def forced_token(row: ProcessorRow) -> int | None:
@@ -183,7 +165,7 @@ def _keep_allowed(logits: Tensor, active: IndexedRows) -> None:
         mask, [(n, allowed, np.zeros(len(allowed), dtype=np.float32)) for n, (_, allowed) in enumerate(limited)]
     )
     mask[where, tokens] = kept
-    logits[torch.tensor([index for index, _ in limited], device=logits.device)] += mask
+    logits[to_device([index for index, _ in limited], logits.device)] += mask
 
 
 def _keep_in_grammar(logits: Tensor, active: IndexedRows) -> None:
@@ -198,12 +180,23 @@ def _keep_in_grammar(logits: Tensor, active: IndexedRows) -> None:
     # numpy unpacks bits 20 times faster than shifts in torch.
     stacked = ~np.stack([bits for _, bits in masks]).view(np.uint8)
     unpacked = np.unpackbits(stacked, axis=1, count=logits.shape[1], bitorder="little").view(np.bool_)
-    banned = torch.from_numpy(unpacked).to(logits.device)
+    banned = to_device(unpacked, logits.device)
     if len(masks) == len(logits):
         logits.masked_fill_(banned, -torch.inf)
     else:
-        where = torch.tensor([index for index, _ in masks], device=logits.device)
+        where = to_device([index for index, _ in masks], logits.device)
         logits[where] = logits[where].masked_fill_(banned, -torch.inf)
+
+
+def _ban(logits: Tensor, bans: Sequence[tuple[range, Sequence[int]]]) -> None:
+    """Set logits to minus infinity. bans: rows, with the tokens of each. Tokens without a logit are left out."""
+    rows = np.array([index for indices, tokens in bans for index in indices for _ in tokens], dtype=np.int64)
+    if not len(rows):
+        return
+    tokens = np.array([token for indices, tokens in bans for _ in indices for token in tokens], dtype=np.int64)
+    real = tokens < logits.shape[1]
+    where = to_device(np.stack([rows[real], tokens[real]]), logits.device)
+    logits[where[0], where[1]] = -torch.inf
 
 
 def _places(logits: Tensor, entries: Sequence[tuple[int, Ids, NDArray[np.float32]]]) -> tuple[Tensor, Tensor, Tensor]:
@@ -215,29 +208,35 @@ def _places(logits: Tensor, entries: Sequence[tuple[int, Ids, NDArray[np.float32
     tokens = np.concatenate([tokens for _, tokens, _ in entries])
     values = np.concatenate([values for _, _, values in entries])
     real = tokens < logits.shape[1]
-    places = torch.from_numpy(np.stack([rows[real], tokens[real]])).to(logits.device)
-    return places[0], places[1], torch.from_numpy(values[real]).to(logits.device)
+    places = to_device(np.stack([rows[real], tokens[real]]), logits.device)
+    return places[0], places[1], to_device(values[real], logits.device)
 
 
-def _banned(row: ProcessorRow) -> list[int]:
-    """Tokens that are banned as the next token of a row."""
+def _banned(row: ProcessorRow, is_forced: bool) -> Sequence[int]:
+    """Tokens that are banned as the next token of a row. is_forced: a token is forced."""
+    params, tables = row.params, row.tables
+    # Suppressed tokens stay banned even if one of them is forced, as in transformers.
+    banned = params.suppress_token_ids if is_forced else tables.banned
+    if row.num_generated == 0 and params.begin_suppress_token_ids:
+        banned = [*banned, *params.begin_suppress_token_ids]
+    # If the grammar allows only the end, the text ends before `min_new_tokens`.
+    is_complete = row.grammar_state is not None and row.grammar_state.is_complete
+    if not is_forced and row.num_generated < params.min_new_tokens and not is_complete:
+        banned = [*banned, *params.end_token_ids, *params.stop_token_ids]
+    return banned if is_forced or tables.only_ban else [*banned, *_banned_by_text(row)]
+
+
+def _banned_by_text(row: ProcessorRow) -> list[int]:
+    """Tokens that are banned because of the tokens before them."""
     params = row.params
     banned: list[int] = []
     if params.no_repeat_ngram_size:
         banned += _repeating(row.tokens, row.tokens, params.no_repeat_ngram_size)
     if params.encoder_no_repeat_ngram_size:
         banned += _repeating(row.tables.source, row.tokens, params.encoder_no_repeat_ngram_size)
-    for word in params.bad_words_ids:
-        *start, last = word
-        tail = list(row.tokens[max(len(row.tokens) - len(start), 0) :])
-        if tail == start and (start or last not in params.end_token_ids):
+    for *start, last in row.tables.bad_phrases:
+        if list(row.tokens[max(len(row.tokens) - len(start), 0) :]) == start:
             banned.append(last)
-    # If the grammar allows only the end, the text ends before `min_new_tokens`.
-    if row.num_generated < params.min_new_tokens and not (
-        row.grammar_state is not None and row.grammar_state.is_complete
-    ):
-        banned += params.end_token_ids
-        banned += params.stop_token_ids
     return banned
 
 

@@ -17,6 +17,7 @@ import torch
 from server.engine.engine import Engine
 from server.engine.generation_engine import GenerationEngine
 from server.engine.loading import LoadedCheckpoint, LoadError
+from server.engine.scheduler import SOURCE_TOKENS_PER_TOKEN
 from server.ipc.descriptions import EngineOptions
 from server.ipc.messages import Encode, EncodeItem, Generate, GenerateRow
 from server.ipc.params import GenerationParams
@@ -26,7 +27,7 @@ log = logging.getLogger("triptych.worker")
 SPARE_SHARE = 0.06
 """Share of the device's memory that stays free: for other processes, and for fragments of torch's own memory."""
 PROFILE_TOKENS = 64
-"""Tokens of each row in the smaller of the two caches."""
+"""Tokens of each row in the smaller of the two caches, which also holds the longest prompt of a step."""
 
 
 class DeviceMemory(Protocol):
@@ -84,7 +85,8 @@ def kv_cache_bytes(
     """
     token_bytes = sum(need.block_bytes for model in loaded for need in model.pool_needs(options).values())
     token_bytes = -(-token_bytes // options.block_size)
-    small = max(token_bytes * PROFILE_TOKENS * options.max_batch_rows, 1)
+    prompts = [min(model.step_tokens(options).batch, model.context_tokens) for model in loaded if model.generates]
+    small = max(token_bytes * max([PROFILE_TOKENS * options.max_batch_rows, *prompts]), 1)
     free = memory.free_bytes() - int(SPARE_SHARE * memory.total_bytes)
 
     def peak(size: int) -> int:
@@ -119,7 +121,7 @@ def _run_largest_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: 
         found = engine.models[model.spec.name]
         messages: list[Generate | Encode] = []
         if found.generation is not None and not model.num_mels:
-            messages += [_longest_prefill(model, found.generation, options), _streams(model, found.generation, options)]
+            messages += [_largest_prefill(model, found.generation, options), _streams(model, found.generation, options)]
         if found.encoding is not None and not model.num_mels:
             messages.append(_texts(model, options))
         for message in messages:
@@ -130,12 +132,18 @@ def _run_largest_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: 
                     raise torch.OutOfMemoryError(output.failed[0].message)
 
 
-def _longest_prefill(model: LoadedCheckpoint, generation: GenerationEngine, options: EngineOptions) -> Generate:
-    """A prompt that fills a step."""
-    length = min(options.max_batch_tokens, _row_tokens(generation, "self", 1) - 1)
+def _largest_prefill(model: LoadedCheckpoint, generation: GenerationEngine, options: EngineOptions) -> Generate:
+    """Prompts or sources that fill a step together, each as long as possible."""
+    tokens = model.step_tokens(options).batch
     if generation.is_encoder_decoder:
-        return _generate(model, generation, [_row_tokens(generation, "cross", 1)], 1)
-    return _generate(model, generation, [max(length, 1)], 1)
+        tokens *= SOURCE_TOKENS_PER_TOKEN
+        longest = _row_tokens(generation, "cross", 1)
+    else:
+        longest = max(_row_tokens(generation, "self", 1) - 1, 1)
+    lengths = [longest] * (tokens // longest)
+    if rest := tokens - sum(lengths):
+        lengths.append(rest)
+    return _generate(model, generation, lengths, 1)
 
 
 def _streams(model: LoadedCheckpoint, generation: GenerationEngine, options: EngineOptions) -> Generate:
@@ -173,9 +181,10 @@ def _generate(model: LoadedCheckpoint, generation: GenerationEngine, lengths: li
 
 def _texts(model: LoadedCheckpoint, options: EngineOptions) -> Encode:
     """Texts that fill an encoder step, each as long as the model reads."""
-    length = max(min(options.max_encode_tokens, model.source_tokens), 1)
+    tokens = model.step_tokens(options).encode
+    length = max(min(tokens, model.source_tokens), 1)
     # A task of a head needs more than a text: a mask, labels, spans.
     item = EncodeItem([0] * length, mask_index=0, spans=[(0, 1)], label_indices=[min(1, length - 1)])
     targets = [0] if model.model.head_settings.answers else []
-    count = max(options.max_encode_tokens // length, 1)
+    count = max(tokens // length, 1)
     return Encode(-1, model.spec.name, model.encode_tasks[-1], [item] * count, target_ids=targets)

@@ -1,29 +1,36 @@
 """Limits the prefill work in a step so that running streams keep a steady inter-token latency.
 
-Learns two costs per model from measured steps: a decode-only step (by number of decode tokens) and one prefill token.
-Works on counts and seconds only; it sees no requests and reads no clock. See docs/decisions/0026-bursts.md.
+Learns the cost of each model from measured steps: that of a decode-only step (by number of decode tokens), and that of
+prefill work (`server.engine.prefill_costs`).
+Works on counts and seconds only; it sees no requests and reads no clock. See docs/decisions/0026-bursts.md and
+docs/decisions/0108-fixed-cost-of-prefill.md.
 """
 
 from __future__ import annotations
+
+from server.engine.prefill_costs import PrefillCosts
 
 MIN_PREFILL_TOKENS = 16
 """Tokens that are always allowed, so that a long prompt makes progress even when decode steps are very short."""
 MAX_STEP_STRETCH = 0.75
 """A step may take up to 75% longer than a decode-only step. Keeps the p99 gap under 3 times the median."""
+MIN_STRETCH = 2
+"""A step may always take longer by twice the fixed part of its prefill work, so that tokens get half of this time."""
 NEW_STEP_WEIGHT = 0.25
 """Weight of the newest step in the running mean of decode-only steps."""
-COST_WINDOW_TOKENS = 2048
-"""Window, in tokens, of the running mean of the cost per prefill token."""
 
 
 class PrefillBudget:
-    """Measured costs of one model, in seconds: decode-only steps by number of tokens, and one prefill token."""
+    """Measured costs of one model, in seconds: decode-only steps by number of tokens, and prefill work.
 
-    def __init__(self) -> None:
+    has_fixed_part: prefill work also has a cost that does not depend on its tokens, because decode-only steps are
+        captured as CUDA graphs and steps with prefill are not.
+    """
+
+    def __init__(self, has_fixed_part: bool = False) -> None:
         self._decode_step_seconds: dict[int, float] = {}
         self._last_step_seconds = 0.0
-        self._prefill_tokens = 0.0
-        self._prefill_seconds = 0.0
+        self._prefill_costs = PrefillCosts(has_fixed_part)
 
     def observe(self, decode_tokens: int, prefill_tokens: int, seconds: float) -> None:
         """Learn from a step.
@@ -39,10 +46,8 @@ class PrefillBudget:
             change = min(seconds, 2 * before) - before
             self._decode_step_seconds[decode_tokens.bit_length()] = before + NEW_STEP_WEIGHT * change
         elif self._decode_step_seconds:
-            keep = COST_WINDOW_TOKENS / (COST_WINDOW_TOKENS + prefill_tokens)
-            over = max(seconds - self._decode_seconds(max(decode_tokens, 1)), 0.0)
-            self._prefill_tokens = keep * self._prefill_tokens + prefill_tokens
-            self._prefill_seconds = keep * self._prefill_seconds + over
+            usual = self._decode_seconds(max(decode_tokens, 1))
+            self._prefill_costs.observe(prefill_tokens, seconds, usual, is_mixed=decode_tokens > 0)
 
     def max_prefill_tokens(
         self, num_decoding: int, num_just_started: int, num_waiting: int, decode_tokens: int
@@ -54,15 +59,17 @@ class PrefillBudget:
         num_waiting: groups that would receive their first token from this prefill work.
         decode_tokens: decode tokens already in the step.
         """
-        if not (self._decode_step_seconds and self._prefill_tokens):
+        if not (self._decode_step_seconds and self._prefill_costs.are_measured):
             return None
-        decode_seconds, bounds = self._decode_seconds(decode_tokens), []
+        decode_seconds, cost = self._decode_seconds(decode_tokens), self._prefill_costs.estimate()
+        least, bounds = MIN_STRETCH * cost.fixed_seconds, []
         if num_decoding:
-            bounds.append(MAX_STEP_STRETCH * decode_seconds * max(num_waiting / num_decoding, 1.0))
+            bounds.append(max(MAX_STEP_STRETCH * decode_seconds, least) * max(num_waiting / num_decoding, 1.0))
         if num_just_started:
-            bounds.append(max(decode_seconds, self._last_step_seconds) * max(num_waiting / num_just_started, 1.0))
-        seconds_per_token = self._prefill_seconds / self._prefill_tokens
-        return max(int(min(bounds, default=0.0) / max(seconds_per_token, 1e-9)), MIN_PREFILL_TOKENS)
+            stretch = max(decode_seconds, self._last_step_seconds, least)
+            bounds.append(stretch * max(num_waiting / num_just_started, 1.0))
+        tokens = cost.tokens_within(min(bounds, default=0.0))
+        return self._prefill_costs.with_trial(max(tokens, MIN_PREFILL_TOKENS))
 
     def decode_seconds(self, tokens: int) -> float | None:
         """Mean duration of a decode-only step with about this number of tokens, or None before the first one."""

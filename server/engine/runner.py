@@ -19,9 +19,10 @@ from models.kv_cache import KVCache
 from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.state_memory import StateMemory
 from server.engine.captured_steps import CapturedSteps
-from server.engine.scheduler import Schedule, ScheduledRow
+from server.engine.decoder_batches import BatchBuilder, BatchRows
+from server.engine.scheduler import Schedule
 from server.engine.sequence import SequenceGroup
-from server.engine.slots import Ids, padded_tables, slots_of
+from server.engine.slots import Ids, slots_of
 from server.engine.state_rows import divide_rows
 from server.ipc.params import SpeechAlignment
 
@@ -100,7 +101,12 @@ class Runner:
         self.self_cache = self_cache
         self.cross_cache = cross_cache
         self.state_memory = state_memory
-        self._needs_rope_lengths = model.keys_depend_on_length
+        self._batches = BatchBuilder(
+            device,
+            0 if self_cache is None else self_cache.block_size,
+            has_sources=cross_cache is not None,
+            needs_rope_lengths=model.keys_depend_on_length,
+        )
         self.captured: CapturedSteps | None = None
 
     @torch.inference_mode()
@@ -126,10 +132,10 @@ class Runner:
             self._encode_sources(schedule)
         self.self_cache.copy_blocks(schedule.copies)
         if self.captured is not None and logits is not None:
-            output = self.captured.run(schedule.rows, logits)
+            output = self.captured.run(schedule, logits)
             if output is not None:
                 return output, None
-        batch = self._decoder_batch(schedule.rows, self.self_cache.block_size)
+        batch = self._batches.build(BatchRows.of(schedule))
         if self.state_memory is not None:
             batch = divide_rows(batch, schedule.rows)
         caches = self.self_cache, self.cross_cache
@@ -227,53 +233,6 @@ class Runner:
         for group in schedule.sources:
             slots += slots_of(group.cross_block_table, 0, group.num_source_tokens, size)
         self.model.write_cross(hidden, self._tensor(slots), self.cross_cache, batch)
-
-    def _decoder_batch(self, rows: Sequence[ScheduledRow], block_size: int) -> DecoderBatch:
-        token_ids: list[int] = []
-        positions: list[int] = []
-        slots: list[int] = []
-        lengths: list[int] = []
-        counts, ends, tables, num_outputs = [], [], [], []
-        for row in rows:
-            sequence = row.sequence
-            start, draft = sequence.num_computed_tokens, sequence.draft
-            end = start + row.num_tokens
-            token_ids += sequence.tokens[start:end]
-            token_ids += draft
-            num_outputs.append(1 + len(draft) if row.needs_logits else 0)
-            end += len(draft)
-            positions += range(start, end)
-            table = sequence.block_table[: -(-end // block_size)]
-            slots += slots_of(table, start, end, block_size)
-            if self._needs_rope_lengths:
-                lengths += [max(row.group.rope_length, position + 1) for position in range(start, end)]
-            counts.append(end - start)
-            ends.append(end)
-            tables.append(table)
-        # One copy to the device for all columns.
-        columns = [token_ids, positions, slots]
-        on_device = self._tensor([*columns, lengths] if self._needs_rope_lengths else columns).unbind()
-        source_lens: tuple[int, ...] = ()
-        source_tables = None
-        if self.cross_cache is not None:
-            source_lens = tuple(row.group.num_source_tokens for row in rows)
-            tables_of = {row.group: row.group.cross_block_table for row in rows}
-            numbers = {group: number for number, group in enumerate(tables_of)}
-            each = padded_tables(list(tables_of.values()))
-            source_tables = self._tensor(each[[numbers[row.group] for row in rows]])
-        return DecoderBatch(
-            token_ids=on_device[0],
-            positions=on_device[1],
-            query_lens=tuple(counts),
-            key_lens=tuple(ends),
-            slot_mapping=on_device[2],
-            block_tables=self._tensor(padded_tables(tables)),
-            source_lens=source_lens,
-            source_block_tables=source_tables,
-            adapters=named([row.group.adapter for row in rows]),
-            rope_lengths=on_device[3] if self._needs_rope_lengths else None,
-            output_lens=None if num_outputs == counts else tuple(num_outputs),
-        )
 
     def _tensor(self, values: Ids | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         array = np.asarray(values, dtype=np.int64)

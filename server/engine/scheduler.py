@@ -64,32 +64,62 @@ class ScheduledRow:
 class Schedule:
     """One step: encode sources, copy blocks, then compute rows.
 
-    rows: the rows to compute.
+    decoding: groups that decode. Each of their sequences has one row: the accepted tokens that it computes again, its
+        last token, and its draft.
+    sequences: the sequences of these groups, in order.
+    chunks: the other rows: parts of prompts, and of texts that are computed again; all rows of a step that is launched
+        ahead.
     sources: groups whose sources are encoded.
     copies: copies within the `self` pool: (source block, destination block, first slot, end slot).
     num_row_tokens: tokens of all rows. Set when the schedule is complete.
     num_decode_tokens: tokens of decoding rows that already have a generated token. Set when the schedule is complete.
+    is_plain: each row of `sequences` computes one token. Set when the schedule is complete.
     """
 
-    rows: list[ScheduledRow] = field(default_factory=list)
+    decoding: list[SequenceGroup] = field(default_factory=list)
+    sequences: list[CachedSequence] = field(default_factory=list)
+    chunks: list[ScheduledRow] = field(default_factory=list)
     sources: list[SequenceGroup] = field(default_factory=list)
     copies: list[tuple[int, int, int, int]] = field(default_factory=list)
     num_row_tokens: int = 0
     num_decode_tokens: int = 0
+    is_plain: bool = True
+    _rows: list[ScheduledRow] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.sequences) + len(self.chunks)
+
+    @property
+    def rows(self) -> list[ScheduledRow]:
+        """All rows: those of `sequences`, then the chunks.
+
+        Made at the first call, which must come before the step is computed. A decode step of many beams does without.
+        """
+        if self._rows is None:
+            owners = [group for group in self.decoding for _ in group.sequences]
+            pairs = zip(owners, self.sequences, strict=True)
+            self._rows = [ScheduledRow(group, row, 1 + row.repeated_tokens) for group, row in pairs] + self.chunks
+        return self._rows
+
+    @property
+    def ready(self) -> list[SequenceGroup]:
+        """Groups whose last tokens are computed, so that they get their next ones, in the order of their rows."""
+        return [*self.decoding, *dict.fromkeys([row.group for row in self.chunks if row.needs_logits])]
 
     @property
     def groups(self) -> list[SequenceGroup]:
         """All groups of the step, each once."""
-        return list(dict.fromkeys([*self.sources, *(row.group for row in self.rows)]))
+        return list(dict.fromkeys([*self.sources, *self.decoding, *(row.group for row in self.chunks)]))
 
     @property
     def scores_prompts(self) -> bool:
-        return any(row.group.has_prompt_to_score for row in self.rows)
+        return any(group.has_prompt_to_score for group in self.groups)
 
     @property
     def has_prefill(self) -> bool:
         """Whether a row computes more than the last token of a sequence and accepted draft tokens."""
-        return any(row.num_tokens > 1 + row.sequence.repeated_tokens for row in self.rows)
+        return any(row.num_tokens > 1 + row.sequence.repeated_tokens for row in self.chunks)
 
     @property
     def num_tokens(self) -> int:
@@ -106,6 +136,28 @@ class Schedule:
         if self.num_decode_tokens == 0:
             return "prefill"
         return "decode" if self.num_decode_tokens == self.num_tokens else "mixed"
+
+    def decode(self, group: SequenceGroup) -> None:
+        """Add a group that is ready to decode."""
+        self.decoding.append(group)
+        self.sequences += group.sequences
+
+    def count_tokens(self) -> None:
+        """Set the numbers of tokens. A prompt that lacks one token has no generated token and counts as prefill."""
+        prompts = sum(len(group.sequences) for group in self.decoding if group.num_generated == 0)
+        self.num_decode_tokens = len(self.sequences) - prompts
+        self.num_row_tokens = len(self.sequences) + sum(row.num_step_tokens for row in self.chunks)
+        drafting = [group for group in self.decoding if _further_tokens(group)]
+        self.is_plain = not drafting
+        for group in drafting:
+            self.num_row_tokens += _further_tokens(group)
+            self.num_decode_tokens += _further_tokens(group) if group.num_generated > 0 else 0
+
+
+def _further_tokens(group: SequenceGroup) -> int:
+    """Tokens that a decoding group computes besides the last ones of its sequences. Beams have none."""
+    first = group.sequences[0]
+    return first.repeated_tokens + len(first.draft)
 
 
 class Scheduler:
@@ -183,16 +235,14 @@ class Scheduler:
         preempted = self.num_preemptions
         behind = []
         for group in list(self.running):
-            if group.is_computed:
-                continue  # the group waits for the grammar of its next token
-            if not group.is_ready_to_decode:
+            if group.is_ready_to_decode:
+                if group.status is SequenceStatus.RUNNING:
+                    self._decode(group, schedule)
+            elif not group.is_computed:  # a computed group waits for the grammar of its next token
                 behind.append(group)
-            elif group.status is SequenceStatus.RUNNING:
-                self._decode(group, schedule)
-        budget = self.max_batch_tokens - len(schedule.rows)
+        budget = self.max_batch_tokens - len(schedule.sequences)
         budget -= self._allocate_drafts(schedule, budget)
-        # A prompt that lacks one token is scheduled here too. It has no generated token and counts as prefill.
-        schedule.num_decode_tokens = sum([row.num_step_tokens for row in schedule.rows if row.group.num_generated > 0])
+        schedule.count_tokens()
         if behind or self.waiting:
             budget = min(budget, self._prefill_limit(schedule))
             for group in behind:
@@ -200,15 +250,18 @@ class Scheduler:
                     budget -= self._prefill(group, schedule, budget)
             if self.num_preemptions == preempted:
                 self._admit(schedule, budget)
-        schedule.num_row_tokens = sum([row.num_step_tokens for row in schedule.rows])
+            schedule.count_tokens()
         if self._states is not None:
             for row in schedule.rows:
                 self._states.prepare(row.group, row.sequence, row.num_tokens)
-        return schedule if schedule.rows or schedule.sources else None
+        return schedule if schedule.num_rows or schedule.sources else None
 
     def computed(self, schedule: Schedule) -> None:
         """Record that a step was computed: its keys and values are in the cache."""
-        for row in schedule.rows:
+        if schedule.is_plain:
+            for sequence in schedule.sequences:
+                sequence.num_computed_tokens += 1
+        for row in schedule.chunks if schedule.is_plain else schedule.rows:
             row.sequence.num_computed_tokens += row.num_tokens
         if self._states is not None:
             for row in schedule.rows:
@@ -221,7 +274,8 @@ class Scheduler:
         """Append new tokens to a single sequence. All but the last come from its draft."""
         (row,) = group.sequences
         row.tokens += tokens
-        row.num_computed_tokens += self.blocks.accept(row, len(tokens) - 1)
+        if row.draft:
+            row.num_computed_tokens += self.blocks.accept(row, len(tokens) - 1)
         self.blocks.publish(group)
         if row.draft:
             row.draft = []
@@ -239,7 +293,7 @@ class Scheduler:
             if newest is group:
                 return
         schedule.copies += self.blocks.make_writable(group)
-        schedule.rows += [ScheduledRow(group, row, 1 + row.repeated_tokens) for row in group.sequences]
+        schedule.decode(group)
 
     def _prefill_limit(self, schedule: Schedule) -> int:
         """Prefill tokens that the step may add to its decoding rows (docs/decisions/0026-bursts.md)."""
@@ -252,7 +306,7 @@ class Scheduler:
         waiting = running - decoding - just_started + min(len(self.waiting), free_rows)
         limit = self.prefill_budget.max_prefill_tokens(decoding, just_started, waiting, schedule.num_decode_tokens)
         if limit is None:
-            return max(PREFILL_PER_DECODE * len(schedule.rows), shared_tokens(self.max_batch_tokens))
+            return max(PREFILL_PER_DECODE * schedule.num_rows, shared_tokens(self.max_batch_tokens))
         return limit
 
     def _allocate_drafts(self, schedule: Schedule, budget: int) -> int:
@@ -261,8 +315,7 @@ class Scheduler:
         Drafts are shortened to the budget and the free blocks. No group is preempted for a draft.
         """
         used = 0
-        for scheduled in schedule.rows:
-            row = scheduled.sequence
+        for row in schedule.sequences:
             if row.draft:
                 del row.draft[self.blocks.extend(row, min(budget - used, len(row.draft))) :]
                 used += len(row.draft)
@@ -279,13 +332,13 @@ class Scheduler:
                 count = self._states.whole_chunks(group, row, count, schedule.has_prefill)
                 if count == 0:
                     return budget
-            schedule.rows.append(ScheduledRow(group, row, count))
+            schedule.chunks.append(ScheduledRow(group, row, count))
             used += count
         return used
 
     def _admit(self, schedule: Schedule, budget: int) -> None:
         rows = sum(group.max_rows for group in self.running)
-        prefills = any(row.num_tokens > 1 for row in schedule.rows)
+        prefills = any(row.num_tokens > 1 for row in schedule.chunks)
         while self.waiting and budget > 0:
             group = self.waiting.next()
             rows += group.max_rows

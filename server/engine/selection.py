@@ -1,13 +1,13 @@
 """Chooses the next tokens of all sequence groups of a step from their logits.
 
-The logits of all rows are processed together on the device. Only a few numbers per row are copied to Python.
+The logits of all rows are processed together on the device. Only a few numbers per row are copied to the host, where
+all beam searches advance together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +15,18 @@ import torch
 from torch import Tensor
 
 from models.backends import interface as ops
-from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
-from server.engine.beam_search import Describe, advance_together
+from models.logits import DecoderOutput, LogitsTopK
+from server.engine.beam_search import BeamSearch, Ids, advance_together
+from server.engine.device_copies import HostTopK, read_together, to_device
 from server.engine.grammar_state import GrammarState
-from server.engine.logits_processors import ProcessorRow, is_needed, process, takes_log_probs
+from server.engine.logits_processors import ProcessorRow, process, runs_of, takes_log_probs
+from server.engine.output_rows import logits_request, num_output_rows, parts_of, replaced, rows_at
 from server.engine.runner import TransformerProtocol
-from server.engine.sampler import SamplerRow, sample
+from server.engine.running_beams import Describe, Float32s
+from server.engine.sampler import sample
+from server.engine.sampling_positions import SamplingPosition, sampling_positions
 from server.engine.sequence import SequenceGroup
+from server.engine.token_reports import beam_reports, describe, describers, processed_top
 from server.ipc.logprobs import TokenLogprob
 
 
@@ -38,56 +43,12 @@ class Selection:
     """
 
     group: SequenceGroup
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    tokens: list[int] | None = None
+    logprobs: Sequence[TokenLogprob] = ()
     parents: list[int] | None = None
     failed: bool = False
     retry_without_draft: bool = False
     no_token_left: bool = False
-
-
-class SamplingPosition(NamedTuple):
-    """A place where one token is chosen.
-
-    text: tokens of the sequence, followed by its draft. end: number of tokens before the place.
-    """
-
-    group: SequenceGroup
-    text: Sequence[int]
-    end: int
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        """All tokens before the place."""
-        return self.text if self.end == len(self.text) else self.text[: self.end]
-
-    @property
-    def num_generated(self) -> int:
-        """Number of generated tokens before the place."""
-        return self.end - self.group.num_prompt_tokens
-
-
-def sampling_positions(group: SequenceGroup) -> list[SamplingPosition]:
-    """The position after the last token of a single sequence, and one after each token of its draft."""
-    (sequence,) = group.sequences
-    tokens, draft = sequence.tokens, sequence.draft
-    text = [*tokens, *draft] if draft else tokens
-    return [SamplingPosition(group, text, end) for end in range(len(tokens), len(text) + 1)]
-
-
-def step_logits_request(groups: Sequence[SequenceGroup], max_rows: int) -> LogitsRequest | None:
-    """Top-k and log-sum-exp that the decoder computes within the step, for `select`.
-
-    None if no row needs logits, or if more than `max_rows` rows do: `select` then computes them in parts.
-    """
-    return logits_request(groups) if 0 < sum(map(_num_rows, groups)) <= max_rows else None
-
-
-def logits_request(groups: Sequence[SequenceGroup]) -> LogitsRequest:
-    """Largest top-k count that any group needs, and whether any group needs log-probabilities. Used for all rows."""
-    counts = [group.params.top_logprobs for group in groups if group.params.logprobs]
-    counts += [group.beams.num_candidates for group in groups if group.beams is not None]
-    return LogitsRequest(max(1, *counts) if counts else 1, bool(counts))
 
 
 def select(output: DecoderOutput, model: TransformerProtocol, groups: Sequence[SequenceGroup]) -> list[Selection]:
@@ -97,105 +58,115 @@ def select(output: DecoderOutput, model: TransformerProtocol, groups: Sequence[S
         Missing logits are computed here from the hidden states, in parts of at most `model.max_logits_rows` rows.
     groups: the sequence groups that get a token in this step.
     """
+    selections: list[Selection] = []
+    batches: dict[Hashable, list[_SearchBatch]] = {}
+    for logits, top_k, part in _logits_parts(output, model, groups):
+        chosen, found = _select(logits, top_k, part)
+        selections += chosen
+        for shape, batch in found.items():
+            batches.setdefault(shape, []).append(batch)
+    for same in batches.values():
+        selections += _advance(same)
+    return selections
+
+
+def _logits_parts(
+    output: DecoderOutput, model: TransformerProtocol, groups: Sequence[SequenceGroup]
+) -> Iterator[tuple[Tensor, LogitsTopK, Sequence[SequenceGroup]]]:
+    """Logits of groups, with their top-k. The next part overwrites those of the last one."""
     if output.logits is not None and output.top_k is not None:
-        return _select(output.logits, output.top_k, groups)
-    selections, start = [], 0
-    for part, num_rows in _parts(groups, model.max_logits_rows):
-        logits, top_k = model.logits_top_k(output.hidden[start : start + num_rows], logits_request(part))
-        selections += _select(logits, top_k, part)
-        start += num_rows
-    return selections
-
-
-def output_of(
-    output: DecoderOutput, model: TransformerProtocol, groups: Sequence[SequenceGroup], group: SequenceGroup
-) -> DecoderOutput:
-    """The rows of one group with their logits, copied to memory of their own.
-
-    output: decoder output of the step. groups: the sequence groups that get a token in this step.
-    """
-    start = sum(_num_rows(one) for one in groups[: groups.index(group)])
-    own = _take(output, range(start, start + _num_rows(group)))
-    if own.logits is None:
-        logits, top_k = model.logits_top_k(own.hidden, logits_request([group]))
-        own = DecoderOutput(own.hidden, logits.clone(), top_k)
-    return own
-
-
-def output_without(
-    output: DecoderOutput, groups: Sequence[SequenceGroup], left_out: Sequence[SequenceGroup]
-) -> DecoderOutput:
-    """The rows of a step without those of some of its groups. groups: all groups that get a token in this step."""
-    owners = [group for group in groups for _ in range(_num_rows(group))]
-    return _take(output, [index for index, group in enumerate(owners) if group not in left_out])
-
-
-def _take(output: DecoderOutput, indices: Sequence[int]) -> DecoderOutput:
-    """Copies of the rows at `indices`."""
-    index = torch.tensor(indices, dtype=torch.int64, device=output.hidden.device)
-    hidden, logits, top_k = output
-    if top_k is not None:
-        logsumexp = None if top_k.logsumexp is None else top_k.logsumexp[index]
-        top_k = LogitsTopK(top_k.values[index], top_k.ids[index], logsumexp, top_k.is_finite[index])
-    return DecoderOutput(hidden[index], None if logits is None else logits[index], top_k)
-
-
-def _parts(groups: Sequence[SequenceGroup], most: int) -> Iterator[tuple[list[SequenceGroup], int]]:
-    """Split the groups, in order, into parts of at most `most` rows. Yields each part and its number of rows."""
-    part: list[SequenceGroup] = []
-    num_rows = 0
-    for group in groups:
-        own = _num_rows(group)
-        if part and num_rows + own > most:
-            yield part, num_rows
-            part, num_rows = [], 0
-        part.append(group)
-        num_rows += own
-    if part:
-        yield part, num_rows
-
-
-def _num_rows(group: SequenceGroup) -> int:
-    return len(group.sequences) + len(group.sequences[0].draft)
-
-
-def _select(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]) -> list[Selection]:
-    """`select` for groups whose logits are in memory. logits: [rows, vocab], float32. top_k: top-k of these logits."""
-    finite = top_k.is_finite.tolist()
-    selections, singles, beam_groups = [], [], []
+        yield output.logits, output.top_k, groups
+        return
     start = 0
-    for group in groups:
-        rows = range(start, start + _num_rows(group))
-        start = rows.stop
-        if not all(finite[rows.start : rows.stop]):
-            # A draft token with a NaN value also changes the rows before it, although their weight for it is 0: 0 * NaN
-            # is NaN.
-            has_draft = bool(group.sequences[0].draft)
-            selections.append(Selection(group, failed=not has_draft, retry_without_draft=has_draft))
-        elif group.beams is None:
-            singles.append((group, rows))
-        else:
-            beam_groups.append((group, rows))
-    if singles:
-        single_rows = [row for _, rows in singles for row in rows]
-        selections += _select_tokens(
-            _rows(logits, single_rows), top_k.rows(single_rows), [group for group, _ in singles]
-        )
-    if beam_groups:
-        beam_rows = [row for _, rows in beam_groups for row in rows]
-        selections += _select_beams(
-            _rows(logits, beam_rows), top_k.rows(beam_rows), [group for group, _ in beam_groups]
-        )
-    return selections
+    for part, num_rows in parts_of(groups, model.max_logits_rows):
+        yield *model.logits_top_k(output.hidden[start : start + num_rows], logits_request(part)), part
+        start += num_rows
+
+
+class _SearchBatch(NamedTuple):
+    """Beam searches of equal shape, with what `advance_together` needs.
+
+    log_probs, token_ids: [groups, rows, candidates], float32 and int64. describe: one for each group, or None.
+    """
+
+    groups: list[SequenceGroup]
+    log_probs: Float32s
+    token_ids: Ids
+    describe: list[Describe | None]
+
+
+def _advance(batches: Sequence[_SearchBatch]) -> list[Selection]:
+    """Advance the beam searches of batches with equal shapes."""
+    groups = [group for batch in batches for group in batch.groups]
+    describe = [one for batch in batches for one in batch.describe]
+    log_probs = np.concatenate([batch.log_probs for batch in batches])
+    token_ids = np.concatenate([batch.token_ids for batch in batches])
+    searches = [group.beams for group in groups if group.beams is not None]
+    parents = advance_together(searches, log_probs, token_ids, describe)
+    return [Selection(group, parents=rows) for group, rows in zip(groups, parents, strict=True)]
+
+
+def _search(group: SequenceGroup) -> BeamSearch:
+    assert group.beams is not None
+    return group.beams
+
+
+def _select(
+    logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]
+) -> tuple[list[Selection], dict[Hashable, _SearchBatch]]:
+    """Choose the tokens of groups without beams, and find the candidates of the other ones.
+
+    logits: [rows, vocab], float32. top_k: top-k of these logits.
+    Returns the selections, also of groups whose logits are not finite, and the searches to advance by their shape.
+    """
+    singles = [group for group in groups if group.beams is None]
+    if len(singles) == len(groups):
+        return _select_tokens(logits, top_k, singles), {}
+    if not singles:
+        return _find_candidates(logits, top_k, groups)
+    owners = [group for group in groups for _ in range(num_output_rows(group))]
+    rows = [index for index, group in enumerate(owners) if group.beams is None]
+    selections = _select_tokens(rows_at(logits, rows), top_k.rows(rows), singles)
+    rows = [index for index, group in enumerate(owners) if group.beams is not None]
+    with_beams = [group for group in groups if group.beams is not None]
+    failed, batches = _find_candidates(rows_at(logits, rows), top_k.rows(rows), with_beams)
+    return selections + failed, batches
 
 
 def _select_tokens(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]) -> list[Selection]:
+    """Choose the tokens of groups without beams. Arguments as for `_select`."""
+    best = HostTopK.of(top_k)
+    if all(best.is_finite.tolist()):
+        return _choose_tokens(logits, top_k, best, groups)
+    counts = [num_output_rows(group) for group in groups]
+    are_finite = np.logical_and.reduceat(best.is_finite, np.cumsum([0, *counts[:-1]]))
+    # A draft token with a NaN value also changes the rows before it, although their weight for it is 0: 0 * NaN is NaN.
+    drafts = [(group, bool(group.sequences[0].draft)) for group in groups]
+    selections = [
+        Selection(group, failed=not has_draft, retry_without_draft=has_draft)
+        for (group, has_draft), is_finite in zip(drafts, are_finite, strict=True)
+        if not is_finite
+    ]
+    rows = np.repeat(are_finite, counts).nonzero()[0].tolist()
+    if rows:
+        rest = [group for group, is_finite in zip(groups, are_finite, strict=True) if is_finite]
+        selections += _choose_tokens(rows_at(logits, rows), top_k.rows(rows), best.rows(rows), rest)
+    return selections
+
+
+def _choose_tokens(
+    logits: Tensor, top_k: LogitsTopK, best: HostTopK, groups: Sequence[SequenceGroup]
+) -> list[Selection]:
+    """Choose the tokens of groups without beams, whose logits are finite.
+
+    logits: [rows, vocab], float32. top_k: top-k of these logits. best: the same on the host.
+    """
     places = [place for group in groups for place in sampling_positions(group)]
     reported = [index for index, place in enumerate(places) if place.group.params.logprobs]
-    raw = _rows(logits, reported) if reported else logits
-    if raw is logits and reported and any(is_needed(group.params) for group in groups):
+    raw = rows_at(logits, reported) if reported else logits
+    if raw is logits and reported and any(group.tables.change_logits for group in groups):
         raw = logits.clone()
-    chosen, alive = choose(logits, places, top_k)
+    chosen, alive = choose(logits, places, best)
     described: dict[int, TokenLogprob] = {}
     if reported:
         tokens = [chosen[index] for index in reported]
@@ -204,86 +175,89 @@ def _select_tokens(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceG
     masked = [index for index in reported if places[index].group.params.processed_logprobs]
     if masked:
         tokens = [chosen[index] for index in masked]
-        described |= zip(masked, describe(*_processed(logits, masked), tokens, [0] * len(masked)), strict=True)
+        described |= zip(masked, describe(*processed_top(logits, masked), tokens, [0] * len(masked)), strict=True)
     selections = []
     start = 0
     for group in groups:
         draft = group.sequences[0].draft
-        selection = Selection(group, no_token_left=not alive[start])
+        end = start
         # Draft tokens are accepted as long as they equal the chosen tokens.
-        for index, drafted in enumerate([*draft, None], start):
-            if not alive[index]:
+        for drafted in (*draft, None):
+            if not alive[end]:
                 break
-            selection.tokens.append(chosen[index])
-            if index in described:
-                selection.logprobs.append(described[index])
-            if chosen[index] != drafted:
+            end += 1
+            if chosen[end - 1] != drafted:
                 break
+        logprobs = [described[index] for index in range(start, end) if index in described] if described else ()
+        selections.append(Selection(group, chosen[start:end], logprobs, no_token_left=not alive[start]))
         start += 1 + len(draft)
-        selections.append(selection)
     return selections
 
 
-def choose(logits: Tensor, places: Sequence[SamplingPosition], top_k: LogitsTopK) -> tuple[list[int], list[bool]]:
+def choose(logits: Tensor, places: Sequence[SamplingPosition], best: HostTopK) -> tuple[list[int], list[bool]]:
     """Choose one token for each sampling position.
 
     logits: [positions, vocab], float32; overwritten by the processors.
     places: the sampling positions, one for each row.
-    top_k: top-k of the logits before processing.
+    best: top-k of the logits before processing.
     Returns the tokens, and for each whether its processed logit is finite.
     """
-    tokens = [ids[0] for ids in top_k.ids.tolist()]
-    values = [logits[0] for logits in top_k.values.tolist()]
+    tokens, values = best.ids[:, 0].tolist(), best.values[:, 0].tolist()
 
     def take(indices: Sequence[int], others: Tensor, logits_of_them: Tensor) -> None:
-        for index, token, value in zip(indices, others.tolist(), logits_of_them.tolist(), strict=True):
+        read = [array.tolist() for array in read_together(others, logits_of_them)]
+        for index, token, value in zip(indices, *read, strict=True):
             tokens[index], values[index] = token, value
 
-    processed = [index for index, place in enumerate(places) if is_needed(place.group.params)]
+    processed = [index for index, place in enumerate(places) if place.group.tables.change_logits]
     if processed:
-        process(logits, [_processor_row(place) for place in places])
-        again = ops.logits_top_k(_rows(logits, processed))
+        process(logits, [place.processor_row for place in places])
+        again = ops.logits_top_k(rows_at(logits, processed))
         take(processed, again.ids[:, 0], again.values[:, 0])
     sampled = [index for index, place in enumerate(places) if place.group.params.do_sample]
     if sampled:
-        own = _rows(logits, sampled)
-        drawn = sample(own, [_sampler_row(places[index]) for index in sampled])
+        own = rows_at(logits, sampled)
+        drawn = sample(own, [places[index].sampler_row for index in sampled])
         take(sampled, drawn, own.gather(1, drawn[:, None])[:, 0])
     return tokens, [value > -torch.inf for value in values]
 
 
-def _select_beams(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]) -> list[Selection]:
-    reported = any(group.params.logprobs for group in groups)
-    raw = logits.clone() if reported and any(is_needed(group.params) for group in groups) else logits
-    reporters = _reporters(raw, top_k, groups)
-    values, tokens = (tensor.cpu().numpy() for tensor in _candidates(logits, top_k, groups))
-    num_best = top_k.values.shape[1]
-    masked = [group.params.logprobs and group.params.processed_logprobs for group in groups]
-    if any(masked):
-        after = _reporters(*_processed(logits, range(len(logits))), groups)
-        reporters = [two[own] for own, *two in zip(masked, reporters, after, strict=True)]
-    offsets = [0, *accumulate(len(group.sequences) for group in groups)]
+def _find_candidates(
+    logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]
+) -> tuple[list[Selection], dict[Hashable, _SearchBatch]]:
+    """The candidates of beam searches, by their shape, and selections of groups that cannot go on.
+
+    Arguments as for `_select`. All rows are processed before it is known on the host which of them are finite.
+    """
+    num_best, reported = top_k.values.shape[1], any(group.params.logprobs for group in groups)
+    raw = logits.clone() if reported and any(group.tables.change_logits for group in groups) else logits
+    candidates = _candidates(logits, top_k, groups)
+    reports = beam_reports(raw, logits, top_k, candidates[1], groups) if reported else []
+    values, tokens, is_finite, *rest = read_together(*candidates, top_k.is_finite, *reports)
+    starts = np.cumsum([0, *(len(group.sequences) for group in groups)])[:-1]
+    are_finite = np.logical_and.reduceat(is_finite, starts).tolist()
+    best = np.maximum.reduceat(values[:, 0], starts).tolist()
     selections = []
-    together: dict[Hashable, list[int]] = {}
-    best = np.maximum.reduceat(values[:, 0], offsets[:-1]).tolist()
+    places: dict[Hashable, list[int]] = {}
     for index, group in enumerate(groups):
-        assert group.beams is not None
-        if best[index] == -np.inf:
+        if not are_finite[index]:
+            selections.append(Selection(group, failed=True))
+        elif best[index] == -np.inf:
             selections.append(Selection(group, no_token_left=True))
-        else:
-            together.setdefault(group.beams.shape, []).append(index)
-    for indices in together.values():
+        elif group.beams is not None:
+            places.setdefault(group.beams.shape, []).append(index)
+    describe_each = describers(tokens, rest, groups, starts) if reported else [None] * len(groups)
+    batches: dict[Hashable, _SearchBatch] = {}
+    for shape, indices in places.items():
         members = [groups[index] for index in indices]
-        searches = [group.beams for group in members if group.beams is not None]
-        width = min(searches[0].num_candidates, num_best)
-        num_further = max(map(len, searches[0].further_tokens), default=0)
+        search = _search(members[0])
+        width = min(search.num_candidates, num_best)
+        num_further = max(map(len, search.further_tokens), default=0)
         columns = [*range(width), *range(num_best, num_best + num_further)] if num_further else slice(width)
-        first = np.array([offsets[index] for index in indices])
-        rows = first[:, None] + np.arange(len(members[0].sequences))
-        own = [reporters[index] for index in indices]
-        parents = advance_together(searches, values[rows][..., columns], tokens[rows][..., columns], own)
-        selections += [Selection(group, parents=rows) for group, rows in zip(members, parents, strict=True)]
-    return selections
+        rows = starts[indices][:, None] + np.arange(len(members[0].sequences))
+        own = [describe_each[index] for index in indices]
+        batches[shape, width] = _SearchBatch(members, values[:, columns][rows], tokens[:, columns][rows], own)
+    return selections, batches
 
 
 def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]) -> tuple[Tensor, Tensor]:
@@ -295,36 +269,39 @@ def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGrou
     Most processors give the same result if a constant is added to a row. For these rows the log-sum-exp is subtracted
     from the few candidates only. For the others (`takes_log_probs`) it is subtracted from the whole row first.
     """
-    owners = [group for group in groups for _ in group.sequences]
     further = _further_tokens(groups, logits.device)
-    values, ids = top_k.log_probs_of(_with_further(top_k.values, logits, further)), top_k.ids
-    if further is not None:
-        ids = torch.cat([ids, further], 1)
-    processed = [index for index, group in enumerate(owners) if is_needed(group.params)]
-    if not processed:
-        return _without_filler(values, ids, further), ids
-    rows = [row for group in groups if is_needed(group.params) for row in _processor_rows(group)]
-    before, scores = top_k.rows(processed), _rows(logits, processed)
-    absolute = [index for index, row in enumerate(rows) if takes_log_probs(row)]
+    if not any(group.tables.change_logits for group in groups):
+        return _continuations(top_k.log_probs_of(_with_further(top_k.values, logits, further)), top_k.ids, further)
+    owners = [group for group in groups for _ in group.sequences]
+    processed = [index for index, group in enumerate(owners) if group.tables.change_logits]
+    rows = [row for group in groups if group.tables.change_logits for row in _processor_rows(group)]
+    before, scores = top_k.rows(processed), rows_at(logits, processed)
+    runs = list(runs_of(rows))
+    absolute = [index for indices, row in runs if takes_log_probs(row) for index in indices]
     if absolute:
-        own = before.rows(absolute).to_log_probs(_rows(scores, absolute))
+        own = before.rows(absolute).to_log_probs(rows_at(scores, absolute))
         if own.data_ptr() != scores.data_ptr():
-            scores[torch.tensor(absolute, device=logits.device)] = own
+            scores[to_device(absolute, logits.device)] = own
     process(scores, rows)
     if scores is not logits and any(group.params.processed_logprobs for group in groups):
-        logits[torch.tensor(processed, device=logits.device)] = scores
-    renormalized = [index for index, row in enumerate(rows) if row.params.renormalize_logits]
+        logits[to_device(processed, logits.device)] = scores
+    renormalized = [index for indices, row in runs if row.params.renormalize_logits for index in indices]
     after = ops.logits_top_k(scores, top_k.values.shape[1], with_logsumexp=bool(renormalized))
-    own_further = None if further is None else _rows(further, processed)
-    picked = _with_further(after.values, scores, own_further)
-    changed = _replaced(before.log_probs_of(picked), absolute, picked[absolute])
+    own_further = None if further is None else rows_at(further, processed)
+    picked = changed = _with_further(after.values, scores, own_further)
+    if len(renormalized) < len(rows):
+        changed = before.log_probs_of(picked)
+        changed = replaced(changed, absolute, rows_at(picked, absolute)) if absolute else changed
     if renormalized:
         # log-softmax of a row of -inf is NaN; such a row has no candidates.
-        own = after.rows(renormalized).log_probs_of(picked[renormalized])
-        changed = _replaced(changed, renormalized, own.masked_fill(own.isnan(), -torch.inf))
-    changed_ids = after.ids if own_further is None else torch.cat([after.ids, own_further], 1)
-    values, ids = _replaced(values, processed, changed), _replaced(ids, processed, changed_ids)
-    return _without_filler(values, ids, further), ids
+        own = after.rows(renormalized).log_probs_of(rows_at(picked, renormalized))
+        changed = replaced(changed, renormalized, own.masked_fill(own.isnan(), -torch.inf))
+    values, ids = _continuations(changed, after.ids, own_further)
+    if len(processed) == len(logits):
+        return values, ids
+    raw = top_k.log_probs_of(_with_further(top_k.values, logits, further))
+    raw_values, raw_ids = _continuations(raw, top_k.ids, further)
+    return replaced(raw_values, processed, values), replaced(raw_ids, processed, ids)
 
 
 def _further_tokens(groups: Sequence[SequenceGroup], device: torch.device) -> Tensor | None:
@@ -332,14 +309,15 @@ def _further_tokens(groups: Sequence[SequenceGroup], device: torch.device) -> Te
 
     None if no row has any.
     """
+    if not any(group.beams is not None and group.beams.further_tokens for group in groups):
+        return None
     lists: list[Sequence[int]] = []
     for group in groups:
-        assert group.beams is not None
-        lists += group.beams.further_tokens or [()] * len(group.sequences)
+        lists += _search(group).further_tokens or [()] * len(group.sequences)
     width = max(map(len, lists))
     if width == 0:
         return None
-    return torch.tensor([[*one, *[-1] * (width - len(one))] for one in lists], dtype=torch.int64, device=device)
+    return to_device([[*one, *[-1] * (width - len(one))] for one in lists], device)
 
 
 def _with_further(best: Tensor, logits: Tensor, further: Tensor | None) -> Tensor:
@@ -347,101 +325,20 @@ def _with_further(best: Tensor, logits: Tensor, further: Tensor | None) -> Tenso
     return best if further is None else torch.cat([best, logits.gather(1, further.clamp(min=0))], 1)
 
 
-def _without_filler(values: Tensor, ids: Tensor, further: Tensor | None) -> Tensor:
-    """The values, with minus infinity where the id is the filler -1 of `_further_tokens`."""
-    return values if further is None else values.masked_fill(ids < 0, -torch.inf)
-
-
-def _processed(logits: Tensor, indices: Sequence[int]) -> tuple[Tensor, LogitsTopK]:
-    """Processed logits of some rows, and their largest one with log-sum-exp. logits: [rows, vocab], float32."""
-    rows = _rows(logits, indices)
-    return rows, ops.logits_top_k(rows, 1, with_logsumexp=True)
-
-
-def describe(logits: Tensor, top_k: LogitsTopK, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:
-    """Log-probabilities of chosen tokens under the raw distribution.
-
-    logits: [rows, vocab], float32, before any processing.
-    top_k: top-k of the logits with log-sum-exp; at least max(tops) candidates.
-    tokens: the chosen token of each row.
-    tops: number of alternatives to report for each row.
-    """
-    places = torch.tensor(tokens, device=logits.device)[:, None]
-    own = top_k.log_probs_of(logits.gather(1, places))[:, 0].tolist()
-    return [
-        TokenLogprob(token, logprob, list(zip(row_ids[:top], row_values[:top], strict=True)))
-        for token, logprob, row_ids, row_values, top in zip(
-            tokens, own, top_k.ids.tolist(), top_k.log_probs.tolist(), tops, strict=True
-        )
-    ]
-
-
-def _reporters(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]) -> list[Describe | None]:
-    """For each group a function that describes a token of one of its beams; None if it reports no log-probabilities.
-
-    logits, top_k: as for `describe`.
-    """
-    if not any(group.params.logprobs for group in groups):
-        return [None] * len(groups)
-    ids, values = top_k.ids.tolist(), top_k.log_probs.tolist()
-    starts = accumulate((len(group.sequences) for group in groups), initial=0)
-
-    def reporter(first_row: int, top: int) -> Describe:
-        def report(row: int, token: int) -> TokenLogprob:
-            place = first_row + row
-            tops = list(zip(ids[place][:top], values[place][:top], strict=True))
-            return TokenLogprob(token, float(top_k.log_prob(place, logits[place, token])), tops)
-
-        return report
-
-    return [
-        reporter(start, group.params.top_logprobs) if group.params.logprobs else None
-        for group, start in zip(groups, starts, strict=False)
-    ]
-
-
-def _processor_row(place: SamplingPosition) -> ProcessorRow:
-    group = place.group
-    # A group with a grammar has no draft, because a mask is only known for the next token.
-    grammar_state = group.grammar_states[0] if group.grammar_states else None
-    return ProcessorRow(
-        group.params, group.max_new_tokens, place.tokens, place.num_generated, group.tables, grammar_state
-    )
+def _continuations(values: Tensor, ids: Tensor, further: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Values with the ids of their tokens: `ids`, then those of further tokens. Fillers have minus infinity."""
+    if further is None:
+        return values, ids
+    ids = torch.cat([ids, further], 1)
+    return values.masked_fill(ids < 0, -torch.inf), ids
 
 
 def _processor_rows(group: SequenceGroup) -> list[ProcessorRow]:
-    grammar_states: Sequence[GrammarState | None] = group.grammar_states or [None] * len(group.sequences)
     params, limit, generated = group.params, group.max_new_tokens, group.num_generated
+    if group.tables.only_ban:
+        return [ProcessorRow(params, limit, (), generated, group.tables)] * len(group.sequences)
+    grammar_states: Sequence[GrammarState | None] = group.grammar_states or [None] * len(group.sequences)
     return [
         ProcessorRow(params, limit, row.tokens, generated, group.tables, grammar_state)
         for row, grammar_state in zip(group.sequences, grammar_states, strict=True)
     ]
-
-
-def _sampler_row(place: SamplingPosition) -> SamplerRow:
-    params = place.group.params
-    return SamplerRow(
-        params.temperature,
-        params.top_k,
-        params.top_p,
-        params.min_p,
-        params.typical_p,
-        seed=place.group.seed,
-        position=place.num_generated,
-    )
-
-
-def _rows(logits: Tensor, indices: Sequence[int]) -> Tensor:
-    """The rows at `indices`: the tensor itself if these are all rows in order, else a copy."""
-    if len(indices) == logits.shape[0] and list(indices) == list(range(len(indices))):
-        return logits
-    return logits[torch.tensor(indices, device=logits.device)]
-
-
-def _replaced(values: Tensor, indices: Sequence[int], others: Tensor) -> Tensor:
-    """A copy of `values` with the rows at `indices` replaced by `others`."""
-    if not indices:
-        return values
-    if len(indices) == values.shape[0] and list(indices) == list(range(len(indices))):
-        return others
-    return values.index_copy(0, torch.tensor(indices, dtype=torch.int64, device=values.device), others)

@@ -26,6 +26,7 @@ from server.engine.engine import Engine, ModelEngine
 from server.engine.host import map_large_blocks, reuse_large_blocks, use_all_processors
 from server.engine.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load
 from server.engine.memory_profile import CudaMemory, kv_cache_bytes
+from server.engine.prefill_budget import PrefillBudget
 from server.engine.shared_weights import fingerprint, map_weights
 from server.engine.speculation import find_drafts, kv_shares, make_drafter
 from server.ipc.descriptions import DeviceChoice, EngineOptions, ModelInfo, ModelSpec
@@ -222,6 +223,9 @@ def _capture_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: Engi
             log.exception(
                 "the decode steps of %s cannot be captured as CUDA graphs and run one by one", model.spec.name
             )
+        # The steps of the warm-up compiled kernels and were not captured, so their durations are of no use.
+        is_captured = generation.runner.captured is not None
+        generation.scheduler.prefill_budget = PrefillBudget(has_fixed_part=is_captured)
 
 
 def _reporter(epoch: int, name: str, send: Callable[[Progress], None]) -> Callable[[int, int], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,5 +21,10 @@ def slots_of(table: Sequence[int], start: int, end: int, block_size: int) -> lis
 
 def padded_tables(tables: Sequence[Sequence[int]]) -> Ids:
     """[rows, blocks], int64. Shorter tables are padded with their own first block, which their rows may read."""
-    width = max(len(table) for table in tables)
-    return np.array([[*table, *[table[0]] * (width - len(table))] for table in tables], dtype=np.int64)
+    blocks, width = np.fromiter(chain.from_iterable(tables), np.int64), max(map(len, tables))
+    if len(blocks) == len(tables) * width:
+        return blocks.reshape(len(tables), width)
+    lengths, places = np.array(list(map(len, tables))), np.arange(width)
+    starts = (np.cumsum(lengths) - lengths)[:, None]
+    padded: Ids = blocks[np.where(places < lengths[:, None], starts + places, starts)]
+    return padded

@@ -111,7 +111,7 @@ def make_drafter(
     runner = Runner(draft.model.transformer, draft.device, cache, None)
     pool = BlockManager(blocks, options.block_size)
     num_tokens = options.speculative_tokens or DRAFT_TOKENS
-    drafter = ModelDrafter(runner, pool, num_tokens, options.max_batch_tokens, draft.context_tokens)
+    drafter = ModelDrafter(runner, pool, num_tokens, draft.step_tokens(options).batch, draft.context_tokens)
     return share_bytes - blocks * need.block_bytes, drafter
 
 

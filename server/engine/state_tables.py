@@ -229,17 +229,17 @@ class StateBlockTables(BlockTables):
 
     def fork(self, group: SequenceGroup, parents: list[int]) -> None:
         """See `BlockTables.fork`. Children of one sequence read its state, and write slots of their own."""
-        old = group.sequences
+        states = [_state(row) for row in group.sequences]
         super().fork(group, parents)
         for row, parent in zip(group.sequences, parents, strict=True):
             if parents.count(parent) == 1:
-                row.state = old[parent].state
+                row.state = states[parent]
             else:
-                source = _state(old[parent]).source
+                source = states[parent].source
                 row.state = SequenceState(None if source is None else self.state_pool.share([source])[0], None)
-        for index, row in enumerate(old):
+        for index, state in enumerate(states):
             if parents.count(index) != 1:
-                self._release_state(row)
+                self.state_pool.release(state.held_slots())
 
     def publish(self, group: SequenceGroup) -> None:
         """Record that logits from all computed tokens are finite, and let other groups find the prompt's blocks."""

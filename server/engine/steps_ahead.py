@@ -20,7 +20,6 @@ import numpy as np
 
 from models.backends.torch.sampling import Filters
 from server.engine.captured_steps import CapturedSteps, RowChoices
-from server.engine.logits_processors import is_needed
 from server.engine.runner import Runner
 from server.engine.sampler import uniform
 from server.engine.scheduler import Schedule, ScheduledRow, Scheduler
@@ -57,7 +56,7 @@ class StepsAhead:
     def launch(self, schedule: Schedule) -> LaunchedStep | None:
         """Launch a step of the scheduler. None where it must be computed and read at once."""
         captured = self._runner.captured
-        if captured is None or schedule.sources or schedule.copies or not all(map(_is_simple, schedule.rows)):
+        if captured is None or schedule.sources or schedule.copies or not all(map(_is_simple, schedule.groups)):
             return None
         return self._launch(captured, schedule, None)
 
@@ -98,8 +97,8 @@ class StepsAhead:
             return None
         if not scheduler.blocks.extend_each([row.sequence for row in rows]):
             return None
-        ahead = [ScheduledRow(row.group, row.sequence, 1) for row in rows]
-        schedule = Schedule(ahead, num_row_tokens=len(ahead), num_decode_tokens=len(ahead))
+        # Each row of a launched step computes one token, and so does its next one.
+        schedule = Schedule(chunks=rows, num_row_tokens=len(rows), num_decode_tokens=len(rows))
         return self._launch(captured, schedule, step.schedule.rows)
 
     def _launch(
@@ -116,15 +115,15 @@ class StepsAhead:
         return LaunchedStep(schedule, tokens, held)
 
 
-def _is_simple(row: ScheduledRow) -> bool:
-    """Whether the device can choose the token of a row, and the host needs the token alone."""
-    group, params = row.group, row.group.params
+def _is_simple(group: SequenceGroup) -> bool:
+    """Whether the device can choose the token of a group, and the host needs the token alone."""
+    params = group.params
     return (
         group.beams is None
         and not group.grammar_states
         and not group.has_prompt_to_score
         and not params.logprobs
-        and not is_needed(params)
+        and not group.tables.change_logits
         and (not params.do_sample or params.typical_p >= 1.0)
     )
 

@@ -18,8 +18,11 @@ from typing import Literal
 
 import numpy as np
 
-from server.engine.beam_search import NEVER, ONE, Beam, BeamSearch, Describe, Float32s, Ids
+from server.engine.beam_search import BeamSearch, Ids
 from server.engine.required_terms import RequiredTerms, TermState
+from server.engine.running_beams import LEAST_POSSIBLE, NEVER, Beam, Describe, Float32s
+
+ONE = np.float32(1)
 
 
 @dataclass(slots=True)
@@ -96,22 +99,22 @@ class TermSearch(BeamSearch):
             are no candidates.
         describe, result: as for `BeamSearch`.
         """
-        assert not self.done and len(log_probs) == len(self.running)
+        old = self.running
+        assert not self.done and len(log_probs) == len(old)
         self.length += 1
-        candidates = self._candidates(log_probs, token_ids)
+        candidates = self._candidates(old, log_probs, token_ids)
         if not candidates:
             self.length, self.done = self.length - 1, True
-            return list(range(len(self.running)))
+            return list(range(len(old)))
         legal = list(filter(self._is_legal, candidates))
         at_limit = self.length >= self.max_new_tokens or not legal
-        self._finish(legal or candidates, at_limit, describe)
+        self._finish(old, legal or candidates, at_limit, describe)
         going_on = [] if at_limit else [one for one in legal if not one.ends]
         chosen = self._choose(going_on)
         # The number of rows stays the same. Rows without a legal candidate get impossible beams.
         taken = set(map(id, chosen))
         rest = [one for one in candidates if id(one) not in taken] or candidates
         fill = [rest[i % len(rest)] for i in range(self.num_beams - len(chosen))]
-        old = self.running
         self._states = [one.state for one in (*chosen, *fill)]
         self.running = [
             *(self._child(old, one, one.total, describe) for one in chosen),
@@ -121,12 +124,11 @@ class TermSearch(BeamSearch):
         self.done = not chosen or not self._may_improve()
         return [one.row for one in (*chosen, *fill)]
 
-    def _candidates(self, log_probs: Float32s, token_ids: Ids) -> list[_Candidate]:
+    def _candidates(self, running: Sequence[Beam], log_probs: Float32s, token_ids: Ids) -> list[_Candidate]:
         """The candidates of a step, best first."""
-        scores = np.array([beam.score for beam in self.running], dtype=np.float32)
-        totals = log_probs + (scores[:, None] if self.length > 1 else np.float32(0.0))
+        totals = log_probs + (self.running_beams.scores[:, None] if self.length > 1 else np.float32(0.0))
         width = log_probs.shape[1] - max(map(len, self.further_tokens))
-        rows = [row for row, beam in enumerate(self.running) if beam.is_possible]
+        rows = [row for row, beam in enumerate(running) if beam.is_possible]
         together = np.argsort(-totals[:, :width], axis=None, kind="stable")[: self.num_candidates]
         places = [divmod(place, width) for place in together.tolist()]
         places += [(row, width + column) for row in rows for column in range(len(self.further_tokens[row]))]
@@ -135,10 +137,10 @@ class TermSearch(BeamSearch):
         def candidate(row: int, column: int) -> _Candidate:
             token = int(token_ids[row, column])
             state = self._terms.after(self._states[row], token)
-            return _Candidate(totals[row, column], row, token, state, self.ends(self.running[row].tokens, token))
+            return _Candidate(totals[row, column], row, token, state, self.ends(running[row].tokens, token))
 
         for row, column in places:
-            if self.running[row].is_possible and totals[row, column] > -np.inf:
+            if running[row].is_possible and totals[row, column] > -np.inf:
                 one = candidate(row, column)
                 found.setdefault((row, one.token), one)
         for row in rows:
@@ -154,7 +156,9 @@ class TermSearch(BeamSearch):
     def _is_complete(self, state: TermState) -> bool:
         return state.progress == self._terms.num_tokens
 
-    def _finish(self, candidates: Sequence[_Candidate], at_limit: bool, describe: Describe | None) -> None:
+    def _finish(
+        self, running: Sequence[Beam], candidates: Sequence[_Candidate], at_limit: bool, describe: Describe | None
+    ) -> None:
         """Keep the hypotheses that end in this step.
 
         Only the best `num_beams` candidates with all terms may end. Where no text can become longer and none has all
@@ -167,7 +171,7 @@ class TermSearch(BeamSearch):
             most = max((one.state.progress for one in ended), default=0)
             ended = [one for one in ended if one.state.progress == most]
         penalty = self._penalty(self.length)
-        newly = [self._child(self.running, one, one.total, describe, penalty) for one in ended]
+        newly = [self._child(running, one, one.total, describe, penalty) for one in ended]
         self.finished = self._keep_best([*self.finished, *(beam for beam in newly if beam.score >= NEVER)])
 
     def _choose(self, candidates: Sequence[_Candidate]) -> list[_Candidate]:
@@ -189,7 +193,7 @@ class TermSearch(BeamSearch):
     ) -> Beam:
         parent = old[one.row]
         logprobs = [*parent.logprobs, describe(one.row, one.token)] if describe is not None else []
-        possible = bool(total > NEVER / 2)
+        possible = bool(total > LEAST_POSSIBLE)
         return Beam([*parent.tokens, one.token], total / penalty, logprobs, possible)
 
     def _may_improve(self) -> bool:
@@ -197,7 +201,7 @@ class TermSearch(BeamSearch):
         if len(self.finished) < self.num_beams:
             return True
         complete = [beam for beam, state in zip(self.running, self._states, strict=True) if self._is_complete(state)]
-        return bool(complete) and self._may_win(complete[0])
+        return bool(complete) and self._may_win(complete[0].score)
 
     def _find_further_tokens(self) -> None:
         self.further_tokens = [

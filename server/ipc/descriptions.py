@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -76,12 +77,28 @@ class ModelSpec(msgspec.Struct, frozen=True):
     kv_cache_dtype: KVCacheDType | None = None
 
 
+class StepTokens(NamedTuple):
+    """Largest number of tokens of a step.
+
+    batch: of a decoder step, prefill included; a source token counts half. While a decoder runs, an encoder step has
+        at most an eighth of it until its time was measured.
+    encode: of an encoder step while no decoder runs. A longer text runs alone.
+    """
+
+    batch: int
+    encode: int
+
+
+DEFAULT_STEP_TOKENS: Mapping[Device, StepTokens] = {"cpu": StepTokens(512, 1536), "cuda": StepTokens(2048, 16384)}
+"""Sizes of a step where the operator has set none. A GPU needs more tokens to be busy, and launches its kernels once
+for all of them; on a CPU more tokens only lengthen the step."""
+
+
 class EngineOptions(msgspec.Struct, frozen=True):
     """Limits and sizes of the engine.
 
-    max_batch_tokens: tokens of one decoder step, prefill included; a source token counts half. While a decoder runs,
-        an encoder step has at most an eighth of it.
-    max_encode_tokens: tokens of one encoder step while no decoder runs. A longer text runs alone.
+    max_batch_tokens, max_encode_tokens: see `StepTokens`; None for the default of the device. `step_tokens` has the
+        outcome.
     max_batch_rows: decoder rows of one step, per model.
     block_size: tokens per KV block.
     kv_cache_bytes: bytes of all KV pools of one worker; divided by need among the generating models. 0: 1 GiB on a CPU,
@@ -94,8 +111,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     worker_index: number of this worker among those of the server, from 0. On CUDA it selects the device.
     """
 
-    max_batch_tokens: int = 512
-    max_encode_tokens: int = 1536
+    max_batch_tokens: int | None = None
+    max_encode_tokens: int | None = None
     max_batch_rows: int = 128
     block_size: int = 32
     kv_cache_bytes: int = 1 << 30
@@ -105,6 +122,11 @@ class EngineOptions(msgspec.Struct, frozen=True):
     speculative_tokens: int | None = None
     worker_index: int = 0
     kv_cache_dtype: KVCacheDType = "auto"
+
+    def step_tokens(self, device: Device) -> StepTokens:
+        """Sizes of a step on a device."""
+        batch, encode = DEFAULT_STEP_TOKENS[device]
+        return StepTokens(self.max_batch_tokens or batch, self.max_encode_tokens or encode)
 
 
 def state_slots(rows: int) -> int:
@@ -221,6 +243,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     token_weights: the weights of a text are those of its tokens (BGE-M3), not of vocabulary entries.
     labelled_spans: how texts are read together with labels; None for models whose labels are fixed.
     answer: tokens whose logits are the score of a language model as a reranker; None where the checkpoint names none.
+    max_step_tokens: largest number of tokens of a step: of a decoder step, or of an encoder step without generation.
     """
 
     name: str
@@ -257,6 +280,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     token_weights: bool = False
     labelled_spans: LabelledSpansInfo | None = None
     answer: AnswerInfo | None = None
+    max_step_tokens: int = 0
 
     @property
     def usable_tokens(self) -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from server.cli import NOT_FLAGS, _parser, main
 from server.errors import StartError
+from server.ipc.descriptions import DEFAULT_STEP_TOKENS
 from server.settings import Settings, is_loopback, load
 
 
@@ -147,6 +148,15 @@ def test_flags_are_read_as_settings() -> None:
         False,
         1 << 30,
     )
+
+
+def test_the_sizes_of_a_step_are_not_set_by_default() -> None:
+    settings = load({})
+    assert (settings.max_batch_tokens, settings.max_encode_tokens) == (None, None)
+    assert load({"max_batch_tokens": "512"}).max_batch_tokens == 512
+    help_texts = [Settings.model_fields[name].description or "" for name in ("max_batch_tokens", "max_encode_tokens")]
+    for text, cpu, cuda in zip(help_texts, *DEFAULT_STEP_TOKENS.values(), strict=True):
+        assert f"by default {cpu} on cpu, and {cuda} on cuda." in text
 
 
 def test_adapters_as_flags_in_the_environment_and_in_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,8 @@ def test_several_models_by_name_in_bfloat16(tmp_path: Path) -> None:
     named = [f"{name}={DEMO / directory}" for name, directory in models.items()]
     with serving(tmp_path / "log", *named, "--dtype", "bfloat16", "--device", "cpu") as server:
         info = server.get("/info").json()
+        sizes = [server.get(f"/models/{name}/info").json()["max_batch_tokens"] for name in models]
+        assert sizes == [512, 512, 1536, 1536]
         assert [(m["name"], m["dtype"]) for m in info["models"]] == [(name, "bfloat16") for name in models]
         body = {"model": "mt", "inputs": "I am a student"}
         answer = httpx.post(f"{server.url}/translate", json=body, timeout=60).json()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ import torch
 
 from models.config import ConfigError
 from models.graph_sizes import GraphSizes
-from server.engine import devices, service
+from server.engine import devices, memory_profile, service
 from server.engine.engine import Engine
 from server.engine.loading import LoadError, build
 from server.engine.memory_profile import PROFILE_TOKENS, SPARE_SHARE, kv_cache_bytes
@@ -87,6 +88,31 @@ def test_two_workers_of_one_device_need_a_size_for_their_caches(cuda, pairs) -> 
 
 def test_a_cpu_has_a_fixed_default(pairs) -> None:
     assert service._kv_cache_bytes([pairs("gpt2").loaded], {}, EngineOptions(), torch.device("cpu")) == 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("device_type", "given", "expected"),
+    [
+        ("cpu", {}, (512, 1536)),
+        ("cuda", {}, (2048, 16384)),
+        ("cuda", {"max_batch_tokens": 512}, (512, 16384)),
+        ("cuda", {"max_encode_tokens": 1536}, (2048, 1536)),
+        ("cpu", {"max_batch_tokens": 4096, "max_encode_tokens": 9}, (4096, 9)),
+    ],
+)
+def test_the_sizes_of_a_step_are_those_of_the_device_where_none_are_set(pairs, device_type, given, expected) -> None:
+    options = EngineOptions(**given)
+    assert options.step_tokens(device_type) == expected
+    loaded = dataclasses.replace(pairs("gpt2").loaded, device=torch.device(device_type))
+    assert loaded.step_tokens(options) == expected
+
+
+def test_engines_and_descriptions_have_the_sizes_of_their_device(pairs) -> None:
+    engine, info = build(pairs("gpt2").loaded, EngineOptions(), 1 << 20)
+    assert engine.generation is not None and engine.generation.scheduler.max_batch_tokens == info.max_step_tokens == 512
+    engine, info = build(pairs("bert").loaded, EngineOptions(), 1 << 20)
+    assert engine.encoding is not None and engine.encoding.max_tokens == info.max_step_tokens == 1536
+    assert engine.encoding.max_shared_tokens == 512 // 8
 
 
 class FakeMemory:
@@ -175,6 +201,40 @@ def test_the_measurement_fills_a_known_number_of_tokens(pairs) -> None:
     kv_cache_bytes(memory, loaded, options, make_engine)
     token_bytes = loaded[0].pool_needs(options)["self"].block_bytes // options.block_size
     assert sizes == [3 * PROFILE_TOKENS * token_bytes, 6 * PROFILE_TOKENS * token_bytes]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "lengths"),
+    [
+        ("gpt2", {"max_batch_tokens": 100}, [100]),
+        ("gpt2", {"max_batch_tokens": 300}, [127, 127, 46]),
+        ("marian", {"max_batch_tokens": 150}, [128, 128]),
+    ],
+)
+def test_the_measured_prompts_fill_a_step(pairs, name: str, options: dict, lengths: list[int]) -> None:
+    one = pairs(name)
+    sized = EngineOptions(block_size=4, **options)
+    engine = Engine({name: build(one.loaded, sized, 1 << 22)[0]}, torch.device("cpu"))
+    engine.add(memory_profile._largest_prefill(one.loaded, engine.models[name].generation, sized))
+    schedule = engine.models[name].generation.scheduler.schedule()
+    sources = [group.num_source_tokens for group in schedule.sources]
+    assert (sources or [row.num_tokens for row in schedule.rows]) == lengths
+
+
+def test_after_the_capture_a_model_learns_the_durations_of_its_steps_again(pairs) -> None:
+    pair = pairs("gpt2")
+    engine = pair.engine(kv_cache_bytes=1 << 16)
+    generation = engine.models["gpt2"].generation
+    run(engine, [generate(pair, 1, [5, 6, 7], max_new_tokens=3)])
+    assert generation.scheduler.decode_seconds is not None
+    generation.runner.capture_steps = lambda sizes: setattr(generation.runner, "captured", object())
+    service._capture_steps(engine, [pair.loaded], EngineOptions())
+    budget = generation.scheduler.prefill_budget
+    assert generation.scheduler.decode_seconds is None
+    for tokens in (16, 200) * 3:
+        budget.observe(1, 0, 0.006)
+        budget.observe(1, tokens, 0.021 + 3e-5 * tokens)
+    assert budget.max_prefill_tokens(1, 0, 1, 1) > 300, "steps with prefill have a fixed cost beside captured steps"
 
 
 def test_a_model_whose_steps_cannot_be_captured_is_served_eagerly(pairs, caplog: pytest.LogCaptureFixture) -> None:

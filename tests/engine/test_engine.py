@@ -342,3 +342,15 @@ def test_stats_are_reset_after_each_report(pairs):
     assert (after.prefix_queries, after.prefix_hits) == (8 * len(PROMPTS[2]), 7 * 8)
     again = one.stats()
     assert again.preemptions == 0 and again.wasted_tokens == 0 and again.steps == []
+
+
+def test_a_prompt_that_lacks_its_last_token_counts_as_a_decoding_row(pairs, monkeypatch):
+    """A prompt whose other tokens are cached takes the time of a decode step, not that of a step with prefill."""
+    pair = pairs("gpt2")
+    one, prompt = pair.engine(), [7] * 9
+    observed = []
+    budget = one.models[pair.name].generation.scheduler.prefill_budget
+    monkeypatch.setattr(budget, "observe", lambda decode, prefill, seconds: observed.append((decode, prefill)))
+    for request_id in range(2):
+        run(one, [generate(pair, request_id, prompt, max_new_tokens=2)])
+    assert observed == [(0, 9), (1, 0), (1, 0), (1, 0)]

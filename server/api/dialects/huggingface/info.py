@@ -75,7 +75,7 @@ def hub_info(state: State, model: ServedModel) -> dict[str, Any]:
         "max_input_length": model.max_input_tokens,
         "max_input_tokens": model.max_input_tokens,
         "max_total_tokens": about.context_tokens,
-        "max_batch_tokens": settings.max_batch_tokens if about.kv_blocks else settings.max_encode_tokens,
+        "max_batch_tokens": about.max_step_tokens,
         "max_batch_requests": settings.max_batch_rows,
         "max_client_batch_size": MAX_ITEMS,
         "auto_truncate": True,

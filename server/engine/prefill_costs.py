@@ -1,0 +1,143 @@
+"""What prefill work adds to the duration of a step: a fixed part, and a part for each prefill token.
+
+Every step with prefill pays the fixed part once. On a CUDA device it is the launch of each kernel from Python, which
+captured decode steps save. On a CPU it is close to zero, and is not estimated.
+Works on counts and seconds only. See docs/decisions/0108-fixed-cost-of-prefill.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+COST_WINDOW_TOKENS = 2048
+"""Window, in tokens, of the running mean of the cost per prefill token."""
+NEW_STEP_WEIGHT = 0.125
+"""Least weight of the newest step in the running means of its size class."""
+TRIALS = 3
+"""Steps of a size class before the fixed part is estimated from them: the first ones may be slow."""
+AGED_WEIGHT = 0.9
+"""Factor by which the weight of each size class in the fit shrinks with every step."""
+LEAST_WEIGHT = 0.01
+"""Weight that an old size class keeps. Without it, many steps of one size would make the two parts unknown again."""
+MAX_GROWTH = 2
+"""A fit holds for steps with at most this multiple of the tokens of the largest measured ones."""
+
+
+class PrefillCost(NamedTuple):
+    """Estimate of the seconds that prefill adds to a step: `fixed_seconds + token_seconds * tokens`.
+
+    measured_tokens: tokens of the largest steps from which a fixed part was estimated; 0 without one.
+    """
+
+    fixed_seconds: float
+    token_seconds: float
+    measured_tokens: float = 0.0
+
+    def tokens_within(self, seconds: float) -> int:
+        """Largest number of prefill tokens that add at most this time to a step; 0 if the fixed part takes all of it.
+
+        Steps much larger than all measured ones are assumed to cost in proportion to their tokens, or less.
+        """
+        token_seconds, measured = max(self.token_seconds, 1e-9), self.measured_tokens
+        if not measured:
+            return int(seconds / token_seconds)
+        tokens = min((seconds - self.fixed_seconds) / token_seconds, MAX_GROWTH * measured)
+        if tokens > measured:
+            tokens = max(tokens, measured * seconds / (self.fixed_seconds + token_seconds * measured))
+        return max(int(tokens), 0)
+
+
+@dataclass(slots=True)
+class _SizeClass:
+    """Mixed steps whose numbers of prefill tokens have the same bit length.
+
+    tokens, seconds: running means of the prefill tokens, and of the seconds that they added to their steps.
+    count: number of steps. weight: weight in the fit.
+    """
+
+    tokens: float
+    seconds: float
+    count: int = 1
+    weight: float = 1.0
+
+
+class PrefillCosts:
+    """Cost of the prefill work of one model, learned from measured steps.
+
+    has_fixed_part: whether the fixed part is estimated; otherwise it is 0.
+    """
+
+    def __init__(self, has_fixed_part: bool) -> None:
+        self._has_fixed_part = has_fixed_part
+        self._tokens = self._seconds = 0.0
+        self._classes: dict[int, _SizeClass] = {}
+
+    @property
+    def are_measured(self) -> bool:
+        """Whether any step was measured."""
+        return self._tokens > 0
+
+    def observe(self, tokens: int, seconds: float, decode_seconds: float, is_mixed: bool) -> None:
+        """Learn from a step with prefill.
+
+        tokens: prefill tokens of the step, at least 1. seconds: duration of the step.
+        decode_seconds: expected duration of the same step without prefill.
+        is_mixed: the step has decoding rows too. Others say little about the fixed part: their prompts are shorter,
+            and they have no decode part.
+        """
+        keep = COST_WINDOW_TOKENS / (COST_WINDOW_TOKENS + tokens)
+        self._tokens = keep * self._tokens + tokens
+        self._seconds = keep * self._seconds + max(seconds - decode_seconds, 0.0)
+        if self._has_fixed_part and is_mixed:
+            self._observe_size(tokens, seconds, decode_seconds)
+
+    def _observe_size(self, tokens: int, seconds: float, decode_seconds: float) -> None:
+        for one in self._classes.values():
+            one.weight = max(AGED_WEIGHT * one.weight, LEAST_WEIGHT)
+        found = self._classes.get(tokens.bit_length())
+        if found is None:
+            self._classes[tokens.bit_length()] = _SizeClass(tokens, max(seconds - decode_seconds, 0.0))
+            return
+        # Something else can delay a step, and nothing accelerates it. So a step counts as at most twice the usual
+        # one, and the usual one is at most twice as long as any step.
+        added = max(min(seconds, 2 * (decode_seconds + found.seconds)) - decode_seconds, 0.0)
+        usual = min(found.seconds, max(2 * seconds - decode_seconds, 0.0))
+        found.count += 1
+        share = max(1 / found.count, NEW_STEP_WEIGHT)
+        found.tokens += share * (tokens - found.tokens)
+        found.seconds = usual + share * (added - usual)
+        found.weight += 1.0
+
+    def with_trial(self, tokens: int) -> int:
+        """The number of tokens of a step, or the least number of the next size class if that is to be tried.
+
+        Steps of one size class do not tell the two parts of the cost apart. So a second one is tried several times.
+        """
+        known = [size for size, one in self._classes.items() if one.count >= TRIALS]
+        return 1 << tokens.bit_length() if known == [tokens.bit_length()] else tokens
+
+    def estimate(self) -> PrefillCost:
+        """Both parts of the cost. At least one step must have been measured.
+
+        With two size classes that were measured several times, a weighted least-squares fit with non-negative parts, in
+        which the variance of a duration is proportional to its tokens. Otherwise the mean cost of a token.
+        """
+        classes = [one for one in self._classes.values() if one.count >= TRIALS]
+        if len(classes) < 2:
+            return PrefillCost(0.0, self._seconds / self._tokens)
+        measured = max(one.tokens for one in classes)
+        weight = sum(one.weight for one in classes)
+        inverse = sum(one.weight / one.tokens for one in classes)
+        tokens = sum(one.weight * one.tokens for one in classes)
+        rate = sum(one.weight * one.seconds / one.tokens for one in classes)
+        seconds = sum(one.weight * one.seconds for one in classes)
+        # The solution of the normal equations, multiplied by their determinant.
+        fixed = tokens * rate - weight * seconds
+        slope = inverse * seconds - weight * rate
+        if fixed <= 0.0:
+            return PrefillCost(0.0, seconds / tokens, measured)
+        if slope <= 0.0:
+            return PrefillCost(rate / inverse, 0.0, measured)
+        determinant = inverse * tokens - weight * weight
+        return PrefillCost(fixed / determinant, slope / determinant, measured)
