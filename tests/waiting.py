@@ -6,10 +6,12 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import psutil
+
+Answer = TypeVar("Answer")
 
 HANG_SECONDS = 120.0
 """Time after which a test counts as hung. It is far longer than any step takes, even on a machine that stalls at times.
@@ -22,6 +24,18 @@ def eventually(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "the condition never came true"
         time.sleep(0.01)
+
+
+def read_in_parts(read: Callable[[], Answer], in_parts: Callable[[Answer], bool]) -> Answer:
+    """Read a stream, again if it did not come in parts, and return the first one that did.
+
+    A server sends every token at once, but several in one part after its HTTP process had to wait for a core. A short
+    answer can then come in a single part. Raises AssertionError after HANG_SECONDS.
+    """
+    end = time.monotonic() + HANG_SECONDS
+    while not in_parts(answer := read()):
+        assert time.monotonic() < end, "the stream never came in parts"
+    return answer
 
 
 def is_gone(process: psutil.Process) -> bool:

@@ -10,6 +10,7 @@ import ollama
 import pytest
 
 from tests.clients.conftest import ClientServer
+from tests.waiting import read_in_parts
 
 MESSAGES = [{"role": "user", "content": "Once upon a time"}]
 GREEDY = {"num_predict": 16, "temperature": 0}
@@ -35,10 +36,12 @@ def test_a_chat_and_its_stream_are_equal(client: ollama.Client) -> None:
     assert whole.message.role == "assistant" and whole.message.content
     assert whole.eval_count == 16 and whole.prompt_eval_count and whole.load_duration == 0
     assert whole.total_duration >= whole.eval_duration > 0 and whole.prompt_eval_duration > 0
-    parts = list(client.chat("caller", MESSAGES, options=GREEDY, stream=True))
+    parts = read_in_parts(
+        lambda: list(client.chat("caller", MESSAGES, options=GREEDY, stream=True)), lambda parts: len(parts) > 4
+    )
     assert "".join(part.message.content for part in parts) == whole.message.content
     assert [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
-    assert len(parts) > 4 and parts[-1].eval_count == 16
+    assert parts[-1].eval_count == 16
 
 
 def test_a_prompt_is_answered_as_chat_or_raw(client: ollama.Client) -> None:

@@ -15,6 +15,7 @@ from openai import OpenAI, pydantic_function_tool
 from pydantic import BaseModel
 
 from tests.clients.openai_story import client
+from tests.waiting import read_in_parts
 
 __all__ = ["client"]
 
@@ -56,12 +57,17 @@ def test_streamed_arguments(client: OpenAI) -> None:
         "seed": 3,
     }
     (expected,) = client.chat.completions.create(**options).choices[0].message.tool_calls
-    chunks = list(client.chat.completions.create(**options, stream=True))
-    deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
-    first, *rest = deltas
+
+    def deltas_of(chunks: list[Any]) -> list[Any]:
+        return [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+
+    chunks = read_in_parts(
+        lambda: list(client.chat.completions.create(**options, stream=True)),
+        lambda chunks: len([delta for delta in deltas_of(chunks) if delta.function.arguments]) > 1,
+    )
+    first, *rest = deltas = deltas_of(chunks)
     assert first.index == 0 and first.id and first.type == "function" and first.function.name == expected.function.name
     assert all(delta.id is None and delta.function.name is None for delta in rest)
-    assert len([delta for delta in deltas if delta.function.arguments]) > 1
     assert "".join(delta.function.arguments for delta in deltas) == expected.function.arguments
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
@@ -151,17 +157,26 @@ class TestResponses:
 
     def test_streamed_arguments(self, client: OpenAI) -> None:
         choice = {"type": "function", "name": "look"}
-        with client.responses.stream(
-            model="caller", tools=self.TOOLS, input="Once upon a time", tool_choice=choice, parallel_tool_calls=False
-        ) as stream:
-            events = list(stream)
-            answer = stream.get_final_response()
+
+        def read() -> tuple[list[Any], Any]:
+            with client.responses.stream(
+                model="caller",
+                tools=self.TOOLS,
+                input="Once upon a time",
+                tool_choice=choice,
+                parallel_tool_calls=False,
+            ) as stream:
+                return list(stream), stream.get_final_response()
+
+        def deltas_of(events: list[Any]) -> list[str]:
+            return [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+
+        events, answer = read_in_parts(read, lambda read: len(deltas_of(read[0])) > 1)
         kinds = [event.type for event in events]
         assert [event.sequence_number for event in events] == list(range(len(events)))
         assert kinds[2] == "response.output_item.added" and kinds[-1] == "response.completed"
         assert kinds[-3:-1] == ["response.function_call_arguments.done", "response.output_item.done"]
-        deltas = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
-        assert len(deltas) > 1 and "".join(deltas) == answer.output[0].arguments
+        assert "".join(deltas_of(events)) == answer.output[0].arguments
         check_arguments(answer.output[0].arguments)
 
     def test_reasoning_is_an_item(self, client: OpenAI) -> None:
