@@ -26,6 +26,7 @@ struct Scratch {
 
 #include "attention_softmax.h"
 #include "attention_lanes.h"
+#include "attention_read_ahead.h"
 #include "attention_panels.h"
 #ifdef AMX
 #include "attention_amx.h"
@@ -41,8 +42,8 @@ template <class T> KvView<T> kv_view(const Attention& p, const void* tokens, int
     return {static_cast<const T*>(tokens), stride, p.block_size, p.tables + p.rows[query] * p.table_width};
 }
 
-// First keys that the work items from `item` on read. `item` is the first item of a tile.
-template <class T> NextKeys<T> next_keys(const Attention& p, int64_t item, int64_t end) {
+// Keys that the work items from `item` on read first. `item` is the first item of a tile.
+template <class T> TokenRange<T> next_keys(const Attention& p, int64_t item, int64_t end) {
     if (item >= end) return {};
     const int64_t query = p.tiles[item / p.kv_heads * 3];
     return {kv_view<T>(p, p.keys, p.key_stride, query), p.starts[query], p.ends[query],
@@ -52,6 +53,7 @@ template <class T> NextKeys<T> next_keys(const Attention& p, int64_t item, int64
 template <class T, int DIM> void attend_items(const Attention& p, int64_t begin, int64_t end) {
     static thread_local Scratch scratch;
     MatrixUnit matrix_unit;
+    ReadAhead<T> ahead;
     const int64_t group = p.heads / p.kv_heads;
     for (int64_t item = begin; item < end;) {
         const int64_t kv_head = item % p.kv_heads, offset = kv_head * p.head_dim;
@@ -62,8 +64,7 @@ template <class T, int DIM> void attend_items(const Attention& p, int64_t begin,
         if constexpr (DIM > 0) {
             // Query heads of a single query also share the loads of the direct kernel, unless it must
             // widen bfloat16.
-            constexpr bool widened = sizeof(T) == 2 && !Lanes<T, DIM>::PAIRS;
-            const int64_t min_rows = SCORE_ROWS * (last - first > 1 || widened ? 1 : 2);
+            const int64_t min_rows = SCORE_ROWS * (last - first > 1 || Lanes<T, DIM>::WIDENED ? 1 : 2);
             if ((last - first) * group >= min_rows &&
                 attend_tile<T, DIM>(p, keys, values, first, last - first, row_first, kv_head, matrix_unit, scratch)) {
                 item++;
@@ -72,10 +73,11 @@ template <class T, int DIM> void attend_items(const Attention& p, int64_t begin,
         }
         // Key-value heads are adjacent in memory: all heads of this range are read together.
         const int64_t width = std::min(p.kv_heads - kv_head, end - item);
-        const NextKeys<T> none{}, next = next_keys<T>(p, item + width, end);
+        const TokenRange<T> none{}, next = next_keys<T>(p, item + width, end);
         for (int64_t query = first; query < last; query++) {
-            attend_query<T, DIM>(p, keys, values, query, row_first, kv_head, width,
-                                 query + 1 < last ? none : next, matrix_unit, scratch);
+            const int64_t from = p.starts[query], to = p.ends[query], numbers = width * p.head_dim;
+            ahead.begin({keys, from, to, numbers}, {values, from, to, numbers}, query + 1 < last ? none : next, group);
+            attend_query<T, DIM>(p, keys, values, query, row_first, kv_head, width, ahead, matrix_unit, scratch);
         }
         item += width;
     }

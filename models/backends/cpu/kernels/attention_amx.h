@@ -61,7 +61,8 @@ INLINE void score_columns(const float* columns, const T* first, const T* second,
 // scores: [rows, count], float32, rows `pitch` numbers apart. Up to fifteen numbers after each row are overwritten.
 template <class T, int DIM>
 INLINE void score_keys(MatrixUnit& matrix_unit, const float* columns, const T* keys, int64_t stride, int64_t count,
-                       int64_t, int64_t rows, float* scores, int64_t pitch) {
+                       int64_t, int64_t rows, float* scores, int64_t pitch, ReadAhead<T>& ahead) {
+    ahead.fetch_at_once(count * DIM * int64_t{sizeof(T)});
     static_assert(DIRECT_KEYS == 2 * AMX_LINES);
     alignas(64) T rest[AMX_LINES * DIM];
     alignas(64) float products[DIRECT_KEYS * COLUMNS];
@@ -114,16 +115,16 @@ INLINE void add_value_step(const float* weights, int64_t pitch, int64_t first_ro
 // weights: softmax weights, bfloat16, rows `pitch` words of 32 bits apart. The first weight of a row belongs to key
 //     `first - before`, which begins a step. In the first and last step, weights of keys outside first..last-1 are zero.
 // sums: [width * group, DIM], float32.
-// fetch: called as fetch(number of values added so far), to prefetch other memory.
-template <class T, int DIM, class Fetch>
+template <class T, int DIM>
 INLINE void add_stored_values(MatrixUnit& matrix_unit, const KvView<T>& values, int64_t first, int64_t last,
                               int64_t before, int64_t width, int64_t group, int64_t, const float* weights,
-                              int64_t pitch, float* sums, Scratch& scratch, const Fetch& fetch) {
+                              int64_t pitch, float* sums, Scratch& scratch, ReadAhead<T>& ahead) {
     constexpr int64_t STEP = Lanes<T, DIM>::STEP_KEYS;
     float* gathered = scratch.values.of(STEP / 2 * DIM);
     for (int64_t key = first - before; key < last; key += STEP, weights += STEP / 2) {
-        fetch(key - first);
+        const int64_t here = std::min(key + STEP, last) - std::max(key, first);
         for (int64_t head = 0; head < width; head++) {
+            ahead.fetch_at_once(here * DIM * int64_t{sizeof(T)});
             gather_values<T, DIM>(values.of_head(head, DIM), first, key, std::min(key + STEP, last), gathered);
             finish_stores(gathered);
             for (int64_t row = 0; row < group; row += AMX_LINES) {

@@ -26,15 +26,6 @@ template <class T> struct KvView {
     INLINE int64_t run(int64_t key, int64_t last) const { return std::min(block_size - key % block_size, last - key); }
     // Number of keys from `key` on that the direct kernel processes together.
     INLINE int64_t step(int64_t key, int64_t last) const { return std::min(DIRECT_KEYS, run(key, last)); }
-    // Prefetches the first `numbers` elements of each key of the step that begins at `key`.
-    INLINE void fetch(int64_t key, int64_t last, int64_t numbers) const {
-        if (key >= last) return;
-        const T* line = at(key);
-        for (int64_t i = step(key, last); i > 0; i--, line += stride) {
-            const char* bytes = reinterpret_cast<const char*>(line);
-            for (int64_t byte = 0; byte < numbers * int64_t{sizeof(T)}; byte += 64) __builtin_prefetch(bytes + byte);
-        }
-    }
 };
 
 template <class T, int DIM> struct Lanes {
@@ -43,6 +34,8 @@ template <class T, int DIM> struct Lanes {
 #else
     static constexpr bool PAIRS = false;
 #endif
+    // Whether numbers are converted to float32 before they are multiplied.
+    static constexpr bool WIDENED = sizeof(T) == 2 && !PAIRS;
     static constexpr int64_t COUNT = PAIRS ? DIM / 2 : DIM;  // lanes of a head
     // A score is the sum of CHAINS partial sums, added as a tree. Each partial sum runs over every CHAINS-th lane.
     // Fewer chains are less work in the tiled kernel, especially for heads of few lanes, but more shuffles in the

@@ -33,16 +33,18 @@ template <class T, int DIM> constexpr int64_t VALUE_ROWS = REGISTERS * 3 / 4 / C
 //
 // weights: [ROWS, count] lanes, rows `pitch` lanes apart.
 // out: [ROWS, DIM], float32.
-template <class T, int DIM, int ROWS, class Source>
-void add_rows(const float* weights, int64_t pitch, Source values, int64_t count, float* out) {
+template <class T, int DIM, int ROWS, class Source, class Ahead = NoReadAhead>
+void add_rows(const float* weights, int64_t pitch, Source values, int64_t count, float* out, Ahead&& ahead = {}) {
     using L = Lanes<T, DIM>;
     constexpr int VECTORS = CHUNK<T, DIM>;
+    constexpr int LINES = std::max<int>(1, VECTORS * WIDTH * L::KEYS * sizeof(T) / 64);  // that a lane reads
     for (int64_t d = 0; d < DIM; d += VECTORS * WIDTH) {
         Floats sums[ROWS][VECTORS];
         for (int row = 0; row < ROWS; row++) {
             for (int v = 0; v < VECTORS; v++) sums[row][v] = load(out + row * DIM + d + v * WIDTH);
         }
         for (int64_t i = 0; i < count; i++) {
+            ahead.template fetch<LINES>();
             Floats value[VECTORS];
             values.read(i, d, value);
 #pragma GCC unroll 12
@@ -58,13 +60,18 @@ void add_rows(const float* weights, int64_t pitch, Source values, int64_t count,
 }
 
 // Like `add_rows`, for any number of rows. Processes as many at a time as the registers hold.
-template <class T, int DIM, class Source>
+template <class T, int DIM, class Source, class Ahead = NoReadAhead>
 INLINE void add_values(const float* weights, int64_t pitch, const Source& values, int64_t count, int64_t rows,
-                       float* out) {
+                       float* out, Ahead&& ahead = {}) {
     constexpr int64_t most = VALUE_ROWS<T, DIM>;
     for (int64_t row = 0; row < rows; row += most) {
         with_constant_rows<most>(std::min(most, rows - row), [&](auto size) {
-            add_rows<T, DIM, size.value>(weights + row * pitch, pitch, values, count, out + row * DIM);
+            const float* of_rows = weights + row * pitch;
+            if (row == 0) {
+                add_rows<T, DIM, size.value>(of_rows, pitch, values, count, out, ahead);
+            } else {
+                add_rows<T, DIM, size.value>(of_rows, pitch, values, count, out + row * DIM);
+            }
         });
     }
 }

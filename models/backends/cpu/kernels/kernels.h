@@ -40,8 +40,8 @@ extern const int64_t max_tile_rows;
 // tiles.h. Defined in exports.cpp.
 extern const int64_t max_second_level_tiles;
 
-// Largest panel, in bytes, that is prefetched into the first-level cache only. See `Prefetch` in tiles.h. Defined in
-// exports.cpp.
+// Largest panel, in bytes, that is prefetched into the first-level cache only. If it is not 0, keys and values are
+// prefetched in the same way. See `Prefetch` in tiles.h. Defined in exports.cpp.
 extern const int64_t max_first_level_bytes;
 
 // Output channels that are multiplied together, see tiles.h.
