@@ -2,11 +2,12 @@
 
     python -m benchmarks.gpu --device cpu --tiny --out DIR     tries all stages with tiny models, without a GPU
 
-The stages run in order of priority, each in a process of its own: a stage that fails, hangs or loses the device does
-not stop the later ones. DIR/gpu.json and DIR/gpu.md are written after each result. A stage that the budget has no time
-for is listed as not run. Weights are random. The first stage measures the limits of the device; the floor of a step is
-the bytes that it must read divided by the bandwidth, or its operations divided by the rate of a large product,
-whichever takes longer.
+The stages run in order of priority, each in a process of its own. A stage that fails, hangs or loses the device does
+not stop the later ones. DIR/gpu.json and DIR/gpu.md are written after each result. A stage for which the budget has no
+time is listed as not run. Weights are random.
+
+The limits of the device are measured first. The floor of a step is its shortest possible duration, the longer of two
+times: the bytes that it must read divided by the bandwidth, and its operations divided by the rate of a large product.
 """
 
 from __future__ import annotations
@@ -49,12 +50,15 @@ STAGES: Mapping[str, tuple[str, tuple[str, ...], float]] = {
     "kernels-8b": ("gpu_profile.kernels", ("llama-8b",), 60),
     "kernels-bert-base": ("gpu_profile.kernels", ("bert-base",), 20),
 }
-"""Stages in order of priority: function, arguments that make the stage, and the most seconds that it may take."""
+"""Stages in order of priority: name of a function, its arguments, and the largest number of seconds for the stage.
+
+With arguments, the function returns the stage. Without arguments, it is the stage.
+"""
 COLUMNS = ("stage", "measured", "value", "step, ms", "floor, ms", "share", "goal", "note")
 MIN_SECONDS = 10.0
-"""A stage that has less time than this is not started."""
+"""A stage is not started if less time than this is left."""
 KILL_SECONDS = 10.0
-"""Time for a process to end before it is killed."""
+"""Time that a process has to end before it is killed."""
 
 
 def stage_of(name: str) -> Stage:
@@ -71,7 +75,7 @@ def stage_of(name: str) -> Stage:
 
 
 def _import_modules() -> None:
-    """Import the modules of all stages once, so that the processes of the stages need not."""
+    """Import the modules of all stages once, so that the processes of the stages do not have to import them."""
     for path, _, _ in STAGES.values():
         with contextlib.suppress(ImportError):
             importlib.import_module(f"benchmarks.{path.partition('.')[0]}")
@@ -130,7 +134,7 @@ def run_stage(entry: dict[str, Any], report: Report, stage: Stage, setup: Setup,
     entry: the stage in the report. setup: its `seconds` limit the stage.
     """
     started = time.monotonic()
-    # A forked process has the imports of this one. This process never uses the device, so the fork can.
+    # A forked process has the imports of this one. It can use the device, because this process never does.
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run_in_child, args=(sender, stage, setup, limits))
@@ -166,7 +170,7 @@ def run_stage(entry: dict[str, Any], report: Report, stage: Stage, setup: Setup,
 
 
 def _run_in_child(sender: Connection, stage: Stage, setup: Setup, limits: Limits) -> None:
-    """Run a stage. Sends each result, and at the end an error, which is empty if there is none."""
+    """Run a stage and send each result. Sends an error message at the end, which is empty if the stage succeeded."""
     try:
         with torch.inference_mode():
             for result in stage(setup, limits):
@@ -183,7 +187,7 @@ def _run_in_child(sender: Connection, stage: Stage, setup: Setup, limits: Limits
 def measure_device(device: str, dtype: str, tiny: bool, report: Report) -> Limits:
     """Measure the limits of the device in a process of its own, so that this process does not use it.
 
-    device: `auto` is cuda where torch finds a device. Raises RuntimeError where the measurement fails.
+    device: `auto` means cuda if torch finds a device, else cpu. Raises RuntimeError if the measurement fails.
     """
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)

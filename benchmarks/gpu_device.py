@@ -1,4 +1,4 @@
-"""The device of `benchmarks.gpu`: how it is described, its measured limits, and how steps on it are timed."""
+"""Describes the device of `benchmarks.gpu`, measures its limits, and times steps on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAPTURED_CALLS = 20
 
 
 class Reader(Protocol):
-    """Results of a launched step. read: waits for the step and returns them."""
+    """Results of a launched step. read: waits for the step and returns its results."""
 
     def read(self) -> object: ...
 
@@ -51,20 +51,20 @@ class Limits:
 
 
 def measure_limits(device: str, dtype: str, tiny: bool) -> Limits:
-    """Measure the limits of a device. tiny: with small tensors, which say nothing about the device."""
+    """Measure the limits of a device. tiny: use small tensors, whose results do not describe the device."""
     size, side = (1 << 20, 64) if tiny else (4 << 30, 8192)
     on = torch.device(device)
     source = torch.ones(size // 4, device=on)
     target = torch.empty_like(source)
     bandwidth = 2 * size / seconds_per_call(partial(target.copy_, source), on, tiny)
     del source, target
-    # Random numbers: a product of zeros runs faster.
+    # The matrices have random numbers, because a product of zeros runs faster.
     x, y = torch.randn(2, side, side, device=on).to(getattr(torch, dtype))
     return Limits(device, dtype, bandwidth, 2 * side**3 / seconds_per_call(partial(torch.mm, x, y), on, tiny))
 
 
 def describe(device: str) -> dict[str, Any]:
-    """Name, memory and version of a device and its software, as JSON data."""
+    """Name, memory and compute capability of a device, and versions of its software, as JSON data."""
     found: dict[str, Any] = {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
@@ -81,7 +81,7 @@ def describe(device: str) -> dict[str, Any]:
 def seconds_per_call(
     call: Callable[[], object], device: torch.device, tiny: bool = False, seconds: float = 2.0
 ) -> float:
-    """Median duration of a call, after some calls to warm up. Waits for the device after each call.
+    """Median duration of a call, after some calls to warm up. Each call is followed by a wait for the device.
 
     tiny: a single call, without a warm-up.
     seconds: time for the calls, of which there are at least MIN_CALLS and at most MAX_CALLS.
@@ -98,7 +98,7 @@ def seconds_per_call(
 
 
 def seconds_per_captured_call(call: Callable[[], object], device: torch.device, tiny: bool = False) -> float:
-    """Duration of a call on the device, in a CUDA graph of several calls; as `seconds_per_call` without a device."""
+    """Duration of a call within a CUDA graph of several calls. On a CPU, the result of `seconds_per_call`."""
     if device.type != "cuda":
         return seconds_per_call(call, device, tiny)
     for _ in range(WARM_UP_CALLS):
@@ -111,9 +111,9 @@ def seconds_per_captured_call(call: Callable[[], object], device: torch.device, 
 
 
 def seconds_per_step_ahead(launch: Callable[[], Reader], tiny: bool = False) -> float:
-    """Duration of a step where each one is launched before the results of the one before are read, as in the engine.
+    """Duration of a step if each step is launched before the results of the last one are read, as in the engine.
 
-    launch: starts a step. Returns its results to come.
+    launch: starts a step and returns an object that reads its results.
     """
     rounds, steps = (1, 1) if tiny else (MIN_CALLS, MAX_CALLS)
     times = []

@@ -1,4 +1,4 @@
-"""Stages of `benchmarks.gpu` that say where the time of a step goes: the kernels of a step, by their time."""
+"""Stages of `benchmarks.gpu` that list the kernels of a step with their times, longest first."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from benchmarks.random_models import config_of, encoder_batch, prefill_batch, ra
 from models.pack_weights import WeightPacker
 
 STEPS = 3
-"""Steps that are profiled. The times are those of one."""
+"""Number of steps that are profiled. The reported times are means for one step."""
 MAX_KERNELS = 9
-"""Kernels of a step that are listed, those with the most time."""
+"""Largest number of kernels that are listed for a step."""
 
 
 def kernels(shape: str) -> Stage:
-    """The stage that lists the kernels of decode steps and of the longest prompt; of an encoder those of its texts."""
+    """The stage that lists the kernels of a shape.
+
+    For a decoder: kernels of decode steps at several numbers of rows, and of the prefill of the longest prompt.
+    For an encoder: kernels of a step with the largest number of texts.
+    """
 
     def measure(setup: Setup, limits: Limits) -> Iterator[Result]:
         model = random_model(config_of(shape, setup.tiny), limits.torch_dtype, limits.torch_device)
@@ -44,7 +48,7 @@ def kernels(shape: str) -> Stage:
 
 
 def _kernels_of(name: str, call: Callable[[], object], limits: Limits) -> Iterator[Result]:
-    """Times of the kernels of a call, and their sum."""
+    """Sum of the times of all kernels of a call, then the time of each of the slowest kernels."""
     is_cuda = limits.device == "cuda"
     call()
     with profile(activities=[ProfilerActivity.CUDA if is_cuda else ProfilerActivity.CPU]) as profiled:
@@ -66,6 +70,6 @@ def _kernels_of(name: str, call: Callable[[], object], limits: Limits) -> Iterat
 
 
 def _short(kernel: str) -> str:
-    """A name of a kernel without arguments and template parameters, at most 80 characters."""
+    """The name of a kernel without arguments and template parameters, at most 80 characters."""
     plain = re.sub(r"<.*|\(.*", "", kernel.removeprefix("void "))
     return (plain or kernel).replace("|", "/")[:80]

@@ -1,8 +1,8 @@
-"""Diverse beam search: groups of beams that are advanced one after the other and penalised for equal tokens.
+"""Diverse beam search: groups of beams are advanced one after the other, with a penalty for equal tokens.
 
-Source: Vijayakumar et al. 2018, arXiv:1610.02424, algorithm 1 with Hamming diversity. At every step a token loses
-`diversity_penalty` for each beam of an earlier group that has just taken it. The penalty stays in the score of the
-beam. Each group is a `BeamSearch` with its own hypotheses. Imports no torch.
+Source: Vijayakumar et al. 2018, arXiv:1610.02424, algorithm 1 with Hamming diversity. In every step, the score of a
+token is reduced by `diversity_penalty` for each beam of an earlier group that has taken this token in the same step.
+The penalty stays in the score of the beam. Each group is a `BeamSearch` with its own hypotheses. Imports no torch.
 
 The penalty is subtracted after the logits processors. It does not apply where only one token is possible.
 """
@@ -25,7 +25,10 @@ from server.ipc.params import GenerationParams
 def make_search(
     params: GenerationParams, max_new_tokens: int, end_ids: frozenset[int], terms: RequiredTerms | None = None
 ) -> BeamSearch | None:
-    """The beam search of a request, or None if `num_beams` is 1. terms: what each hypothesis must contain."""
+    """The beam search of a request, or None if `num_beams` is 1.
+
+    terms: terms that each hypothesis must contain, or None.
+    """
     if params.num_beams == 1:
         return None
     if terms is not None:
@@ -69,17 +72,17 @@ class GroupSearch(BeamSearch):
         self.groups = [
             BeamSearch(size, max_new_tokens, end_ids, length_penalty, early_stopping) for _ in range(num_groups)
         ]
-        # Each beam of an earlier group penalises at most one token of a row. This many further candidates make up for
-        # them.
+        # Each beam of an earlier group penalises at most one token of a row. One further candidate for each such beam
+        # can replace these tokens.
         self.num_candidates = self.groups[0].num_candidates + num_beams - size
 
     @property
     def shape(self) -> Hashable:
-        """A unique value: `advance_together` must not join this search with others, because its groups run in order."""
+        """A unique value, so that `advance_together` does not join this search with others: its groups run in order."""
         return id(self)
 
     def advance(self, log_probs: Float32s, token_ids: Ids, describe: Describe | None = None) -> list[int]:
-        """One step of each group that is not done. Arguments as in `BeamSearch.advance`."""
+        """Advance each group that is not done by one token. Arguments and result as in `BeamSearch.advance`."""
         assert not self.done and log_probs.shape[0] == len(self.running_beams)
         for group in self.groups:
             group.stop_texts = self.stop_texts
@@ -105,7 +108,10 @@ class GroupSearch(BeamSearch):
         return [parent for _, own in going_on for parent in own]
 
     def _diverse(self, log_probs: Float32s, token_ids: Ids, taken: Counter[int], count: int) -> tuple[Float32s, Ids]:
-        """The best `count` candidates of each row after the diversity penalty. taken: tokens of earlier groups."""
+        """The best `count` candidates of each row after the diversity penalty.
+
+        taken: how often earlier groups have taken each token in this step.
+        """
         if taken:
             times = np.array([[taken[token] for token in row] for row in token_ids.tolist()], dtype=np.float32)
             has_choice = (log_probs > -np.inf).sum(axis=1, keepdims=True) > 1
@@ -117,5 +123,5 @@ class GroupSearch(BeamSearch):
 
 
 def _shifted(describe: Describe | None, first_row: int) -> Describe | None:
-    """`describe` for row numbers that start at the first row of a group."""
+    """`describe` for row numbers that are counted from the first row of a group."""
     return describe and (lambda row, token: describe(first_row + row, token))

@@ -1,6 +1,7 @@
 """Builds the batch of a decoder step: token ids, positions, cache slots and block tables of all rows at once.
 
-A step of many rows has little time on the host, so numbers of rows are computed as arrays, not row by row.
+A step of many rows leaves little host time per row. The numbers of all rows are therefore computed as arrays, not row
+by row.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ Value = TypeVar("Value")
 
 
 class BatchRows(NamedTuple):
-    """The rows of a decoder step, as one list for each of their properties.
+    """The rows of a decoder step, with one list for each property.
 
-    groups: owners of the rows. group_rows: number of consecutive rows of each of them.
+    groups: sequence groups of the rows.
+    group_rows: number of consecutive rows of each group.
     sequences: sequence of each row.
     starts: position of the first token of each row.
     counts: number of tokens of each row.
@@ -60,7 +62,7 @@ class BatchRows(NamedTuple):
 
     @classmethod
     def singles(cls, groups: Sequence[SequenceGroup], sequences: Sequence[CachedSequence]) -> BatchRows:
-        """Rows that compute the last token of each sequence. sequences: those of the groups, in order."""
+        """Rows that compute the last token of each sequence. sequences: the sequences of the groups, in order."""
         starts, ones = [one.num_computed_tokens for one in sequences], [1] * len(sequences)
         token_ids, group_rows = [one.tokens[-1] for one in sequences], [len(group.sequences) for group in groups]
         return cls(list(groups), group_rows, list(sequences), starts, ones, list(ones), token_ids)
@@ -69,7 +71,7 @@ class BatchRows(NamedTuple):
 class BatchBuilder:
     """Builds the batches of one model.
 
-    device: of the tensors. block_size: of the cache.
+    device: device of the tensors. block_size: block size of the cache.
     has_sources: whether rows have a source in the cross-attention cache.
     needs_rope_lengths: whether rotary embeddings depend on the length of the text.
     """
@@ -128,5 +130,5 @@ class BatchBuilder:
 
 
 def _for_rows(values: Sequence[Value], group_rows: Sequence[int]) -> Iterator[Value]:
-    """The value of each row. values: those of groups. group_rows: number of rows of each group."""
+    """The value of each row. values: one value for each group. group_rows: number of rows of each group."""
     return chain.from_iterable(map(repeat, values, group_rows))

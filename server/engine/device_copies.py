@@ -1,4 +1,7 @@
-"""Copies between the host and the device: one for all results of a step, and none that waits without need."""
+"""Copies between the host and the device. All results of a step are read in one copy.
+
+Copies to the device do not make the host wait.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from models.logits import LogitsTopK
 
 
 def to_device(values: NDArray[Any] | Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """A tensor on the device, int64 for integers of Python. The host does not wait for the work of the device."""
+    """Copy values to the device; integers of Python become int64. The copy may still be under way at the return."""
     array = values if isinstance(values, np.ndarray) else np.array(values, dtype=np.int64)
     return torch.from_numpy(array).to(device, non_blocking=True)
 
@@ -32,13 +35,13 @@ def packed(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """A tensor in one dimension with a stride of 1. A contiguous tensor of one element can have another stride."""
+    """A tensor in one dimension with stride 1. A contiguous tensor of one element can have another stride."""
     flat = tensor.contiguous().view(-1)
     return flat.as_strided(flat.shape, (1,))
 
 
 def unpacked(data: Tensor, tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
-    """Arrays like `tensors`, from the bytes that `packed` made of them. data: [bytes], uint8, on the CPU."""
+    """Arrays like `tensors`, from the bytes that `packed` has made of these. data: [bytes], uint8, on the CPU."""
     parts = torch.split(data, [tensor.numel() * tensor.element_size() for tensor in tensors])
     # A copy of each part, because its first byte may not be aligned for its dtype.
     pairs = zip(parts, tensors, strict=True)
@@ -46,7 +49,7 @@ def unpacked(data: Tensor, tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
 
 
 class HostTopK(NamedTuple):
-    """The results of `LogitsTopK` from which tokens are chosen, on the host.
+    """Results of a `LogitsTopK` on the host, from which tokens are chosen.
 
     ids, values: [rows, k], int64 and float32. is_finite: [rows], bool.
     """

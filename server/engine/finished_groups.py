@@ -1,4 +1,4 @@
-"""The result of a sequence group that has ended: its hypotheses, their attention weights, and its times."""
+"""The result of a sequence group that has ended: hypotheses, attention weights, and durations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from server.ipc.messages import Finished, FinishReason, Hypothesis
 
 
 def hypotheses_of(group: SequenceGroup, reason: FinishReason) -> list[Hypothesis]:
-    """The generated text of a group, or the best texts of its beam search. reason: why the group ended."""
+    """The hypotheses of a group: its generated text, or the best texts of its beam search.
+
+    reason: why the group ended.
+    """
     if group.beams is None:
         tokens = group.sequences[0].tokens[group.num_prompt_tokens :]
         return [_hypothesis(group, Beam(tokens, logprobs=group.logprobs), None, reason)]
@@ -22,8 +25,8 @@ def hypotheses_of(group: SequenceGroup, reason: FinishReason) -> list[Hypothesis
 
 def _hypothesis(group: SequenceGroup, beam: Beam, score: float | None, reason: FinishReason) -> Hypothesis:
     logprobs = pack(beam.logprobs) if group.params.logprobs else None
-    # If a deadline cut a beam search short, a text that has ended is not certain to be the best one, so its reason is
-    # the deadline.
+    # A beam search that a deadline has stopped might still have found a better text. Its ended texts therefore have the
+    # deadline as their reason.
     ended: FinishReason = "timeout" if reason == "timeout" else "stop"
     if beam.tokens and beam.tokens[-1] in group.end_ids:
         return Hypothesis(beam.tokens, ended, beam.tokens[-1], score, logprobs)
@@ -35,9 +38,9 @@ def _hypothesis(group: SequenceGroup, beam: Beam, score: float | None, reason: F
 def with_attention(
     runner: Runner, group: SequenceGroup, hypotheses: list[Hypothesis], source_blocks: list[int]
 ) -> list[Hypothesis]:
-    """The hypotheses, with attention weights where the request asks for them and there are tokens.
+    """The hypotheses, with attention weights if the request asks for them. Hypotheses without tokens get none.
 
-    source_blocks: cross-attention blocks of the group, with its contents.
+    source_blocks: cross-attention blocks of the group. They still have the keys and values of its source.
     """
     if not group.params.attention and group.params.alignment is None:
         return hypotheses
@@ -48,7 +51,7 @@ def with_attention(
 
 
 def _attention(runner: Runner, group: SequenceGroup, made: list[int], source_blocks: list[int]) -> bytes:
-    """Attention weights of generated tokens."""
+    """Attention weights of a hypothesis, as bytes. made: its generated tokens."""
     start = group.sequences[0].tokens[: group.num_prompt_tokens]
     alignment = group.params.alignment
     if alignment is None:
@@ -65,7 +68,7 @@ def _attention(runner: Runner, group: SequenceGroup, made: list[int], source_blo
 
 
 def result_of(group: SequenceGroup, hypotheses: list[Hypothesis], now: float) -> Finished:
-    """The message about a group that ended now. now: seconds of time.monotonic()."""
+    """The message to send about a group that ended now. now: seconds of time.monotonic()."""
     scheduled = group.first_scheduled if group.first_scheduled is not None else now
     first_token = group.first_token if group.first_token is not None else now
     return Finished(

@@ -1,4 +1,4 @@
-"""Rows of a decoder output, by the sequence group that they belong to.
+"""Finds and copies the rows of a decoder output that belong to a sequence group.
 
 Each group that gets a token has one row per beam, or one row per sampling position of its single sequence.
 """
@@ -22,7 +22,7 @@ def num_output_rows(group: SequenceGroup) -> int:
 
 
 def logits_request(groups: Sequence[SequenceGroup]) -> LogitsRequest:
-    """Largest top-k count that any group needs, and whether any group needs log-probabilities. Used for all rows."""
+    """The request for all rows of a step: the largest top-k of any group, and log-sum-exp if a group needs it."""
     counts = [group.params.top_logprobs for group in groups if group.params.logprobs]
     counts += [group.beams.num_candidates for group in groups if group.beams is not None]
     return LogitsRequest(max(1, *counts) if counts else 1, bool(counts))
@@ -54,7 +54,7 @@ def parts_of(groups: Sequence[SequenceGroup], most: int) -> Iterator[tuple[list[
 def output_of(
     output: DecoderOutput, model: TransformerProtocol, groups: Sequence[SequenceGroup], group: SequenceGroup
 ) -> DecoderOutput:
-    """The rows of one group with their logits, copied to memory of their own.
+    """The rows of one group with their logits, as copies.
 
     output: decoder output of the step. groups: the sequence groups that get a token in this step.
     """
@@ -69,7 +69,10 @@ def output_of(
 def output_without(
     output: DecoderOutput, groups: Sequence[SequenceGroup], left_out: Sequence[SequenceGroup]
 ) -> DecoderOutput:
-    """The rows of a step without those of some of its groups. groups: all groups that get a token in this step."""
+    """The rows of a step except those of some groups.
+
+    groups: all groups that get a token in this step. left_out: groups whose rows are removed.
+    """
     owners = [group for group in groups for _ in range(num_output_rows(group))]
     return _take(output, [index for index, group in enumerate(owners) if group not in left_out])
 

@@ -1,8 +1,8 @@
 """Limits the prefill work in a step so that running streams keep a steady inter-token latency.
 
-Learns the cost of each model from measured steps: that of a decode-only step (by number of decode tokens), and that of
+Learns two costs of each model from measured steps: that of a decode-only step (by number of decode tokens), and that of
 prefill work (`server.engine.prefill_costs`).
-Works on counts and seconds only; it sees no requests and reads no clock. See docs/decisions/0026-bursts.md and
+This module works on counts and seconds only. It reads no requests and no clock. See docs/decisions/0026-bursts.md and
 docs/decisions/0108-fixed-cost-of-prefill.md.
 """
 
@@ -15,7 +15,7 @@ MIN_PREFILL_TOKENS = 16
 MAX_STEP_STRETCH = 0.75
 """A step may take up to 75% longer than a decode-only step. Keeps the p99 gap under 3 times the median."""
 MIN_STRETCH = 2
-"""A step may always take longer by twice the fixed part of its prefill work, so that tokens get half of this time."""
+"""A step may always take longer by twice the fixed part of its prefill work. Its tokens then get half of this time."""
 NEW_STEP_WEIGHT = 0.25
 """Weight of the newest step in the running mean of decode-only steps."""
 
@@ -23,8 +23,8 @@ NEW_STEP_WEIGHT = 0.25
 class PrefillBudget:
     """Measured costs of one model, in seconds: decode-only steps by number of tokens, and prefill work.
 
-    has_fixed_part: prefill work also has a cost that does not depend on its tokens, because decode-only steps are
-        captured as CUDA graphs and steps with prefill are not.
+    has_fixed_part: prefill work also has a fixed cost, which does not depend on its tokens. This is the case if
+        decode-only steps are captured as CUDA graphs, because steps with prefill are not.
     """
 
     def __init__(self, has_fixed_part: bool = False) -> None:
@@ -42,7 +42,7 @@ class PrefillBudget:
         self._last_step_seconds = seconds
         if not prefill_tokens:
             before = self._decode_step_seconds.get(decode_tokens.bit_length(), seconds)
-            # Limits the effect of a single step that was delayed by something else.
+            # Limits the effect of a single step that other work on the machine has delayed.
             change = min(seconds, 2 * before) - before
             self._decode_step_seconds[decode_tokens.bit_length()] = before + NEW_STEP_WEIGHT * change
         elif self._decode_step_seconds:

@@ -1,8 +1,8 @@
-"""What prefill work adds to the duration of a step: a fixed part, and a part for each prefill token.
+"""Estimates the time that prefill work adds to a step: a fixed part, and a part for each prefill token.
 
-Every step with prefill pays the fixed part once. On a CUDA device it is the launch of each kernel from Python, which
-captured decode steps save. On a CPU it is close to zero, and is not estimated.
-Works on counts and seconds only. See docs/decisions/0108-fixed-cost-of-prefill.md.
+Every step with prefill pays the fixed part once. On a CUDA device, the fixed part is the time in which Python launches
+each kernel; captured decode steps do not need it. On a CPU it is close to zero, and is not estimated.
+This module works on counts and seconds only. See docs/decisions/0108-fixed-cost-of-prefill.md.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from typing import NamedTuple
 COST_WINDOW_TOKENS = 2048
 """Window, in tokens, of the running mean of the cost per prefill token."""
 NEW_STEP_WEIGHT = 0.125
-"""Least weight of the newest step in the running means of its size class."""
+"""Lower bound of the weight of the newest step in the running means of its size class."""
 TRIALS = 3
-"""Steps of a size class before the fixed part is estimated from them: the first ones may be slow."""
+"""Number of steps after which a size class takes part in the fit. The first steps of a class may be slow."""
 AGED_WEIGHT = 0.9
-"""Factor by which the weight of each size class in the fit shrinks with every step."""
+"""Factor by which every step reduces the weight of each size class in the fit."""
 LEAST_WEIGHT = 0.01
-"""Weight that an old size class keeps. Without it, many steps of one size would make the two parts unknown again."""
+"""Lower bound of the weight of an old size class. Without it, the two parts of the cost could not be told apart after
+many steps of one size."""
 MAX_GROWTH = 2
-"""A fit holds for steps with at most this multiple of the tokens of the largest measured ones."""
+"""The fit is used for steps of up to this multiple of the tokens of the largest measured steps."""
 
 
 class PrefillCost(NamedTuple):
     """Estimate of the seconds that prefill adds to a step: `fixed_seconds + token_seconds * tokens`.
 
-    measured_tokens: tokens of the largest steps from which a fixed part was estimated; 0 without one.
+    measured_tokens: tokens of the largest steps in the fit; 0 if the fixed part is not estimated.
     """
 
     fixed_seconds: float
@@ -35,9 +36,9 @@ class PrefillCost(NamedTuple):
     measured_tokens: float = 0.0
 
     def tokens_within(self, seconds: float) -> int:
-        """Largest number of prefill tokens that add at most this time to a step; 0 if the fixed part takes all of it.
+        """Largest number of prefill tokens that add at most `seconds` to a step. 0 if the fixed part exceeds `seconds`.
 
-        Steps much larger than all measured ones are assumed to cost in proportion to their tokens, or less.
+        For steps much larger than all measured ones, the cost is assumed to be proportional to the tokens.
         """
         token_seconds, measured = max(self.token_seconds, 1e-9), self.measured_tokens
         if not measured:
@@ -50,10 +51,12 @@ class PrefillCost(NamedTuple):
 
 @dataclass(slots=True)
 class _SizeClass:
-    """Mixed steps whose numbers of prefill tokens have the same bit length.
+    """Steps with prefill and decoding rows, whose numbers of prefill tokens have the same bit length.
 
-    tokens, seconds: running means of the prefill tokens, and of the seconds that they added to their steps.
-    count: number of steps. weight: weight in the fit.
+    tokens: running mean of the prefill tokens.
+    seconds: running mean of the time that the prefill tokens added to their steps.
+    count: number of steps.
+    weight: weight in the fit.
     """
 
     tokens: float
@@ -83,8 +86,8 @@ class PrefillCosts:
 
         tokens: prefill tokens of the step, at least 1. seconds: duration of the step.
         decode_seconds: expected duration of the same step without prefill.
-        is_mixed: the step has decoding rows too. Others say little about the fixed part: their prompts are shorter,
-            and they have no decode part.
+        is_mixed: the step also has decoding rows. Only such steps are used to estimate the fixed part: other steps
+            have shorter prompts and no decode part.
         """
         keep = COST_WINDOW_TOKENS / (COST_WINDOW_TOKENS + tokens)
         self._tokens = keep * self._tokens + tokens
@@ -99,8 +102,8 @@ class PrefillCosts:
         if found is None:
             self._classes[tokens.bit_length()] = _SizeClass(tokens, max(seconds - decode_seconds, 0.0))
             return
-        # Something else can delay a step, and nothing accelerates it. So a step counts as at most twice the usual
-        # one, and the usual one is at most twice as long as any step.
+        # Other work on the machine can delay a step, but nothing can make it faster. So the duration of a step counts
+        # as at most twice the usual one, and the usual one is at most twice the duration of this step.
         added = max(min(seconds, 2 * (decode_seconds + found.seconds)) - decode_seconds, 0.0)
         usual = min(found.seconds, max(2 * seconds - decode_seconds, 0.0))
         found.count += 1
@@ -110,9 +113,10 @@ class PrefillCosts:
         found.weight += 1.0
 
     def with_trial(self, tokens: int) -> int:
-        """The number of tokens of a step, or the least number of the next size class if that is to be tried.
+        """The number of tokens to put into a step: `tokens`, or the smallest number of the next size class.
 
-        Steps of one size class do not tell the two parts of the cost apart. So a second one is tried several times.
+        Steps of one size class cannot tell the two parts of the cost apart. So the next class is tried as long as only
+        the class of `tokens` has been measured several times.
         """
         known = [size for size, one in self._classes.items() if one.count >= TRIALS]
         return 1 << tokens.bit_length() if known == [tokens.bit_length()] else tokens
@@ -120,8 +124,9 @@ class PrefillCosts:
     def estimate(self) -> PrefillCost:
         """Both parts of the cost. At least one step must have been measured.
 
-        With two size classes that were measured several times, a weighted least-squares fit with non-negative parts, in
-        which the variance of a duration is proportional to its tokens. Otherwise the mean cost of a token.
+        If two size classes were measured several times, the result is a weighted least-squares fit with non-negative
+        parts. The fit assumes that the variance of a duration is proportional to the tokens of the step. Without two
+        such classes, the fixed part is 0 and the other part is the mean cost of a token.
         """
         classes = [one for one in self._classes.values() if one.count >= TRIALS]
         if len(classes) < 2:

@@ -1,7 +1,7 @@
-"""Hypotheses of a beam search, and the running ones among them in a form that costs little per step.
+"""Hypotheses of a beam search, and its running beams in a form that costs little time per step.
 
-A step gives each running beam a parent and a token. These are kept as they are, and joined to texts only when a text is
-read: when a hypothesis ends, for streams, stop strings and required terms.
+A step gives each running beam a parent and a token. Both are stored as they are. The texts are built from them only
+when something reads the texts: when a hypothesis ends, and for streams, stop strings and required terms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ZERO = np.float32(0.0)
 NEVER = np.float32(-1e9)
 """Score of impossible beams: far below any real score, and finite, so that sums do not become NaN."""
 LEAST_POSSIBLE = NEVER / 2
-"""Scores of possible beams are larger."""
+"""The scores of possible beams are larger than this number."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Beam:
     tokens: new tokens.
     score: sum of log-probabilities of a running beam, final score of a finished one.
     logprobs: log-probabilities to report, one for each token; empty if not requested.
-    is_possible: False for a beam that only fills a row, if there are fewer possible tokens than beams.
+    is_possible: False for a beam that only fills a row, because there are fewer possible continuations than beams.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -52,7 +52,7 @@ class RunningBeams:
         self._texts = [beam.tokens for beam in beams]
         self._logprobs = [beam.logprobs for beam in beams]
         self._steps: list[tuple[list[int], list[int]]] = []
-        """Parents and tokens of the steps that are not in `_texts` yet."""
+        """Parents and tokens of the steps whose tokens are not in `_texts` yet."""
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -60,9 +60,9 @@ class RunningBeams:
     def extend(self, parents: list[int], tokens: list[int], scores: Float32s, describe: Describe | None) -> None:
         """Replace the beams by their continuations.
 
-        parents, tokens: beam that each new beam continues, and its new token.
+        parents, tokens: for each new beam, the index of the beam that it continues, and its new token.
         scores: [beams], float32.
-        describe: describes the new tokens; None if log-probabilities are not reported.
+        describe: returns the log-probability of a new token; None if log-probabilities are not reported.
         """
         if describe is not None:
             pairs = zip(parents, tokens, strict=True)
@@ -72,7 +72,7 @@ class RunningBeams:
 
     @property
     def last_tokens(self) -> list[int]:
-        """The last token of each beam; all have one."""
+        """The last token of each beam. Every beam must have a token."""
         return self._steps[-1][1] if self._steps else [text[-1] for text in self._texts]
 
     @property

@@ -1,4 +1,4 @@
-"""Places in the texts of single sequences where a token is chosen, with the settings for the choice."""
+"""Sampling positions: places in the text of a single sequence where a token is chosen, with the settings for this."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SamplingPosition(NamedTuple):
     def processor_row(self) -> ProcessorRow:
         """The settings that change the logits."""
         group = self.group
-        # A group with a grammar has no draft, because a mask is only known for the next token.
+        # A group with a grammar has no draft, because the mask of its grammar is only known for the next token.
         grammar_state = group.grammar_states[0] if group.grammar_states else None
         return ProcessorRow(
             group.params, group.max_new_tokens, self.tokens, self.num_generated, group.tables, grammar_state

@@ -24,7 +24,7 @@ def describe(logits: Tensor, top_k: LogitsTopK, tokens: Sequence[int], tops: Seq
     logits: [rows, vocab], float32, before any processing.
     top_k: top-k of the logits with log-sum-exp; at least max(tops) candidates.
     tokens: the chosen token of each row.
-    tops: number of alternatives to report for each row.
+    tops: for each row, how many of the most likely tokens to report.
     """
     places = to_device(tokens, logits.device)[:, None]
     read = read_together(top_k.ids, top_k.log_probs, top_k.log_probs_of(logits.gather(1, places))[:, 0])
@@ -36,7 +36,10 @@ def describe(logits: Tensor, top_k: LogitsTopK, tokens: Sequence[int], tops: Seq
 
 
 def processed_top(logits: Tensor, indices: Sequence[int]) -> tuple[Tensor, LogitsTopK]:
-    """Processed logits of some rows, and their largest one with log-sum-exp. logits: [rows, vocab], float32."""
+    """Processed logits of some rows, with the largest logit and the log-sum-exp of each row.
+
+    logits: processed logits of all rows, [rows, vocab], float32.
+    """
     rows = rows_at(logits, indices)
     return rows, ops.logits_top_k(rows, 1, with_logsumexp=True)
 
@@ -44,12 +47,13 @@ def processed_top(logits: Tensor, indices: Sequence[int]) -> tuple[Tensor, Logit
 def beam_reports(
     raw: Tensor, processed: Tensor, top_k: LogitsTopK, candidates: Tensor, groups: Sequence[SequenceGroup]
 ) -> list[Tensor]:
-    """The numbers of the rows of beams from which `describers` makes log-probabilities.
+    """Tensors on the device from which `describers` makes the log-probabilities of beams. Each has one row per beam.
 
-    raw, processed: logits before and after processing: [rows, vocab], float32. top_k: top-k of the raw logits.
-    candidates: [rows, candidates], int64, token ids; -1 where there is none.
-    Returns ids and log-probabilities of the likeliest tokens, log-probabilities of the candidates, and those after
-    processing if a group reports them.
+    raw, processed: logits before and after processing, [rows, vocab], float32.
+    top_k: top-k of the raw logits.
+    candidates: token ids, [rows, candidates], int64; -1 where there is no candidate.
+    Returns ids and log-probabilities of the most likely tokens, and log-probabilities of the candidates. If a group
+    reports log-probabilities after processing, those of the candidates follow.
     """
     places = candidates.clamp(min=0)
     reports = [top_k.ids, top_k.log_probs, top_k.log_probs_of(raw.gather(1, places))]
@@ -62,10 +66,12 @@ def beam_reports(
 def describers(
     candidates: Ids, reports: Sequence[NDArray[Any]], groups: Sequence[SequenceGroup], starts: Ids
 ) -> list[Describe | None]:
-    """For each group a function that describes a candidate of one of its beams.
+    """For each group, a function that returns the log-probabilities to report for a candidate of a beam.
 
     None for a group that reports no log-probabilities.
-    candidates: [rows, candidates], token ids. reports: see `beam_reports`. starts: first row of each group.
+    candidates: [rows, candidates], token ids.
+    reports: results of `beam_reports`, copied to the host.
+    starts: first row of each group.
     """
     tokens = candidates.tolist()
     ids, values, *own = (report.tolist() for report in reports)

@@ -1,4 +1,4 @@
-"""Attention metadata in the form that the Triton kernels read: int32 numbers of each row, copied to the device once."""
+"""Attention metadata in the form that the Triton kernels read: int32 columns that are copied to the device once."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from models.backends.cuda.kernels.decode_attention import DecodeRows, Partials, 
 from models.backends.cuda.kernels.tile_attention import TileRows
 
 INTERPRETED_PROCESSORS = 4
-"""Multiprocessors of a device that Triton's interpreter stands in for."""
+"""Number of multiprocessors that is assumed where Triton's interpreter replaces a device."""
 
 
 class CudaAttentionView:
-    """The rows of a step, equal for all layers of one pattern.
+    """The rows of a step. All layers with the same attention pattern share one view.
 
-    decode: the rows, where each has one query and its keys are in a paged cache; else None.
-    tiles: the rows otherwise; else None.
-    max_key_len: largest number of keys of a row, or more.
-    num_partials: partial results of decode attention.
+    decode: the rows for decode attention, if each row has one query and the keys are in a paged cache; else None.
+    tiles: the rows for tile attention; None if `decode` is set.
+    max_key_len: upper bound of the number of keys of a row.
+    num_partials: number of partial results of decode attention.
     """
 
     reads_bias: ClassVar[bool] = False
@@ -62,11 +62,12 @@ class CudaAttentionView:
         num_partials: int,
         partials: dict[tuple[int, int], Partials],
     ) -> CudaAttentionView:
-        """The view of a captured decode step, whose numbers change between replays.
+        """The view of a captured decode step. The contents of its tensors change between replays.
 
-        rows: in memory of the graph. max_key_len, num_partials: the largest of any replay.
-        partials: memory that all captured steps share; filled by `partials` for the step with the most rows, which is
-            captured first.
+        rows: tensors in the memory of the graph.
+        max_key_len, num_partials: upper bounds for all replays.
+        partials: memory that all captured steps share. The method `partials` allocates it during the first capture,
+            which is that of the step with the most rows.
         """
         view = cls.__new__(cls)
         view.decode, view.tiles = rows, None
@@ -75,7 +76,7 @@ class CudaAttentionView:
         return view
 
     def partials(self, num_heads: int, value_dim: int) -> Partials:
-        """Memory for partial results, which the layers share."""
+        """Memory for partial results. Layers with the same numbers of heads and value dimensions share it."""
         key = num_heads, value_dim
         if key not in self._partials:
             assert self.decode is not None
@@ -84,20 +85,20 @@ class CudaAttentionView:
         return self._partials[key]
 
     def splits(self, num_kv_heads: int) -> int:
-        """Programs per row and key-value head of decode attention. It changes no bit of the result."""
+        """Number of programs per row and key-value head of decode attention. The result is the same for any number."""
         assert self.decode is not None
         rows = self.decode.key_lens.shape[0]
         return num_splits(rows, num_kv_heads, self.max_key_len, _num_processors(self._device))
 
     def _upload(self, *columns: tuple[int, ...] | list[int]) -> list[Tensor]:
-        """Columns of int32 numbers on the device, by one copy."""
+        """Copy columns of int32 numbers to the device, all in one copy."""
         numbers = torch.from_numpy(np.concatenate([np.array(column, dtype=np.int32) for column in columns]))
         on_device = numbers.to(self._device, non_blocking=True)
         return list(torch.split(on_device, [len(column) for column in columns]))
 
 
 def scores_of(metadata: AttentionMetadata, scale: float, cap: float | None, sinks: Tensor | None) -> Scores:
-    """How the kernels compute the scores of a layer."""
+    """The settings with which the kernels compute the scores of a layer."""
     values = metadata.bias_float32
     bias = None if values is None else ScoreBias(values, isinstance(metadata.score_bias, KeyBias))
     return Scores(scale, metadata.causal, metadata.window, metadata.chunk, cap, sinks, bias)

@@ -1,4 +1,7 @@
-"""Whether the Triton kernels compute with tensors, and the module of their operations. Does not import triton."""
+"""Decides whether the Triton kernels are used for a device or tensor, and imports their operations when needed.
+
+Importing this file does not import triton.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,18 @@ import torch
 from torch import Tensor
 
 MIN_CAPABILITY = (8, 0)
-"""Compute capability of the oldest device for which the kernels are compiled in the tests (Ampere)."""
+"""Lowest compute capability that the kernels support (Ampere). The tests compile the kernels for it."""
 _DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
 
 
 @cache
 def operations() -> ModuleType:
-    """The operations of the kernels. Imports triton, which takes a second."""
+    """The module `models.backends.cuda.operations`. Imports triton, which takes a second."""
     return importlib.import_module("models.backends.cuda.operations")
 
 
 def takes(x: Tensor) -> bool:
-    """Whether the kernels compute with tensors like `x`."""
+    """Whether the kernels support the device and the dtype of `x`."""
     return x.is_cuda and x.dtype in _DTYPES and runs_on(x.device)
 
 

@@ -1,4 +1,4 @@
-"""Float weights of linears on a CUDA device: cuBLAS, and a kernel of our own for one row.
+"""Float weights of linear layers on a CUDA device. A Triton kernel multiplies one row, cuBLAS multiplies more rows.
 
 Importing this file imports triton.
 """
@@ -19,10 +19,10 @@ _HAS_FLOAT32_PRODUCTS = hasattr(torch.ops.aten.mm, "dtype")
 
 
 class CudaDenseWeight:
-    """A weight as torch stores it. Implements `LinearWeight`.
+    """A float weight in the layout of torch. Implements `LinearWeight`.
 
     weight: [out, in], contiguous. bias: [out] or None.
-    out_dtype: of the products: that of the weight, or float32.
+    out_dtype: dtype of the products: the dtype of the weight, or float32.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, out_dtype: torch.dtype) -> None:
@@ -56,7 +56,7 @@ class CudaDenseWeight:
         return CudaDenseWeight(self._weight[first:end], bias, self._out_dtype)
 
     def _product(self, x: Tensor, out: Tensor | None) -> Tensor:
-        """`x W^T + b`. out: [rows, out], memory for the result, which may be used; or None."""
+        """`x W^T + b`. out: [rows, out], memory that the result may use or not; None for new memory."""
         if x.shape[0] == 1:
             y = x.new_empty(1, self._weight.shape[0], dtype=self._out_dtype) if out is None else out
             return dense_row(x.contiguous(), self._weight, self._bias, y)

@@ -1,4 +1,4 @@
-"""The experts of one layer, computed together by the Triton kernels without a read on the host."""
+"""The experts of one layer, computed together by the Triton kernels. No number of tokens is copied to the host."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from models.config import MixtureOfExpertsConfig
 class StackedExperts:
     """The experts of one layer. Implements `ExpertWeights`.
 
-    inner: [experts, columns, hidden], model dtype: weights of the first products. With a gate, an expert has twice as
-        many columns: those of the gate, then those of up.
+    inner: [experts, columns, hidden], model dtype: weights of the first products. An expert has `intermediate` columns,
+        or with a gate twice as many: those of the gate, then those of up.
     outer: [experts, hidden, intermediate], model dtype: weights of the last products.
     inner_bias, outer_bias: [experts, columns] and [experts, hidden], or None.
     """

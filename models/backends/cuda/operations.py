@@ -1,4 +1,4 @@
-"""The operations on a CUDA device: Triton kernels, and the torch reference where there is none.
+"""The operations on a CUDA device: Triton kernels, and the torch reference for operations without a kernel.
 
 `models/backends/interface.py` documents the operations. Importing this file imports triton.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """An operation without a kernel: that of the reference."""
+    """Return the torch reference for an operation that has no kernel."""
     return getattr(reference, name)
 
 
@@ -144,15 +144,16 @@ def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64])
 
 
 NUM_FILTER_COLUMNS = 5
-"""Numbers of a row in `filter_columns`."""
+"""Number of columns of `filter_columns`."""
 _LARGEST_LOGIT = -1.0
-"""In place of the top_k of a row whose largest logit is chosen."""
+"""Value of top_k that marks a row with temperature 0: its token is the one with the largest logit."""
 
 
 def filter_columns(rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Settings of a draw as numbers: temperatures, top_k, top_p, log of min_p, uniforms: [5, rows].
+    """Settings of a draw as numbers, [5, rows]: temperature, top_k, top_p, log of min_p, and uniform random number.
 
-    rows: one with a temperature of 0 chooses the largest logit.
+    rows: settings of each row. A temperature of 0 means that the token with the largest logit is chosen.
+    uniforms: [rows], in [0, 1).
     """
     return np.stack(
         [
@@ -166,9 +167,11 @@ def filter_columns(rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> ND
 
 
 def draw_by_columns(logits: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw with the settings of `filter_columns`, which are on the device of the logits.
+    """Draw tokens with the settings of `filter_columns`.
 
-    Returns whether each row has a temperature, [rows], bool, and its token, [rows], int64. Other tokens are arbitrary.
+    columns: result of `filter_columns`, on the device of the logits.
+    Returns two tensors. [rows], bool: whether the temperature of the row is above 0. [rows], int64: the drawn token;
+    arbitrary for rows with temperature 0.
     """
     return columns[1] > _LARGEST_LOGIT, sampling.draw(logits, *_filters_of(columns)).tokens
 

@@ -1,4 +1,4 @@
-"""Linear weights of 8 and 4 bits for the Triton kernels, which convert them in the tile. Activations stay float.
+"""Linear weights of 8 and 4 bits, which the Triton kernels dequantize tile by tile. Activations are not rounded.
 
 Importing this file imports triton.
 """
@@ -21,16 +21,18 @@ from models.config import Activation
 from weights.quantized_matrix import QuantizedMatrix
 
 RUN = 2 * HALF_RUN
-"""The inputs of a matrix of 4 bits are padded to a multiple of this, see `pack_int4`."""
+"""The number of inputs of a 4-bit matrix is padded to a multiple of this, see `pack_int4`."""
 _MIDDLE = 8
-"""Code of a matrix of 4 bits that stands for zero, before minimums are subtracted."""
+"""Code of a 4-bit matrix that stands for zero, before minimums are subtracted."""
 
 
 class DequantizedInTiles(ABC):
     """Base class of the weights that a kernel dequantises. Implements `LinearWeight`.
 
-    shape: [out, in].
-    bias: [out] or None. dtype: of the rows of the weight. out_dtype: of the products.
+    shape: output and input features.
+    bias: [out] or None.
+    dtype: dtype of the result of `rows`.
+    out_dtype: dtype of the products.
     """
 
     def __init__(self, shape: Sequence[int], bias: Tensor | None, dtype: torch.dtype, out_dtype: torch.dtype) -> None:
@@ -85,7 +87,9 @@ class DequantizedInTiles(ABC):
 class Int8InTiles(DequantizedInTiles):
     """A weight of 8 bits with a scale per output feature.
 
-    codes: [out, in], int8. scales: [out], float32. The other arguments as for the base class.
+    codes: [out, in], int8.
+    scales: [out], float32.
+    The other arguments are those of the base class.
     """
 
     def __init__(
@@ -109,7 +113,10 @@ class Int8InTiles(DequantizedInTiles):
 
 
 class Int4InTiles(DequantizedInTiles):
-    """A weight of 4 bits with a scale for each group of inputs. matrix: one that `fits`. The others as above."""
+    """A weight of 4 bits with a scale for each group of inputs.
+
+    matrix: a matrix for which `fits` is true. The other arguments are those of the base class.
+    """
 
     def __init__(
         self, matrix: QuantizedMatrix, bias: Tensor | None, dtype: torch.dtype, out_dtype: torch.dtype
@@ -124,7 +131,7 @@ class Int4InTiles(DequantizedInTiles):
         else:
             # `scale * code - minimum` as `scale * (code - 8) - (minimum - 8 * scale)`.
             minimums = (0.0 if minimums is None else minimums) - _MIDDLE * scales
-        # Padded inputs of x are zero, so that the codes there do not matter.
+        # The padding of x is zero, so the padding of the codes can have any value.
         codes = F.pad(codes.to(torch.uint8), (0, padding), value=_MIDDLE)
         more = -(-width // group) - scales.shape[1]
         minimums = None if minimums is None else _narrow(F.pad(minimums, (0, more)))
@@ -152,7 +159,7 @@ class Int4InTiles(DequantizedInTiles):
 
 
 def fits(matrix: QuantizedMatrix) -> bool:
-    """Whether the kernel of 4 bits takes a matrix: linear codes, and groups of a multiple of 32 inputs or whole rows.
+    """Whether the 4-bit kernel supports a matrix: linear codes, and groups of a multiple of 32 inputs or of whole rows.
 
     matrix: may be on the meta device.
     """
@@ -161,6 +168,6 @@ def fits(matrix: QuantizedMatrix) -> bool:
 
 
 def _narrow(x: Tensor) -> Tensor:
-    """The numbers, contiguous: in float16 where they all are float16 numbers, else in float32."""
+    """`x` as a contiguous tensor: in float16 if this changes no number, else in float32."""
     half = x.half()
     return (half if torch.equal(half.float(), x) else x).contiguous()

@@ -192,6 +192,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "prefill, latent": lambda: _prefill(576, 16, 1, _PLAIN, True),
     "prefill, Gemma, window, cap, bias, sinks": lambda: _prefill(256, 32, 8, _biased(32), True),
     "prefill, float32": lambda: _prefill(128, 32, 8, _PLAIN, True, torch.float32),
+    "prefill, float32, heads of 64": lambda: _prefill(64, 12, 12, _PLAIN, True, torch.float32),
     "encoder, BERT": lambda: _prefill(64, 12, 12, Scores(0.1, False), False),
     "encoder, T5": lambda: _prefill(64, 32, 32, Scores(1.0, False, bias=_biased(32).bias), False),
     "add and RMS norm": lambda: norms.add_rms_norm(_half(2, 4096), _half(2, 4096), _half(4096), 1e-5),

@@ -139,9 +139,19 @@ def test_other_rows_change_no_bit() -> None:
     assert torch.equal(attend(0, 180, lengths)[150:], together[150:])
 
 
-def test_the_cut_of_a_prompt_changes_no_bit() -> None:
+@pytest.mark.parametrize(
+    "case",
+    [
+        Heads(torch.float16, 1, 1, 16, 16),
+        Heads(torch.float32, 1, 1, 16, 16),
+        Heads(torch.float32, 1, 1, 16, 16, window=50),
+        Heads(torch.float32, 1, 1, 16, 16, chunk=48, sinks=True),
+    ],
+    ids=["float16", "float32", "window", "chunks and sinks"],
+)
+@pytest.mark.parametrize("cut", [1, 77, 130])
+def test_the_cut_of_a_prompt_changes_no_bit(case: Heads, cut: int) -> None:
     """A prompt computed in two steps gives the bits of one step."""
-    case = Heads(torch.float16, 1, 1, 16, 16)
     key, value, tables = cases.paged_cache(case, [200], 32)
     query, scores = case.random(case.generator(), 200, 1, 16), cases.scores(case, 200, causal=True)
 
@@ -150,4 +160,4 @@ def test_the_cut_of_a_prompt_changes_no_bit() -> None:
         rows = kernels.TileRows(cases.numbers([0, end - first]), *numbers, end - first, block_tables=tables)
         return kernels.tile_attention(query[first:end], key, value, rows, scores)
 
-    assert torch.equal(torch.cat([attend(0, 77), attend(77, 200)]), attend(0, 200))
+    assert torch.equal(torch.cat([attend(0, cut), attend(cut, 200)]), attend(0, 200))

@@ -1,11 +1,11 @@
 """Triton kernels for NVIDIA devices of compute capability 8.0 or later, and the functions that launch them.
 
-Each module imports triton; this file does not, so that it can be imported without triton. The functions compute on the
-device of their arguments. In Triton's interpreter (`TRITON_INTERPRET=1`) that may be the CPU: the tests compare all
-functions with the torch reference there.
+Each module imports triton. This file does not, so that it can be imported without triton. The functions compute on the
+device of their arguments. In Triton's interpreter (`TRITON_INTERPRET=1`) this device may be the CPU. The tests compare
+all functions with the torch reference in the interpreter.
 
-No function reads a device tensor on the host, so all of them can be captured in a CUDA graph. `out` arguments and
-scratch memory let a captured step allocate nothing.
+No function reads a device tensor on the host, so all of them can be captured in a CUDA graph. With `out` arguments and
+scratch memory, a captured step allocates nothing.
 
 | module             | functions                                                                          |
 |--------------------|------------------------------------------------------------------------------------|
@@ -15,7 +15,8 @@ scratch memory let a captured step allocate nothing.
 | `rotary`           | rotation of queries and keys, and the write to the cache                           |
 | `activation`       | gated activation                                                                   |
 | `logits_top_k`     | top k and log-sum-exp of logits                                                    |
-| `sampling`         | random choice of tokens                                                            |
+| `sampling`         | random draw of tokens                                                              |
 | `experts`          | products of a mixture of experts                                                   |
 | `quantized_linear` | products with weights of 8 or 4 bits                                               |
+| `row_products`     | products of a single row, with weights of floats, 8 or 4 bits                      |
 """

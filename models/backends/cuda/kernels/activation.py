@@ -1,4 +1,4 @@
-"""Activation of a gated feed-forward, times the other product."""
+"""Gated activation of a feed-forward network: `act(gate) * up`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from models.config import Activation
 
 
 def gated_activation(gate: Tensor, up: Tensor, activation: Activation, out: Tensor | None = None) -> Tensor:
-    """`act(gate) * up`. The activation is computed in float32 and rounded to the dtype before the product.
+    """`act(gate) * up`. The activation is computed in float32, and rounded to the model dtype before the product.
 
-    gate, up: [rows, width], model dtype; the last dimension contiguous, rows with any stride: they may be the halves of
-        one merged product.
+    gate, up: [rows, width], model dtype; the last dimension contiguous, rows with any stride. They may be the two
+        halves of one merged product.
     out: [rows, width], contiguous: memory for the result; None for new memory.
     Returns [rows, width].
     """
@@ -38,12 +38,12 @@ def gated_activation(gate: Tensor, up: Tensor, activation: Activation, out: Tens
 
 
 _TILE = 1024
-"""Numbers of a row that a program computes."""
+"""How many numbers of a row a program computes."""
 
 
 @triton.jit
 def activate(x, ACTIVATION: tl.constexpr):
-    """An activation of `models.backends.torch.activations`, in float32."""
+    """Apply an activation of `models.backends.torch.activations`. x: float32."""
     if ACTIVATION == "silu":
         return x * tl.sigmoid(x)
     elif ACTIVATION == "gelu":

@@ -1,4 +1,4 @@
-"""What the attention kernels share: which keys a query sees, what is added to its scores, and the softmax."""
+"""Arguments and helpers of both attention kernels: visible keys, bias and cap of the scores, and the softmax."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 
 class ScoreBias(NamedTuple):
-    """A number per head that is added to scaled, capped scores.
+    """A bias that is added to the scores after scale and cap. It depends on the head, and on the key or its distance.
 
-    values: [heads, width], float32, contiguous. By distance: index `key - query + width // 2`, clamped to the width. By
-        key: the position of the key, clamped to the width.
-    by_key: which of the two.
+    values: [heads, width], float32, contiguous.
+    by_key: the index into `values` is the position of the key. Otherwise it is `key - query + width // 2`. Both are
+        clamped to the width.
     """
 
     values: Tensor
@@ -22,16 +22,18 @@ class ScoreBias(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """How scores are computed and which keys a query sees, equal for all rows.
+    """How scores are computed, and which keys a query sees. The same for all rows.
 
     scale: factor of the scores.
     causal: queries see no later keys.
-    window: a query sees its own position and the `window - 1` before it; without `causal` also the `window - 1` after
-        it. None: all.
-    chunk: with `causal`: a query sees no keys before the last multiple of `chunk` up to its own position. None: all.
+    window: a query sees its own position and the `window - 1` positions before it. Without `causal`, it also sees the
+        `window - 1` positions after it. None for no limit.
+    chunk: size of attention chunks, only with `causal`. A query sees only keys of its own chunk, which begins at the
+        last multiple of `chunk` that is not after the query. None for no limit.
     cap: scaled scores become `cap * tanh(score / cap)`. None for no cap.
-    sinks: [heads], float32, a score per head that takes part in the softmax and has no value; None for none.
-    bias: added to the scores after the cap; None for none.
+    sinks: [heads], float32, an additional score per head, which counts in the sum of the softmax and has no value. None
+        for no sinks.
+    bias: added to the scores after the cap. None for no bias.
     """
 
     scale: float
@@ -43,7 +45,7 @@ class Scores(NamedTuple):
     bias: ScoreBias | None = None
 
     def constants(self) -> dict[str, Any]:
-        """Constants of a kernel; 0 stands for none."""
+        """Constants of a kernel. 0 and "" stand for None."""
         return {
             "WINDOW": self.window or 0,
             "ATTENTION_CHUNK": self.chunk or 0,
@@ -52,7 +54,7 @@ class Scores(NamedTuple):
         }
 
     def bias_arguments(self, unused: Tensor) -> tuple[Tensor, int]:
-        """Values and width of the bias. unused: stands for the values where there are none."""
+        """Values and width of the bias. unused: any tensor, which is passed to the kernel if there is no bias."""
         return (unused, 0) if self.bias is None else (self.bias.values, self.bias.values.shape[-1])
 
 
@@ -67,5 +69,5 @@ def capped(scores, CAP: tl.constexpr):
 
 @triton.jit
 def finite_maximum(maximum):
-    """A maximum that can be subtracted: 0 where nothing is visible, because -inf - -inf is NaN."""
+    """`maximum`, or 0 where no key is visible and it is -inf: the difference of two infinities would be NaN."""
     return tl.where(maximum == float("-inf"), 0.0, maximum)

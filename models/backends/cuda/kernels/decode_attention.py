@@ -1,7 +1,8 @@
-"""Attention of one query per row over a paged cache: keys in chunks of 256 tokens, merged in order.
+"""Attention of one query per row over a paged cache. Keys are computed in chunks of 256 tokens.
 
-Each chunk gives a partial result for each head. The program of a row that ends last merges the partial results in the
-order of the chunks. The bits of a row therefore depend neither on the number of splits nor on the other rows.
+Each chunk gives a partial result for each head. Of the programs of a row, the one that finishes last merges the partial
+results in the order of the chunks. The bits of a row therefore depend neither on the number of programs that share the
+row nor on the other rows.
 Source: Dao et al. 2023, "Flash-Decoding"; Milakov and Gimelshein 2018, arXiv:1805.02867.
 """
 
@@ -20,20 +21,20 @@ from models.backends.cuda.kernels.attention_arguments import Scores, capped, fin
 from models.backends.cuda.kernels.launch import SMALLEST_TILE, is_float32, kernel, pipeline_stages, tile_width
 
 CHUNK_TOKENS = 256
-"""Tokens of a chunk. Chunks begin at multiples of it, counted from the first token of the row."""
+"""Tokens of a chunk. Chunks begin at multiples of this number, counted from the first token of the row."""
 
 _LEAST_PROGRAMS, _MOST_PROGRAMS = 2, 8
-"""Programs per multiprocessor: so many at least, where the rows have enough chunks; more only for long rows."""
+"""Number of programs per multiprocessor: the minimum if the rows have enough chunks, and the maximum for long rows."""
 _CHUNKS_OF_PROGRAM = 4
-"""Chunks that a program has at least, where there are enough programs."""
+"""Least number of chunks of a program, once the minimum number of programs is reached."""
 
 
 class DecodeRows(NamedTuple):
-    """The rows of a decode step, with one query each, the last position of the row.
+    """The rows of a decode step. Each row has one query, at its last position.
 
-    block_tables: [rows, blocks], int32 or int64: blocks of each row.
-    key_lens: [rows], int32: keys of each row, those of the current step included. A row with 0 keys, as in the unused
-        rows of a graph, gives zeros and reads no block.
+    block_tables: [rows, blocks], int32 or int64: cache blocks of each row.
+    key_lens: [rows], int32: number of keys of each row, including the key of the current step. A row with 0 keys gives
+        zeros and reads no block. The unused rows of a graph have 0 keys.
     partial_starts: [rows], int32: index of each row's first partial result, see `partial_starts`.
     """
 
@@ -43,10 +44,12 @@ class DecodeRows(NamedTuple):
 
 
 class Partials(NamedTuple):
-    """Memory for partial results; layers may share it.
+    """Memory for partial results. Layers may share it.
 
-    sums: [partials, heads, value_dim], float32. maxima, totals: [partials, heads], float32.
-    arrivals: [rows, heads], int32: programs of a row that have stored their partial results; zero between kernels.
+    sums: [partials, heads, value_dim], float32: values, weighted by exponentials of the scores.
+    maxima: [partials, heads], float32: largest score. totals: [partials, heads], float32: sum of the exponentials.
+    arrivals: [rows, heads], int32: number of programs that have stored their partial results, for each row and group of
+        heads. All are 0 before and after a kernel.
     """
 
     sums: Tensor
@@ -63,12 +66,12 @@ class Partials(NamedTuple):
 
 
 def partial_starts(key_lens: Sequence[int]) -> list[int]:
-    """Index of each row's first partial result, and at the end their number: [rows + 1]."""
+    """Index of each row's first partial result, and at the end the number of all partial results: [rows + 1]."""
     return [0, *accumulate(-(-length // CHUNK_TOKENS) for length in key_lens)]
 
 
 def num_splits(rows: int, num_kv_heads: int, max_key_len: int, num_processors: int) -> int:
-    """Programs per row and key-value head: few for short rows, because each program begins and merges anew."""
+    """Number of programs that share a row and key-value head. Short rows get few: each program has a fixed cost."""
     chunks, groups = -(-max_key_len // CHUNK_TOKENS), max(1, rows * num_kv_heads)
     least, most = (-(-count * num_processors // groups) for count in (_LEAST_PROGRAMS, _MOST_PROGRAMS))
     return max(1, min(chunks, max(least, min(most, chunks // _CHUNKS_OF_PROGRAM))))
@@ -84,13 +87,15 @@ def paged_decode_attention(
     partials: Partials,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Attention of one query per row over the blocks of a cache, those of the current step included.
+    """Attention of one query per row over the blocks of a cache. The cache already has the keys of the current step.
 
     query: [rows, heads, key_dim], model dtype; the last dimension contiguous.
-    key_cache: [blocks, block_size, kv_heads, key_dim]. value_cache: [blocks, block_size, kv_heads, value_dim]. dtype of
-        the query; the last dimension contiguous. kv_heads divides heads. Both may be the same tensor.
-    scores: `causal` has no effect: the query is the last position. With `causal=False` (cross-attention) likewise.
-    splits: programs that share the chunks of a row and key-value head. It changes no bit.
+    key_cache: [blocks, block_size, kv_heads, key_dim], dtype of the query; the last dimension contiguous. kv_heads
+        divides heads.
+    value_cache: [blocks, block_size, kv_heads, value_dim], likewise. It may be the same tensor as `key_cache`.
+    scores: `causal` has no effect, because the query is at the last position. The same holds for cross-attention
+        (`causal=False`).
+    splits: number of programs that share the chunks of a row and key-value head. The result does not depend on it.
     partials: memory for the partial results of all rows.
     out: [rows, heads, value_dim], contiguous: memory for the result; None for new memory.
     Returns [rows, heads, value_dim].
@@ -142,12 +147,15 @@ def paged_decode_attention(
 
 
 _MERGED_NUMBERS = 2048
-"""Numbers of partial results that a program loads at once when it merges them."""
+"""How many numbers a program loads at once when it merges partial results."""
 
 
 def _tile(width: int, heads: int, dtype: torch.dtype) -> tuple[int, int, int]:
-    """Keys that a program loads at once, warps, and stages of the loop. Measured on an H200 for heads of 64 and 128
-    numbers: docs/gpu.md. They must not depend on the number of rows, which would change the bits of a row."""
+    """Number of keys that a program loads at once, number of warps, and stages of the loop.
+
+    Tuned on an H200 for heads of 64 and 128 numbers (docs/gpu.md). They must not depend on the number of rows, because
+    this would change the bits of a row.
+    """
     if width <= 128 and not is_float32(dtype):
         return 128, 4 if heads * width <= 4096 else 8, 2
     tile = max(SMALLEST_TILE, min(64, (2048 if is_float32(dtype) else 8192) // width))
@@ -155,13 +163,13 @@ def _tile(width: int, heads: int, dtype: torch.dtype) -> tuple[int, int, int]:
 
 
 def _most_heads(width: int, dtype: torch.dtype) -> int:
-    """Query heads of a program at most, so that their sums fit in its registers. Other programs compute the rest."""
+    """Largest number of query heads of a program whose sums fit in its registers. Other programs compute the rest."""
     return max(SMALLEST_TILE, (2048 if is_float32(dtype) else 8192) // width)
 
 
 @triton.jit
 def _first_visible(end, WINDOW: tl.constexpr, ATTENTION_CHUNK: tl.constexpr):
-    """First key that the query at position `end - 1` sees."""
+    """Index of the first key that the query at position `end - 1` sees."""
     first = end * 0
     if WINDOW > 0:
         first = tl.maximum(first, end - WINDOW)
@@ -213,9 +221,9 @@ def _attention_kernel(
     CAP: tl.constexpr,
     BIAS: tl.constexpr,
 ):
-    """Partial results of some chunks of a row, for some heads of a key-value head.
+    """Compute the partial results of some chunks of a row, for some query heads of a key-value head.
 
-    The program of the row and these heads that ends last merges the partial results.
+    Of the programs with the same row and heads, the one that finishes last merges the partial results.
     """
     row = tl.program_id(0).to(tl.int64)
     PARTS: tl.constexpr = (GROUP + GROUP_TILE - 1) // GROUP_TILE
@@ -241,7 +249,7 @@ def _attention_kernel(
     maximum = tl.full([GROUP_TILE], float("-inf"), tl.float32)
     total = tl.zeros([GROUP_TILE], tl.float32)
     weighted = tl.zeros([GROUP_TILE, VALUE_WIDTH], tl.float32)
-    # One loop over the tiles of all own chunks, so that the loads of the next chunk run while this one ends.
+    # One loop over the tiles of all chunks of this program: the next chunk is loaded while this one ends.
     for start in range(tl.maximum(own * CHUNK, first // TILE * TILE), tl.minimum((own + share) * CHUNK, end), TILE):
         keys = start + tl.arange(0, TILE)
         visible = (keys >= first) & (keys < end)

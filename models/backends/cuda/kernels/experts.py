@@ -1,7 +1,8 @@
-"""Products of a mixture of experts: each (token, expert) pair with the weight of its expert.
+"""Products of a mixture of experts: each (token, expert) pair is multiplied by the weight of its expert.
 
-Pairs are sorted by expert and cut into tiles; a program multiplies one tile by some output features of its expert. The
-number of tiles is an upper bound that depends on shapes alone, so that no count is read on the host.
+Pairs are sorted by expert and cut into tiles. A program multiplies one tile by the weights of some output features of
+its expert. The number of tiles is an upper bound that depends on shapes alone, so no number of pairs is copied to the
+host.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from models.config import Activation
 
 
 class ExpertTiles(NamedTuple):
-    """The pairs of a step, sorted by expert. Pair `token * choices + choice` has choice `choice` of a token.
+    """The (token, expert) pairs of a step, sorted by expert.
 
-    order: [tokens * choices], int32: pair at each place of the sorted order, stable.
-    tile_experts, tile_starts, tile_ends: [tiles], int32: expert, first place and end of each tile. Tiles that are not
-        used are empty.
-    choices: experts of a token.
-    tile: places of a tile at most.
+    Pair `token * choices + choice` consists of a token and its expert number `choice`.
+
+    order: [tokens * choices], int32: pair at each place of the sorted order. The order is stable.
+    tile_experts, tile_starts, tile_ends: [tiles], int32: expert, first place and end of each tile. Unused tiles are
+        empty.
+    choices: number of experts of each token.
+    tile: largest number of pairs of a tile.
     """
 
     order: Tensor
@@ -39,7 +42,7 @@ def group_by_expert(experts: Tensor, num_experts: int) -> ExpertTiles:
     """Sort pairs by expert. experts: [tokens, choices], int64, contiguous, each below num_experts."""
     pairs, device = experts.numel(), experts.device
     tile = min(_MOST_PAIRS, max(16, power_of_two(-(-pairs // num_experts))))
-    # Each expert has one tile that is not full at most, and no tile is empty.
+    # An upper bound: each expert has at most one tile that is not full, and a used tile has at least one pair.
     num_tiles = min(pairs, pairs // tile + num_experts)
     order = torch.empty(pairs, dtype=torch.int32, device=device)
     spans = torch.empty(2, num_experts, dtype=torch.int32, device=device)
@@ -72,16 +75,16 @@ def group_by_expert(experts: Tensor, num_experts: int) -> ExpertTiles:
 _MOST_PAIRS = 64
 """Largest number of pairs of a tile."""
 _ORDER_TILE = 1024
-"""Pairs that a program loads at once when it sorts them."""
+"""Number of pairs that a program loads at once when it sorts them."""
 _CUT_TILE = 16
-"""Tiles that a program of the second kernel cuts."""
+"""Number of tiles that one program of `_cut_kernel` describes."""
 
 
 @kernel(do_not_specialize=["pairs"])
 def _order_kernel(experts, order, spans, pairs, TILE: tl.constexpr):
-    """Places of the pairs of one expert in the sorted order.
+    """Write the pairs of one expert at their places in the sorted order.
 
-    spans: [2, experts], first place and end of each expert.
+    spans: [2, experts]: first place and end of each expert.
     """
     expert = tl.program_id(0)
     first = tl.zeros([], tl.int32)
@@ -109,7 +112,7 @@ def _cut_kernel(
     EXPERTS_TILE: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Expert, first place and end of some tiles: columns, [3, tiles]. Tiles that are not used are zero."""
+    """Write expert, first place and end of some tiles to `columns`, [3, tiles]. Unused tiles get zeros."""
     expert = tl.arange(0, EXPERTS_TILE)
     first = tl.load(spans + expert, mask=expert < num_experts, other=0)
     end = tl.load(spans + num_experts + expert, mask=expert < num_experts, other=0)
@@ -138,7 +141,7 @@ def gated_expert_linear(
     """First products of gated experts: `act(min(gate, limit)) * (clamp(up, -limit, limit) + up_offset)`.
 
     x: [tokens, in], contiguous. weight: [experts, 2 * width, in], contiguous: features of the gate, then of up.
-    bias: [experts, 2 * width] or None. limit: None for no limits.
+    bias: [experts, 2 * width] or None. limit: None for no limit.
     Returns [tokens * choices, width], in the order of pairs.
     """
     out = x.new_empty(tiles.order.shape[0], weight.shape[1] // 2)
@@ -148,7 +151,7 @@ def gated_expert_linear(
 def expert_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, tiles: ExpertTiles, activation: Activation | None = None
 ) -> Tensor:
-    """Products of pairs: last products, or first products of experts without a gate.
+    """Products of pairs: the last products of experts, or the first products of experts without a gate.
 
     x: [tokens, in] or [tokens * choices, in], contiguous: one row per token or one per pair.
     weight: [experts, out, in], contiguous. bias: [experts, out] or None.
@@ -159,11 +162,12 @@ def expert_linear(
 
 
 def sum_of_experts(x: Tensor, shares: Tensor, shared: Tensor | None, shared_gate: Tensor | None) -> Tensor:
-    """Sum of the results of each token's experts, each times its share, in float32 and in the order of the choices.
+    """Weighted sum of the results of each token's experts, in float32 and in the order of the choices.
 
-    x: [tokens * choices, width], in the order of pairs, contiguous. shares: [tokens, choices], float32.
-    shared: [tokens, width], contiguous, added to the sum, or None.
-    shared_gate: [tokens, 1]; `shared` is first multiplied by its sigmoid. None for a factor of one.
+    x: [tokens * choices, width], in the order of pairs, contiguous.
+    shares: [tokens, choices], float32: weight of each expert.
+    shared: [tokens, width], contiguous: result of the shared expert, which is added to the sum; None without one.
+    shared_gate: [tokens, 1]: `shared` is multiplied by `sigmoid(shared_gate)`. None for a factor of one.
     Returns [tokens, width], dtype of x.
     """
     tokens, choices = shares.shape
@@ -188,7 +192,7 @@ def sum_of_experts(x: Tensor, shares: Tensor, shared: Tensor | None, shared_gate
 
 
 _SUM_TILE = 1024
-"""Numbers of a token that a program sums."""
+"""Number of hidden dimensions of one token that a program sums."""
 
 
 def _multiply(
@@ -255,7 +259,7 @@ def _product_kernel(
     COLUMN_TILE: tl.constexpr,
     INPUT_TILE: tl.constexpr,
 ):
-    """A tile of pairs of one expert, times some of its output features; of the gate and of up if gated."""
+    """Multiply a tile of pairs by some output features of its expert. With GATED, by those of the gate and of up."""
     tile = tl.program_id(0)
     start = tl.load(tile_starts + tile)
     end = tl.load(tile_ends + tile)

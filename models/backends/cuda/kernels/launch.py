@@ -1,8 +1,9 @@
-"""How kernels are launched, and the sizes of their tiles and numbers of warps.
+"""Launches Triton kernels with little Python, and computes sizes of tiles and numbers of warps.
 
-Triton compiles a kernel once for each dtype, constant, and divisibility by 16 of pointers and numbers. Arguments that
-change from step to step are therefore listed as `do_not_specialize`: a compilation in service would stop all streams.
-All launches name `enable_fp_fusion`, whose default changes after Triton 3.9.
+Triton compiles a kernel anew for each combination of dtypes, constants, and divisibility by 16 of pointers and numbers.
+Arguments that change from step to step are therefore listed as `do_not_specialize`: a compilation while the server runs
+would stop all streams.
+All launches set `enable_fp_fusion`, because its default changes after Triton 3.9.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ _MAX_INT32 = (1 << 31) - 1
 class Kernel:
     """A Triton kernel, launched as `kernel[grid](*arguments, **options)`.
 
-    Triton looks up the compiled kernel in each launch, which takes longer than most kernels run: 46 microseconds of
-    Python on the host of an H200. This class keeps the compiled kernels by what Triton compiles them for.
+    Triton looks up the compiled kernel in each launch. This takes 46 microseconds of Python on the host of an H200,
+    longer than most kernels run. This class keeps the compiled kernels in a dictionary of its own. The key has the
+    constants and the properties of the arguments for which Triton compiles a kernel anew.
 
-    arguments: tensors and numbers, all parameters that are no constants of the kernel; each of one kind always.
-    options: the constants of the kernel, and settings such as `num_warps`; all launches name the same ones in the same
-        order.
+    arguments: one tensor or number for each parameter that is not a constant of the kernel, in order. A parameter gets
+        the same kind of argument in all launches: tensor, integer or float.
+    options: the constants of the kernel, and settings such as `num_warps`. All launches name the same options in the
+        same order.
     """
 
     def __init__(self, kernel: Any) -> None:
@@ -36,10 +39,11 @@ class Kernel:
         self._compiled: dict[tuple[Any, ...], CompiledKernel] = {}
         self._constants: list[str] = []
         self._specialized: list[bool] = []
-        if isinstance(kernel, JITFunction):  # else it is interpreted
+        if isinstance(kernel, JITFunction):  # otherwise Triton interprets the kernel
             self._constants = [one.name for one in kernel.params if one.is_constexpr]
             self._specialized = [not one.do_not_specialize for one in kernel.params if not one.is_constexpr]
-        # Places of the tensors, of those whose alignment matters, of all integers, and of those whose value matters.
+        # Indices of four kinds of arguments: tensors, tensors whose alignment matters, integers, and integers whose
+        # value matters.
         self._places: tuple[list[int], list[int], list[int], list[int]] | None = None
 
     def __getitem__(self, grid: Sequence[int]) -> Callable[..., None]:
@@ -69,7 +73,7 @@ class Kernel:
             compiled[(*grid, 1, 1)[:3]](*values)
             return
         compiled = self._kernel[tuple(grid)](*arguments, **options)
-        if compiled is not None:  # None where kernels are compiled for another device
+        if compiled is not None:  # None if kernels are only compiled, for another device
             self._compiled[key] = compiled
 
     def _places_of(self, arguments: Sequence[Tensor | float]) -> tuple[list[int], list[int], list[int], list[int]]:
@@ -80,16 +84,19 @@ class Kernel:
 
 
 def kernel(do_not_specialize: Sequence[str] = ()) -> Callable[[Callable[..., None]], Kernel]:
-    """Decorator of a kernel. do_not_specialize: parameters that change from step to step."""
+    """Decorator that turns a function into a `Kernel`.
+
+    do_not_specialize: parameters that change from step to step. Triton compiles no variants for their values.
+    """
     return lambda function: Kernel(triton.jit(do_not_specialize=list(do_not_specialize))(function))
 
 
 SMALLEST_TILE = 16
-"""Smallest side of a matrix product in a tile."""
+"""Smallest number of rows, columns or inputs of a matrix product (`tl.dot`)."""
 
 
 def power_of_two(number: int) -> int:
-    """The smallest power of two from `number` up."""
+    """The smallest power of two that is at least `number`."""
     return 1 << max(0, number - 1).bit_length()
 
 
@@ -99,21 +106,22 @@ def tile_width(number: int) -> int:
 
 
 def warps(elements: int, per_warp: int = 512, most: int = 16) -> int:
-    """Warps of a program that holds `elements` numbers at once. A power of two."""
+    """Number of warps of a program that holds `elements` numbers at once. A power of two."""
     return min(most, max(1, power_of_two(-(-elements // per_warp))))
 
 
 def is_float32(dtype: torch.dtype) -> bool:
-    """Whether products are computed without matrix units, exactly, so that tiles need more registers."""
+    """Whether `dtype` is float32. Its products are exact, without matrix units, and its tiles need more registers."""
     return dtype == torch.float32
 
 
 def pipeline_stages(elements: int, dtype: torch.dtype, is_paged: bool) -> int:
-    """Stages of the loop over tiles of keys: the loads of the next tile run while this one is computed.
+    """Stages of the loop over tiles of keys. With two or more, the next tile is loaded while this one is computed.
 
-    Triton needs a stage more where the addresses are loaded in the loop too, and pipelines nothing otherwise.
-    elements: of a tile of keys. Tiles of more than 16 KB would need more shared memory than 99 KB for two tiles each of
-        keys and values.
+    elements: number of elements of a tile of keys. Tiles of more than 16 KB get one stage: two tiles of keys and two of
+        values would need more than 99 KB of shared memory.
+    is_paged: the loop also loads the addresses of the keys. Triton then needs one more stage; otherwise it pipelines
+        nothing.
     """
     if elements * dtype.itemsize > 16 * 1024:
         return 1

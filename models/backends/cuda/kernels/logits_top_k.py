@@ -11,7 +11,7 @@ from models.backends.cuda.kernels.launch import kernel, power_of_two, warps
 from models.logits import LogitsTopK
 
 MAX_TOP_K = 64
-"""Largest k that the kernel takes."""
+"""Largest k that the kernel supports."""
 
 
 def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> LogitsTopK:
@@ -30,7 +30,7 @@ def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> Lo
         torch.empty(rows, device=device) if with_logsumexp else None,
         torch.empty(rows, dtype=torch.bool, device=device),
     )
-    # The largest k stands for all but the usual one, so that two kernels are compiled and not one for each k.
+    # Every k above 1 uses the tile of the largest k, so that two kernels are compiled and not one for each k.
     candidates = power_of_two(chunks * (1 if k == 1 else MAX_TOP_K))
     if rows:
         _merge_kernel[(rows,)](
@@ -52,15 +52,17 @@ def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> Lo
 
 
 CHUNK = 4096
-"""Logits of a program of the first kernel."""
+"""Number of logits of a chunk, which one program of the first kernel processes."""
 
 
 def top_k_of_chunks(logits: Tensor, k: int, with_sum: bool) -> tuple[Tensor, Tensor]:
-    """The k largest logits of each chunk of a row, which has `CHUNK` logits, the last one fewer.
+    """The k largest logits of each chunk of `CHUNK` logits of a row. The last chunk may have fewer logits.
 
-    logits: as for `logits_top_k`. with_sum: whether to write maximum and sum of exponentials of each chunk.
-    Returns sort keys with ids, [rows, chunks, k], int64, in descending order (`numbers_of` gives the logit of the upper
-    32 bits); and numbers of the chunks, [3, rows, chunks], float32: maximum, sum, and count of the not finite.
+    logits: as for `logits_top_k`. with_sum: whether to compute maximum and sum of exponentials of each chunk.
+    Returns two tensors:
+        [rows, chunks, k], int64: keys in descending order. The upper 32 bits are the sort key of the logit, which
+            `numbers_of` converts back. The lower 32 bits contain the id.
+        [3, rows, chunks], float32: maximum, sum of exponentials, and number of logits that are not finite.
     """
     rows, vocab = logits.shape
     chunks = -(-vocab // CHUNK)
@@ -84,21 +86,21 @@ def top_k_of_chunks(logits: Tensor, k: int, with_sum: bool) -> tuple[Tensor, Ten
 
 @triton.jit
 def sort_keys(x):
-    """Integers that sort like float32 numbers, int32. Zeros have one key. NaN has the lowest, -2 ** 31 + 1."""
+    """int32 keys that sort like the float32 numbers. Both zeros have the same key. NaN has the lowest, -2 ** 31 + 1."""
     bits = tl.where(x == 0.0, 0.0, x).to(tl.int32, bitcast=True)
     return tl.where(x == x, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits), -2147483647)
 
 
 @triton.jit
 def numbers_of(keys):
-    """The numbers of sort keys; -inf for NaN."""
+    """The float32 numbers of sort keys; -inf for the key of NaN."""
     bits = tl.where(keys < 0, keys ^ 0x7FFFFFFF, keys)
     return tl.where(keys == -2147483647, float("-inf"), bits.to(tl.float32, bitcast=True))
 
 
 @kernel(do_not_specialize=["k"])
 def _chunk_kernel(logits, keys, numbers, stride, vocab, k, WITH_SUM: tl.constexpr, CHUNK: tl.constexpr):
-    """Top k of a chunk of a row, as keys that contain number and id; and its maximum, sum and count of the not finite.
+    """Compute the results of `top_k_of_chunks` for one chunk of one row.
 
     numbers: [3, rows, chunks], float32.
     """
@@ -110,7 +112,7 @@ def _chunk_kernel(logits, keys, numbers, stride, vocab, k, WITH_SUM: tl.constexp
     inside = ids < vocab
     x = tl.load(logits + row * stride + ids, mask=inside, other=float("-inf"))
     tl.store(numbers + 2 * layer + place, tl.sum(tl.where(inside & (x - x != 0.0), 1.0, 0.0), 0))
-    # Of equal numbers, the lower id has the larger key.
+    # Of two equal numbers, the one with the lower id has the larger key.
     left = sort_keys(x).to(tl.int64) * 4294967296 + (0x7FFFFFFF - ids)
     left = tl.where(inside, left, -9223372036854775807)
     for choice in range(k):
@@ -138,7 +140,7 @@ def _merge_kernel(
     CHUNKS_TILE: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Top k of the candidates of a row's chunks."""
+    """Choose the top k of a row among the top k of its chunks, and add up the other results of the chunks."""
     row = tl.program_id(0).to(tl.int64)
     layer = tl.num_programs(0).to(tl.int64) * chunks
     places = tl.arange(0, TILE)

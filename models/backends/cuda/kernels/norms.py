@@ -11,7 +11,7 @@ from models.backends.cuda.kernels.launch import kernel, power_of_two, warps
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
     """RMS norm: normalised in float32, scaled in the dtype of x.
 
-    x: [..., hidden], rows contiguous or strided. weight: [hidden]. One dtype.
+    x: [..., hidden], the last dimension contiguous. weight: [hidden], dtype of x.
     out: like x, contiguous: memory for the result; None for new memory.
     Returns a contiguous tensor like x.
     """
@@ -19,7 +19,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -
 
 
 def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
-    """RMS norm with the weight `1 + weight`, computed in float32 to the end. Arguments as for `rms_norm`."""
+    """RMS norm with the weight `1 + weight`, scaled in float32 too. Arguments as for `rms_norm`."""
     return _norm(x, None, weight, None, eps, "rms_from_one", out)[1]
 
 
@@ -34,7 +34,7 @@ def add_rms_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tens
 
 
 def add_rms_norm_from_one(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Residual sum and its norm, as `add_rms_norm` with `rms_norm_from_one`."""
+    """Residual sum and its norm: `(x + y, rms_norm_from_one(x + y))`. Arguments as for `add_rms_norm`."""
     return _norm(x, y, weight, None, eps, "rms_from_one")
 
 
@@ -52,7 +52,10 @@ def _norm(
     kind: str,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Residual sum, which is x where y is None, and norm. kind: "rms", "rms_from_one" or "layer"."""
+    """The residual sum `x + y` (x itself if y is None), and its norm.
+
+    kind: "rms", "rms_from_one" or "layer".
+    """
     width = x.shape[-1]
     rows = x.reshape(-1, width)
     others = rows if y is None else y.reshape(-1, width)

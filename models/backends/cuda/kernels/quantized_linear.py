@@ -1,7 +1,8 @@
 """Products of rows with weights of 8 or 4 bits.
 
-A tile of codes becomes the first operand of a matrix product, from registers; the rows of x are the second one. Codes
-of 4 bits are multiplied as they are, exactly, and the sums of a group are then multiplied by its scale.
+A tile of codes is converted in registers and becomes the first operand of a matrix product. The rows of x are the
+second operand. Codes of 4 bits are multiplied as integers, without rounding. The sums of a group are then multiplied by
+its scale.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def int8_linear(x: Tensor, weight: Int8Matrix, bias: Tensor | None, out: Tensor 
     """`x W^T + b`. x: [rows, in], float16, bfloat16 or float32, rows contiguous. bias: [out], dtype of x, or None.
 
     out: [rows, out], contiguous: memory for the result; None for new memory.
-    Returns [rows, out], dtype of x.
+    Returns `out`, or a new tensor [rows, out] in the dtype of x.
     """
     rows, columns, out = x.shape[0], weight.codes.shape[0], _result(x, weight.codes, out)
     if rows == 1:
@@ -92,7 +93,7 @@ def _result(x: Tensor, codes: Tensor, out: Tensor | None) -> Tensor:
 
 
 class Tiles(NamedTuple):
-    """Rows, output features and inputs of a tile, warps of a program, and stages of its loop."""
+    """Numbers of rows, output features and inputs of a tile, warps of a program, and stages of its loop."""
 
     rows: int
     columns: int
@@ -102,7 +103,10 @@ class Tiles(NamedTuple):
 
 
 def _int8_tiles(rows: int, dtype: torch.dtype) -> Tiles:
-    """Few rows have small tiles, so that more programs read the weight. Measured on an H200: docs/gpu.md."""
+    """Tiles for a number of rows. Tiles are small for few rows, so that more programs read the weight.
+
+    Tuned on an H200: docs/gpu.md.
+    """
     if is_float32(dtype):
         return Tiles(16, 32, 32, 4, 3)
     if rows <= 16:
@@ -111,7 +115,7 @@ def _int8_tiles(rows: int, dtype: torch.dtype) -> Tiles:
 
 
 def _int4_tiles(rows: int, dtype: torch.dtype) -> Tiles:
-    """As `_int8_tiles`."""
+    """Tiles for a number of rows, as in `_int8_tiles`."""
     if is_float32(dtype):
         return Tiles(16, 32, 64, 4, 3)
     if rows <= 16:
@@ -120,8 +124,11 @@ def _int4_tiles(rows: int, dtype: torch.dtype) -> Tiles:
 
 
 def _bytes_of_step(group: int, inputs: int) -> int:
-    """Bytes of a column that a step multiplies: those of whole runs, at most half of `inputs`, with one scale for each
-    half of the runs."""
+    """Number of bytes of each output feature that one step of the loop multiplies.
+
+    These are the bytes of whole runs, and at most half of `inputs`, because a byte holds two codes. The lower codes of
+    these bytes have one scale, and so have the upper codes.
+    """
     size = HALF_RUN
     while 4 * size <= inputs and group % (4 * size) == 0:
         size *= 2
@@ -130,7 +137,10 @@ def _bytes_of_step(group: int, inputs: int) -> int:
 
 @triton.jit
 def _store(total, bias, out, row, column, rows, columns, HAS_BIAS: tl.constexpr):
-    """Add the bias to a tile of the result, [columns, rows], and store it. row, column: its places in the result."""
+    """Add the bias to a tile of the result and store it.
+
+    total: [columns, rows]: the tile. row, column: places of its rows and columns in the result.
+    """
     is_column = column < columns
     if HAS_BIAS:
         total += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)[:, None]
@@ -196,7 +206,7 @@ def _int4_kernel(
     is_row, is_column = row < rows, column < columns
     total = tl.zeros([COLUMN_TILE, ROW_TILE], tl.float32)
     within = tl.arange(0, BYTES)
-    # Inputs of the lower halves of the bytes.
+    # Input of the lower code of each byte.
     lower = within // HALF_RUN * (2 * HALF_RUN) + within % HALF_RUN
     for step in range(0, inputs, 2 * BYTES):
         is_input = step + lower < inputs

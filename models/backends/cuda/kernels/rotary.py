@@ -11,16 +11,17 @@ from torch import Tensor
 from models.backends.cuda.kernels.launch import kernel, power_of_two, warps
 
 _HEADS = 4
-"""Heads that a program rotates or stores."""
+"""Number of heads that a program rotates or stores."""
 
 
 class RotaryTables(NamedTuple):
-    """Angles of a step's tokens.
+    """Cosines and sines of the rotation angles of a step's tokens.
 
-    cos, sin: [positions, dim / 2] or [positions, 1, dim / 2], float32, contiguous. Dimensions of a head from `dim` on
-        do not change.
-    positions: [tokens], int64 or int32, row of each token in the tables; None where token i has row i.
-    interleaved: pairs are (0, 1), (2, 3)..., else (0, dim / 2), (1, dim / 2 + 1)...
+    cos, sin: [positions, dim / 2] or [positions, 1, dim / 2], float32, contiguous. Only the first `dim` dimensions of a
+        head are rotated.
+    positions: [tokens], int64 or int32: row of each token in the tables. None if token i has row i.
+    interleaved: the rotated pairs of dimensions are (0, 1), (2, 3)... Otherwise they are (0, dim / 2),
+        (1, dim / 2 + 1)...
     """
 
     cos: Tensor
@@ -29,7 +30,7 @@ class RotaryTables(NamedTuple):
     interleaved: bool
 
     def constants(self, head_dim: int) -> dict[str, Any]:
-        """Constants of a kernel."""
+        """Constants and launch options of a kernel."""
         dim = 2 * self.cos.shape[-1]
         return {
             "HEAD_DIM": head_dim,
@@ -69,10 +70,10 @@ def rotate(x: Tensor, tables: RotaryTables) -> Tensor:
 def rotate_and_store(
     x: Tensor, value: Tensor, tables: RotaryTables, key_cache: Tensor, value_cache: Tensor, slots: Tensor
 ) -> Tensor:
-    """Rotate queries and keys, as `rotate`, and store the keys and the values, as `write_slots`.
+    """Rotate queries and keys like `rotate`, and store the keys and the values like `write_slots`.
 
-    x: [tokens, heads + kv_heads, head_dim], queries, then keys. value: [tokens, kv_heads, value_dim]. The last
-        dimension contiguous, tokens and heads with any stride.
+    x: [tokens, heads + kv_heads, head_dim]: queries, then keys. value: [tokens, kv_heads, value_dim]. The last
+        dimension of both is contiguous; tokens and heads have any stride.
     key_cache, value_cache, slots: as for `write_slots`.
     Returns the rotated queries, [tokens, heads, head_dim], contiguous.
     """
@@ -107,7 +108,7 @@ def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tens
 
     key_cache: [blocks, block_size, kv_heads, key_dim], contiguous. value_cache: likewise with value_dim.
     slots: [tokens], int64: `block * block_size + offset`. A token with a negative slot is not stored.
-    key: [tokens, kv_heads, key_dim]. value: [tokens, kv_heads, value_dim]. Tokens and heads with any stride.
+    key: [tokens, kv_heads, key_dim]. value: [tokens, kv_heads, value_dim]. Tokens and heads have any stride.
     """
     (tokens, heads, key_dim), value_dim = key.shape, value.shape[2]
     if tokens and heads:
@@ -145,7 +146,10 @@ def _rotate_heads(
     REST_TILE: tl.constexpr,
     INTERLEAVED: tl.constexpr,
 ):
-    """Rotate some heads of one token. source, target: addresses of the token. cos, sin: addresses of its angles."""
+    """Rotate some heads of one token.
+
+    source, target: addresses of the token. cos, sin: addresses of its cosines and sines.
+    """
     is_head = (heads < num_heads)[:, None]
     source += heads[:, None] * source_head
     target += heads[:, None] * HEAD_DIM
@@ -229,7 +233,7 @@ def _rotate_and_store_kernel(
     HAS_POSITIONS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Some heads of one token: rotate queries, rotate and store keys, or store values."""
+    """Process some heads of one token: rotate queries, rotate and store keys, or store values."""
     token = tl.program_id(0).to(tl.int64)
     query_parts = tl.cdiv(num_heads, TILE)
     key_parts = tl.cdiv(num_kv_heads, TILE)
@@ -287,7 +291,7 @@ def _write_kernel(
     VALUE_TILE: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Store some heads of one token: of the key, or of the value."""
+    """Store some heads of the key or of the value of one token."""
     token = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * TILE + tl.arange(0, TILE)
     is_value = tl.program_id(2) == 1

@@ -1,7 +1,8 @@
-"""Products of a single row: a decode step of one sequence reads every weight once, and does little else.
+"""Products of a single row with a weight. In a decode step of one sequence, their time is that of reading the weights.
 
-Each program sums the products of a few output features. Numbers of 8 and 4 bits become float32 by their place in the
-mantissa of 2 ** 23, because the instruction that converts integers is slower than the memory.
+Each program computes a few output features. Codes of 8 and 4 bits are converted to float32 by bit operations: a code
+becomes the low mantissa bits of 2 ** 23, which is then subtracted. The instruction that converts integers is slower
+than the memory.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from models.backends.cuda.kernels.matrices import HALF_RUN, Int4Matrix, Int8Matr
 
 
 def dense_row(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-    """`x W^T + b` with sums in float32.
+    """`x W^T + b` with sums in float32. Returns `out`.
 
-    x: [1, in]. weight: [out, in]. bias: [out] or None. Float dtypes, each contiguous.
+    x: [1, in]. weight: [out, in]. bias: [out] or None. All are contiguous and have float dtypes.
     out: [1, out], contiguous, any float dtype: memory for the result.
     """
     return _multiply(x, weight, None, bias, out)
 
 
 def int8_row(x: Tensor, weight: Int8Matrix, bias: Tensor | None, out: Tensor) -> Tensor:
-    """`x W^T + b` with a weight of 8 bits. The other arguments as for `dense_row`."""
+    """`x W^T + b` with a weight of 8 bits. The other arguments are those of `dense_row`."""
     return _multiply(x, weight.codes, weight.scales, bias, out)
 
 
@@ -50,7 +51,7 @@ def _multiply(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | N
 
 
 def int4_row(x: Tensor, weight: Int4Matrix, bias: Tensor | None, out: Tensor) -> Tensor:
-    """`x W^T + b` with a weight of 4 bits. The other arguments as for `dense_row`."""
+    """`x W^T + b` with a weight of 4 bits. The other arguments are those of `dense_row`."""
     columns, inputs = weight.codes.shape[0], x.shape[1]
     if columns:
         _int4_row_kernel[(-(-columns // _COLUMNS),)](
@@ -76,16 +77,16 @@ def int4_row(x: Tensor, weight: Int4Matrix, bias: Tensor | None, out: Tensor) ->
 
 
 _COLUMNS = 2
-"""Output features of a program."""
+"""Number of output features of a program."""
 _INPUT_TILE = 1024
-"""Inputs that a program multiplies at once."""
+"""Number of inputs that a program multiplies at once."""
 _RUNS = 16
-"""Runs of 64 inputs that a program multiplies at once, for weights of 4 bits."""
+"""Number of runs of 64 inputs that a program multiplies at once, for weights of 4 bits."""
 
 
 @triton.jit
 def codes_to_float(codes, zero: tl.constexpr):
-    """Integers from 0 to 255, less `zero`, as float32. codes: int32."""
+    """Convert `codes - zero` to float32. codes: int32, from 0 to 255."""
     return (codes | 0x4B000000).to(tl.float32, bitcast=True) - (8388608.0 + zero)
 
 

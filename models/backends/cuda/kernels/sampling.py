@@ -1,9 +1,9 @@
-"""Random choice of a token per row: filters by top_k, top_p and min_p, and the draw.
+"""Random draw of a token per row, after the filters top_k, top_p and min_p.
 
-Filters are thresholds (`models.backends.torch.sampling`). A first kernel finds the largest logits of each chunk of a
-row, in many programs. A second one has a program per row, which searches the sort key of a threshold three bits at a
-time: in 11 passes over the largest logits of the chunks, and over the whole row only where these may be too few.
-Probabilities are summed exactly, as integers.
+Each filter is a threshold for the logits (`models.backends.torch.sampling`). A first kernel finds the largest logits of
+each chunk of a row, in many programs. A second kernel has one program per row, which finds the threshold by its sort
+key, three bits at a time. This takes 11 passes over the largest logits of the chunks. If these logits may be too few,
+the program searches the whole row. Probabilities are summed exactly, as integers.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from models.backends.torch.sampling import Drawn
 class FilterColumns(NamedTuple):
     """Filters of the rows (`models.backends.torch.sampling.Filters`) as tensors, [rows] each.
 
-    temperatures: float32, positive. top_ks: int32; 0 keeps all. top_ps: float64; 1 keeps all. log_min_ps: float32, log
-    of min_p; -inf keeps all. typical_p is not here: rows with typical_p below 1 need the torch reference.
+    temperatures: float32, positive.
+    top_ks: int32; 0 keeps all tokens.
+    top_ps: float64; 1 keeps all tokens.
+    log_min_ps: float32, logarithm of min_p; -inf keeps all tokens.
+    typical_p is missing, because rows with typical_p below 1 need the torch reference.
     """
 
     temperatures: Tensor
@@ -35,10 +38,10 @@ class FilterColumns(NamedTuple):
 
 
 def draw(logits: Tensor, filters: FilterColumns, uniforms: Tensor) -> Drawn:
-    """Draw a token of each row from its filtered distribution. A row of -inf alone gives an arbitrary token.
+    """Draw a token of each row from its filtered distribution. A row with only -inf gives an arbitrary token.
 
     logits: [rows, vocab], float32, not modified; the last dimension contiguous.
-    uniforms: [rows], float64, in [0, 1): share of the distribution before the drawn token.
+    uniforms: [rows], float64, in [0, 1): cumulative probability at which the token is drawn.
     """
     (rows, vocab), device = logits.shape, logits.device
     keys, _ = top_k_of_chunks(logits, _CANDIDATES, with_sum=False)
@@ -69,16 +72,16 @@ def draw(logits: Tensor, filters: FilterColumns, uniforms: Tensor) -> Drawn:
 
 
 _CANDIDATES = 64
-"""Largest logits of each chunk that are searched first."""
+"""Number of the largest logits of each chunk. They are searched first."""
 _TILE = 4096
-"""Logits that a program loads at once."""
+"""Number of logits that a program loads at once."""
 
 
 @triton.jit
 def _scaled(logits, places, count, temperature):
-    """Some logits, divided by the temperature. From place `count` on they are -inf.
+    """Load some logits and divide them by the temperature. Logits at places from `count` on are -inf.
 
-    logits: float32, or keys of `top_k_of_chunks`, of which those that stand for no logit give NaN.
+    logits: float32 logits, or int64 keys of `top_k_of_chunks`. Keys that stand for no logit give NaN.
     """
     x = tl.load(logits + places, mask=places < count, other=0)
     if logits.dtype.element_ty == tl.int64:
@@ -89,10 +92,10 @@ def _scaled(logits, places, count, temperature):
 
 @triton.jit
 def _weights(x, maximum, lowest):
-    """Probabilities of the logits from `lowest` up, relative to the largest, as integers: int64, 2 ** 40 for 1.
+    """Probabilities relative to the largest one, as int64 where 2 ** 40 stands for 1. 0 for logits below `lowest`.
 
-    Sums of integers are exact, so that they do not depend on their order, and fast: devices of compute capability 8.6
-    and 8.9 compute float64, and convert numbers of 64 bits, at 1/64 of the speed of float32.
+    Sums of integers are exact, so they do not depend on their order. They are also fast: devices of compute capability
+    8.6 and 8.9 compute float64, and convert 64-bit numbers, at 1/64 of the speed of float32.
     """
     weights = tl.where(x >= lowest, tl.exp(x - maximum), 0.0) * 1048576.0
     upper = weights.to(tl.int32)
@@ -102,11 +105,13 @@ def _weights(x, maximum, lowest):
 
 @triton.jit
 def _threshold(logits, count, temperature, maximum, lowest, wanted, BY_WEIGHT: tl.constexpr, TILE: tl.constexpr):
-    """The largest number such that the logits from it up have the wanted count, or the wanted sum of weights.
+    """The largest threshold such that enough logits reach it.
 
-    logits, count: see `_scaled`. lowest: logits below count for nothing. wanted: int64.
+    logits, count: see `_scaled`.
+    lowest: logits below this number are ignored.
+    wanted: int64, least number of the logits that reach the threshold; with BY_WEIGHT, least sum of their weights.
     """
-    # Sort keys plus 2 ** 31, so that they are not negative.
+    # A sort key plus 2 ** 31, so that it is not negative.
     found = tl.zeros([], tl.int64)
     digit = tl.arange(0, 8)
     for step in range(11):
@@ -117,13 +122,13 @@ def _threshold(logits, count, temperature, maximum, lowest, wanted, BY_WEIGHT: t
             keys = sort_keys(x)
             weights = _weights(x, maximum, lowest) if BY_WEIGHT else (x >= lowest).to(tl.int32)
             for number in tl.static_range(1, 8):
-                # No number has the largest key of all.
+                # No number has the largest int32 as its key, so larger bounds can be replaced by it.
                 bound = tl.minimum(found + ((shift * 0 + number) << shift) - 2147483648, 2147483647).to(tl.int32)
                 above = tl.sum(tl.where(keys >= bound, weights, 0), 0)
                 reached += tl.where(digit == number, above.to(tl.int64), 0)
         enough = (reached >= wanted) | (digit == 0)
         found += tl.max(tl.where(enough, digit.to(tl.int64) << shift, 0), 0)
-    # The keys of -inf and inf.
+    # Limit the result to the keys of -inf and inf.
     return numbers_of(tl.minimum(tl.maximum(found - 2147483648, -2139095041), 2139095040).to(tl.int32))
 
 
@@ -141,9 +146,10 @@ def _threshold_of_row(
     BY_WEIGHT: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Find the `_threshold` of a whole row: first among the largest logits of its chunks, which is faster.
+    """Find the `_threshold` of a whole row. Searches the largest logits of its chunks first, because this is faster.
 
-    keys, num_keys: these logits. complete_above: all larger logits of the row are among them.
+    keys, num_keys: keys of the largest logits of the chunks, and their number.
+    complete_above: all logits of the row above this number are among these keys.
     """
     found = _threshold(keys, num_keys, temperature, maximum, lowest, wanted, BY_WEIGHT, TILE)
     if found <= complete_above:

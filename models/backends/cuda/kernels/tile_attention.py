@@ -1,8 +1,8 @@
 """Attention of ragged rows of queries, for prefill and encoders, over ragged keys or a paged cache.
 
-A program computes a tile of queries of one row and head, and runs through the visible keys in tiles that begin at
-multiples of the tile's size: first those that all its queries see, then the others, with a mask. The bits of a query
-depend on its place in its row, not on other rows.
+A program computes a tile of queries of one row and head. It loops over the visible keys in tiles, which begin at
+multiples of the tile size, in ascending order. Tiles of keys that all its queries see need no mask. The bits of a query
+depend on its place in its row. They depend neither on other rows nor on the queries that share its tile.
 Source: Dao 2023, arXiv:2307.08691.
 """
 
@@ -23,11 +23,11 @@ class TileRows(NamedTuple):
     """The rows of a step, and where their queries and keys are.
 
     query_starts: [rows + 1], int32: index of each row's first query, and at the end the number of queries.
-    key_lens: [rows], int32: keys of each row.
+    key_lens: [rows], int32: number of keys of each row.
     first_positions: [rows], int32: position of each row's first query.
-    max_query_len: largest number of queries of a row, or more.
+    max_query_len: upper bound of the number of queries of a row.
     key_starts: [rows], int32: index of each row's first ragged key; None for a paged cache.
-    block_tables: [rows, blocks], int32 or int64, blocks of each row in a paged cache; None for ragged keys.
+    block_tables: [rows, blocks], int32 or int64: blocks of each row in a paged cache; None for ragged keys.
     """
 
     query_starts: Tensor
@@ -45,9 +45,10 @@ def tile_attention(
 
     query: [tokens, heads, key_dim], model dtype; the last dimension contiguous.
     key, value: [key tokens, kv_heads, key_dim or value_dim], ragged; or [blocks, block_size, kv_heads, key_dim or
-        value_dim], a paged cache. dtype of the query; the last dimension contiguous. kv_heads divides heads.
+        value_dim], a paged cache. Both have the dtype of the query, and the last dimension is contiguous. kv_heads
+        divides heads.
     out: [tokens, heads, value_dim], contiguous: memory for the result; None for new memory.
-    Returns [tokens, heads, value_dim]. A query that sees no key gives zeros, or with sinks a share of zero.
+    Returns [tokens, heads, value_dim]. A query that sees no key gives zeros, with and without sinks.
     """
     tokens, heads, key_dim = query.shape
     kv_heads, value_dim = value.shape[-2:]
@@ -102,10 +103,13 @@ def tile_attention(
 
 
 def _tiles(width: int, dtype: torch.dtype, is_paged: bool, has_bias: bool) -> tuple[int, int, int, int]:
-    """Queries and keys of a tile, warps, and stages of the loop. They fit in the registers and the shared memory of a
-    program. Measured on an H200 for heads of 64 and 128 numbers: docs/gpu.md."""
+    """Number of queries and of keys of a tile, number of warps, and stages of the loop.
+
+    The tiles fit in the registers and the shared memory of a program. Tuned on an H200 for heads of 64 and 128 numbers
+    (docs/gpu.md).
+    """
     if is_float32(dtype):
-        queries, keys, num_warps = (32, 32, 4) if width <= 64 else (16, 32, 4) if width <= 128 else (16, 16, 8)
+        queries, keys, num_warps = (32, 32, 4) if width <= 64 else (16, 32, 8) if width <= 128 else (16, 16, 8)
     elif width <= 128:
         return 64, 64 if width <= 64 and not has_bias else 32, 4, 2 if is_paged else 3
     else:
@@ -114,12 +118,15 @@ def _tiles(width: int, dtype: torch.dtype, is_paged: bool, has_bias: bool) -> tu
 
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-"""Factor of scores, for powers of two in place of exponentials."""
+"""Scores are multiplied by log2(e), so that a power of two gives their exponential."""
 
 
 @triton.jit
 def _load_side(side, places, dims, is_key, DIM: tl.constexpr, WIDTH: tl.constexpr, masked: tl.constexpr):
-    """Keys or values of a tile. side: address of the head. masked: whether some keys of the tile do not exist."""
+    """Load the keys or the values of a tile.
+
+    side: address of the head. places: offset of each key. masked: some keys of the tile may not exist.
+    """
     pointers = side + places[:, None] + dims[None, :]
     if masked:
         return tl.load(pointers, mask=is_key[:, None] & (dims < DIM)[None, :], other=0.0)
@@ -170,8 +177,11 @@ def _tiles_kernel(
     CAP: tl.constexpr,
     BIAS: tl.constexpr,
 ):
-    """One tile of queries of a row and head. where: block tables, or with BLOCK_SIZE 0 the first keys of the rows."""
-    # The last tiles of causal rows have the most keys and begin first.
+    """Compute one tile of queries of a row and head.
+
+    where: block tables. With BLOCK_SIZE 0, which means ragged keys, the index of the first key of each row.
+    """
+    # The last tiles of causal rows have the most keys, so they start first.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
     row = tl.program_id(2).to(tl.int64)
@@ -193,7 +203,8 @@ def _tiles_kernel(
         mask=is_query[:, None] & (key_dims < KEY_DIM)[None, :],
         other=0.0,
     )
-    # Keys from `begin` to `end` are visible to some query of the tile, those from `inner` to `inner_end` to all.
+    # Keys from `begin` to `end` are visible to at least one query of the tile. Keys from `inner` to `inner_end` are
+    # visible to all of them.
     begin = key_len * 0
     end = key_len
     inner = begin
@@ -213,11 +224,9 @@ def _tiles_kernel(
     begin = begin // KEY_TILE * KEY_TILE
     inner = tl.minimum(tl.cdiv(inner, KEY_TILE) * KEY_TILE, tl.cdiv(end, KEY_TILE) * KEY_TILE)
     inner_end = tl.maximum(inner_end // KEY_TILE * KEY_TILE, inner)
-    num_before = (inner - begin) // KEY_TILE
-    num_after = tl.maximum(tl.cdiv(end - inner_end, KEY_TILE), 0)
     first_key = tl.load(where + row).to(tl.int64) if BLOCK_SIZE == 0 else row * 0
     kv_head = head // GROUP
-    # Plain scores are scaled in the softmax. Its powers are powers of two.
+    # Scores without cap and bias are scaled in the softmax, which computes powers of two.
     IS_PLAIN: tl.constexpr = CAP == 0.0 and BIAS == ""
     factor = LOG2_E * scale if IS_PLAIN else scale * 0.0 + LOG2_E
     maximum = tl.full([QUERY_TILE], float("-inf"), tl.float32)
@@ -227,24 +236,27 @@ def _tiles_kernel(
         maximum = tl.zeros([QUERY_TILE], tl.float32) + (sink / scale if IS_PLAIN else sink)
         total += 1.0
     weighted = tl.zeros([QUERY_TILE, VALUE_WIDTH], tl.float32)
-    # First the tiles of keys that all queries see, which need no mask.
-    for masked in tl.static_range(2):
-        for number in range(0, num_before + num_after if masked else (inner_end - inner) // KEY_TILE):
-            if masked:
-                first = number * KEY_TILE + tl.where(number < num_before, begin, inner_end - num_before * KEY_TILE)
-            else:
-                first = inner + number * KEY_TILE
-            keys = first + tl.arange(0, KEY_TILE)
+    # Tiles before those that all queries see, these tiles, and the tiles after them. Without a window or attention
+    # chunks, the first part is empty.
+    for part in tl.static_range(0 if WINDOW > 0 or ATTENTION_CHUNK > 0 else 1, 3):
+        if part == 0:
+            first_of_part, end_of_part = begin, inner
+        elif part == 1:
+            first_of_part, end_of_part = inner, inner_end
+        else:
+            first_of_part, end_of_part = inner_end, end
+        for number in range(0, tl.cdiv(end_of_part - first_of_part, KEY_TILE)):
+            keys = first_of_part + number * KEY_TILE + tl.arange(0, KEY_TILE)
             is_key = keys < key_len
             if BLOCK_SIZE == 0:
                 key_place = (first_key + keys) * key_slot
                 value_place = (first_key + keys) * value_slot
             else:
                 table = where + row * table_stride + keys // BLOCK_SIZE
-                block = (tl.load(table, mask=is_key, other=0) if masked else tl.load(table)).to(tl.int64)
+                block = (tl.load(table, mask=is_key, other=0) if part != 1 else tl.load(table)).to(tl.int64)
                 key_place = block * key_block + keys % BLOCK_SIZE * key_slot
                 value_place = block * value_block + keys % BLOCK_SIZE * value_slot
-            k = _load_side(key + kv_head * key_head, key_place, key_dims, is_key, KEY_DIM, KEY_WIDTH, masked)
+            k = _load_side(key + kv_head * key_head, key_place, key_dims, is_key, KEY_DIM, KEY_WIDTH, part != 1)
             s = tl.dot(q, tl.trans(k), input_precision="ieee")
             distance = keys[None, :] - positions[:, None]
             if not IS_PLAIN:
@@ -254,7 +266,7 @@ def _tiles_kernel(
                 if BIAS == "distance":
                     index = tl.minimum(tl.maximum(distance + bias_width // 2, 0), bias_width - 1)
                     s += tl.load(bias + head * bias_width + index)
-            if masked:
+            if part != 1:
                 visible = is_query[:, None] & is_key[None, :]
                 if CAUSAL:
                     visible = visible & (distance <= 0)
@@ -267,11 +279,13 @@ def _tiles_kernel(
                 s = tl.where(visible, s, float("-inf"))
             larger = tl.maximum(maximum, tl.max(s, 1))
             shift = finite_maximum(larger) * factor
-            # One rounding, with a mask and without one: the bits of a query must not depend on its tile.
+            # Tiles with and without a mask round in the same way, by a fused multiplication and addition. The bits of a
+            # query must not depend on the mask.
             p = tl.exp2(tl.fma(s, factor, -shift[:, None]))
-            old = tl.exp2(tl.fma(maximum, factor, -shift))
+            # Exactly 1 without a larger score: a tile that a query does not see must not change its sums.
+            old = tl.where(larger == maximum, 1.0, tl.exp2(tl.fma(maximum, factor, -shift)))
             v = _load_side(
-                value + kv_head * value_head, value_place, value_dims, is_key, VALUE_DIM, VALUE_WIDTH, masked
+                value + kv_head * value_head, value_place, value_dims, is_key, VALUE_DIM, VALUE_WIDTH, part != 1
             )
             total = total * old + tl.sum(p, 1)
             weighted = tl.dot(p.to(v.dtype), v, weighted * old[:, None], input_precision="ieee")
