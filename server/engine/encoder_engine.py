@@ -17,6 +17,7 @@ from server.engine.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, EngineEvent
 from server.engine.model_limits import ModelLimits
 from server.engine.runner import Runner
 from server.engine.scheduler import shared_tokens
+from server.engine.token_costs import TokenCosts
 from server.engine.token_outputs import problem_of
 from server.ipc.descriptions import StepTokens
 from server.ipc.messages import (
@@ -31,12 +32,10 @@ from server.ipc.messages import (
 MIN_SHARED_TOKENS = 16
 """Tokens that are always allowed while a decoder runs, so that requests make progress even when its steps are short."""
 MAX_STEP_SHARE = 0.75
-"""While a decoder runs, an encoder step takes about 75% of the time of a decode step.
+"""While a decoder runs, an encoder step takes about 75% of the time of a decode step, or twice its own fixed time.
 
 Measured gaps between tokens are then 2.2 to 2.9 decode steps; with 100% they were up to 3.4.
 """
-COST_WEIGHT = 0.25
-"""Weight of the newest step in the running mean of the cost per token."""
 HEAD_TASKS = frozenset({"late_interaction", "max_sim", "labelled_spans", "answer_logits"})
 """Tasks that only some checkpoints have a head for."""
 
@@ -67,7 +66,8 @@ class EncoderEngine:
         self.max_tokens = step_tokens.encode
         self.max_shared_tokens = min(shared_tokens(step_tokens.batch), step_tokens.encode)
         self.queue = EncodeQueue()
-        self._seconds_per_token = 0.0
+        # Encoder steps are never captured as CUDA graphs.
+        self._costs = TokenCosts(has_fixed_part=runner.device.type == "cuda")
 
     @property
     def has_work(self) -> bool:
@@ -140,17 +140,16 @@ class EncoderEngine:
         tokens = sum(request.message.items[index].num_tokens for request, index in texts)
         seconds = time.monotonic() - started
         if is_shared:
-            before = self._seconds_per_token or seconds / tokens
-            self._seconds_per_token = before + COST_WEIGHT * (seconds / tokens - before)
+            self._costs.observe(tokens, seconds)
         return StepTiming(self.name, "encode", seconds, len(texts), tokens)
 
     def _max_step_tokens(self, decode_seconds: float | None) -> int:
         """Tokens of a step that takes `MAX_STEP_SHARE` of the time of a decoder's step."""
-        if decode_seconds is None or not self._seconds_per_token:
+        if decode_seconds is None or not self._costs.are_measured:
             return self.max_shared_tokens
-        return min(
-            max(int(MAX_STEP_SHARE * decode_seconds / self._seconds_per_token), MIN_SHARED_TOKENS), self.max_tokens
-        )
+        cost = self._costs.estimate()
+        tokens = cost.tokens_within(max(MAX_STEP_SHARE * decode_seconds, cost.least_seconds))
+        return min(self._costs.with_trial(max(tokens, MIN_SHARED_TOKENS)), self.max_tokens)
 
     @torch.inference_mode()
     def _run(self, texts: list[QueuedItem]) -> list[EncoderOutput]:

@@ -1,21 +1,19 @@
 """Limits the prefill work in a step so that running streams keep a steady inter-token latency.
 
 Learns two costs of each model from measured steps: that of a decode-only step (by number of decode tokens), and that of
-prefill work (`server.engine.prefill_costs`).
+prefill work (`server.engine.token_costs`).
 This module works on counts and seconds only. It reads no requests and no clock. See docs/decisions/0026-bursts.md and
 docs/decisions/0108-fixed-cost-of-prefill.md.
 """
 
 from __future__ import annotations
 
-from server.engine.prefill_costs import PrefillCosts
+from server.engine.token_costs import TokenCosts
 
 MIN_PREFILL_TOKENS = 16
 """Tokens that are always allowed, so that a long prompt makes progress even when decode steps are very short."""
 MAX_STEP_STRETCH = 0.75
 """A step may take up to 75% longer than a decode-only step. Keeps the p99 gap under 3 times the median."""
-MIN_STRETCH = 2
-"""A step may always take longer by twice the fixed part of its prefill work. Its tokens then get half of this time."""
 NEW_STEP_WEIGHT = 0.25
 """Weight of the newest step in the running mean of decode-only steps."""
 
@@ -30,7 +28,7 @@ class PrefillBudget:
     def __init__(self, has_fixed_part: bool = False) -> None:
         self._decode_step_seconds: dict[int, float] = {}
         self._last_step_seconds = 0.0
-        self._prefill_costs = PrefillCosts(has_fixed_part)
+        self._prefill_costs = TokenCosts(has_fixed_part)
 
     def observe(self, decode_tokens: int, prefill_tokens: int, seconds: float) -> None:
         """Learn from a step.
@@ -47,7 +45,7 @@ class PrefillBudget:
             self._decode_step_seconds[decode_tokens.bit_length()] = before + NEW_STEP_WEIGHT * change
         elif self._decode_step_seconds:
             usual = self._decode_seconds(max(decode_tokens, 1))
-            self._prefill_costs.observe(prefill_tokens, seconds, usual, is_mixed=decode_tokens > 0)
+            self._prefill_costs.observe(prefill_tokens, seconds, usual, is_typical=decode_tokens > 0)
 
     def max_prefill_tokens(
         self, num_decoding: int, num_just_started: int, num_waiting: int, decode_tokens: int
@@ -62,7 +60,7 @@ class PrefillBudget:
         if not (self._decode_step_seconds and self._prefill_costs.are_measured):
             return None
         decode_seconds, cost = self._decode_seconds(decode_tokens), self._prefill_costs.estimate()
-        least, bounds = MIN_STRETCH * cost.fixed_seconds, []
+        least, bounds = cost.least_seconds, []
         if num_decoding:
             bounds.append(max(MAX_STEP_STRETCH * decode_seconds, least) * max(num_waiting / num_decoding, 1.0))
         if num_just_started:

@@ -14,6 +14,7 @@ from server.engine.encode_queue import EncodeQueue, EncodeRequest
 from server.engine.encoder_engine import EncoderEngine
 from server.engine.fairness import DeficitRoundRobin
 from server.engine.scheduler import Scheduler
+from server.engine.token_costs import TRIALS, TokenCosts
 from server.ipc.messages import Encode, EncodeItem
 from tests.engine.harness import engine, generate, run
 from tests.parity.checkpoints import random_ids
@@ -284,11 +285,26 @@ def test_beside_streams_a_decode_step_follows_every_encoder_step(pairs):
 def test_an_encoder_step_beside_streams_takes_as_long_as_a_decode_step(pairs):
     encoding = engine([pairs("bert")]).models["bert"].encoding
     assert encoding._max_step_tokens(0.01) == encoding.max_shared_tokens, "nothing is measured yet"
-    encoding._seconds_per_token = 0.0002
+    encoding._costs.observe(100, 0.02)
     assert encoding._max_step_tokens(0.01) == 37, "75% of the decoder's step"
     assert encoding._max_step_tokens(0.0001) == 16, "a request must get on"
     assert encoding._max_step_tokens(10.0) == encoding.max_tokens
     assert encoding._max_step_tokens(None) == encoding.max_shared_tokens
+
+
+def test_an_encoder_step_with_a_fixed_cost_takes_twice_this_cost(pairs):
+    encoding = engine([pairs("bert")], max_encode_tokens=1024).models["bert"].encoding
+    encoding._costs = TokenCosts(has_fixed_part=True)
+    for _ in range(TRIALS):
+        encoding._costs.observe(16, 0.006 + 16 * 0.0001)
+    assert encoding._max_step_tokens(0.002) == 32, "the next size tells the two parts of the cost apart"
+    for _ in range(TRIALS):
+        encoding._costs.observe(32, 0.006 + 32 * 0.0001)
+    assert encoding._max_step_tokens(0.002) == pytest.approx(60, abs=1), "as many tokens as take 6 ms"
+    for _ in range(TRIALS):
+        encoding._costs.observe(100, 0.006 + 100 * 0.0001)
+    assert encoding._max_step_tokens(0.002) == pytest.approx(60, abs=1)
+    assert encoding._max_step_tokens(0.02) == pytest.approx(90, abs=1), "15 ms, less the fixed 6 ms"
 
 
 @pytest.mark.parametrize(("has_prefill", "expected"), [(False, 0.01), (True, 0.005)])

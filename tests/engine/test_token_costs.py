@@ -1,4 +1,4 @@
-"""The two parts of the cost of prefill, learned from steps with known durations. Seconds are milliseconds here."""
+"""The two parts of the cost of tokens, learned from steps with known durations. Seconds are milliseconds here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from server.engine.prefill_costs import LEAST_WEIGHT, TRIALS, PrefillCosts
+from server.engine.token_costs import LEAST_WEIGHT, TRIALS, TokenCosts
 
 DECODE, FIXED, PER_TOKEN = 6.0, 15.0, 0.03
 
@@ -15,12 +15,12 @@ def duration(tokens: int) -> float:
     return DECODE + FIXED + PER_TOKEN * tokens
 
 
-def learned(*sizes: int, has_fixed_part: bool = True, times: int = TRIALS) -> PrefillCosts:
-    """Costs that have seen mixed steps of some sizes, each several times."""
-    costs = PrefillCosts(has_fixed_part)
+def learned(*sizes: int, has_fixed_part: bool = True, times: int = TRIALS) -> TokenCosts:
+    """Costs that have seen steps of some sizes, each several times."""
+    costs = TokenCosts(has_fixed_part)
     for _ in range(times):
         for tokens in sizes:
-            costs.observe(tokens, duration(tokens), DECODE, is_mixed=True)
+            costs.observe(tokens, duration(tokens), DECODE, is_typical=True)
     return costs
 
 
@@ -36,21 +36,21 @@ def test_the_fixed_part_needs_several_mixed_steps_of_two_sizes():
         assert few.estimate().fixed_seconds == 0.0
     costs = learned(16)
     for _ in range(TRIALS):
-        costs.observe(2048, duration(2048), DECODE, is_mixed=False)
+        costs.observe(2048, duration(2048), DECODE, is_typical=False)
     assert costs.estimate().fixed_seconds == 0.0, "steps without decoding rows say nothing about the fixed part"
 
 
 def test_no_part_is_negative():
-    costs = PrefillCosts(has_fixed_part=True)
+    costs = TokenCosts(has_fixed_part=True)
     for _ in range(TRIALS):
-        costs.observe(16, DECODE + 2.0, DECODE, is_mixed=True)
-        costs.observe(200, DECODE + 1.0, DECODE, is_mixed=True)
+        costs.observe(16, DECODE + 2.0, DECODE, is_typical=True)
+        costs.observe(200, DECODE + 1.0, DECODE, is_typical=True)
     fixed, token_seconds, _ = costs.estimate()
     assert token_seconds == 0.0 and 1.0 <= fixed <= 2.0
-    costs = PrefillCosts(has_fixed_part=True)
+    costs = TokenCosts(has_fixed_part=True)
     for _ in range(TRIALS):
-        costs.observe(16, DECODE + 1.0, DECODE, is_mixed=True)
-        costs.observe(200, DECODE + 50.0, DECODE, is_mixed=True)
+        costs.observe(16, DECODE + 1.0, DECODE, is_typical=True)
+        costs.observe(200, DECODE + 50.0, DECODE, is_typical=True)
     fixed, token_seconds, _ = costs.estimate()
     assert fixed == 0.0 and 1 / 16 < token_seconds < 50 / 200 + 1e-9
 
@@ -82,23 +82,23 @@ def test_one_delayed_step_changes_the_estimate_little():
     before = learned(16, 200, 500, times=10).estimate().tokens_within(seconds)
     for tokens in (16, 200, 500):
         delayed = learned(16, 200, 500, times=10)
-        delayed.observe(tokens, 1000 * duration(tokens), DECODE, is_mixed=True)
+        delayed.observe(tokens, 1000 * duration(tokens), DECODE, is_typical=True)
         assert before / 1.5 < delayed.estimate().tokens_within(seconds) < 1.5 * before
 
 
 def test_a_slow_first_step_is_forgotten():
-    costs = PrefillCosts(has_fixed_part=True)
-    costs.observe(16, 5000.0, DECODE, is_mixed=True)
+    costs = TokenCosts(has_fixed_part=True)
+    costs.observe(16, 5000.0, DECODE, is_typical=True)
     for _ in range(TRIALS):
-        costs.observe(16, duration(16), DECODE, is_mixed=True)
-        costs.observe(200, duration(200), DECODE, is_mixed=True)
+        costs.observe(16, duration(16), DECODE, is_typical=True)
+        costs.observe(200, duration(200), DECODE, is_typical=True)
     assert costs.estimate().fixed_seconds == pytest.approx(FIXED, rel=0.5)
 
 
 def test_many_steps_of_one_size_do_not_make_the_parts_unknown():
     costs, rng = learned(16, 1000), random.Random(1)
     for _ in range(5000):
-        costs.observe(500, duration(500) * rng.lognormvariate(0, 0.05), DECODE, is_mixed=True)
+        costs.observe(500, duration(500) * rng.lognormvariate(0, 0.05), DECODE, is_typical=True)
     assert costs.estimate().tokens_within(2 * FIXED) == pytest.approx(FIXED / PER_TOKEN, rel=0.2)
     assert min(one.weight for one in costs._classes.values()) == LEAST_WEIGHT
 
@@ -107,6 +107,6 @@ def test_changed_costs_are_learned():
     costs = learned(16, 200, 500, times=10)
     for _ in range(40):
         for tokens in (16, 200, 500):
-            costs.observe(tokens, DECODE + 3.0 + 0.06 * tokens, DECODE, is_mixed=True)
+            costs.observe(tokens, DECODE + 3.0 + 0.06 * tokens, DECODE, is_typical=True)
     fixed, token_seconds, _ = costs.estimate()
     assert fixed == pytest.approx(3.0, rel=0.1) and token_seconds == pytest.approx(0.06, rel=0.1)

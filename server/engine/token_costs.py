@@ -1,7 +1,8 @@
-"""Estimates the time that prefill work adds to a step: a fixed part, and a part for each prefill token.
+"""Estimates the time that tokens add to a step: a fixed part, and a part for each token.
 
-Every step with prefill pays the fixed part once. On a CUDA device, the fixed part is the time in which Python launches
-each kernel; captured decode steps do not need it. On a CPU it is close to zero, and is not estimated.
+The tokens are those of prefill work, or of encoder steps. Every step that has any pays the fixed part once. On a CUDA
+device, the fixed part is the time in which Python launches each kernel; captured decode steps do not need it. On a CPU
+it is close to zero, and is not estimated.
 This module works on counts and seconds only. See docs/decisions/0108-fixed-cost-of-prefill.md.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 COST_WINDOW_TOKENS = 2048
-"""Window, in tokens, of the running mean of the cost per prefill token."""
+"""Window, in tokens, of the running mean of the cost per token."""
 NEW_STEP_WEIGHT = 0.125
 """Lower bound of the weight of the newest step in the running means of its size class."""
 TRIALS = 3
@@ -23,10 +24,12 @@ LEAST_WEIGHT = 0.01
 many steps of one size."""
 MAX_GROWTH = 2
 """The fit is used for steps of up to this multiple of the tokens of the largest measured steps."""
+MIN_STRETCH = 2
+"""The tokens of a step may always take twice the fixed part. Half of this time is then left for the tokens alone."""
 
 
-class PrefillCost(NamedTuple):
-    """Estimate of the seconds that prefill adds to a step: `fixed_seconds + token_seconds * tokens`.
+class TokenCost(NamedTuple):
+    """Estimate of the seconds that tokens add to a step: `fixed_seconds + token_seconds * tokens`.
 
     measured_tokens: tokens of the largest steps in the fit; 0 if the fixed part is not estimated.
     """
@@ -35,8 +38,13 @@ class PrefillCost(NamedTuple):
     token_seconds: float
     measured_tokens: float = 0.0
 
+    @property
+    def least_seconds(self) -> float:
+        """Time that the tokens of a step may always take."""
+        return MIN_STRETCH * self.fixed_seconds
+
     def tokens_within(self, seconds: float) -> int:
-        """Largest number of prefill tokens that add at most `seconds` to a step. 0 if the fixed part exceeds `seconds`.
+        """Largest number of tokens that add at most `seconds` to a step. 0 if the fixed part exceeds `seconds`.
 
         For steps much larger than all measured ones, the cost is assumed to be proportional to the tokens.
         """
@@ -51,10 +59,10 @@ class PrefillCost(NamedTuple):
 
 @dataclass(slots=True)
 class _SizeClass:
-    """Steps with prefill and decoding rows, whose numbers of prefill tokens have the same bit length.
+    """Steps whose numbers of tokens have the same bit length.
 
-    tokens: running mean of the prefill tokens.
-    seconds: running mean of the time that the prefill tokens added to their steps.
+    tokens: running mean of the tokens.
+    seconds: running mean of the time that the tokens added to their steps.
     count: number of steps.
     weight: weight in the fit.
     """
@@ -65,8 +73,8 @@ class _SizeClass:
     weight: float = 1.0
 
 
-class PrefillCosts:
-    """Cost of the prefill work of one model, learned from measured steps.
+class TokenCosts:
+    """Cost of the tokens of one model, learned from measured steps.
 
     has_fixed_part: whether the fixed part is estimated; otherwise it is 0.
     """
@@ -81,18 +89,18 @@ class PrefillCosts:
         """Whether any step was measured."""
         return self._tokens > 0
 
-    def observe(self, tokens: int, seconds: float, decode_seconds: float, is_mixed: bool) -> None:
-        """Learn from a step with prefill.
+    def observe(self, tokens: int, seconds: float, decode_seconds: float = 0.0, is_typical: bool = True) -> None:
+        """Learn from a step.
 
-        tokens: prefill tokens of the step, at least 1. seconds: duration of the step.
-        decode_seconds: expected duration of the same step without prefill.
-        is_mixed: the step also has decoding rows. Only such steps are used to estimate the fixed part: other steps
-            have shorter prompts and no decode part.
+        tokens: tokens of the step, at least 1. seconds: duration of the step.
+        decode_seconds: expected duration of the same step without these tokens.
+        is_typical: the step is used to estimate the fixed part. Prefill without decoding rows is not typical: its
+            prompts are shorter, and it has no decode part.
         """
         keep = COST_WINDOW_TOKENS / (COST_WINDOW_TOKENS + tokens)
         self._tokens = keep * self._tokens + tokens
         self._seconds = keep * self._seconds + max(seconds - decode_seconds, 0.0)
-        if self._has_fixed_part and is_mixed:
+        if self._has_fixed_part and is_typical:
             self._observe_size(tokens, seconds, decode_seconds)
 
     def _observe_size(self, tokens: int, seconds: float, decode_seconds: float) -> None:
@@ -121,7 +129,7 @@ class PrefillCosts:
         known = [size for size, one in self._classes.items() if one.count >= TRIALS]
         return 1 << tokens.bit_length() if known == [tokens.bit_length()] else tokens
 
-    def estimate(self) -> PrefillCost:
+    def estimate(self) -> TokenCost:
         """Both parts of the cost. At least one step must have been measured.
 
         If two size classes were measured several times, the result is a weighted least-squares fit with non-negative
@@ -130,7 +138,7 @@ class PrefillCosts:
         """
         classes = [one for one in self._classes.values() if one.count >= TRIALS]
         if len(classes) < 2:
-            return PrefillCost(0.0, self._seconds / self._tokens)
+            return TokenCost(0.0, self._seconds / self._tokens)
         measured = max(one.tokens for one in classes)
         weight = sum(one.weight for one in classes)
         inverse = sum(one.weight / one.tokens for one in classes)
@@ -141,8 +149,8 @@ class PrefillCosts:
         fixed = tokens * rate - weight * seconds
         slope = inverse * seconds - weight * rate
         if fixed <= 0.0:
-            return PrefillCost(0.0, seconds / tokens, measured)
+            return TokenCost(0.0, seconds / tokens, measured)
         if slope <= 0.0:
-            return PrefillCost(rate / inverse, 0.0, measured)
+            return TokenCost(rate / inverse, 0.0, measured)
         determinant = inverse * tokens - weight * weight
-        return PrefillCost(fixed / determinant, slope / determinant, measured)
+        return TokenCost(fixed / determinant, slope / determinant, measured)
