@@ -1,4 +1,4 @@
-"""Describes the device of `benchmarks.gpu`, measures its limits, and times steps on it."""
+"""The GPU that `benchmarks.gpu` measures: its description, its bandwidth and rate, and the time of steps on it."""
 
 from __future__ import annotations
 

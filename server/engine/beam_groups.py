@@ -78,7 +78,7 @@ class GroupSearch(BeamSearch):
 
     @property
     def shape(self) -> Hashable:
-        """A unique value, so that `advance_together` does not join this search with others: its groups run in order."""
+        """Key by which `advance_together` joins searches. Here it is unique: the groups of this search run in order."""
         return id(self)
 
     def advance(self, log_probs: Float32s, token_ids: Ids, describe: Describe | None = None) -> list[int]:

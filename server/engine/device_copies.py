@@ -1,7 +1,4 @@
-"""Copies between the host and the device. All results of a step are read in one copy.
-
-Copies to the device do not make the host wait.
-"""
+"""Copies between the host and the device. All results of a step are read in one copy."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ def read_together(*tensors: Tensor) -> list[NDArray[Any]]:
 
 
 def packed(tensors: Sequence[Tensor]) -> Tensor:
-    """The bytes of tensors, one after the other: [bytes], uint8."""
+    """Copy the bytes of tensors into one tensor, one after the other: [bytes], uint8."""
     return torch.cat([_flat(tensor).view(torch.uint8) for tensor in tensors])
 
 

@@ -17,7 +17,7 @@ from server.engine.sequence import SequenceGroup
 
 
 def num_output_rows(group: SequenceGroup) -> int:
-    """Number of output rows of a group."""
+    """Number of rows of the decoder output that belong to a group."""
     return len(group.sequences) + len(group.sequences[0].draft)
 
 

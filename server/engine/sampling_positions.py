@@ -42,7 +42,7 @@ class SamplingPosition(NamedTuple):
 
     @property
     def sampler_row(self) -> SamplerRow:
-        """The settings with which the token is sampled."""
+        """Settings of the sampler for the token of this position: temperature, filters and seed."""
         params = self.group.params
         return SamplerRow(
             params.temperature,

@@ -19,9 +19,9 @@ from server.ipc.logprobs import TokenLogprob
 
 
 def describe(logits: Tensor, top_k: LogitsTopK, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:
-    """Log-probabilities of chosen tokens under the raw distribution.
+    """Log-probabilities to report for chosen tokens, from logits before any processing.
 
-    logits: [rows, vocab], float32, before any processing.
+    logits: [rows, vocab], float32.
     top_k: top-k of the logits with log-sum-exp; at least max(tops) candidates.
     tokens: the chosen token of each row.
     tops: for each row, how many of the most likely tokens to report.

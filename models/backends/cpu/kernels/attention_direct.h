@@ -8,7 +8,7 @@
 constexpr int64_t SOFTMAX_BYTES = 1024;
 
 // Attention of one query with `width` adjacent key-value heads from `kv_head` on, and the query heads that share
-// them.
+// them. ahead: prefetches keys and values, see attention_read_ahead.h.
 template <class T, int DIM>
 void attend_query(const Attention& p, const KvView<T>& keys, const KvView<T>& values, int64_t query, int64_t row_first,
                   int64_t kv_head, int64_t width, ReadAhead<T>& ahead, MatrixUnit& matrix_unit, Scratch& scratch) {
@@ -42,6 +42,7 @@ void attend_query(const Attention& p, const KvView<T>& keys, const KvView<T>& va
         factors[row] = softmax_weights<T, DIM>(p, head + row, query, max_score, margins, of_row + before, weights);
     }
     std::fill(sums, sums + rows * dim, 0.0f);
+    // These bytes are prefetched already. They do not count again when values are read.
     ahead.allow(-2 * SOFTMAX_BYTES * rows);
     add_stored_values<T, DIM>(matrix_unit, values, first, last, before, width, group, dim, scores, pitch, sums, scratch,
                               ahead);

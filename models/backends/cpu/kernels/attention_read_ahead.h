@@ -18,7 +18,8 @@ template <class T> struct TokenRange {
 // What one thread reads next: the keys and values of a query, then the keys of the query after it.
 template <class T> class ReadAhead {
 public:
-    // Starts to read a query. next: keys of the query after it, empty if not known.
+    // Starts to read a query. next: keys of the query after it, empty if not known. group: query heads that share a
+    // key-value head.
     void begin(const TokenRange<T>& keys, const TokenRange<T>& values, const TokenRange<T>& next, int64_t group) {
         const bool goes_on = range_ == NEXT && ranges_[NEXT].begins_like(keys);
         ranges_[0] = keys, ranges_[1] = values, ranges_[NEXT] = next;

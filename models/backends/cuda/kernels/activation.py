@@ -1,4 +1,4 @@
-"""Gated activation of a feed-forward network: `act(gate) * up`."""
+"""A kernel that computes `act(gate) * up`, the middle of a gated feed-forward network."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def _tile(width: int, heads: int, dtype: torch.dtype) -> tuple[int, int, int]:
 
 
 def _most_heads(width: int, dtype: torch.dtype) -> int:
-    """Largest number of query heads of a program whose sums fit in its registers. Other programs compute the rest."""
+    """Largest number of query heads that one program computes: their sums fit in its registers."""
     return max(SMALLEST_TILE, (2048 if is_float32(dtype) else 8192) // width)
 
 

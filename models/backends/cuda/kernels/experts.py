@@ -19,7 +19,7 @@ from models.config import Activation
 
 
 class ExpertTiles(NamedTuple):
-    """The (token, expert) pairs of a step, sorted by expert.
+    """The (token, expert) pairs of a step, sorted by expert and cut into tiles of one expert each.
 
     Pair `token * choices + choice` consists of a token and its expert number `choice`.
 
@@ -112,7 +112,10 @@ def _cut_kernel(
     EXPERTS_TILE: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Write expert, first place and end of some tiles to `columns`, [3, tiles]. Unused tiles get zeros."""
+    """Find the expert, the first place and the end of each tile, and write them to `columns`.
+
+    columns: [3, tiles], int32. Unused tiles get zeros.
+    """
     expert = tl.arange(0, EXPERTS_TILE)
     first = tl.load(spans + expert, mask=expert < num_experts, other=0)
     end = tl.load(spans + num_experts + expert, mask=expert < num_experts, other=0)

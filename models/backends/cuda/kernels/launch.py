@@ -3,7 +3,7 @@
 Triton compiles a kernel anew for each combination of dtypes, constants, and divisibility by 16 of pointers and numbers.
 Arguments that change from step to step are therefore listed as `do_not_specialize`: a compilation while the server runs
 would stop all streams.
-All launches set `enable_fp_fusion`, because its default changes after Triton 3.9.
+All launches set `enable_fp_fusion`, so that rounding does not depend on the default of a version of Triton.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def power_of_two(number: int) -> int:
 
 
 def tile_width(number: int) -> int:
-    """Width of a tile for `number` columns of a matrix product."""
+    """Smallest width of a tile that holds `number` columns: a power of two, at least SMALLEST_TILE."""
     return max(SMALLEST_TILE, power_of_two(number))
 
 

@@ -92,7 +92,9 @@ def _scaled(logits, places, count, temperature):
 
 @triton.jit
 def _weights(x, maximum, lowest):
-    """Probabilities relative to the largest one, as int64 where 2 ** 40 stands for 1. 0 for logits below `lowest`.
+    """Convert logits to weights: probabilities relative to the largest one, as int64 where 2 ** 40 stands for 1.
+
+    Logits below `lowest` get the weight 0.
 
     Sums of integers are exact, so they do not depend on their order. They are also fast: devices of compute capability
     8.6 and 8.9 compute float64, and convert 64-bit numbers, at 1/64 of the speed of float32.
@@ -159,7 +161,7 @@ def _threshold_of_row(
 
 @triton.jit
 def _total(logits, vocab, temperature, maximum, lowest, TILE: tl.constexpr):
-    """Sum of the weights of a row, int64."""
+    """Sum of the weights (see `_weights`) of all tokens of a row, int64."""
     total = tl.zeros([], tl.int64)
     for start in range(0, vocab, TILE):
         x = _scaled(logits, start + tl.arange(0, TILE), vocab, temperature)

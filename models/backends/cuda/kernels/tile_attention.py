@@ -106,7 +106,7 @@ def _tiles(width: int, dtype: torch.dtype, is_paged: bool, has_bias: bool) -> tu
     """Number of queries and of keys of a tile, number of warps, and stages of the loop.
 
     The tiles fit in the registers and the shared memory of a program. Tuned on an H200 for heads of 64 and 128 numbers
-    (docs/gpu.md).
+    in 16 bits (docs/gpu.md); for float32 they were only compiled.
     """
     if is_float32(dtype):
         queries, keys, num_warps = (32, 32, 4) if width <= 64 else (16, 32, 8) if width <= 128 else (16, 16, 8)
@@ -123,7 +123,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def _load_side(side, places, dims, is_key, DIM: tl.constexpr, WIDTH: tl.constexpr, masked: tl.constexpr):
-    """Load the keys or the values of a tile.
+    """Load one tile of keys, or one of values, from memory.
 
     side: address of the head. places: offset of each key. masked: some keys of the tile may not exist.
     """
