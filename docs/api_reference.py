@@ -12,6 +12,7 @@ sys.path.insert(0, str(ROOT))
 
 from server.api.app import create_routes  # noqa: E402
 from server.api.field_descriptions import reachable  # noqa: E402
+from server.api.field_kinds import KIND  # noqa: E402
 from server.api.fields import GenerationFields  # noqa: E402
 from server.api.state import State  # noqa: E402
 from server.ipc.client import EngineClient  # noqa: E402
@@ -28,6 +29,10 @@ same at `/docs`, with examples and the schemas of the answers. [requests.md](req
 native route, and [decoding.md](decoding.md) the exact definition of every decoding field.
 
 - Required fields are **bold**. All others may be absent or null. A field that is not listed is refused, by name.
+- Dialects of other servers have fields of three more kinds, which the tables name. A *hint* cannot change which
+  answers are right; it is accepted without effect. A *wish* asks for something that the server cannot do; it is
+  dropped, and the header `X-Ignored-Parameters` of the answer names it. A *refused* field would change the answer, its
+  format or its safety; only null and values without an effect are accepted.
 - Without `model`, the first loaded model that fits answers, in the order of the command line; for text generation
   decoders come before encoder-decoders, and for a translation the first model that has the languages answers.
   `GET /info` names the default model of each route under `defaults`, and answers name their model.
@@ -63,7 +68,7 @@ def page() -> str:
     lines += ["## Objects", "", "Objects inside of bodies, with their fields.", ""]
     inner = [name for name in sorted(found - bodies.keys()) if schemas[name].get("properties")]
     lines += [f"- {name}: {_fields(schemas[name])}" for name in inner]
-    lines += ["", "## Fields", "", "| field | value | meaning |", "|---|---|---|", *_rows(schemas, found)]
+    lines += ["", "## Fields", "", "| field | kind | value | meaning |", "|---|---|---|---|", *_rows(schemas, found)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -87,15 +92,15 @@ def _fields(schema: dict[str, Any]) -> str:
 
 def _rows(schemas: dict[str, Any], names: set[str]) -> Iterator[str]:
     """One table row for each field and meaning. Schemas are named where a field has several meanings."""
-    meanings: dict[str, dict[tuple[str, str], list[str]]] = {}
+    meanings: dict[str, dict[tuple[str, str, str], list[str]]] = {}
     for name in sorted(names):
         for field, schema in schemas[name].get("properties", {}).items():
-            key = _value(schema), schema.get("description", "")
+            key = schema.get(KIND, ""), _value(schema), schema.get("description", "")
             meanings.setdefault(field, {}).setdefault(key, []).append(name)
     for field in sorted(meanings):
-        for (value, text), owners in meanings[field].items():
+        for (kind, value, text), owners in meanings[field].items():
             where = f" ({', '.join(owners)})" if len(meanings[field]) > 1 else ""
-            yield f"| `{field}` | {value} | {text}{where} |".replace("\n", " ")
+            yield f"| `{field}` | {kind} | {value} | {text}{where} |".replace("\n", " ")
 
 
 def _value(schema: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""One log record per request: client, name of its API key, path, status, duration, model and tokens.
+"""One log record per request: client, name of its API key, path, status, duration, model, tokens, dropped parameters.
 
 A record never contains a prompt, a key or a query string.
 """
@@ -46,10 +46,14 @@ def log_request(scope: Scope, level: int, status: int, seconds: float, request_i
             "prompt_tokens": call.prompt_tokens,
             "completion_tokens": call.completion_tokens,
         }
+    if isinstance(call, Call) and call.ignored:
+        fields["ignored"] = len(set(call.ignored))
     fields["request_id"] = request_id
     if TRACE in scope:
         fields["trace_id"] = scope[TRACE].trace_id
     log.log(level, "%s", _text(fields), extra={"fields": fields})
+    if isinstance(call, Call) and call.ignored:
+        log.debug("%s ignored %s", request_id, ", ".join(dict.fromkeys(call.ignored)))
 
 
 def _text(fields: dict[str, Any]) -> str:
@@ -58,4 +62,6 @@ def _text(fields: dict[str, Any]) -> str:
         text += " key={key}".format_map(fields)
     if "model" in fields:
         text += " model={model} tokens={prompt_tokens}+{completion_tokens}".format_map(fields)
+    if "ignored" in fields:
+        text += " ignored={ignored}".format_map(fields)
     return f"{text} {fields['request_id']}"

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from server.api.field_kinds import Hint
 from server.api.response_format import ResponseFormat
 from server.operations.generation_options import GenerationOptions
 from server.text.truncation import TruncationSide
@@ -33,22 +33,6 @@ Language = Annotated[str, Field(min_length=2, max_length=32)]
 IdText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 AnswerCount = Annotated[int, Field(ge=1, le=16)]
-NoEffect = Annotated[Any, Field(description="accepted without effect")]
-
-
-def only(*neutral: Any) -> AfterValidator:
-    """A validator for a field that the server does not support. It accepts null and the values `neutral`."""
-
-    def check(value: Any) -> Any:
-        if value is None or any(type(value) is type(one) and value == one for one in neutral):
-            return value
-        choice = " or ".join(orjson.dumps(one).decode() for one in neutral)
-        raise ValueError(f"is not supported, except as {choice}" if neutral else "is not supported")
-
-    return AfterValidator(check)
-
-
-Unsupported = Annotated[Any, only(), Field(description="not supported: must be null or absent")]
 
 _TEXT = {"type": "string"}
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
@@ -196,8 +180,8 @@ class SamplingFields(TimedBody):
     include_stop: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    user: NoEffect = None
-    metadata: NoEffect = None
+    user: Hint = None
+    metadata: Hint = None
 
     def options(self, **renamed: Any) -> GenerationOptions:
         """The options that the client sent.
@@ -229,7 +213,7 @@ class GenerationFields(SamplingFields):
     source_lang: Language | None = None
     target_lang: Language | None = None
     response_format: ResponseFormat | None = None
-    store: NoEffect = None
+    store: Hint = None
 
     def options(self, **renamed: Any) -> GenerationOptions:
         text_format = self.response_format and self.response_format.text_format()

@@ -20,6 +20,8 @@ from starlette.responses import Response
 from server.api.body import is_large, read, read_json
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.form import is_form, read_fields
+from server.api.ignored_parameters import HEADER as IGNORED_PARAMETERS
+from server.api.ignored_parameters import header_value, ignored_parameters
 from server.api.json_answer import MAX_INLINE, json_answer, json_response
 from server.api.json_pieces import weight
 from server.api.keys import KEY_DEFERRED, authorize, read_unverified
@@ -104,9 +106,16 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         authorize(request, state, self.key_field, value.get(self.key_field) if isinstance(value, dict) else None)
         return await read(request, self.body, *limits)
 
-    async def specify(self, request: Request, state: State, call: Call, parse: Callable[[], SpecT]) -> SpecT:
+    async def specify(
+        self, request: Request, state: State, call: Call, body: BodyT, parse: Callable[[BodyT], SpecT]
+    ) -> SpecT:
         """The specification of a body. A large body is converted in a thread. Raises InvalidRequest."""
-        return await state.runtime.pools.parse.run(parse, call) if is_large(request) else parse()
+
+        def convert() -> SpecT:
+            call.ignore(ignored_parameters(body))
+            return parse(body)
+
+        return await state.runtime.pools.parse.run(convert, call) if is_large(request) else convert()
 
     def call(self, request: Request, state: State, body: BodyT) -> Call:
         """The engine work of a request, with its deadline."""
@@ -134,7 +143,7 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
         body = await self.read(request, state)
         call = self.call(request, state, body)
         try:
-            spec = await self.specify(request, state, call, lambda: self.parse(body))
+            spec = await self.specify(request, state, call, body, self.parse)
             with self.errors.renaming():
                 async with leaving_on_disconnect(request, call):
                     await next_turn()
@@ -144,8 +153,7 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
             raise
         size = weight(result, MAX_INLINE)
         response = await json_answer(lambda: self.render(body, result), size, state.runtime.pools.render, call)
-        if call.truncated_inputs:
-            response.headers[TRUNCATED_INPUTS] = ",".join(map(str, call.truncated_inputs))
+        response.headers.update(call_headers(call))
         return response
 
 
@@ -198,7 +206,7 @@ class StreamingRoute(
         body = await self.read(request, state)
         call = self.call(request, state, body)
         try:
-            spec = await self.specify(request, state, call, lambda: self.parse(body))
+            spec = await self.specify(request, state, call, body, self.parse)
             with self.errors.renaming():
                 async with leaving_on_disconnect(request, call):
                     await next_turn()
@@ -210,13 +218,17 @@ class StreamingRoute(
                             await run.complete()
                             await next_turn()
                             pool = state.runtime.pools.render
-                            return await json_answer(lambda: renderer.whole(run.result()), run.answer_size, pool, call)
+                            answer = await json_answer(
+                                lambda: renderer.whole(run.result()), run.answer_size, pool, call
+                            )
+                            answer.headers.update(call_headers(call))
+                            return answer
                     first = await run.begin()
         except BaseException:
             call.close()
             raise
         stream = _Stream(state, call, run, renderer, first, request.scope["triptych.request_id"])
-        return EventStream(stream.events, call.leave, self.format)
+        return EventStream(stream.events, call.leave, self.format, headers=call_headers(call))
 
 
 @dataclass
@@ -330,6 +342,16 @@ class SharedPath:
         route = found[0] if found else routes[0]
         request.scope[ERROR_SHAPE] = route.errors
         return await route.respond(request)
+
+
+def call_headers(call: Call) -> dict[str, str]:
+    """Headers that tell what the server changed in a request: shortened inputs and dropped parameters."""
+    headers = {}
+    if call.truncated_inputs:
+        headers[TRUNCATED_INPUTS] = ",".join(map(str, call.truncated_inputs))
+    if call.ignored:
+        headers[IGNORED_PARAMETERS] = header_value(call.ignored)
+    return headers
 
 
 @contextlib.asynccontextmanager

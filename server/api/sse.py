@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -133,6 +133,7 @@ class EventStream(EventSourceResponse):
     leave: called immediately when the client disconnects, and at the end.
     format: media type and pings.
     ping_seconds: time without any event before a comment is sent.
+    headers: further headers of the response.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class EventStream(EventSourceResponse):
         leave: Callable[[], None],
         format: StreamFormat = SERVER_SENT_EVENTS,
         ping_seconds: float = PING_SECONDS,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._writer = EventWriter()
         self._events = events(self._writer)
@@ -149,7 +151,7 @@ class EventStream(EventSourceResponse):
         self._ping_seconds = ping_seconds
         super().__init__(
             self._events,
-            headers=HEADERS | {"content-type": format.media_type},
+            headers=HEADERS | {"content-type": format.media_type} | dict(headers or {}),
             ping=0,  # disable the pings of sse_starlette, which are sent even between frequent events
             sep="\n",
             send_timeout=STALL_SECONDS,

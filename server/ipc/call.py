@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Protocol
 
@@ -72,6 +72,7 @@ class Call:
     cache_salt: separates the prefix cache entries of different API keys.
     key: name and limits of the request's API key; None if the server requires no key.
     truncated_inputs: places, in the request, of the inputs that lost tokens. The operation sets them.
+    ignored: names of the parameters that were sent and dropped.
     model, prompt_tokens, completion_tokens: model and token counts of all messages so far, for the log.
     ended_at: time of `time.monotonic()` at which the last sequence ended; 0 before any has ended.
     stage_seconds: time that the sequence that ended last spent in queue, prefill and decode; None unless it ended with
@@ -97,6 +98,7 @@ class Call:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.truncated_inputs: Sequence[int] = ()
+        self.ignored: list[str] = []
         self.ended_at = 0.0
         self.stage_seconds: tuple[float, float, float] | None = None
         self.encoded = False
@@ -137,6 +139,10 @@ class Call:
     def off_close(self, callback: Callable[[], None]) -> None:
         """Forget a callback of `on_close`."""
         self._close_callbacks.pop(callback, None)
+
+    def ignore(self, names: Iterable[str]) -> None:
+        """Report parameters that were sent and dropped. names: from our own tables, and indices; no client's key."""
+        self.ignored += names
 
     def next_id(self) -> int:
         """A new id for a sequence."""

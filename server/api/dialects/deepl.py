@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, RootModel
 
 from server.api.error_shape import AnswerBody, ErrorShape
-from server.api.fields import Body, Language, Texts, Unsupported, form_value, one_or_many, only
+from server.api.field_kinds import Unsupported, only
+from server.api.fields import Body, Language, Texts, form_value, one_or_many
 from server.api.route import GetRoute, JsonRoute, Route
 from server.api.state import State
 from server.errors import InvalidRequest, RequestError, Unauthorized

@@ -18,7 +18,8 @@ from server.api.chat_fields import (
     function_tool,
     text_parts,
 )
-from server.api.fields import MAX_STOPS, Count, Finite, NoEffect, ShortText, TimedBody, only
+from server.api.field_kinds import Hint, only
+from server.api.fields import MAX_STOPS, Count, Finite, ShortText, TimedBody
 from server.errors import InvalidRequest
 from server.operations.chat import ChatSpec, ToolChoice
 from server.operations.generation_options import GenerationOptions
@@ -155,9 +156,9 @@ class CohereChatBody(TimedBody):
     thinking: CohereThinking | None = None
     documents: Annotated[list[Any] | None, only([])] = None
     safety_mode: Annotated[str | None, only("OFF", "NONE")] = None
-    strict_tools: NoEffect = None
-    citation_options: NoEffect = None
-    priority: NoEffect = None
+    strict_tools: Hint = None
+    citation_options: Hint = None
+    priority: Hint = None
 
     def spec(self) -> ChatSpec:
         """Convert the body. Raises InvalidRequest for messages or a tool choice that do not fit together."""

@@ -14,7 +14,8 @@ from pydantic import ConfigDict, Field
 from server.api.chat_fields import TEXT_OR_PARTS, ChatObject, text_parts
 from server.api.dialects.cohere.common import ERRORS, CohereMeta, meta
 from server.api.error_shape import AnswerBody
-from server.api.fields import MAX_ITEMS, NoEffect, TimedBody, only
+from server.api.field_kinds import Hint, only
+from server.api.fields import MAX_ITEMS, TimedBody
 from server.api.route import JsonRoute
 from server.errors import InvalidRequest
 from server.ipc.call import Call
@@ -73,7 +74,7 @@ class CohereEmbedBody(TimedBody):
     ] = None
     truncate: Literal["NONE", "START", "END"] | None = None
     output_dimension: Annotated[int | None, Field(ge=1)] = None
-    priority: NoEffect = None
+    priority: Hint = None
 
     def given_texts(self) -> list[str]:
         """The texts. Raises InvalidRequest for a body with both of the fields, or with none."""

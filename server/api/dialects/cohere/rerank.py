@@ -12,7 +12,8 @@ from pydantic import Field
 from server.api.chat_fields import ChatObject
 from server.api.dialects.cohere.common import ERRORS, CohereMeta, meta
 from server.api.error_shape import AnswerBody
-from server.api.fields import MAX_ITEMS, Instruction, NoEffect, TimedBody, Unsupported
+from server.api.field_kinds import Hint, Unsupported
+from server.api.fields import MAX_ITEMS, Instruction, TimedBody
 from server.api.route import JsonRoute
 from server.operations.rerank import RankedText, RerankResult, RerankSpec, rerank
 
@@ -28,7 +29,7 @@ class CohereRerankBody(TimedBody):
     top_n: Annotated[int | None, Field(ge=1)] = None
     max_tokens_per_doc: Annotated[int | None, Field(ge=1)] = None
     relevant_spans: Unsupported = None
-    priority: NoEffect = None
+    priority: Hint = None
 
     def spec(self) -> RerankSpec:
         return RerankSpec(self.query, self.documents, self.model, max_text_tokens=self.max_tokens_per_doc)

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from server.api.chat_fields import ChatObject, JsonSchema, function_call, function_tool
-from server.api.fields import Count, Finite, NoEffect, Stops, Texts, TimedBody, Unsupported, only
+from server.api.field_kinds import Hint, Unsupported, only
+from server.api.fields import Count, Finite, Stops, Texts, TimedBody
 from server.errors import InvalidRequest
 from server.operations.chat import ChatSpec
 from server.operations.cost import Cost
@@ -41,20 +42,20 @@ class OllamaOptions(ChatObject):
     stop: Stops | None = None
     num_ctx: Annotated[int | None, Field(ge=1)] = None
     mirostat: Annotated[int | None, only(0)] = None
-    mirostat_tau: NoEffect = None
-    mirostat_eta: NoEffect = None
+    mirostat_tau: Hint = None
+    mirostat_eta: Hint = None
     tfs_z: Annotated[float | None, only(1.0)] = None
     penalize_newline: Annotated[bool | None, only(True)] = None
-    num_keep: NoEffect = None
-    num_batch: NoEffect = None
-    num_gpu: NoEffect = None
-    num_thread: NoEffect = None
-    main_gpu: NoEffect = None
-    numa: NoEffect = None
-    low_vram: NoEffect = None
-    f16_kv: NoEffect = None
-    use_mmap: NoEffect = None
-    use_mlock: NoEffect = None
+    num_keep: Hint = None
+    num_batch: Hint = None
+    num_gpu: Hint = None
+    num_thread: Hint = None
+    main_gpu: Hint = None
+    numa: Hint = None
+    low_vram: Hint = None
+    f16_kv: Hint = None
+    use_mmap: Hint = None
+    use_mlock: Hint = None
     logits_all: Annotated[bool | None, only(False)] = None
     vocab_only: Annotated[bool | None, only(False)] = None
     embedding_only: Annotated[bool | None, only(False)] = None
@@ -142,7 +143,7 @@ class OllamaFunction(ChatObject):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
     description: str | None = None
     parameters: JsonSchema | None = None
-    strict: NoEffect = None
+    strict: Hint = None
 
 
 class OllamaTool(ChatObject):

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from server.api.error_shape import AnswerBody
-from server.api.fields import Body, Unsupported, only
+from server.api.field_kinds import Unsupported, only
+from server.api.fields import Body
 from server.api.state import State
 from server.errors import InvalidRequest
 from server.ipc.call import Call

@@ -25,7 +25,8 @@ from server.api.dialects.openai.shared_fields import (
     OpenAIFunction,
     chosen_tool,
 )
-from server.api.fields import AnswerCount, NoEffect, Unsupported, only
+from server.api.field_kinds import Hint, Unsupported, only
+from server.api.fields import AnswerCount
 from server.api.response_format import ResponseFormatChoice, ResponseFormatRegex, ResponseFormatText
 from server.errors import InvalidRequest
 from server.operations.chat import ChatSpec
@@ -58,7 +59,7 @@ class OpenAIMessage(ChatObject):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
-    annotations: NoEffect = None
+    annotations: Hint = None
     audio: Unsupported = None
     function_call: Unsupported = None
 
@@ -101,9 +102,9 @@ class OpenAINamedSchema(ChatObject):
     """`strict`: without effect, since answers always follow the schema."""
 
     name: FunctionName
-    description: NoEffect = None
+    description: Hint = None
     schema_: Annotated[JsonSchema | None, Field(alias="schema")] = None
-    strict: NoEffect = None
+    strict: Hint = None
 
 
 class OpenAIJsonSchema(ChatObject):
@@ -148,7 +149,7 @@ class ChatCompletionBody(ConversationFields):
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
     documents: list[dict[str, Any]] | None = None
-    store: NoEffect = None
+    store: Hint = None
     modalities: Annotated[Any, only(["text"])] = None
     verbosity: Annotated[Any, only("medium")] = None
     functions: Annotated[Any, only([])] = None

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from server.api.chat_fields import ChatObject
 from server.api.error_shape import AnswerBody, ErrorShape
-from server.api.fields import only
+from server.api.field_kinds import only
 from server.api.sse import data_frame
 from server.errors import InvalidRequest, RequestError
 from server.operations.generated_text import ScoredToken, SpelledToken

@@ -24,7 +24,8 @@ from server.api.dialects.openai.common import (
     usage,
 )
 from server.api.error_shape import AnswerBody
-from server.api.fields import AnswerCount, NoEffect, Prompt, SamplingFields, only
+from server.api.field_kinds import Hint, only
+from server.api.fields import AnswerCount, Prompt, SamplingFields
 from server.api.route import StreamingRoute
 from server.api.sse import data_frame
 from server.errors import InvalidRequest, RequestError
@@ -46,7 +47,7 @@ class CompletionBody(SamplingFields):
     logprobs: TopLogprobs | None = None
     stream_options: StreamOptions | None = None
     suffix: Annotated[Any, only("")] = None
-    store: NoEffect = None
+    store: Hint = None
 
     def spec(self) -> GenerateSpec:
         check_stream_options(self.stream_options, self.stream)

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from server.api.dialects.openai.common import STATUSES
 from server.api.error_shape import AnswerBody, ErrorShape
-from server.api.fields import NoEffect, Prompt, TimedBody
+from server.api.field_kinds import Hint
+from server.api.fields import Prompt, TimedBody
 from server.api.route import JsonRoute
 from server.operations.embed import EmbedResult, EmbedSpec, embed
 
@@ -20,7 +21,7 @@ class EmbeddingsBody(TimedBody):
     input: Prompt
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int | None, Field(ge=1)] = None
-    user: NoEffect = None
+    user: Hint = None
 
     def spec(self) -> EmbedSpec:
         is_one = isinstance(self.input, str) or isinstance(self.input[0], int)

@@ -23,7 +23,7 @@ from server.api.dialects.openai.shared_fields import (
     OpenAIFunction,
     chosen_tool,
 )
-from server.api.fields import NoEffect, Unsupported, only
+from server.api.field_kinds import Hint, Unsupported, only
 from server.api.response_format import ResponseFormatJsonObject, ResponseFormatJsonSchema, ResponseFormatText
 from server.operations.chat import ChatSpec
 
@@ -33,15 +33,15 @@ LOGPROBS = "message.output_text.logprobs"
 class ResponseItem(ChatObject):
     """Base of the items of `input`. `id` and `status` are those of an earlier answer and have no effect."""
 
-    id: NoEffect = None
-    status: NoEffect = None
+    id: Hint = None
+    status: Hint = None
 
 
 class InputMessage(ResponseItem):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[str, text_parts("input_text", "output_text", "refusal"), TEXT_OR_PARTS]
-    phase: NoEffect = None
+    phase: Hint = None
 
 
 class InputCall(ResponseItem):
@@ -118,8 +118,8 @@ class ResponseJsonSchema(ResponseFormatJsonSchema):
     """JSON that matches a schema. `strict`: without effect, since answers always follow the schema."""
 
     name: FunctionName
-    description: NoEffect = None
-    strict: NoEffect = None
+    description: Hint = None
+    strict: Hint = None
 
 
 class ResponseText(ChatObject):

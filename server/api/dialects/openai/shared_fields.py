@@ -8,7 +8,8 @@ from pydantic import Field
 
 from server.api.chat_fields import ChatObject, FunctionName, JsonSchema, TemplateVariables, function_tool
 from server.api.dialects.openai.common import ServiceTier, TopLogprobs
-from server.api.fields import NoEffect, SamplingFields, Unsupported
+from server.api.field_kinds import Hint, Unsupported
+from server.api.fields import SamplingFields
 from server.operations.chat import ToolChoice
 
 MaxTokens = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -20,7 +21,7 @@ class OpenAIFunction(ChatObject):
     name: FunctionName
     description: str | None = None
     parameters: JsonSchema | None = None
-    strict: NoEffect = None
+    strict: Hint = None
 
     def for_template(self) -> dict[str, Any]:
         return function_tool(self.name, self.description, self.parameters)
@@ -46,8 +47,8 @@ class ConversationFields(SamplingFields):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: TemplateVariables | None = None
     service_tier: ServiceTier = None
-    safety_identifier: NoEffect = None
-    prompt_cache_key: NoEffect = None
-    prompt_cache_retention: NoEffect = None
-    prompt_cache_options: NoEffect = None
+    safety_identifier: Hint = None
+    prompt_cache_key: Hint = None
+    prompt_cache_retention: Hint = None
+    prompt_cache_options: Hint = None
     moderation: Unsupported = None
