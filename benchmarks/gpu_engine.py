@@ -17,8 +17,8 @@ from benchmarks.gpu_result import Result, Setup
 from benchmarks.gpu_steps import seconds_per_decode_step
 from benchmarks.random_models import BLOCK_SIZE, config_of, decode_cost, random_model
 from benchmarks.workloads import Job
-from models.kv_cache import KVCache
-from models.pack_weights import WeightPacker
+from models.checkpoint.pack_weights import WeightPacker
+from models.steps.kv_cache import KVCache
 
 BEAMS = 4
 HTTP_GOAL, ENGINE_GOAL = 0.85, 0.93

@@ -13,7 +13,7 @@ from benchmarks.gpu_device import Limits
 from benchmarks.gpu_result import Result, Setup, Stage
 from benchmarks.gpu_steps import eager_step, greedy_step
 from benchmarks.random_models import config_of, encoder_batch, prefill_batch, random_cache, random_model
-from models.pack_weights import WeightPacker
+from models.checkpoint.pack_weights import WeightPacker
 
 STEPS = 3
 """Number of steps that are profiled. The reported times are means for one step."""

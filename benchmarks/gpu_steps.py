@@ -23,19 +23,19 @@ from benchmarks.random_models import (
     random_cache,
     random_model,
 )
-from models.attention_metadata import AttentionMetadata
 from models.backends import attention_interface as attention_ops
 from models.backends import interface as ops
+from models.backends.attention_metadata import AttentionMetadata
+from models.backends.cuda.graphs.graph_sizes import GraphSizes
+from models.backends.logits import LogitsRequest
 from models.backends.torch.sampling import Filters
-from models.batch import DecoderBatch
-from models.graph_sizes import GraphSizes
-from models.kv_cache import KVCache
-from models.logits import LogitsRequest
-from models.pack_weights import WeightPacker
+from models.checkpoint.pack_weights import WeightPacker
+from models.steps.batch import DecoderBatch
+from models.steps.kv_cache import KVCache
 from models.transformer import Transformer
 
 if TYPE_CHECKING:
-    from models.step_graphs import StepGraphs
+    from models.backends.cuda.graphs.step_graphs import StepGraphs
 
 GOALS: dict[tuple[str, int], float] = {
     ("llama-1b", 1): 0.55,

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from models.batch import DecoderBatch, EncoderBatch
 from models.families import family_of
-from models.kv_cache import KVCache
 from models.stack import Stack
+from models.steps.batch import DecoderBatch, EncoderBatch
+from models.steps.kv_cache import KVCache
 from models.transformer import Transformer
 
 BLOCK_SIZE = 32

@@ -24,7 +24,7 @@ import torch
 from tokenizers import Tokenizer
 
 from benchmarks.precisions import ALL_PRECISIONS, model_spec
-from models.logits import LogitsTopK
+from models.backends.logits import LogitsTopK
 from server.engine import selection
 from server.engine.drafts import NGRAM_DRAFT_TOKENS, NgramDrafter
 from server.engine.engine import Engine

@@ -17,10 +17,10 @@ from models.backends.cpu.lowering import lower
 from models.backends.cpu.program import Program
 from models.backends.cpu.sampling import logits_top_k
 from models.backends.cpu.trace import NotTraceable, ProgramInput, SymbolicTensor, Trace
-from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
+from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.stack import Stack
-from models.step_inputs.base import AttentionPattern, StepInputs, StepKind
-from models.step_inputs.symbolic import SymbolicStepInputs
+from models.steps.step_inputs.base import AttentionPattern, StepInputs, StepKind
+from models.steps.step_inputs.symbolic import SymbolicStepInputs
 
 MAX_LOGITS_ROWS = 64
 """Number of rows of the logits memory that is kept between steps. Allocating this memory at each step would take as

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from models.attention_metadata import KeyBias
+from models.backends.attention_metadata import KeyBias
 from models.config import (
     AlibiConfig,
     AlternatingLayerConfig,
@@ -45,8 +45,8 @@ from models.layers.positions import (
     query_scale,
 )
 from models.layers.question_types import QuestionTypesEmbedding
-from models.step_inputs.base import StepInputs
-from models.step_inputs.ragged import RaggedStepInputs
+from models.steps.step_inputs.base import StepInputs
+from models.steps.step_inputs.ragged import RaggedStepInputs
 
 
 class Stack(nn.Module):

@@ -99,34 +99,34 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from models.alignment import AlignmentStepInputs, CachedAlignmentStepInputs
 from models.backends import interface as ops
+from models.backends.cuda.graphs.graph_sizes import GraphSizes, is_capturable
 from models.backends.linear_weights import LinearPacker
-from models.batch import AudioBatch, DecoderBatch, EncoderBatch
+from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.config import AttentionConfig, ClassificationHead, MixerConfig, ModelConfig, SpanHead
 from models.executor import Executor, max_logits_rows
-from models.graph_sizes import GraphSizes, is_capturable
-from models.kv_cache import KVCache
 from models.layers.attention import Attention
 from models.layers.embeddings import Embedding
 from models.layers.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
 from models.layers.layer import Layer
-from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.lora.adapters import AdapterSet
 from models.stack import Stack
-from models.state_memory import StateMemory
-from models.step_inputs.base import PagedStepInputs
-from models.step_inputs.ragged import RaggedStepInputs, SourceStates
+from models.steps.alignment import AlignmentStepInputs, CachedAlignmentStepInputs
+from models.steps.batch import AudioBatch, DecoderBatch, EncoderBatch
+from models.steps.kv_cache import KVCache
+from models.steps.state_memory import StateMemory
+from models.steps.step_inputs.base import PagedStepInputs
+from models.steps.step_inputs.ragged import RaggedStepInputs, SourceStates
 
 if TYPE_CHECKING:
-    from models.graph_runner import GraphRunner
-    from models.step_graphs import StepGraphs
+    from models.backends.cuda.graphs.graph_runner import GraphRunner
+    from models.backends.cuda.graphs.step_graphs import StepGraphs
 
 
 class Transformer(nn.Module):
     """The whole model: its stacks and its head. The caller passes the caches for keys and values.
 
-    Built on torch's meta device and filled by `models.loader`. For inference only.
+    Built on torch's meta device and filled by `models.checkpoint.loader`. For inference only.
 
     attention_dtype: dtype of queries, keys, values and caches; set by `WeightPacker`.
     """
@@ -280,8 +280,8 @@ class Transformer(nn.Module):
         if stack is None or not is_capturable(stack) or cache.is_int8 or not ops.runs_cuda_kernels(self.device):
             return None
         # The import needs triton, which devices without graphs do not have.
-        from models.graph_runner import CudaGraphRunner
-        from models.step_graphs import StepGraphs
+        from models.backends.cuda.graphs.graph_runner import CudaGraphRunner
+        from models.backends.cuda.graphs.step_graphs import StepGraphs
 
         memory = self._executors[stack].logits_memory(self.device)
         runner = CudaGraphRunner(self.device) if runner is None else runner

@@ -255,9 +255,9 @@ def _model_problem(name: str, directory: Path) -> str | None:
 
     Returns None for a supported model, and for a `config.json` that does not name a type of model.
     """
-    from models.checkpoint_heads import read_files
+    from models.checkpoint.checkpoint_heads import read_files
+    from models.checkpoint.json_file import json_object
     from models.config import ConfigError
-    from models.json_file import json_object
 
     try:
         config = json_object(directory, "config.json")

@@ -47,8 +47,8 @@ def run(arguments: argparse.Namespace) -> Sequence[tuple[str, str]]:
     """
     from tqdm import tqdm
 
+    from models.checkpoint.quantize_checkpoint import quantize_checkpoint
     from models.config import ConfigError
-    from models.quantize_checkpoint import quantize_checkpoint
     from weights.errors import ResolveError, WeightsError
     from weights.resolve import resolve
 

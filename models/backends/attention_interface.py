@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from models.attention_metadata import AttentionMetadata
+from models.backends.attention_metadata import AttentionMetadata
+from models.backends.int8_slots import CacheSide
 from models.backends.interface import backend
 from models.backends.torch import disentangled_attention as torch_disentangled
 from models.backends.torch import operations as torch_operations
-from models.int8_slots import CacheSide
 
 
 def ragged_attention(

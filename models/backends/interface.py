@@ -27,14 +27,14 @@ from models.backends.cpu.library import StaleKernels as StaleKernels
 from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.cpu.trace import SymbolicTensor
 from models.backends.cuda import choice as cuda_choice
+from models.backends.int8_slots import CacheSide
+from models.backends.logits import LogitsTopK
 from models.backends.operands import CacheSlots, RotaryAngles, XieluShape
 from models.backends.torch import logits_top_k as torch_logits
 from models.backends.torch import operations as torch_operations
 from models.backends.torch import sampling as torch_sampling
 from models.backends.torch.sampling import Drawn, Filters
 from models.config import Activation, RouterConfig
-from models.int8_slots import CacheSide
-from models.logits import LogitsTopK
 
 Quantization = Literal[
     "int8", "int4", "int4-32", "int4-64", "int4-128", "int4-32-zero", "int4-64-zero", "int4-128-zero"

@@ -13,10 +13,10 @@ from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu.experts import PackedExperts as PackedExperts
 from models.backends.cpu.group_weight import GroupWeight, fits
 from models.backends.cuda import choice as cuda_choice
+from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.backends.torch.activations import activate
 from models.backends.torch.quantization import quantize_int4, quantize_int8
 from models.config import Activation, MixtureOfExpertsConfig
-from models.tensor_memory import PRIVATE, TensorMemory
 from weights.quantized_matrix import QuantizedMatrix
 
 INT4_GROUP = 128

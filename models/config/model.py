@@ -206,7 +206,7 @@ class ModelConfig:
     def keys_depend_on_length(self) -> bool:
         """Whether the keys of a prefix depend on the length of the whole prompt, so that prompts cannot share them.
 
-        See `models.batch.DecoderBatch.rope_lengths`.
+        See `models.steps.batch.DecoderBatch.rope_lengths`.
         """
         return any(rope.depends_on_length for rope in self._ropes())
 

@@ -16,7 +16,7 @@ from models.config import AlternatingLayerConfig, StreamsConfig
 from models.layers.layer_input import LayerWithInput
 from models.layers.linear import Linear, parameter
 from models.layers.norms import make_norm
-from models.step_inputs.base import StepInputs
+from models.steps.step_inputs.base import StepInputs
 
 _MIN_MEAN_SQUARE = 1e-5
 

@@ -1,4 +1,4 @@
-"""Query, key, value and output projections of attention. `models.step_inputs` computes the attention between them."""
+"""Query, key, value and output projections of attention. `models.steps.step_inputs` attends between them."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.batch import AudioBatch
 from models.config import ConvolutionalEmbeddingConfig
 from models.layers.embeddings import EmbeddingTable
 from models.layers.linear import ConvolutionWeights
+from models.steps.batch import AudioBatch
 
 KERNEL_SIZE = 3
 

@@ -10,7 +10,7 @@ from models.layers.layer import Layer
 from models.layers.linear import Linear
 from models.layers.moe import make_feed_forward
 from models.layers.norms import SublayerNorms, make_norm
-from models.step_inputs.base import StepInputs
+from models.steps.step_inputs.base import StepInputs
 
 
 class BottleneckLayer(Layer):

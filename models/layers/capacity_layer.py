@@ -7,8 +7,8 @@ from torch import Tensor
 from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.layers.layer import Layer
 from models.layers.moe import MixtureOfExperts
-from models.step_inputs.base import StepInputs
-from models.step_inputs.ragged import RaggedStepInputs
+from models.steps.step_inputs.base import StepInputs
+from models.steps.step_inputs.ragged import RaggedStepInputs
 
 
 class CapacityLayer(Layer):

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from models.attention_metadata import AttentionMetadata
 from models.backends import attention_interface as attention_ops
-from models.batch import EncoderBatch
+from models.backends.attention_metadata import AttentionMetadata
 from models.config import ConvolutionAttentionConfig, RopeConfig
 from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.linear import ConvolutionWeights, Linear
 from models.layers.positions import PositionEncodings, Rotation
+from models.steps.batch import EncoderBatch
 
 
 class ConvolutionPlan(NamedTuple):

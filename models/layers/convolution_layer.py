@@ -12,8 +12,8 @@ from models.config import ConvolutionLayerConfig
 from models.layers.layer import Layer
 from models.layers.linear import ConvolutionWeights
 from models.layers.norms import make_norm
-from models.step_inputs.base import StepInputs
-from models.step_inputs.ragged import RaggedStepInputs
+from models.steps.step_inputs.base import StepInputs
+from models.steps.step_inputs.ragged import RaggedStepInputs
 
 
 class ConvolutionLayer(Layer):

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from models.attention_metadata import AttentionMetadata, Distances
 from models.backends import attention_interface as attention_ops
-from models.batch import EncoderBatch
+from models.backends.attention_metadata import AttentionMetadata, Distances
 from models.config import DisentangledConfig, DistanceConfig, RopeConfig
 from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.linear import Linear, parameter
 from models.layers.norms import make_norm
 from models.layers.positions import PositionEncodings, Rotation
+from models.steps.batch import EncoderBatch
 
 
 def row_of_distance(distance: Tensor, config: DistanceConfig) -> Tensor:

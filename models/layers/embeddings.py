@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.backends.linear_weights import DenseWeight, LinearWeight
-from models.batch import EncoderBatch
 from models.config import EmbeddingConfig, FairseqSinusoidalPositions, LearnedPositions, SinusoidalPositions
 from models.layers.linear import Linear, parameter
 from models.layers.norms import make_norm
 from models.layers.positions import fairseq_sinusoids, sinusoids
+from models.steps.batch import EncoderBatch
 from weights.quantized_matrix import QuantizedMatrix
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from models.backends.linear_weights import LinearPacker
-from models.batch import EncoderBatch
 from models.config import RopeConfig
 from models.layers.attention import Attention
 from models.layers.linear import Linear
 from models.layers.positions import PositionEncodings, Rotation
+from models.steps.batch import EncoderBatch
 
 PlanT = TypeVar("PlanT")
 """Data of a step that all layers of one attention configuration share."""

@@ -7,14 +7,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from models.attention_metadata import AttentionMetadata
 from models.backends import attention_interface as attention_ops
+from models.backends.attention_metadata import AttentionMetadata
 from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.config import GlobalVectorsLayerConfig
 from models.layers.layer import Layer
 from models.layers.norms import make_norm
-from models.step_inputs.base import StepInputs
-from models.step_inputs.ragged import RaggedStepInputs
+from models.steps.step_inputs.base import StepInputs
+from models.steps.step_inputs.ragged import RaggedStepInputs
 
 
 class GlobalVectorsLayer(Layer):

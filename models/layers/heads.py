@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from models.backends.linear_weights import DenseWeight, LinearPacker, LinearWeight
 from models.backends.torch.activations import ACTIVATIONS
-from models.batch import EncoderBatch
 from models.config import (
     ClassificationHead,
     FeedForwardSpanHead,
@@ -23,6 +22,7 @@ from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, parameter
 from models.layers.norms import SublayerNorms, make_norm
 from models.layers.pooling import pool
+from models.steps.batch import EncoderBatch
 from weights.quantized_matrix import QuantizedMatrix
 
 

@@ -41,7 +41,7 @@ from models.layers.sparse_attention import (
     TransientGlobalAttention,
 )
 from models.layers.state_space import StateSpace
-from models.step_inputs.base import StepInputs
+from models.steps.step_inputs.base import StepInputs
 
 
 class Layer(nn.Module):

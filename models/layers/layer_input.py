@@ -11,7 +11,7 @@ from models.layers.embeddings import EmbeddingTable
 from models.layers.layer import Layer
 from models.layers.linear import Linear, parameter
 from models.layers.norms import make_norm
-from models.step_inputs.base import StepInputs
+from models.steps.step_inputs.base import StepInputs
 
 
 class PerLayerEmbedding(nn.Module):

@@ -18,8 +18,8 @@ class Mixer(nn.Module, ABC):
     """A part of a layer with one state per text.
 
     `StepInputs.mix` calls `project` with all tokens of a step, then `chunked` and `step` with the tokens of each row
-    (`models.state_steps`), then `finish` with the output rows. The states are float32 and are updated in place; a text
-    begins with zeros.
+    (`models.steps.state_steps`), then `finish` with the output rows. The states are float32 and are updated in place; a
+    text begins with zeros.
 
     A text passes through `chunked` or `step` with the same results up to rounding. To make the results independent of
     how a prompt is divided into steps, a prompt is divided at multiples of `CHUNK_TOKENS` only, its tokens always pass

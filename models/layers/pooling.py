@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.backends import interface as ops
-from models.batch import EncoderBatch
 from models.config.sentence import Pooling
+from models.steps.batch import EncoderBatch
 
 
 def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling, skipped: Sequence[int] | None = None) -> Tensor:

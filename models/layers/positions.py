@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.attention_metadata import Distances, KeyBias
+from models.backends.attention_metadata import Distances, KeyBias
 from models.config import (
     AlibiConfig,
     BucketBiasConfig,

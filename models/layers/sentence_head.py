@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from models.backends.torch.activations import ACTIVATIONS
-from models.batch import EncoderBatch
 from models.config.sentence import DenseConfig, SentenceConfig
 from models.layers.linear import Linear
 from models.layers.pooling import output_positions, pool
+from models.steps.batch import EncoderBatch
 
 
 class Dense(nn.Module):

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.attention_metadata import KeyBias
 from models.backends import attention_interface as attention_ops
-from models.batch import EncoderBatch
+from models.backends.attention_metadata import KeyBias
 from models.config import RopeConfig
 from models.config.sparse_attention import (
     BandedAttentionConfig,
@@ -31,6 +30,7 @@ from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.linear import Linear
 from models.layers.norms import RMSNorm
 from models.layers.positions import BucketBias, PositionEncodings, Rotation
+from models.steps.batch import EncoderBatch
 
 
 @dataclass(frozen=True)

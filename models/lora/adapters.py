@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from models.backends import linear_weights
 from models.backends.linear_weights import DenseWeight, LinearWeight
+from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.backends.torch.activations import activate
 from models.config import Activation
 from models.layers.attention import Attention
 from models.layers.embeddings import Embedding
 from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear
-from models.tensor_memory import PRIVATE, TensorMemory
 
 _TABLES = ("tokens", "token_types")
 """Tables of an `Embedding` that an adapter may change. The projection of an embedding counts as a linear layer."""

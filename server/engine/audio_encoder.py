@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.batch import AudioBatch
-from models.kv_cache import KVCache
 from models.layers.log_mel import HOP_SAMPLES, WINDOW_SAMPLES, LogMel
+from models.steps.batch import AudioBatch
+from models.steps.kv_cache import KVCache
 from server.engine.encode_queue import QueuedItem
 from server.engine.encoder_engine import EncoderEngine
 from server.engine.encoder_outputs import EncoderOutput

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from models.backends.logits import DecoderOutput, LogitsRequest
 from models.backends.torch.sampling import Filters
-from models.batch import DecoderBatch
-from models.logits import DecoderOutput, LogitsRequest
+from models.steps.batch import DecoderBatch
 from server.engine.decoder_batches import BatchBuilder, BatchRows
 from server.engine.scheduler import Schedule, ScheduledRow
 
 if TYPE_CHECKING:
-    from models.step_graphs import ChosenTokens, StepGraphs
+    from models.backends.cuda.graphs.step_graphs import ChosenTokens, StepGraphs
 
 
 class RowChoices(NamedTuple):

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from models.batch import DecoderBatch
+from models.steps.batch import DecoderBatch
 from server.engine.scheduler import Schedule
 from server.engine.sequence import CachedSequence, SequenceGroup
 from server.engine.slots import Ids, padded_tables

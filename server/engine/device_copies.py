@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.logits import LogitsTopK
+from models.backends.logits import LogitsTopK
 
 
 def to_device(values: NDArray[Any] | Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> Tensor:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from models.checkpoint.loader import refused_dtypes
 from models.config import ConfigError
-from models.loader import refused_dtypes
 from server.ipc.descriptions import ModelSpec
 
 _BFLOAT16_CAPABILITY = (8, 0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from models.logits import LogitsRequest
+from models.backends.logits import LogitsRequest
 from server.engine.block_manager import BlockManager
 from server.engine.device_copies import HostTopK
 from server.engine.drafts import max_draft_tokens

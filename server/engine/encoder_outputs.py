@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.backends import interface as ops
-from models.batch import EncoderBatch
 from models.layers.pooling import normalize, output_positions, pool
 from models.layers.sentence_head import SentenceHead
 from models.layers.token_heads import TokenHeads
+from models.steps.batch import EncoderBatch
 from server.engine import token_outputs
 from server.engine.runner import TransformerProtocol
 from server.ipc.messages import Encode, EncodeItem

@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from models.logits import DecoderOutput
+from models.backends.logits import DecoderOutput
 from server.engine.beam_groups import make_search
 from server.engine.drafts import Drafter
 from server.engine.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from models.logits import DecoderOutput
+from models.backends.logits import DecoderOutput
 from server.engine.grammar_masks import TOO_COMPLEX, GrammarMasks
 from server.engine.mask_threads import MaskTask
 from server.engine.sequence import SequenceGroup, SequenceStatus

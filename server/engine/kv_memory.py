@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 
 from models.config import AttentionConfig, MixerConfig
-from models.kv_cache import KVCache
-from models.state_memory import StateMemory
+from models.steps.kv_cache import KVCache
+from models.steps.state_memory import StateMemory
 from server.ipc.descriptions import state_slots
 
 

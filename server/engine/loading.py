@@ -13,12 +13,12 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from models.backends import interface as ops
+from models.backends.int8_slots import MAX_INT8_HEAD
+from models.backends.tensor_memory import PRIVATE, TensorMemory
+from models.checkpoint.loader import LoadedModel, load_model
 from models.config import ConfigError, ConvolutionalEmbeddingConfig
-from models.int8_slots import MAX_INT8_HEAD
-from models.kv_cache import KVCache
-from models.loader import LoadedModel, load_model
-from models.state_memory import StateMemory
-from models.tensor_memory import PRIVATE, TensorMemory
+from models.steps.kv_cache import KVCache
+from models.steps.state_memory import StateMemory
 from server.engine.audio_encoder import AudioRunner, LogMelEngine
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from torch import Tensor
 
-from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
+from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from server.engine.device_copies import to_device
 from server.engine.runner import TransformerProtocol
 from server.engine.sequence import SequenceGroup

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.logits import LogitsRequest, LogitsTopK
+from models.backends.logits import LogitsRequest, LogitsTopK
 from server.engine.runner import TransformerProtocol
 from server.engine.scheduler import ScheduledRow
 from server.engine.sequence import SequenceGroup

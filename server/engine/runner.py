@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.alignment import normalise_alignment
-from models.batch import AudioBatch, DecoderBatch, EncoderBatch
+from models.backends.cuda.graphs.graph_sizes import GraphSizes
+from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.config import AttentionConfig
-from models.graph_sizes import GraphSizes
-from models.kv_cache import KVCache
-from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
-from models.state_memory import StateMemory
+from models.steps.alignment import normalise_alignment
+from models.steps.batch import AudioBatch, DecoderBatch, EncoderBatch
+from models.steps.kv_cache import KVCache
+from models.steps.state_memory import StateMemory
 from server.engine.captured_steps import CapturedSteps
 from server.engine.decoder_batches import BatchBuilder, BatchRows
 from server.engine.scheduler import Schedule
@@ -27,7 +27,7 @@ from server.engine.state_rows import divide_rows
 from server.ipc.params import SpeechAlignment
 
 if TYPE_CHECKING:
-    from models.step_graphs import StepGraphs
+    from models.backends.cuda.graphs.step_graphs import StepGraphs
 
 
 class TransformerProtocol(Protocol):
@@ -174,7 +174,7 @@ class Runner:
         alignment: SpeechAlignment,
         adapter: str,
     ) -> bytes:
-        """Normalised cross-attention of some heads, from source keys in the cache. See `models.alignment`.
+        """Normalised cross-attention of some heads, from source keys in the cache. See `models.steps.alignment`.
 
         source_blocks: cross-attention blocks of the source, which is encoded.
         num_source_tokens: length of the source in the cache.

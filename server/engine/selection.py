@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from models.backends import interface as ops
-from models.logits import DecoderOutput, LogitsTopK
+from models.backends.logits import DecoderOutput, LogitsTopK
 from server.engine.beam_search import BeamSearch, Ids, advance_together
 from server.engine.device_copies import HostTopK, read_together, to_device
 from server.engine.grammar_state import GrammarState

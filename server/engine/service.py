@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from models.backends import interface as ops
 from models.backends.cpu.missing import why_kernels_are_missing
-from models.graph_sizes import GraphSizes
-from models.tensor_memory import PRIVATE, TensorMemory
+from models.backends.cuda.graphs.graph_sizes import GraphSizes
+from models.backends.tensor_memory import PRIVATE, TensorMemory
 from server.cores import usable_cores
 from server.engine.audio_encoder import warm_up_messages
 from server.engine.connection import ServerConnection

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from models.backends import interface as ops
-from models.huge_pages import map_in_huge_pages
+from models.backends.huge_pages import map_in_huge_pages
 from server.ipc.descriptions import ModelSpec
 from server.ipc.weight_memory import files_fingerprint
 

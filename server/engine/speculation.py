@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from models.kv_cache import KVCache
+from models.steps.kv_cache import KVCache
 from server.engine.block_manager import BlockManager
 from server.engine.draft_model import ModelDrafter
 from server.engine.drafts import DRAFT_TOKENS, NGRAM_DRAFT_TOKENS, Drafter, NgramDrafter

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from models.batch import DecoderBatch
-from models.state_memory import ZERO_STATE
+from models.steps.batch import DecoderBatch
+from models.steps.state_memory import ZERO_STATE
 from server.engine.scheduler import ScheduledRow
 
 

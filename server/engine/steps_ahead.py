@@ -26,7 +26,7 @@ from server.engine.scheduler import Schedule, ScheduledRow, Scheduler
 from server.engine.sequence import SequenceGroup, SequenceStatus
 
 if TYPE_CHECKING:
-    from models.step_graphs import ChosenTokens
+    from models.backends.cuda.graphs.step_graphs import ChosenTokens
 
 _GREEDY = Filters()
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.backends import interface as ops
-from models.logits import LogitsTopK
+from models.backends.logits import LogitsTopK
 from server.engine.beam_search import Ids
 from server.engine.device_copies import read_together, to_device
 from server.engine.output_rows import rows_at

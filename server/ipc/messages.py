@@ -296,7 +296,7 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
     score: with beams, sum of log-probabilities / length ** length_penalty.
     attention: float32, little-endian; None if not requested. `GenerationParams.attention`: [new tokens, source tokens],
         cross-attention averaged over the heads of the last layer. `GenerationParams.alignment`: [new tokens - 1,
-        recorded tokens], a row for each new token but the last, see `models.alignment`.
+        recorded tokens], a row for each new token but the last, see `models.steps.alignment`.
     """
 
     token_ids: list[int]

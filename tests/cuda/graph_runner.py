@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from models.logits import DecoderOutput
+from models.backends.logits import DecoderOutput
 
 HOST_READ_METHODS = ("item", "tolist", "cpu", "__bool__", "__int__", "__float__", "__index__", "__array__")
 """Methods of a tensor that read a device tensor on the host. On a CPU, some of them run no operation."""

@@ -12,9 +12,9 @@ from models.backends import interface as ops
 from models.backends.cuda import choice
 from models.backends.torch import sampling as torch_sampling
 from models.backends.torch.sampling import Filters
+from models.checkpoint.loader import load_model
 from models.layers.attention import Attention
 from models.layers.feed_forward import FeedForward
-from models.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.paged import Rows, encoder_batch
 

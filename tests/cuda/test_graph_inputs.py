@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
+from models.backends.cuda.graphs.graph_inputs import StepInputMemory
 from models.backends.cuda.kernels.decode_attention import partial_starts
-from models.batch import DecoderBatch
-from models.graph_inputs import StepInputMemory
+from models.steps.batch import DecoderBatch
 from tests.cuda.graph_runner import FakeGraphRunner
 
 

@@ -9,9 +9,9 @@ from models.backends import interface as ops
 from models.backends import linear_weights
 from models.backends.torch.activations import activate
 from models.backends.torch.quantization import quantize_int4, quantize_int8
-from models.kept_quantized import kept_quantized
+from models.checkpoint.kept_quantized import kept_quantized
+from models.checkpoint.loader import load_model
 from models.layers.linear import Linear
-from models.loader import load_model
 from tests.cuda.test_backend import DEVICE, hidden_states
 from tests.engine.tiny_checkpoints import DECODERS
 from weights.quantized_matrix import QuantizedMatrix

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from models import graph_runner, step_graphs
 from models.backends import interface as ops
+from models.backends.cuda.graphs import graph_runner, step_graphs
+from models.backends.cuda.graphs.graph_runner import CudaGraphRunner, GraphRunner
+from models.backends.cuda.graphs.graph_sizes import GraphSizes, is_capturable
+from models.backends.cuda.graphs.step_graphs import StepGraphs
+from models.backends.logits import DecoderOutput, LogitsRequest
 from models.backends.torch.sampling import Filters
-from models.batch import DecoderBatch
-from models.graph_runner import CudaGraphRunner, GraphRunner
-from models.graph_sizes import GraphSizes, is_capturable
-from models.loader import load_model
-from models.logits import DecoderOutput, LogitsRequest
-from models.step_graphs import StepGraphs
+from models.checkpoint.loader import load_model
+from models.steps.batch import DecoderBatch
 from tests.cuda.graph_runner import FakeGraphRunner, Forbidden
 from tests.engine.harness import generate, run
 from tests.engine.tiny_checkpoints import DECODERS, HYBRIDS, SEQ2SEQ

@@ -16,9 +16,9 @@ import transformers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 
+from models.checkpoint.loader import load_model
+from models.checkpoint.sentence_files import sentence_config
 from models.config import ConfigError
-from models.loader import load_model
-from models.sentence_files import sentence_config
 from tests.e2e.conftest import RunningServer, serving
 from tests.text import checkpoints
 from tests.text.checkpoints import CORPUS

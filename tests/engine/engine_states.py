@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from models.backends import interface as ops
-from models.logits import DecoderOutput, LogitsRequest
+from models.backends.logits import DecoderOutput, LogitsRequest
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.captured_steps import RowChoices

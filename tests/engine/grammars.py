@@ -6,7 +6,7 @@ import random
 
 import torch
 
-from models.logits import DecoderOutput, LogitsRequest
+from models.backends.logits import DecoderOutput, LogitsRequest
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.engine import Engine, ModelEngine

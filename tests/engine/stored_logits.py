@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from models.backends import interface as ops
-from models.logits import LogitsRequest, LogitsTopK
+from models.backends.logits import LogitsRequest, LogitsTopK
 
 
 class StoredLogits:

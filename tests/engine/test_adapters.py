@@ -9,7 +9,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from models.loader import load_model
+from models.checkpoint.loader import load_model
 from models.lora.adapters import AdapterRows
 from server.engine import prefix_keys, sequence
 from server.engine.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load

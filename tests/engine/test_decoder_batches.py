@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from models.batch import DecoderBatch
+from models.steps.batch import DecoderBatch
 from server.engine.decoder_batches import BatchBuilder, BatchRows
 from server.engine.scheduler import Schedule, ScheduledRow
 from server.engine.sequence import CachedSequence, SequenceGroup

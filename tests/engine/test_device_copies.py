@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from models.logits import DecoderOutput
+from models.backends.logits import DecoderOutput
 from server.engine import device_copies, selection
 from server.engine.device_copies import packed, read_together, to_device, unpacked
 from server.engine.sequence import SequenceGroup

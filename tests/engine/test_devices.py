@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.config import ConfigError
-from models.graph_sizes import GraphSizes
 from server.engine import devices, memory_profile, service
 from server.engine.engine import Engine
 from server.engine.loading import LoadError, build

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.backends import interface as ops
-from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
+from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from server.engine import selection
 from server.engine.beam_search import Beam, BeamSearch, advance_together
 from server.engine.logits_processors import process

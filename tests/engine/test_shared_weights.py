@@ -13,8 +13,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from models import loader
 from models.backends import interface as ops
+from models.checkpoint import loader
 from server.engine import shared_weights
 from server.engine.engine import Engine
 from server.engine.loading import LoadedCheckpoint, LoadError, build, load

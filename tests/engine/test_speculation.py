@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
-from models.logits import LogitsRequest
+from models.backends.logits import LogitsRequest
 from server.engine import selection
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables

@@ -17,7 +17,7 @@ import torch
 
 from models.backends import interface as ops
 from models.config import CHUNK_TOKENS
-from models.state_memory import StateMemory
+from models.steps.state_memory import StateMemory
 from server.engine.loading import LoadedCheckpoint, LoadError
 from server.engine.speculation import find_drafts
 from server.ipc.descriptions import ModelSpec, Speculation, state_slots

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from models.backends import interface as ops
 from models.backends.cpu import linear
+from models.checkpoint.loader import load_model
+from models.checkpoint.quantize_checkpoint import quantize_checkpoint
 from models.config import ConfigError, LanguageModelHead
 from models.families import FAMILIES
-from models.loader import load_model
-from models.quantize_checkpoint import quantize_checkpoint
 from tests.families import checkpoints
 
 pytestmark = pytest.mark.rare_family

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.backends.cpu import operations as cpu_ops
-from models.loader import load_model
+from models.checkpoint.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ
 from tests.invariance.test_bits import CASES, CPU, TEXTS
 from tests.parity.adapters import save_adapter

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from models.backends.cpu import operations as cpu_ops
+from models.checkpoint.loader import load_model
 from models.config.state import CHUNK_TOKENS
-from models.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ
 from tests.parity.paged import Rows
 

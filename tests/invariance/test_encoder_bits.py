@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from models.backends.cpu import operations as cpu_ops
-from models.loader import load_model
+from models.checkpoint.loader import load_model
 from tests.engine.tiny_checkpoints import SEQ2SEQ
 from tests.parity.paged import encoder_batch
 from tests.parity.recent_encoder_cases import BODIES as RECENT

@@ -14,8 +14,8 @@ import transformers
 
 from models.backends import interface as ops
 from models.backends.cpu import operations as cpu_ops
+from models.checkpoint.loader import load_model
 from models.layers.convolution_layer import ConvolutionLayer
-from models.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ
 from tests.invariance.test_bits import CASES, CPU
 from tests.invariance.test_encoder_bits import LENGTHS, OWN_PARTS, TEXTS

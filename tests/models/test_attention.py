@@ -8,8 +8,8 @@ import random
 import pytest
 import torch
 
-from models.attention_metadata import AttentionMetadata
 from models.backends import attention_interface as attention_ops
+from models.backends.attention_metadata import AttentionMetadata
 from models.backends.torch.attention_view import TorchAttentionView
 
 HEADS, KV_HEADS, DIM, SCALE = 4, 2, 8, 0.3

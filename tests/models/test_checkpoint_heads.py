@@ -11,15 +11,15 @@ import torch
 import transformers
 
 from models.backends import interface as ops
-from models.batch import EncoderBatch
-from models.checkpoint_heads import read_files
+from models.checkpoint.checkpoint_heads import read_files
+from models.checkpoint.gliner_files import read_gliner
+from models.checkpoint.late_interaction_files import check_attention, late_interaction_config
+from models.checkpoint.loader import load_model
+from models.checkpoint.sentence_files import answer_logits, vocabulary_weights
 from models.config import ConfigError, ModelConfig
 from models.config.late_interaction import LateInteractionConfig, QueryExpansion
-from models.gliner_files import read_gliner
-from models.late_interaction_files import check_attention, late_interaction_config
 from models.layers.labelled_spans import without_overlaps
-from models.loader import load_model
-from models.sentence_files import answer_logits, vocabulary_weights
+from models.steps.batch import EncoderBatch
 
 CPU = torch.device("cpu")
 COLBERT = {"model_type": "bert", "architectures": ["HF_ColBERT"]}

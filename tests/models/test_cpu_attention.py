@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
-from models.attention_metadata import AttentionMetadata, KeyBias
 from models.backends import attention_interface as attention_ops
 from models.backends import interface as ops
+from models.backends.attention_metadata import AttentionMetadata, KeyBias
 from models.backends.cpu import operations as cpu_ops
 from models.backends.cpu.attention_view import MAX_TILE_QUERIES, MIN_TILE_QUERIES, CpuAttentionView
 from models.backends.torch import operations as torch_ops

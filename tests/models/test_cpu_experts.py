@@ -10,10 +10,10 @@ import torch
 from models.backends import interface as ops
 from models.backends import linear_weights
 from models.backends.torch import operations as torch_ops
+from models.checkpoint.pack_weights import CountingPacker
 from models.config import FeedForwardConfig, MixtureOfExpertsConfig, RouterConfig
 from models.layers.linear import Linear, set_parameter
 from models.layers.moe import MixtureOfExperts
-from models.pack_weights import CountingPacker
 from tests.models.group_reference import ReferenceGroupWeight, ReferenceInt4Weight
 from tests.models.int8_reference import ReferenceInt8Weight
 from tests.models.test_group_weight import FORMATS, flat

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from models.backends.cpu import operations as cpu_operations
-from models.loader import load_model
-from models.logits import LogitsRequest
+from models.backends.logits import LogitsRequest
+from models.checkpoint.loader import load_model
 from models.transformer import Transformer
 from tests.engine.tiny_checkpoints import DECODERS
 from tests.parity.paged import Rows

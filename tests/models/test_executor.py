@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from models.backends import interface as ops
+from models.backends.logits import LogitsRequest
 from models.executor import MAX_LOGITS_ROWS, Executor
-from models.logits import LogitsRequest
 
 VOCAB = 5
 

@@ -11,8 +11,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from models.backends import interface as ops
+from models.checkpoint.loader import load_model
 from models.config import ConfigError
-from models.loader import load_model
 from tests.parity.checkpoints import random_ids, write_model
 from tests.parity.paged import Rows
 from tests.weights.gguf_files import q4_k, q6_k, write_gguf

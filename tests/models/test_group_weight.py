@@ -13,8 +13,8 @@ import torch
 
 from models.backends.cpu.group_weight import GroupWeight, fits
 from models.backends.linear_weights import int4_group
+from models.backends.tensor_memory import PRIVATE
 from models.backends.torch.quantization import quantize_int4
-from models.tensor_memory import PRIVATE
 from tests.models.group_reference import reference
 from tests.models.test_cpu_linear import close
 from weights.quantized_matrix import QuantizedMatrix

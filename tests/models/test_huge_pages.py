@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.huge_pages import HUGE_PAGE_BYTES, empty_in_huge_pages, map_in_huge_pages
+from models.backends.huge_pages import HUGE_PAGE_BYTES, empty_in_huge_pages, map_in_huge_pages
 
 POLICY = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 

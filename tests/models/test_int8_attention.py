@@ -12,8 +12,8 @@ from models.backends import interface as ops
 from models.backends import linear_weights
 from models.backends.cpu import linear as cpu_linear
 from models.backends.linear_weights import DenseWeight
+from models.checkpoint.loader import load_model
 from models.layers.attention import Attention
-from models.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, SEQ2SEQ
 from tests.models.int8_reference import ReferenceInt8Weight
 from tests.parity.paged import Rows, encoder_batch, one_shot

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from models.backends import interface as ops
+from models.backends.int8_slots import Int8Slots, quantize_heads
 from models.backends.torch import operations as torch_ops
+from models.checkpoint.loader import load_model
 from models.config import AttentionConfig
-from models.int8_slots import Int8Slots, quantize_heads
-from models.kv_cache import KVCache
-from models.loader import load_model
+from models.steps.kv_cache import KVCache
 from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ
 from tests.models.test_cpu_attention import CPU, ROWS, SETTINGS, Case, chunked, kernels
 from tests.parity.checkpoints import write_model

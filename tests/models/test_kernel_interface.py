@@ -12,7 +12,7 @@ import torch
 from models.backends import interface as ops
 from models.backends import linear_weights
 from models.backends.cpu import header, library
-from models.loader import load_model
+from models.checkpoint.loader import load_model
 from server.engine import service
 from server.engine.loading import LoadError
 from server.engine.service import start

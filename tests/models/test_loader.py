@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers import BartConfig, BertConfig, LlamaConfig, T5Config
 
 from models.backends import interface as ops
+from models.checkpoint.loader import load_model
 from models.config import ConfigError
-from models.loader import load_model
 from tests.parity.checkpoints import edit_config, write_model
 from weights.errors import ResolveError
 from weights.load import WeightsError

@@ -10,8 +10,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from models.checkpoint.loader import load_model
 from models.config import ConfigError
-from models.loader import load_model
 from models.lora.adapters import AdapterRows
 from models.lora.config import LoraConfig
 from tests.engine.tiny_checkpoints import DECODERS

@@ -9,9 +9,9 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from models.backends import interface as ops
+from models.checkpoint.loader import load_model
 from models.config import FeedForwardConfig, MixtureOfExpertsConfig, RouterConfig
 from models.layers.moe import MixtureOfExperts
-from models.loader import load_model
 from tests.parity.checkpoints import load, save
 
 EXPERT = FeedForwardConfig(12, "silu", gated=True, bias=False)

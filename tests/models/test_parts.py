@@ -11,7 +11,6 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from models.backends import interface as ops
 from models.backends.torch.activations import ACTIVATIONS
-from models.batch import EncoderBatch
 from models.config import (
     EmbeddingConfig,
     FeedForwardConfig,
@@ -25,6 +24,7 @@ from models.layers.feed_forward import FeedForward
 from models.layers.norms import SublayerNorms, make_norm
 from models.layers.pooling import normalize, pool
 from models.layers.positions import sinusoids
+from models.steps.batch import EncoderBatch
 
 
 def randomize(module):

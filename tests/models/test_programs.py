@@ -14,8 +14,8 @@ from models.backends import interface as ops
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu.lowering import lower
 from models.backends.cpu.trace import ROWS, NotTraceable, ProgramInput, Trace
-from models.loader import load_model
-from models.logits import LogitsRequest
+from models.backends.logits import LogitsRequest
+from models.checkpoint.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, HYBRIDS, SEQ2SEQ
 from tests.parity.paged import Rows, chunked, encoder_batch, one_by_one
 from tests.rare_families import in_turn

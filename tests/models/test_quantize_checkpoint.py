@@ -28,9 +28,9 @@ from transformers import (
 )
 
 from models.backends import interface as ops
+from models.checkpoint.loader import load_model
+from models.checkpoint.quantize_checkpoint import quantize_checkpoint
 from models.config import ConfigError
-from models.loader import load_model
-from models.quantize_checkpoint import quantize_checkpoint
 from server.cli import main
 from tests.parity.checkpoints import edit_config, random_ids, write_model
 from tests.parity.paged import Rows, encoder_batch

@@ -9,7 +9,7 @@ import torch
 from transformers import BertConfig, LlamaConfig, MixtralConfig, Phi3Config, Qwen2Config
 
 from models.backends import interface as ops
-from models.loader import LoadedModel, load_model
+from models.checkpoint.loader import LoadedModel, load_model
 from server.engine.loading import load
 from server.engine.shared_weights import fingerprint, map_weights
 from server.ipc.descriptions import ModelSpec

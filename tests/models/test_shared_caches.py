@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from models.backends import interface as ops
+from models.checkpoint.kept_quantized import kept_quantized
 from models.config import AttentionConfig, ConfigError, LatentAttentionConfig, NormConfig, RopeConfig, StackConfig
-from models.kept_quantized import kept_quantized
-from models.kv_cache import KVCache
+from models.steps.kv_cache import KVCache
 from models.transformer import Transformer
 from tests.models.family_bases import BASES, build
 from weights.quantized_matrix import QuantizedMatrix

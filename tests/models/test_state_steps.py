@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.batch import DecoderBatch
 from models.config import CHUNK_TOKENS, ShortConvolutionConfig
 from models.layers.mixer import Mixer, Projections
-from models.state_memory import ZERO_STATE, StateMemory
-from models.state_steps import plan_waves, run_waves, run_whole
+from models.steps.batch import DecoderBatch
+from models.steps.state_memory import ZERO_STATE, StateMemory
+from models.steps.state_steps import plan_waves, run_waves, run_whole
 
 CONFIG = ShortConvolutionConfig(channels=1, kernel_size=3)
 """A state has two numbers: a running sum of the tokens, and the number of tokens that ran in chunks."""

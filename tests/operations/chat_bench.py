@@ -12,7 +12,7 @@ import msgspec
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from models.logits import DecoderOutput, LogitsRequest
+from models.backends.logits import DecoderOutput, LogitsRequest
 from server.api.telemetry import Telemetry
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from models.loader import LoadedModel, load_model
+from models.checkpoint.loader import LoadedModel, load_model
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

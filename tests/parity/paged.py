@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from models.batch import AudioBatch, DecoderBatch, EncoderBatch
+from models.backends.logits import DecoderOutput, LogitsRequest
 from models.config import CHUNK_TOKENS
-from models.kv_cache import KVCache
-from models.logits import DecoderOutput, LogitsRequest
-from models.state_memory import ZERO_STATE, StateMemory
+from models.steps.batch import AudioBatch, DecoderBatch, EncoderBatch
+from models.steps.kv_cache import KVCache
+from models.steps.state_memory import ZERO_STATE, StateMemory
 from models.transformer import Transformer
 
 

@@ -9,9 +9,9 @@ import torch
 import transformers
 
 from models.backends import interface as ops
-from models.batch import EncoderBatch
-from models.loader import load_model
+from models.checkpoint.loader import load_model
 from models.lora.config import LoraConfig
+from models.steps.batch import EncoderBatch
 from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.adapters import save_adapter
 from tests.parity.checkpoints import random_ids, save

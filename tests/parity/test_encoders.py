@@ -11,10 +11,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from models.batch import EncoderBatch
+from models.checkpoint.loader import LoadedModel, load_model
 from models.config import ConfigError
 from models.layers.pooling import normalize, pool
-from models.loader import LoadedModel, load_model
+from models.steps.batch import EncoderBatch
 from tests.parity.encoder_cases import MORE_BODIES
 from weights.load import WeightsError
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from models.backends import interface as ops
 from models.backends.cpu.group_weight import GroupWeight
-from models.loader import load_model
+from models.checkpoint.loader import load_model
 from tests.parity.checkpoints import edit_config, random_ids, write_model
 from tests.parity.paged import Rows, one_shot
 from tests.parity.quantized_checkpoints import relative_error

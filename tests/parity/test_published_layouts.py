@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from models.checkpoint.loader import load_model
 from models.config import ConfigError
 from models.families import family_of
 from models.layers.positions import inverse_frequencies
-from models.loader import load_model
 from tests.parity.recent_encoder_cases import BODIES
 from tests.parity.test_recent_encoders import batch_of, expected, found, one_by_one, reference
 

@@ -9,8 +9,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from models.batch import EncoderBatch
-from models.loader import LoadedModel, load_model
+from models.checkpoint.loader import LoadedModel, load_model
+from models.steps.batch import EncoderBatch
 from tests.parity.recent_encoder_cases import BODIES
 
 LENGTHS = (5, 1, 17, 9, 3)

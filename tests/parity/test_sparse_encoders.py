@@ -7,13 +7,13 @@ import torch
 import transformers
 
 from models.backends import interface as ops
-from models.batch import EncoderBatch
 from models.config import ConfigError
 from models.families import family_of
 from models.layers import sparse_attention as sparse
 from models.layers.attention import Attention
 from models.layers.pooling import normalize, pool
 from models.layers.sparse_attention import BlockSparseAttention, LongformerAttention, SparseAttention
+from models.steps.batch import EncoderBatch
 from tests.parity.checkpoints import forget_short_texts, load, random_ids, save
 from tests.parity.largest import largest
 from tests.parity.paged import encoder_batch

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from models.batch import EncoderBatch
+from models.checkpoint.loader import load_model
 from models.config import ConfigError
-from models.loader import load_model
+from models.steps.batch import EncoderBatch
 from server.model_sources import find_adapters
 from server.settings import Settings
 from tests.parity.adapters import save_adapter

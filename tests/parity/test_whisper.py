@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.batch import AudioBatch
 from models.config import ConfigError
+from models.steps.batch import AudioBatch
 from tests.parity.checkpoints import edit_config, load, random_ids
 from tests.parity.paged import Rows, audio_batch, chunked, greedy, one_by_one, one_shot
 from tests.parity.speech import END, SHAPES, START, frames_of, write

@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 
-from models.json_file import json_object
+from models.checkpoint.json_file import json_object
 from weights.errors import GgufError, ResolveError, WeightsError
 from weights.gguf.container import GgufFile, read_gguf
 from weights.gguf.documents import document

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, MarianTokenizer
 
-from models.loader import load_model
+from models.checkpoint.loader import load_model
 from server.engine.engine import Engine
 from server.engine.loading import build, load
 from server.ipc.descriptions import EngineOptions, ModelSpec

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.attention_metadata import AttentionMetadata, KeyBias
+from models.backends.attention_metadata import AttentionMetadata, KeyBias
 from models.backends.cpu.trace import ProgramInput, SymbolicMetadata
 
 MAX_TILE_QUERIES = 256

@@ -12,8 +12,8 @@ from models.backends.cpu import header
 from models.backends.cpu.linear import PANEL, CpuWeight
 from models.backends.cpu.operations import run
 from models.backends.cpu.trace import SymbolicTensor
-from models.huge_pages import empty_in_huge_pages
-from models.tensor_memory import PRIVATE, TensorMemory
+from models.backends.huge_pages import empty_in_huge_pages
+from models.backends.tensor_memory import PRIVATE, TensorMemory
 from weights.quantized_matrix import QuantizedMatrix
 
 _ROUNDED = 32

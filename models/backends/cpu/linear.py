@@ -19,11 +19,11 @@ from models.backends.cpu import library
 from models.backends.cpu.expert_groups import ExpertGroups
 from models.backends.cpu.operations import run
 from models.backends.cpu.trace import SymbolicTensor
+from models.backends.huge_pages import empty_in_huge_pages
+from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.backends.torch import operations as torch_operations
 from models.backends.torch.quantization import quantize_int8
 from models.config import Activation
-from models.huge_pages import empty_in_huge_pages
-from models.tensor_memory import PRIVATE, TensorMemory
 from weights.quantized_matrix import QuantizedMatrix
 
 PANEL = 32

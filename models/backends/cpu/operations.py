@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.attention_metadata import AttentionMetadata
+from models.backends.attention_metadata import AttentionMetadata
 from models.backends.cpu import library
 from models.backends.cpu.attention_view import CpuAttentionView
 from models.backends.cpu.library import DTYPE_CODES, OPERATIONS, ROUTER_SCORE_CODES
 from models.backends.cpu.trace import SymbolicTensor
+from models.backends.int8_slots import CacheSide, Int8Slots
 from models.backends.operands import RotaryAngles, XieluShape
 from models.backends.torch import operations as torch_operations
 from models.config import RouterConfig
-from models.int8_slots import CacheSide, Int8Slots
 
 _NUMBERS = frozenset((int, float, bool, NoneType))
 """Types of field values that are not tensors."""

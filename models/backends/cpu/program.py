@@ -17,7 +17,7 @@ from torch import Tensor
 
 from models.backends.cpu import library
 from models.backends.cpu.trace import LINE_BYTES
-from models.huge_pages import bytes_in_huge_pages
+from models.backends.huge_pages import bytes_in_huge_pages
 
 
 @dataclass(frozen=True)

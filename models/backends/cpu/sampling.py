@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.backends.cpu.operations import run
+from models.backends.logits import LogitsTopK
 from models.backends.torch.sampling import Drawn, Filters, temperatures
-from models.logits import LogitsTopK
 
 
 def logits_top_k(logits: Tensor, k: Any, result: LogitsTopK) -> None:

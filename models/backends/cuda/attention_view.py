@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.attention_metadata import AttentionMetadata, KeyBias
+from models.backends.attention_metadata import AttentionMetadata, KeyBias
 from models.backends.cuda.kernels.attention_arguments import ScoreBias, Scores
 from models.backends.cuda.kernels.decode_attention import DecodeRows, Partials, num_splits, partial_starts
 from models.backends.cuda.kernels.tile_attention import TileRows

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.attention_metadata import AttentionMetadata
+from models.backends.attention_metadata import AttentionMetadata
 from models.backends.cuda.attention_view import CudaAttentionView, scores_of
 from models.backends.cuda.dense_weight import CudaDenseWeight as CudaDenseWeight
 from models.backends.cuda.experts import StackedExperts as StackedExperts
@@ -23,13 +23,13 @@ from models.backends.cuda.kernels import logits_top_k as top_k_kernels
 from models.backends.cuda.quantized_weights import Int4InTiles as Int4InTiles
 from models.backends.cuda.quantized_weights import Int8InTiles as Int8InTiles
 from models.backends.cuda.quantized_weights import fits as fits
+from models.backends.int8_slots import CacheSide, Int8Slots
+from models.backends.logits import LogitsTopK
 from models.backends.torch import logits_top_k as torch_logits
 from models.backends.torch import operations as reference
 from models.backends.torch import sampling as torch_sampling
 from models.backends.torch.sampling import Drawn, Filters, temperatures
 from models.config import Activation
-from models.int8_slots import CacheSide, Int8Slots
-from models.logits import LogitsTopK
 
 if TYPE_CHECKING:
     from models.backends.operands import CacheSlots, RotaryAngles

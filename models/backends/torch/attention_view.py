@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from models.attention_metadata import AttentionMetadata, KeyBias
+from models.backends.attention_metadata import AttentionMetadata, KeyBias
 
 FEW_QUERIES = 8
 """Rows with at most this many queries are computed together with padded keys; longer rows one by one."""

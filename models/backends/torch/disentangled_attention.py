@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.attention_metadata import AttentionMetadata
+from models.backends.attention_metadata import AttentionMetadata
 from models.backends.torch.attention_view import TorchAttentionView
 
 

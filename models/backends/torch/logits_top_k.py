@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from models.logits import LogitsTopK
+from models.backends.logits import LogitsTopK
 
 
 def logits_top_k(logits: Tensor, k: int, with_logsumexp: bool) -> LogitsTopK:

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.attention_metadata import AttentionMetadata
+from models.backends.attention_metadata import AttentionMetadata
+from models.backends.int8_slots import CacheSide, Int8Slots
 from models.backends.operands import CacheSlots, RotaryAngles, XieluShape
 from models.backends.torch.activations import activate, by_rows
 from models.backends.torch.attention_view import Group, TorchAttentionView
 from models.config import Activation, RouterConfig
-from models.int8_slots import CacheSide, Int8Slots
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.attention_metadata import AttentionMetadata, KeyBias
+from models.backends.attention_metadata import AttentionMetadata, KeyBias
 from models.backends.cuda.kernels.attention_arguments import ScoreBias, Scores
 from models.backends.torch import operations as reference
 

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from models.backends.cuda.kernels.launch import kernel, power_of_two, warps
-from models.logits import LogitsTopK
+from models.backends.logits import LogitsTopK
 
 MAX_TOP_K = 64
 """Largest k that the kernel supports."""

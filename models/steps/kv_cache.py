@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from models.backends import interface as ops
+from models.backends.int8_slots import CacheSide, Int8Slots
 from models.config import AttentionConfig
-from models.int8_slots import CacheSide, Int8Slots
 
 
 class KVCache:

@@ -12,20 +12,20 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from models.attention_metadata import AttentionMetadata, KeyBias
 from models.backends import attention_interface as attention_ops
 from models.backends import interface as ops
+from models.backends.attention_metadata import AttentionMetadata, KeyBias
 from models.backends.cpu.attention_view import CpuAttentionView
+from models.backends.int8_slots import Int8Slots
 from models.backends.operands import CacheSlots
-from models.batch import DecoderBatch
 from models.config import RopeConfig, StackConfig
-from models.int8_slots import Int8Slots
-from models.kv_cache import KVCache
 from models.layers.attention import Attention
 from models.layers.mixer import Mixer, Projections
 from models.layers.positions import PositionEncodings, Rotation
-from models.state_memory import StateMemory
-from models.state_steps import SteppedTokens, Wave, plan_waves, run_waves
+from models.steps.batch import DecoderBatch
+from models.steps.kv_cache import KVCache
+from models.steps.state_memory import StateMemory
+from models.steps.state_steps import SteppedTokens, Wave, plan_waves, run_waves
 
 StepKind = Literal["ragged", "paged"]
 

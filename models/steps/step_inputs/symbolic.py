@@ -9,18 +9,18 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from models.attention_metadata import AttentionMetadata
 from models.backends import attention_interface as attention_ops
 from models.backends import interface as ops
+from models.backends.attention_metadata import AttentionMetadata
 from models.backends.cpu.trace import NotTraceable, ProgramInput, SymbolicMetadata, Trace
+from models.backends.int8_slots import CacheSide, Int8Slots
 from models.config import BucketBiasConfig, QueryScale, RopeConfig, StackConfig
-from models.int8_slots import CacheSide, Int8Slots
 from models.layers.attention import Attention
 from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.mixer import Mixer, Projections
 from models.layers.positions import PositionEncodings, Rotation
-from models.step_inputs.base import AttentionPattern, KeysValues, StepInputs, StepKind
-from models.step_inputs.shared_keys import SharedKeys
+from models.steps.step_inputs.base import AttentionPattern, KeysValues, StepInputs, StepKind
+from models.steps.step_inputs.shared_keys import SharedKeys
 
 
 class SymbolicStepInputs(StepInputs):

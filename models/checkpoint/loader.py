@@ -11,7 +11,15 @@ from typing import Any
 import torch
 
 from models.backends import interface as ops
-from models.checkpoint_heads import CheckpointFiles, CheckpointHeads, read_files, read_heads
+from models.backends.tensor_memory import PRIVATE, TensorMemory
+from models.checkpoint.checkpoint_heads import CheckpointFiles, CheckpointHeads, read_files, read_heads
+from models.checkpoint.expected_tensors import expected_tensors
+from models.checkpoint.gguf_rules import gguf_rules
+from models.checkpoint.gliner_files import encoder_rules
+from models.checkpoint.json_file import json_object
+from models.checkpoint.kept_quantized import kept_quantized
+from models.checkpoint.load_heads import load_sentence_head, load_token_heads
+from models.checkpoint.pack_weights import WeightPacker
 from models.config import (
     ClassificationHead,
     ConfigError,
@@ -20,20 +28,12 @@ from models.config import (
     ModelConfig,
     TokenClassificationHead,
 )
-from models.expected_tensors import expected_tensors
 from models.families.shared.family import Family, Task
 from models.generation_defaults import GenerationDefaults, generation_defaults
-from models.gguf_rules import gguf_rules
-from models.gliner_files import encoder_rules
-from models.json_file import json_object
-from models.kept_quantized import kept_quantized
 from models.layers.linear import set_parameter
 from models.layers.sentence_head import SentenceHead
 from models.layers.token_heads import TokenHeads
-from models.load_heads import load_sentence_head, load_token_heads
 from models.lora.read import adaptable, read_lora, read_own_lora
-from models.pack_weights import WeightPacker
-from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
 from weights.errors import ResolveError, WeightsError
 from weights.gguf.choose import is_gguf

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from models.checkpoint.json_file import json_object
 from models.config import Activation, ConfigError
 from models.config.sentence import AnswerLogits, DenseConfig, Pooling, SentenceConfig, VocabularyWeights
 from models.families.shared.fields import Fields
-from models.json_file import json_object
 from weights.json_files import NotJson, read_json_file
 
 _MODES: Mapping[str, Pooling] = {

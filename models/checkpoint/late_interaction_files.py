@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from models.checkpoint.json_file import json_object
+from models.checkpoint.sentence_files import module_list, token_dense
 from models.config import AttentionConfig, ConfigError, ModelConfig
 from models.config.late_interaction import LateInteractionConfig, QueryExpansion, TextSide
 from models.config.sentence import DenseConfig
 from models.families.shared.fields import Fields, short
-from models.json_file import json_object
-from models.sentence_files import module_list, token_dense
 from weights.gguf.choose import is_gguf
 from weights.resolve import file_in
 

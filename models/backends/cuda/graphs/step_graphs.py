@@ -24,21 +24,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.attention_metadata import AttentionMetadata
 from models.backends import interface as ops
+from models.backends.attention_metadata import AttentionMetadata
 from models.backends.cuda.attention_view import CudaAttentionView
+from models.backends.cuda.graphs.graph_inputs import StepInputMemory
+from models.backends.cuda.graphs.graph_runner import DeviceEvent, GraphRunner
+from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.backends.cuda.kernels.decode_attention import CHUNK_TOKENS, DecodeRows, Partials, partial_starts
 from models.backends.cuda.operations import draw_by_columns, filter_columns
+from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.backends.torch.sampling import Filters
-from models.batch import DecoderBatch
-from models.graph_inputs import StepInputMemory
-from models.graph_runner import DeviceEvent, GraphRunner
-from models.graph_sizes import GraphSizes
-from models.kv_cache import KVCache
 from models.layers.positions import PositionEncodings
-from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.stack import Stack
-from models.step_inputs.base import AttentionPattern, PagedStepInputs
+from models.steps.batch import DecoderBatch
+from models.steps.kv_cache import KVCache
+from models.steps.step_inputs.base import AttentionPattern, PagedStepInputs
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Numbers of rows for which a step is captured."""

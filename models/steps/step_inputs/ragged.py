@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from models.attention_metadata import AttentionMetadata
 from models.backends import attention_interface as attention_ops
-from models.batch import AudioBatch, EncoderBatch
+from models.backends.attention_metadata import AttentionMetadata
 from models.config import AttentionConfig
 from models.layers.attention import Attention
 from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.mixer import Mixer, Projections
 from models.layers.positions import PositionEncodings
-from models.state_steps import run_whole
-from models.step_inputs.base import AttentionPattern, KeysValues, StepInputs, StepKind
-from models.step_inputs.shared_keys import SharedKeys
+from models.steps.batch import AudioBatch, EncoderBatch
+from models.steps.state_steps import run_whole
+from models.steps.step_inputs.base import AttentionPattern, KeysValues, StepInputs, StepKind
+from models.steps.step_inputs.shared_keys import SharedKeys
 
 
 class SourceStates(NamedTuple):

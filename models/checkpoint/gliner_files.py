@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from models.checkpoint.json_file import json_object
 from models.config import ConfigError
 from models.config.entities import LabelledSpansConfig
 from models.families.shared.fields import Fields, short
-from models.json_file import json_object
 from weights.gguf.choose import is_gguf
 from weights.rules import Drop, Rename, Rule
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from models.checkpoint_heads import CheckpointHeads
+from models.checkpoint.checkpoint_heads import CheckpointHeads
+from models.checkpoint.gliner_files import head_rules
+from models.checkpoint.late_interaction_files import TOKEN_WEIGHTS_FILE
 from models.config.sentence import DenseConfig, SentenceConfig
-from models.gliner_files import head_rules
-from models.late_interaction_files import TOKEN_WEIGHTS_FILE
 from models.layers.linear import set_parameter
 from models.layers.sentence_head import SentenceHead
 from models.layers.token_heads import TokenHeads

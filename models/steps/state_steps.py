@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.batch import DecoderBatch
 from models.layers.mixer import Mixer, Projections
-from models.state_memory import StateMemory
+from models.steps.batch import DecoderBatch
+from models.steps.state_memory import StateMemory
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from models.backends import interface as ops
 from models.backends import linear_weights
 from models.backends.linear_weights import LinearPacker, LinearWeight
+from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.layers.attention import Attention
 from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, set_parameter
 from models.layers.mixer import Mixer
 from models.layers.moe import MixtureOfExperts, Router
-from models.tensor_memory import PRIVATE, TensorMemory
 from models.transformer import Transformer
 from weights.quantized_matrix import QuantizedMatrix
 

@@ -8,6 +8,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from models.checkpoint.gliner_files import GlinerFiles, read_gliner
+from models.checkpoint.json_file import json_object
+from models.checkpoint.late_interaction_files import (
+    check_attention,
+    has_token_heads,
+    is_colbert,
+    is_multi_vector,
+    late_interaction_config,
+)
+from models.checkpoint.sentence_files import (
+    answer_logits,
+    is_cross_encoder,
+    module_list,
+    sentence_config,
+    vocabulary_weights,
+    without_pooling,
+)
 from models.config import (
     ConfigError,
     EmbeddingConfig,
@@ -21,23 +38,6 @@ from models.config.late_interaction import LateInteractionConfig
 from models.config.sentence import AnswerLogits, Pooling, SentenceConfig, VocabularyWeights
 from models.families import family_of
 from models.families.shared.family import Family, Task
-from models.gliner_files import GlinerFiles, read_gliner
-from models.json_file import json_object
-from models.late_interaction_files import (
-    check_attention,
-    has_token_heads,
-    is_colbert,
-    is_multi_vector,
-    late_interaction_config,
-)
-from models.sentence_files import (
-    answer_logits,
-    is_cross_encoder,
-    module_list,
-    sentence_config,
-    vocabulary_weights,
-    without_pooling,
-)
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.attention_metadata import AttentionMetadata
 from models.backends import attention_interface as attention_ops
-from models.batch import EncoderBatch
-from models.kv_cache import KVCache
+from models.backends.attention_metadata import AttentionMetadata
 from models.layers.attention import Attention
 from models.layers.positions import PositionEncodings
-from models.step_inputs.base import AttentionPattern
-from models.step_inputs.ragged import RaggedStepInputs
+from models.steps.batch import EncoderBatch
+from models.steps.kv_cache import KVCache
+from models.steps.step_inputs.base import AttentionPattern
+from models.steps.step_inputs.ragged import RaggedStepInputs
 
 
 class AlignmentStepInputs(RaggedStepInputs):

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from models.logits import DecoderOutput
+from models.backends.logits import DecoderOutput
 
 
 class DeviceEvent(Protocol):

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.backends.cuda.graphs.graph_runner import GraphRunner
 from models.backends.cuda.kernels.decode_attention import CHUNK_TOKENS
 from models.backends.cuda.operations import NUM_FILTER_COLUMNS
-from models.batch import DecoderBatch
-from models.graph_runner import GraphRunner
+from models.steps.batch import DecoderBatch
 
 
 class CacheRows(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.layers.attention import Attention
-from models.step_inputs.base import KeysValues
+from models.steps.step_inputs.base import KeysValues
 
 
 class SharedKeys:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from models.backends.linear_weights import INT4_GROUP, int4_group
 from models.backends.torch.quantization import quantize_fp8, quantize_int4, quantize_int8
-from models.checkpoint_heads import CheckpointFiles, read_files
+from models.checkpoint.checkpoint_heads import CheckpointFiles, read_files
+from models.checkpoint.expected_tensors import expected_tensors
+from models.checkpoint.kept_quantized import rounded_linears
+from models.checkpoint.loader import tensor_rules
 from models.config import ConfigError
-from models.expected_tensors import expected_tensors
-from models.kept_quantized import rounded_linears
-from models.loader import tensor_rules
 from models.transformer import Transformer
 from weights.finite import is_finite
 from weights.gguf.choose import is_gguf

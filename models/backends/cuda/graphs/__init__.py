@@ -1,0 +1,1 @@
+"""Decode steps of a device as CUDA graphs."""

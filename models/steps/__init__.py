@@ -1,0 +1,1 @@
+"""What one step is given: batches, KV cache, states, inputs and alignment."""
