@@ -109,15 +109,6 @@ def tool_choice(named: type[BaseModel], form: str) -> AfterValidator:
 TOOL_CHOICE = WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]})
 
 
-def function_tool(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A function as chat templates and `ChatSpec` take it. parameters: None for a function without parameters."""
-    function: dict[str, Any] = {"name": name}
-    if description is not None:
-        function["description"] = description
-    function["parameters"] = parameters or {"type": "object", "properties": {}}
-    return {"type": "function", "function": function}
-
-
 def function_call(call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A call of an earlier answer as chat templates and `ChatSpec` take it."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}

@@ -13,6 +13,7 @@ from server.operations.answer_parser import AnswerParser, ToolCall, ToolCallDelt
 from server.operations.answer_plan import AnswerPlan, AnswerPlanner, Reasoning
 from server.operations.chat_prompt import reasoning_of, render_prompt
 from server.operations.chat_spec import ChatSpec
+from server.operations.function_tool import FunctionTool
 from server.operations.generate import GeneratedChoice, GenerateRun, GenerateSpec, generate
 from server.operations.generated_text import ScoredToken, TextDelta
 from server.operations.generation_run import PhaseSeconds, TokenUsage
@@ -29,6 +30,7 @@ __all__ = [
     "ChatResult",
     "ChatRun",
     "ChatSpec",
+    "FunctionTool",
     "ToolCall",
     "ToolCallDelta",
     "ToolChoice",

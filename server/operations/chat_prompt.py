@@ -34,7 +34,7 @@ async def render_prompt(
         raise InvalidRequest("`messages` is empty", "messages")
     templates = model.text.chat_templates
     messages = template_messages(spec.messages, tools or _NO_TOOLS, model.name)
-    shown = list(spec.tools) if spec.tool_choice.mode != "none" else []
+    shown = [tool.for_template() for tool in spec.tools] if spec.tool_choice.mode != "none" else []
 
     def render() -> str:
         source, text = templates.choose(with_tools=tools is not None), ""

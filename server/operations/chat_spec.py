@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from server.operations.cost import Cost, most_tokens
+from server.operations.function_tool import FunctionTool
 from server.operations.generate import generation_cost
 from server.operations.generation_options import GenerationOptions
 from server.operations.generation_params import with_beam_answers
@@ -24,8 +25,7 @@ class ChatSpec:
         optionally `tool_calls` (`{"id", "type": "function", "function": {"name", "arguments": object or JSON text}}`),
         `tool_call_id`, `name`, `reasoning_content`.
     model: name of the model, or None for the first one with a chat template.
-    tools: `{"type": "function", "function": {"name", "description", "parameters": JSON schema}}`. With the choice
-        `none` they are not shown to the model.
+    tools: functions that the answer may call. With the choice `none` they are not shown to the model.
     parallel_tool_calls: whether an answer may contain several calls.
     add_generation_prompt: end the prompt with the beginning of an assistant message.
     continue_final_message: continue the last message instead of starting a new one.
@@ -38,7 +38,7 @@ class ChatSpec:
     messages: Sequence[Mapping[str, Any]]
     options: GenerationOptions = field(default_factory=GenerationOptions)
     model: str | None = None
-    tools: Sequence[Mapping[str, Any]] = ()
+    tools: Sequence[FunctionTool] = ()
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     parallel_tool_calls: bool = True
     add_generation_prompt: bool = True
@@ -53,9 +53,8 @@ class ChatSpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. A template may repeat its own text for every message."""
-        given = orjson.dumps(
-            [list(self.messages), list(self.tools), list(self.documents), dict(self.template_variables)]
-        ).decode()
+        tools = [tool.for_template() for tool in self.tools]
+        given = orjson.dumps([list(self.messages), tools, list(self.documents), dict(self.template_variables)]).decode()
         templates = model.text.chat_templates.by_name.values()
         repeats = len(self.messages) + len(self.tools) + 1
         characters = len(given) + max(map(len, templates), default=0) * repeats

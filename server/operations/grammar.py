@@ -35,9 +35,15 @@ JSON_OPTIONS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class JsonFormat:
-    """JSON that matches a schema, members in the order of the schema."""
+    """JSON that matches a schema, members in the order of the schema.
+
+    is_strict: a schema that cannot be enforced in full is refused. Otherwise the rest of it is enforced.
+    place: path of the schema in the request of the dialect.
+    """
 
     schema: Mapping[str, Any]
+    is_strict: bool = True
+    place: str = "response_format.schema"
 
 
 @dataclass(frozen=True)

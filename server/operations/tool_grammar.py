@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from server.errors import InvalidRequest
+from server.operations.function_tool import FunctionTool
 from server.operations.grammar import JSON_OPTIONS, MAX_FORMAT_BYTES
 from server.operations.grammar_compiler import GrammarCompiler, GrammarRefused
 from server.text.tokenizer import Tokenizer
@@ -50,9 +51,7 @@ class Function:
     source: str
 
 
-def callable_functions(
-    tools: Sequence[Mapping[str, Any]], choice: ToolChoice, compiler: GrammarCompiler
-) -> list[Function]:
+def callable_functions(tools: Sequence[FunctionTool], choice: ToolChoice, compiler: GrammarCompiler) -> list[Function]:
     """The functions that the answer may call; empty if it calls none. Compiles the schemas of their arguments.
 
     Raises InvalidRequest for a bad tool, a schema that cannot be followed, and a choice of a function that is missing.
@@ -61,54 +60,44 @@ def callable_functions(
         raise InvalidRequest("`tool_choice` requires a call, but `tools` is empty", "tool_choice")
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(f"`tools` has {len(tools)} functions; the limit is {MAX_TOOLS}", "tools")
-    size = len(json.dumps(list(tools)))
+    size = len(json.dumps([tool.for_template() for tool in tools]))
     if size > MAX_TOOLS_BYTES:
         raise InvalidRequest(f"`tools` has {size} bytes; the limit is {MAX_TOOLS_BYTES}", "tools")
-    names = [_name(tool, index) for index, tool in enumerate(tools)]
+    names = [_name(tool) for tool in tools]
     repeated = next((index for index, name in enumerate(names) if name in names[:index]), None)
     if repeated is not None:
-        raise InvalidRequest(f"`tools[{repeated}].function.name` is also the name of an earlier function", "tools")
+        raise InvalidRequest(f"`{tools[repeated].place}.name` is also the name of an earlier function", "tools")
     if choice.name is not None and choice.name not in names:
         raise InvalidRequest("`tool_choice` names a function that is not in `tools`", "tool_choice")
-    schemas = [_arguments_schema(tool, index) for index, tool in enumerate(tools)]
+    schemas = [_arguments_schema(tool) for tool in tools]
     try:
         sources = compiler.json_sources(schemas, JSON_OPTIONS)
     except GrammarRefused as refused:
-        raise InvalidRequest(f"{_place(refused.index)} {refused}", "tools") from None
+        raise InvalidRequest(f"`{tools[refused.index].schema_place}` {refused}", "tools") from None
     functions = [Function(name, source) for name, source in zip(names, sources, strict=True)]
     if choice.mode == "none":
         return []
     return [one for one in functions if choice.name in (None, one.name)]
 
 
-def _name(tool: Mapping[str, Any], index: int) -> str:
-    function = tool.get("function")
-    if tool.get("type") != "function" or not isinstance(function, Mapping):
-        raise InvalidRequest(f"`tools[{index}]` is not a function", "tools")
-    name = function.get("name")
-    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+def _name(tool: FunctionTool) -> str:
+    if NAME.fullmatch(tool.name) is None:
         raise InvalidRequest(
-            f"`tools[{index}].function.name` must have 1 to 128 characters out of letters, digits and `_.:/-`", "tools"
+            f"`{tool.place}.name` must have 1 to 128 characters out of letters, digits and `_.:/-`", "tools"
         )
-    return name
+    return tool.name
 
 
-def _arguments_schema(tool: Mapping[str, Any], index: int) -> str:
+def _arguments_schema(tool: FunctionTool) -> str:
     """The schema of a function's arguments, as JSON. Members that the schema does not name are not generated."""
-    schema = tool["function"].get("parameters")
-    if schema is None:
-        schema = {"properties": {}}
-    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
-        raise InvalidRequest(f"{_place(index)} must be a JSON schema of type `object`", "tools")
+    schema = {"properties": {}} if tool.parameters is None else tool.parameters
+    if schema.get("type", "object") != "object":
+        raise InvalidRequest(f"`{tool.schema_place}` must be a JSON schema of type `object`", "tools")
     closed = {} if any(key in schema for key in _COMBINING) else {"additionalProperties": False}
     text = json.dumps({"type": "object", **closed, **schema})
     if len(text) > MAX_FORMAT_BYTES:
-        raise InvalidRequest(f"{_place(index)} has {len(text)} bytes; the limit is {MAX_FORMAT_BYTES}", "tools")
+        raise InvalidRequest(f"`{tool.schema_place}` has {len(text)} bytes; the limit is {MAX_FORMAT_BYTES}", "tools")
     return text
-
-
-def _place(index: int) -> str:
-    return f"`tools[{index}].function.parameters`"
 
 
 # ---------------------------------------------------------------------------------------------------------- grammars

@@ -46,7 +46,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 def body(name: str, seed: int, **more: Any) -> dict[str, Any]:
     own = {"temperature": 0.0} if seed == 0 else {"temperature": 1.5, "seed": seed}
-    settings = {"model": name, "messages": QUESTION, "tools": TOOLS, "max_tokens": 400, "logit_bias": {"37": 3}}
+    tools = [tool.for_template() for tool in TOOLS]
+    settings = {"model": name, "messages": QUESTION, "tools": tools, "max_tokens": 400, "logit_bias": {"37": 3}}
     return {**settings, "tool_choice": "required", "parallel_tool_calls": False, **own, **more}
 
 

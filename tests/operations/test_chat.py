@@ -111,7 +111,7 @@ async def test_tools_calls_and_results_equal_transformers(bench: ChatBench) -> N
                 message["tool_call_id"] = "fGhIj0123"
             if "tool_calls" in message and "INST" in template:
                 message["tool_calls"] = [{**call, "id": "fGhIj0123"} for call in message["tool_calls"]]
-        expected = reference(bench, theirs, tools=TOOLS, add_generation_prompt=True)
+        expected = reference(bench, theirs, tools=[tool.for_template() for tool in TOOLS], add_generation_prompt=True)
         spec = ChatSpec(messages, ONE_TOKEN, tools=TOOLS)
         if expected is None:
             with pytest.raises(InvalidRequest):

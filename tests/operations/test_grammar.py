@@ -24,6 +24,7 @@ from server.ipc.messages import (
 from server.ipc.params import GenerationParams
 from server.line_process import LineProcess
 from server.operations import grammar, grammar_compiler
+from server.operations.function_tool import FunctionTool
 from server.operations.grammar import ChoiceFormat, JsonFormat, RegexFormat
 from server.operations.grammar_compiler import GrammarCompiler
 from server.operations.tool_grammar import ToolChoice, callable_functions
@@ -158,7 +159,7 @@ def test_a_format_that_takes_too_long_is_refused_and_the_next_one_is_compiled() 
                 grammar.source_of(JsonFormat(ENDLESS), hurried)
             assert refused.value.param == "response_format"
         assert grammar.source_of(JsonFormat({"type": "object"}), hurried)
-        tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": ENDLESS}}}}
+        tool = FunctionTool("f", None, {"properties": {"a": ENDLESS}}, "tools[0].function")
         with pytest.raises(InvalidRequest, match="takes more than") as refused:
             callable_functions([tool], ToolChoice(), hurried)
         assert refused.value.param == "tools"

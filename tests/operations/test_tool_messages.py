@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from server.errors import InvalidRequest
-from server.operations.chat import ChatSpec, ToolChoice
+from server.operations.chat import ChatSpec, FunctionTool, ToolChoice
 from tests.operations.chat_bench import ChatBench
 from tests.operations.tool_cases import REQUIRED, history, spec, template
 
@@ -38,21 +38,19 @@ async def test_calls_that_a_template_leaves_out_are_refused(llm: ChatBench, requ
     assert error.value.param == "messages"
 
 
-def tool(name: object = "f", parameters: object = None) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+def tool(name: str = "f", parameters: dict[str, Any] | None = None, index: int = 0) -> FunctionTool:
+    return FunctionTool(name, None, parameters, f"tools[{index}].function")
 
 
 @pytest.mark.parametrize(
     ("tools", "text"),
     [
-        ([tool("a"), tool("b b")], r"tools\[1\]\.function\.name"),
+        ([tool("a"), tool("b b", index=1)], r"tools\[1\]\.function\.name"),
         ([tool("")], r"tools\[0\]\.function\.name"),
-        ([tool(None)], r"tools\[0\]\.function\.name"),
-        ([tool("a"), tool("a")], r"tools\[1\]\.function\.name` is also"),
-        ([{"type": "web_search"}], r"tools\[0\]` is not a function"),
+        ([tool("a"), tool("a", index=1)], r"tools\[1\]\.function\.name` is also"),
         ([tool("a", {"type": "array"})], r"tools\[0\]\.function\.parameters` must be a JSON schema of type `object`"),
         ([tool("a", {"type": "object", "properties": {"x": {"type": "wrong"}}})], r"tools\[0\]\.function\.parameters"),
-        ([tool("a"), tool("b", {"properties": {"x": {"minContains": 3}}})], r"tools\[1\].*minContains"),
+        ([tool("a"), tool("b", {"properties": {"x": {"minContains": 3}}}, 1)], r"tools\[1\].*minContains"),
         ([tool("a", {"properties": {"x": {"$ref": "#/$defs/missing"}}})], r"tools\[0\]"),
         ([tool("a", {"type": "object", "description": "d" * (1 << 16)})], "the limit is 65536"),
         ([tool(f"f{i}") for i in range(129)], "129 functions; the limit is 128"),

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from server.operations.chat import ChatDelta, ChatResult, ChatSpec, ToolChoice
+from server.operations.chat import ChatDelta, ChatResult, ChatSpec, FunctionTool, ToolChoice
 from server.operations.generation_options import GenerationOptions
 from server.text.tool_formats import TOOL_FORMATS
 
@@ -27,8 +27,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "get": {"type": "object", "properties": {}},
 }
 TOOLS = [
-    {"type": "function", "function": {"name": name, "description": "A function.", "parameters": schema}}
-    for name, schema in SCHEMAS.items()
+    FunctionTool(name, "A function.", schema, f"tools[{index}].function")
+    for index, (name, schema) in enumerate(SCHEMAS.items())
 ]
 QUESTION = {"role": "user", "content": "What is the weather in Paris?"}
 REQUIRED = ToolChoice("required")
@@ -40,7 +40,7 @@ def template(*names: str) -> pytest.MarkDecorator:
 
 
 def spec(
-    choice: ToolChoice | None = None, *, tools: list[Any] = TOOLS, messages: Any = None, **settings: Any
+    choice: ToolChoice | None = None, *, tools: list[FunctionTool] = TOOLS, messages: Any = None, **settings: Any
 ) -> ChatSpec:
     own = {name: settings.pop(name) for name in list(settings) if name in ChatSpec.__dataclass_fields__}
     options = GenerationOptions(**{"stream": True, "max_new_tokens": 300, "seed": 1, "temperature": 1.0, **settings})

@@ -117,7 +117,8 @@ def test_messages_become_chat_messages() -> None:
         },
         {"role": "tool", "tool_call_id": "c1", "name": "weather", "content": '{"sky":"rain"}'},
     ]
-    assert spec.tools == [{"type": "function", "function": FUNCTION}] and spec.tool_choice == ToolChoice("required")
+    assert [tool.for_template() for tool in spec.tools] == [{"type": "function", "function": FUNCTION}]
+    assert spec.tool_choice == ToolChoice("required")
 
 
 def test_a_result_without_its_call_is_refused() -> None:

@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from server.api.chat_fields import ChatObject, JsonSchema, function_call, function_tool
+from server.api.chat_fields import ChatObject, JsonSchema, function_call
 from server.api.fields import MAX_STOPS, Count, Finite, ShortText, TimedBody
 from server.api.response_format import ResponseFormatJsonSchema
 from server.errors import InvalidRequest
-from server.operations.chat import ChatSpec, ToolChoice
+from server.operations.chat import ChatSpec, FunctionTool, ToolChoice
 from server.operations.generation_options import GenerationOptions
+from server.operations.grammar import JsonFormat
 
 _BLOCKS_WITHOUT_TEXT = frozenset({"image", "document", "search_result", "redacted_thinking"})
 _MODES: dict[str, Literal["none", "auto", "required"]] = {
@@ -89,7 +90,7 @@ class AnthropicTurn(ChatObject):
 
 
 class AnthropicTool(ChatObject):
-    """`strict`, `eager_input_streaming`: without effect; arguments always match the schema and are always streamed."""
+    """`strict`: refuse a schema that cannot be enforced in full. `eager_input_streaming`: without effect."""
 
     type: Literal["custom"] | None = None
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
@@ -98,6 +99,11 @@ class AnthropicTool(ChatObject):
     strict: bool | None = None
     eager_input_streaming: bool | None = None
     cache_control: AnthropicCacheControl | None = None
+
+    def tool(self, index: int) -> FunctionTool:
+        """index: place of the tool in the request."""
+        place, is_strict = f"tools[{index}]", bool(self.strict)
+        return FunctionTool(self.name, self.description, self.input_schema, place, "input_schema", is_strict)
 
 
 class AnthropicToolChoice(ChatObject):
@@ -139,7 +145,7 @@ class AnthropicCountBody(TimedBody):
         choice = self.tool_choice or AnthropicToolChoice(type="auto")
         if (choice.type == "tool") != (choice.name is not None):
             raise InvalidRequest("`tool_choice` needs a `name` if its `type` is tool, and only then", "tool_choice")
-        tools = [function_tool(tool.name, tool.description, tool.input_schema) for tool in self.tools or ()]
+        tools = [tool.tool(index) for index, tool in enumerate(self.tools or ())]
         tool_choice = ToolChoice(_MODES[choice.type], choice.name)
         messages = [{"role": "system", "content": _joined(self.system)}] if self.system else []
         messages += _messages(self.messages)
@@ -159,7 +165,8 @@ class AnthropicCountBody(TimedBody):
 
     def options(self) -> GenerationOptions:
         output = self.output_config and self.output_config.format
-        return GenerationOptions(text_format=output.text_format() if output else None)
+        place = "output_config.format.schema"
+        return GenerationOptions(text_format=JsonFormat(output.schema_, False, place) if output else None)
 
     def _thinking(self) -> bool | None:
         if self.thinking is None or self.thinking.type == "adaptive":

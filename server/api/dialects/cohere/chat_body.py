@@ -15,13 +15,12 @@ from server.api.chat_fields import (
     FunctionName,
     JsonSchema,
     function_call,
-    function_tool,
     text_parts,
 )
 from server.api.field_kinds import Hint, only
 from server.api.fields import MAX_STOPS, Count, Finite, ShortText, TimedBody
 from server.errors import InvalidRequest
-from server.operations.chat import ChatSpec, ToolChoice
+from server.operations.chat import ChatSpec, FunctionTool, ToolChoice
 from server.operations.generation_options import GenerationOptions
 from server.operations.grammar import JsonFormat, TextFormat
 
@@ -108,6 +107,11 @@ class CohereFunction(ChatObject):
     description: str | None = None
     parameters: JsonSchema | None = None
 
+    def tool(self, index: int, is_strict: bool) -> FunctionTool:
+        """index: place of the tool in the request."""
+        place = f"tools[{index}].function"
+        return FunctionTool(self.name, self.description, self.parameters, place, is_strict=is_strict)
+
 
 class CohereTool(ChatObject):
     type: Literal["function"] | None = None
@@ -126,7 +130,7 @@ class CohereResponseFormat(ChatObject):
                     "`response_format`: `json_schema` requires the type json_object", "response_format"
                 )
             return None
-        return JsonFormat(self.json_schema or {"type": "object"})
+        return JsonFormat(self.json_schema or {"type": "object"}, False, "response_format.json_schema")
 
 
 class CohereThinking(ChatObject):
@@ -134,9 +138,9 @@ class CohereThinking(ChatObject):
 
 
 class CohereChatBody(TimedBody):
-    """`POST /v2/chat`. `strict_tools`, `citation_options`, `priority`: without effect.
+    """`POST /v2/chat`. `strict_tools`: refuse schemas of tools that cannot be enforced in full.
 
-    Arguments always match their schema, and without `documents` there are no citations.
+    `citation_options`, `priority`: without effect. Without `documents` there are no citations.
     """
 
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -156,14 +160,13 @@ class CohereChatBody(TimedBody):
     thinking: CohereThinking | None = None
     documents: Annotated[list[Any] | None, only([])] = None
     safety_mode: Annotated[str | None, only("OFF", "NONE")] = None
-    strict_tools: Hint = None
+    strict_tools: bool | None = None
     citation_options: Hint = None
     priority: Hint = None
 
     def spec(self) -> ChatSpec:
         """Convert the body. Raises InvalidRequest for messages or a tool choice that do not fit together."""
-        functions = [tool.function for tool in self.tools or ()]
-        tools = [function_tool(one.name, one.description, one.parameters) for one in functions]
+        tools = [tool.function.tool(index, bool(self.strict_tools)) for index, tool in enumerate(self.tools or ())]
         tool_choice = _TOOL_CHOICES[self.tool_choice]
         return ChatSpec(
             list(_messages(self.messages)),

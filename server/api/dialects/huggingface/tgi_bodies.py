@@ -36,7 +36,7 @@ class JsonGrammar(_TgiSchema):
     value: Annotated[dict[str, Any], BeforeValidator(_json_text)]
 
     def text_format(self) -> TextFormat:
-        return JsonFormat(self.value)
+        return JsonFormat(self.value, place="parameters.grammar.value")
 
 
 class RegexGrammar(_TgiSchema):

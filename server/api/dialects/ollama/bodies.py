@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from server.api.chat_fields import ChatObject, JsonSchema, function_call, function_tool
+from server.api.chat_fields import ChatObject, JsonSchema, function_call
 from server.api.field_kinds import Hint, Unsupported, only
 from server.api.fields import Count, Finite, Stops, Texts, TimedBody
 from server.errors import InvalidRequest
-from server.operations.chat import ChatSpec
+from server.operations.chat import ChatSpec, FunctionTool
 from server.operations.cost import Cost
 from server.operations.embed import EmbedSpec
 from server.operations.generate import GenerateSpec
@@ -109,7 +109,7 @@ class OllamaTextBody(OllamaBody):
             stop=given.stop or (),
             logprobs=bool(self.logprobs),
             top_logprobs=self.top_logprobs or 0,
-            text_format=JsonFormat(schema) if isinstance(schema, dict) else None,
+            text_format=JsonFormat(schema, False, "format") if isinstance(schema, dict) else None,
         )
 
 
@@ -143,7 +143,12 @@ class OllamaFunction(ChatObject):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
     description: str | None = None
     parameters: JsonSchema | None = None
-    strict: Hint = None
+    strict: bool | None = None
+
+    def tool(self, index: int) -> FunctionTool:
+        """index: place of the tool in the request."""
+        place = f"tools[{index}].function"
+        return FunctionTool(self.name, self.description, self.parameters, place, is_strict=bool(self.strict))
 
 
 class OllamaTool(ChatObject):
@@ -180,8 +185,7 @@ class OllamaChatBody(OllamaTextBody):
 
     def spec(self) -> OllamaSpec:
         options = self.generation_options()
-        functions = [tool.function for tool in self.tools or ()]
-        tools = [function_tool(one.name, one.description, one.parameters) for one in functions]
+        tools = [tool.function.tool(index) for index, tool in enumerate(self.tools or ())]
         chat = ChatSpec(_chat_messages(self.messages), options, self.model, tools=tools, thinking=self.think)
         return OllamaSpec(chat if self.messages else None, None, self.model, options.stream, self.num_ctx)
 

@@ -95,16 +95,16 @@ class OpenAIJsonObject(ChatObject):
     value: JsonSchema | None = None
 
     def text_format(self) -> TextFormat:
-        return JsonFormat(self.value or {"type": "object"})
+        return JsonFormat(self.value or {"type": "object"}, False, "response_format.value")
 
 
 class OpenAINamedSchema(ChatObject):
-    """`strict`: without effect, since answers always follow the schema."""
+    """`strict`: refuse a schema that cannot be enforced in full."""
 
     name: FunctionName
     description: Hint = None
     schema_: Annotated[JsonSchema | None, Field(alias="schema")] = None
-    strict: Hint = None
+    strict: bool | None = None
 
 
 class OpenAIJsonSchema(ChatObject):
@@ -114,7 +114,8 @@ class OpenAIJsonSchema(ChatObject):
     json_schema: OpenAINamedSchema
 
     def text_format(self) -> TextFormat:
-        return JsonFormat(self.json_schema.schema_ or {"type": "object"})
+        given = self.json_schema
+        return JsonFormat(given.schema_ or {"type": "object"}, bool(given.strict), "response_format.json_schema.schema")
 
 
 OpenAIResponseFormat = Annotated[
@@ -178,7 +179,7 @@ class ChatCompletionBody(ConversationFields):
             [message.for_template() for message in self.messages],
             options,
             self.model,
-            [tool.function.for_template() for tool in self.tools or []],
+            [tool.function.tool(f"tools[{i}].function") for i, tool in enumerate(self.tools or [])],
             chosen_tool(choice.function if isinstance(choice, OpenAINamedChoice) else choice),
             parallel_tool_calls=self.parallel_tool_calls is not False,
             add_generation_prompt=self.add_generation_prompt is not False,

@@ -26,6 +26,7 @@ from server.api.dialects.openai.shared_fields import (
 from server.api.field_kinds import Hint, Unsupported, only
 from server.api.response_format import ResponseFormatJsonObject, ResponseFormatJsonSchema, ResponseFormatText
 from server.operations.chat import ChatSpec
+from server.operations.grammar import JsonFormat, TextFormat
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -105,7 +106,7 @@ def _check_include(names: list[str] | None) -> list[str] | None:
 
 
 class ResponseTool(OpenAIFunction):
-    """A function. `strict`: without effect, since arguments always follow the schema."""
+    """A function. `strict`: refuse a schema that cannot be enforced in full."""
 
     type: Literal["function"]
 
@@ -115,11 +116,14 @@ class ResponseNamedChoice(NamedFunction):
 
 
 class ResponseJsonSchema(ResponseFormatJsonSchema):
-    """JSON that matches a schema. `strict`: without effect, since answers always follow the schema."""
+    """JSON that matches a schema. `strict`: refuse a schema that cannot be enforced in full."""
 
     name: FunctionName
     description: Hint = None
-    strict: Hint = None
+    strict: bool | None = None
+
+    def text_format(self) -> TextFormat:
+        return JsonFormat(self.schema_, bool(self.strict), "text.format.schema")
 
 
 class ResponseText(ChatObject):
@@ -176,7 +180,7 @@ class ResponsesBody(ConversationFields):
             self._messages(),
             options,
             self.model,
-            [tool.for_template() for tool in self.tools or []],
+            [tool.tool(f"tools[{i}]") for i, tool in enumerate(self.tools or [])],
             chosen_tool(self.tool_choice),
             parallel_tool_calls=self.parallel_tool_calls is not False,
             template_variables=self.chat_template_kwargs or {},

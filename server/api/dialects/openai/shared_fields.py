@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from server.api.chat_fields import ChatObject, FunctionName, JsonSchema, TemplateVariables, function_tool
+from server.api.chat_fields import ChatObject, FunctionName, JsonSchema, TemplateVariables
 from server.api.dialects.openai.common import ServiceTier, TopLogprobs
 from server.api.field_kinds import Hint, Unsupported
 from server.api.fields import SamplingFields
-from server.operations.chat import ToolChoice
+from server.operations.chat import FunctionTool, ToolChoice
 
 MaxTokens = Annotated[int, Field(ge=1, le=1 << 20)]
 
 
 class OpenAIFunction(ChatObject):
-    """`strict`: without effect, since arguments always follow the schema."""
+    """`strict`: refuse a schema that cannot be enforced in full."""
 
     name: FunctionName
     description: str | None = None
     parameters: JsonSchema | None = None
-    strict: Hint = None
+    strict: bool | None = None
 
-    def for_template(self) -> dict[str, Any]:
-        return function_tool(self.name, self.description, self.parameters)
+    def tool(self, place: str) -> FunctionTool:
+        """place: path of the function in the request."""
+        return FunctionTool(self.name, self.description, self.parameters, place, is_strict=bool(self.strict))
 
 
 class NamedFunction(ChatObject):
