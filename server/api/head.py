@@ -6,7 +6,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class HeadMiddleware:
-    """Lets the application answer `HEAD` as `GET`, and drops the body."""
+    """Lets the application answer `HEAD` as `GET`, and drops the body.
+
+    The application gets a scope of its own: the ASGI server reads the method of the original one while it sends.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -21,8 +24,9 @@ class HeadMiddleware:
                 message = {"type": "http.response.body", "body": b"", "more_body": message.get("more_body", False)}
             await send(message)
 
-        scope["method"] = "GET"
+        as_get = {**scope, "method": "GET"}
         try:
-            await self.app(scope, receive, send_head)
+            await self.app(as_get, receive, send_head)
         finally:
-            scope["method"] = "HEAD"
+            # The access log and the metrics read what the application has found out, such as the route.
+            scope.update(as_get | {"method": "HEAD"})

@@ -118,7 +118,8 @@ class RequestMiddleware:
         salt = ""
         if self._needs_key and self.state.keys and not _reads(scope, PUBLIC_PATHS):
             key = sent_key(headers)
-            if not key and (scope["method"], scope["path"]) in KEYS_IN_FIELDS:
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]
+            if not key and (method, scope["path"]) in KEYS_IN_FIELDS:
                 scope[KEY_DEFERRED] = True
             else:
                 limits = self.state.keys.find(key)

@@ -1,0 +1,101 @@
+"""`HEAD` over sockets: the status of `GET`, no body, and a connection that goes on. In-process tests cannot see it."""
+
+from __future__ import annotations
+
+import http.client
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import pytest
+
+from server.api import docs_page, playground_page
+from server.api.dialects import registry
+from tests.waiting import HANG_SECONDS
+from tests.wire.conftest import Process
+
+CLIENTS = 20
+STATUS_PATHS = frozenset({"/health", "/ready", "/info", "/metrics", "/openapi.json"})
+
+
+def _named(path: str) -> str:
+    """The path with `decoder` for its parameters."""
+    return re.sub(r"{\w+(:\w+)?}", "decoder", path)
+
+
+GET_PATHS = sorted(
+    STATUS_PATHS
+    | docs_page.PAGE.files.keys()
+    | playground_page.FILES
+    | {_named(path) for route in registry.GET_ROUTES for path in (route.path, *route.aliases)}
+)
+POST_PATHS = sorted(
+    {_named(path) for route in registry.ROUTES for path in (route.path, *route.aliases)}.difference(GET_PATHS)
+)
+PATHS = [*GET_PATHS, *POST_PATHS, "/no/such/route"]
+
+
+class KeptConnection(http.client.HTTPConnection):
+    """A connection that fails when the server has closed it, instead of connecting again."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(urlsplit(url).netloc, timeout=HANG_SECONDS)
+        self.connect()
+        self.auto_open = 0
+
+    def ask(self, method: str, path: str, body: str | None = None) -> tuple[int, dict[str, str], bytes]:
+        headers = {"accept": "*/*"} | ({} if body is None else {"content-type": "application/json"})
+        self.request(method, path, body, headers)
+        answer = self.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+
+
+def head_then_the_other(connection: KeptConnection, path: str) -> None:
+    """`HEAD`, then `GET` or `POST`, and the comparison of both answers."""
+    status, headers, body = connection.ask("HEAD", path)
+    assert body == b"" and "transfer-encoding" not in headers, path
+    if path in POST_PATHS:
+        assert (status, headers["allow"]) == (405, "POST"), path
+        posted, _, answer = connection.ask("POST", path, "{}")
+        assert 200 <= posted < 500 and answer, path
+        return
+    got, got_headers, content = connection.ask("GET", path)
+    assert (status, headers["content-type"]) == (got, got_headers["content-type"]), path
+    if path not in ("/metrics", "/info"):
+        assert headers["content-length"] == got_headers["content-length"] == str(len(content)), path
+
+
+def test_connections_outlive_head_on_every_route(shared_server: Process) -> None:
+    assert len(GET_PATHS) > 25 and len(POST_PATHS) > 40
+
+    def walk(client: int) -> None:
+        connection = KeptConnection(shared_server.url)
+        for path in PATHS[client % 4 :: 4]:
+            head_then_the_other(connection, path)
+        connection.close()
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(walk, range(CLIENTS)))
+
+
+@pytest.mark.parametrize("accept", ["*/*", "text/html"])
+def test_head_of_the_root_answers_as_get(shared_server: Process, accept: str) -> None:
+    connection = KeptConnection(shared_server.url)
+    for method in ("HEAD", "GET", "HEAD"):
+        connection.request(method, "/", headers={"accept": accept})
+        answer = connection.getresponse()
+        expected = "text/html" if accept == "text/html" else "application/json"
+        assert answer.status == 200 and answer.getheader("content-type", "").startswith(expected)
+        assert bool(answer.read()) is (method == "GET")
+    connection.close()
+
+
+def test_head_takes_the_key_where_get_takes_it(start: Callable[..., Process]) -> None:
+    server = start(environment={"TRIPTYCH_API_KEYS": "the-key"}).wait_ready()
+    connection = KeptConnection(server.url)
+    for path, status in (("/languages", 403), ("/languages?api_key=the-key", 200), ("/health", 200), ("/", 200)):
+        for method in ("HEAD", "GET"):
+            assert connection.ask(method, path)[0] == status, (method, path)
+    connection.close()
+    assert re.search(r" HEAD /languages 200 .* key=setting-1", server.output)
