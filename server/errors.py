@@ -8,7 +8,9 @@
         │   ├── ContextLengthExceeded    context_length_exceeded
         │   ├── RequestTooLarge          request_too_large
         │   └── UnsupportedMediaType     415
+        ├── BadHost                 400  invalid_request
         ├── Unauthorized            401  unauthorized
+        ├── Forbidden               403  forbidden
         ├── NotFound                404  not_found
         │   └── ModelNotFound            model_not_found
         ├── MethodNotAllowed        405  method_not_allowed
@@ -95,12 +97,28 @@ class UnsupportedMediaType(InvalidRequest):
     status = 415
 
 
+class BadHost(RequestError):
+    """The request has no header `Host`, or more than one."""
+
+    status = 400
+    kind = "invalid_request_error"
+    code = "invalid_request"
+
+
 class Unauthorized(RequestError):
     """The API key is missing or wrong."""
 
     status = 401
     kind = "authentication_error"
     code = "unauthorized"
+
+
+class Forbidden(RequestError):
+    """A server without API keys refuses the request, because a foreign web page may have sent it."""
+
+    status = 403
+    kind = "permission_error"
+    code = "forbidden"
 
 
 class NotFound(RequestError):

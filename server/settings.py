@@ -197,6 +197,12 @@ class Settings(BaseSettings):
     cors_origins: Names = Field(
         default=[],
         description="Origins whose pages may call the server from a browser, such as https://example.com, separated by "
+        "commas; * allows all. A server without API keys refuses the requests of all other pages.",
+    )
+    allowed_hosts: Names = Field(
+        default=[],
+        description="Host names under which clients may call a server without API keys, besides localhost, IP "
+        "addresses and the name of this machine: ai.example.com, or *.example.com for all names below it, separated by "
         "commas; * allows all.",
     )
     insecure_no_auth: bool = Field(default=False, description="Allow a public address without any API key.")
@@ -337,9 +343,15 @@ class Settings(BaseSettings):
             if not re.fullmatch("[^=]+=.+", entry):
                 raise ValueError(f"rerank_prompts: write NAME=PROMPT, not {entry!r}")
         for origin in self.cors_origins:
-            if not re.fullmatch(r"\*|https?://[^/\s?#@]+", origin):
+            if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#@]+", origin):
                 raise ValueError(
                     f"cors_origins: write origins as https://example.com or http://localhost:3000, not {origin!r}"
+                )
+        for name in self.allowed_hosts:
+            if not re.fullmatch(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name):
+                raise ValueError(
+                    "allowed_hosts: write host names without scheme and port, as ai.example.com or *.example.com, "
+                    f"not {name!r}"
                 )
         named_speculative = [entry for entry in self.speculative if "=" in entry]
         models, adapters, speculative, rerankers = (

@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 
 import yaml
+from starlette.datastructures import Headers
 
+from server.api.page_check import PageCheck
 from server.metrics import Metrics
 from server.settings import Settings
 
@@ -43,6 +45,17 @@ def test_compose_publishes_only_on_loopback() -> None:
     assert set(services) == {"triptych", "prometheus", "grafana"}
     ports = [port for service in services.values() for port in service["ports"]]
     assert len(ports) == 3 and all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_prometheus_calls_the_server_by_a_name_that_compose_allows() -> None:
+    service = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())["services"]["triptych"]
+    allowed = re.fullmatch(r"\$\{TRIPTYCH_ALLOWED_HOSTS:-(.+)\}", service["environment"]["TRIPTYCH_ALLOWED_HOSTS"])
+    assert allowed is not None
+    settings = Settings(allowed_hosts=allowed[1])
+    jobs = yaml.safe_load((REPOSITORY / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    for target in jobs[0]["static_configs"][0]["targets"]:
+        scope = {"path": "/metrics", "method": "GET", "scheme": "http"}
+        PageCheck(settings.allowed_hosts, []).check(scope, Headers({"host": target}))
 
 
 def test_compose_serves_own_checkpoints_that_are_mounted() -> None:

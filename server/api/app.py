@@ -70,13 +70,17 @@ def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
 
 
 def create_monitoring(state: State) -> ASGIApp:
-    """Create the application of the metrics port. It checks API keys unless the port is on a loopback address."""
+    """Create the application of the metrics port. It checks API keys unless the port is on a loopback address.
+
+    On any other address requests may name any host: Prometheus calls a service by its name in the cluster.
+    """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.triptych = state
     app.include_router(status_routes.probes)
     app.include_router(status_routes.metrics_router)
     add_error_handlers(app, state)
-    return RequestMiddleware(HeadMiddleware(app), state, needs_key=not is_loopback(state.settings.metrics_host))
+    is_local = is_loopback(state.settings.metrics_host)
+    return RequestMiddleware(HeadMiddleware(app), state, needs_key=not is_local, any_host=not is_local)
 
 
 def add_error_handlers(app: FastAPI, state: State) -> None:

@@ -30,10 +30,11 @@ from starlette.types import Scope
 from server.api.dialects.registry import OPERATION_PATHS, default_models, error_shape
 from server.api.error_shape import ErrorShape
 from server.api.middleware import error_response, request_id_of, sent_key, without_slash
+from server.api.page_check import check_single_host
 from server.api.route import ERROR_FORMAT
 from server.api.state import State
 from server.cores import steps_uninterrupted
-from server.errors import Overloaded
+from server.errors import Overloaded, RequestError
 from server.operations.runtime import PLACEHOLDER_NAMES
 
 log = logging.getLogger("triptych.door")
@@ -88,7 +89,7 @@ class Arrivals:
             if body and admission.models > 1 and (model := self._model(path, body)):
                 admission.check_share(model, self._models[model])
         except Overloaded as error:
-            if self._may_refuse(headers):
+            if self._may_refuse(scope, headers):
                 return self._refusal(error, path, headers)
         if not self._models:
             self._preparing.enter_context(self._state.runtime.client.preparing())
@@ -128,12 +129,18 @@ class Arrivals:
             name = self._default_models.get(path, "")
         return name if name in runtime.texts else ""
 
-    def _may_refuse(self, headers: Headers) -> bool:
+    def _may_refuse(self, scope: Scope, headers: Headers) -> bool:
         """Whether the application would send the same refusal, so that it can be sent here."""
         state = self._state
         if state.draining or state.tracing is not None or ERROR_FORMAT in headers:
             return False
-        if state.settings.cors_origins and "origin" in headers:
+        if "origin" in headers or "sec-fetch-site" in headers:
+            return False
+        try:
+            check_single_host(scope, headers)
+            if not state.keys:
+                state.page_check.check(scope, headers)
+        except RequestError:
             return False
         return not state.keys or state.keys.find(sent_key(headers)) is not None
 

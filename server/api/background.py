@@ -17,6 +17,7 @@ async def with_background(
     state: State, lifespan: Callable[[], AbstractAsyncContextManager[None]]
 ) -> AsyncIterator[None]:
     """The lifespan of the application, during which the background work runs."""
+    state.page_check.look_up_full_name()
     tasks = [
         asyncio.create_task(_watch_keys(state), name="key file"),
         asyncio.create_task(collect_when_cheap(), name="garbage collection"),

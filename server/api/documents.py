@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from fastapi import FastAPI
@@ -23,6 +23,7 @@ DESCRIPTION = (
 
 _ERRORS = {
     401: "missing or wrong API key",
+    403: "a foreign web page may have sent the request, and the server requires no API key",
     404: "no such model",
     408: "the body did not arrive in time",
     413: "the body is too large",
@@ -50,8 +51,7 @@ def describe(route: Route[Any, Any, Any]) -> dict[str, Any]:
         success["description"] = f"the answer. {_STREAM}"
         success["content"][route.format.media_type.partition(";")[0]] = {"schema": {"type": "string"}}
     responses: dict[int | str, dict[str, Any]] = {200: success}
-    errors = {route.errors.statuses.get(status, status): text for status, text in _ERRORS.items()}
-    responses |= {status: _error_response(errors[status], route.errors) for status in sorted(errors)}
+    responses |= _error_responses(_ERRORS, route.errors)
     media = {"schema": _reference(route.body), "example": example}
     media_types = [route.media_type, *((URL_ENCODED, MULTIPART) if route.takes_forms else ())]
     described: dict[str, Any] = {"requestBody": {"required": True, "content": dict.fromkeys(media_types, media)}}
@@ -92,8 +92,7 @@ def describe_get(route: GetRoute) -> dict[str, Any]:
     """Arguments of `FastAPI.add_api_route` for a `GetRoute`."""
     content = {"application/json": {"schema": _reference(route.answer), "example": route.example}}
     responses: dict[int | str, dict[str, Any]] = {200: {"description": "the answer", "content": content}}
-    errors = {route.errors.statuses.get(status, status): _ERRORS[status] for status in (401, 404, 500, 503)}
-    responses |= {status: _error_response(errors[status], route.errors) for status in sorted(errors)}
+    responses |= _error_responses((401, 403, 404, 500, 503), route.errors)
     return {
         "operation_id": route.name,
         "description": route.description,
@@ -121,9 +120,9 @@ def describe_status(name: str, answer: type[BaseModel] | None = None, example: A
     content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
     if answer is not None:
         content = {"application/json": {"schema": _reference(answer)} | ({"example": example} if example else {})}
-    errors = (503,) if name in ("health", "ready") else (401, 500)
+    errors = (403, 503) if name in ("health", "ready") else (401, 403, 500)
     responses: dict[int | str, dict[str, Any]] = {200: {"description": "the answer", "content": content}}
-    responses |= {status: _error_response(_ERRORS[status], NATIVE_ERRORS) for status in errors}
+    responses |= _error_responses(errors, NATIVE_ERRORS)
     return {"operation_id": name, "responses": responses}
 
 
@@ -160,5 +159,10 @@ def _reference(model: type[BaseModel]) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{model.__name__}"}
 
 
-def _error_response(text: str, shape: ErrorShape) -> dict[str, Any]:
-    return {"description": text, "content": {"application/json": {"schema": _reference(shape.answer)}}}
+def _error_responses(statuses: Iterable[int], shape: ErrorShape) -> dict[int | str, dict[str, Any]]:
+    """Descriptions of errors by the status that a dialect uses; some use one status for several errors."""
+    texts: dict[int, list[str]] = {}
+    for status in statuses:
+        texts.setdefault(shape.statuses.get(status, status), []).append(_ERRORS[status])
+    content = {"application/json": {"schema": _reference(shape.answer)}}
+    return {status: {"description": "; or ".join(texts[status]), "content": content} for status in sorted(texts)}

@@ -1,4 +1,4 @@
-"""ASGI middleware around every route: request id, API key, drain check, metrics and access log.
+"""ASGI middleware around every route: request id, foreign pages, API key, drain check, metrics and access log.
 
 It runs before routing, so that a request without a valid key cannot find out which routes exist.
 """
@@ -22,6 +22,7 @@ from server.api.dialects.registry import KEYS_IN_FIELDS, error_shape
 from server.api.door import OVER_CONNECTION_LIMIT
 from server.api.error_shape import ErrorShape
 from server.api.keys import KEY_DEFERRED
+from server.api.page_check import check_single_host
 from server.api.route import ERROR_FORMAT
 from server.api.scope import CACHE_SALT, KEY_LIMITS, TRACE
 from server.api.sse import dumps
@@ -48,12 +49,14 @@ class RequestMiddleware:
     cache entries of different API keys).
 
     needs_key: whether API keys are checked, if there are any.
+    any_host: whether requests without a key may name any host.
     """
 
-    def __init__(self, app: ASGIApp, state: State, needs_key: bool = True) -> None:
+    def __init__(self, app: ASGIApp, state: State, needs_key: bool = True, any_host: bool = False) -> None:
         self.app = app
         self.state = state
         self._needs_key = needs_key
+        self._any_host = any_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -105,18 +108,22 @@ class RequestMiddleware:
             self._record(scope, status or 499, time.monotonic() - started, request_id)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        """Check the API key and the drain state; store the limits and the cache salt of the key.
+        """Check the headers, the API key and the drain state; store the limits and the cache salt of the key.
 
         If the headers have no key and the path takes keys in a field, the route checks the key before anything else
         (`keys.authorize`).
 
-        Raises Unauthorized without a valid key, NotReady while the server drains, InvalidRequest for an unknown error
-        format.
+        Raises BadHost and Forbidden as `page_check` does, Unauthorized without a valid key, NotReady while the server
+        drains, InvalidRequest for an unknown error format.
         """
+        check_single_host(scope, headers)
+        needs_key = self._needs_key and bool(self.state.keys)
+        if not needs_key:
+            self.state.page_check.check(scope, headers, self._any_host)
         if headers.get(ERROR_FORMAT, "native") not in get_args(ErrorDialect):
             raise InvalidRequest("the header X-Error-Format must be native or tei", ERROR_FORMAT)
         salt = ""
-        if self._needs_key and self.state.keys and not _reads(scope, PUBLIC_PATHS):
+        if needs_key and not _reads(scope, PUBLIC_PATHS):
             key = sent_key(headers)
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
             if not key and (method, scope["path"]) in KEYS_IN_FIELDS:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from server.api.door import Door
+from server.api.page_check import PageCheck
 from server.api.scope import CACHE_SALT
 from server.api_keys import ApiKeys
 from server.errors import InvalidRequest
@@ -37,6 +38,7 @@ class State:
     workers: number of workers that are ready, and of all workers.
     started: all models have been loaded once. draining: new requests are refused.
     door: limits the requests in progress.
+    page_check: refuses requests of foreign web pages.
     keys: the accepted API keys; replaced when the key file changes.
     tracing: None if traces are off.
     answering: number of requests in progress. recordings: number of requests with a recording in memory.
@@ -50,6 +52,7 @@ class State:
     failed: Callable[[], bool]
     workers: Callable[[], tuple[int, int]] = lambda: (1, 1)
     door: Door = field(init=False)
+    page_check: PageCheck = field(init=False)
     keys: ApiKeys = field(default_factory=ApiKeys)
     started: bool = False
     draining: bool = False
@@ -62,6 +65,7 @@ class State:
     def __post_init__(self) -> None:
         settings, memory = self.settings, self.runtime.admission.memory_bytes
         self.door = Door(settings.max_requests, memory // _BODY_SHARE, settings.max_body_bytes)
+        self.page_check = PageCheck(settings.allowed_hosts, settings.cors_origins)
 
     @property
     def ready(self) -> bool:

@@ -91,7 +91,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.fixture
 async def http(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://localhost") as client:
         yield client
 
 
@@ -100,6 +100,6 @@ async def guarded(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an application with the API key `the-key`."""
     bench = Bench(tmp_path, Settings(api_keys="the-key"))
     transport = httpx.ASGITransport(bench.app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
     bench.runtime.pools.close()

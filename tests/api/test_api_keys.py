@@ -176,7 +176,7 @@ async def test_a_running_application_takes_new_keys(
     monkeypatch.setattr(background, "KeyFileWatcher", Watcher)
     async with (
         background.with_background(bench.state, background.contextlib.nullcontext),
-        httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://test") as http,
+        httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://localhost") as http,
     ):
         answers = [await tokenize(http, key) for key in ("SECRET-1", "SECRET-2")]
         file.write_text('[keys.new]\nkey = "SECRET-2"\n')
@@ -206,7 +206,7 @@ async def test_the_limits_of_the_key_reach_the_engine_work(
     made = route.Call
     monkeypatch.setattr(route, "Call", lambda *arguments: calls.append(made(*arguments)) or calls[-1])
     body = {"q": "abc", "source": "en", "target": "xx"}
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://test") as http:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://localhost") as http:
         key = "the-key-of-a"
         if in_field:
             await http.post("/translate", json=body | {"api_key": key})

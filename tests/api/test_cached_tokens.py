@@ -58,7 +58,7 @@ def guarded(tmp_path: Path) -> Iterator[Bench]:
 
 
 async def salt_of(bench: Bench, key: str = "") -> str:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://localhost") as client:
         message, posted = await ask(bench, client, key)
         finish(bench, message, [0])
         assert (await posted).status_code == 200

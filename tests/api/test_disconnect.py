@@ -35,7 +35,7 @@ async def test_a_client_that_leaves_during_tokenizing_never_reaches_the_engine(b
     async def send(message: dict) -> None:
         sent.append(message)
 
-    headers = [(b"content-type", b"application/json"), (b"host", b"test")]
+    headers = [(b"content-type", b"application/json"), (b"host", b"localhost")]
     scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
     scope |= {"http_version": "1.1", "scheme": "http", "root_path": "", "client": None, "server": None}
     await bench.app(scope, receive, send)

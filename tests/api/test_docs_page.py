@@ -28,10 +28,10 @@ class Addresses(HTMLParser):
 async def test_the_page_and_all_its_files_come_from_this_server_without_a_key(guarded: httpx.AsyncClient) -> None:
     page = await guarded.get("/docs")
     assert page.status_code == 200 and page.headers["content-type"] == "text/html; charset=utf-8"
-    addresses = [httpx.URL("http://test/docs").join(address) for address in Addresses(page.text).found]
+    addresses = [httpx.URL("http://localhost/docs").join(address) for address in Addresses(page.text).found]
     assert len(addresses) == len(FILES) - 1
     for address in addresses:
-        assert address.host == "test"
+        assert address.host == "localhost"
         file = await guarded.get(address)
         assert file.status_code == 200 and file.content == (DIRECTORY / FILES[address.path]).read_bytes()
 
@@ -61,5 +61,5 @@ async def test_the_schema_needs_the_key(guarded: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("path", ["/docs/", "/docs/../openapi.json", "/docs/%2e%2e/openapi.json", "/docs/x", "/docsx"])
 async def test_no_other_path_below_the_page_is_public(guarded: httpx.AsyncClient, path: str) -> None:
-    assert (await guarded.get(httpx.URL("http://test", raw_path=path.encode()))).status_code == 401
-    assert (await guarded.get(httpx.URL("http://test", raw_path=path.encode()), headers=KEY)).status_code != 401
+    assert (await guarded.get(httpx.URL("http://localhost", raw_path=path.encode()))).status_code == 401
+    assert (await guarded.get(httpx.URL("http://localhost", raw_path=path.encode()), headers=KEY)).status_code != 401

@@ -25,6 +25,16 @@ from server.operations.cost import Cost
 from tests.api.conftest import Bench
 from tests.scheduling import needs_scheduling_policies
 
+HOST = (b"host", b"localhost")
+SCOPE = {
+    "type": "http",
+    "http_version": "1.1",
+    "scheme": "http",
+    "method": "POST",
+    "path": "/generate",
+    "headers": [HOST],
+}
+
 
 def headers(size: int) -> Headers:
     return Headers({"content-length": str(size)})
@@ -90,7 +100,7 @@ async def test_the_protocol_refuses_without_the_application(bench: Bench) -> Non
     """The protocol refuses like the middleware, even a request whose body arrives after the refusal."""
     bench.become_ready()
     bench.state.door.max_requests = 0
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://test") as http:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://localhost") as http:
         slow = await http.post("/api/generate", json={}, headers={"x-request-id": "r"})
     reached: list[str] = []
 
@@ -106,7 +116,7 @@ async def test_the_protocol_refuses_without_the_application(bench: Bench) -> Non
     )
     reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname()[:2])
     try:
-        head = b"POST /api/generate HTTP/1.1\r\nhost: a\r\nx-request-id: r\r\ncontent-length: 2\r\n\r\n"
+        head = b"POST /api/generate HTTP/1.1\r\nhost: localhost\r\nx-request-id: r\r\ncontent-length: 2\r\n\r\n"
         for pieces in ((head, b"{}"), (head + b"{}",)):
             writer.write(pieces[0])
             answer = await reader.readuntil(b"\r\n\r\n")
@@ -117,7 +127,7 @@ async def test_the_protocol_refuses_without_the_application(bench: Bench) -> Non
             assert {name: found.get(name) for name in expected} == expected
             for piece in pieces[1:]:
                 writer.write(piece)
-        writer.write(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+        writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200 OK")
     finally:
         writer.close()
@@ -128,17 +138,19 @@ async def test_the_protocol_refuses_without_the_application(bench: Bench) -> Non
 async def test_the_protocol_leaves_keys_and_other_needs_to_the_application(bench: Bench) -> None:
     bench.become_ready()
     refuse = partial(Arrivals(bench.state), body=None, start=lambda: None)
-    scope = {"type": "http", "method": "POST", "path": "/generate", "headers": []}
+    scope = SCOPE
     assert refuse(scope) is None, "there is room"
     bench.state.door.max_requests = 0
     assert refuse(scope) is not None
     assert refuse(scope | {"method": "GET"}) is None
-    assert refuse(scope | {"headers": [(b"x-error-format", b"tei")]}) is None
+    assert refuse(scope | {"headers": [HOST, (b"x-error-format", b"tei")]}) is None
+    for other in ([], [(b"host", b"evil.example")], [HOST, HOST], [HOST, (b"origin", b"http://localhost")]):
+        assert refuse(scope | {"headers": other}) is None, "the application may refuse the page"
     bench.state.keys = load_keys(["secret"], None)
     assert refuse(scope) is None, "without a key the answer is 401"
-    assert refuse(scope | {"headers": [(b"authorization", b"Bearer secret")]}) is not None
+    assert refuse(scope | {"headers": [HOST, (b"authorization", b"Bearer secret")]}) is not None
     bench.state.draining = True
-    assert refuse(scope | {"headers": [(b"authorization", b"Bearer secret")]}) is None
+    assert refuse(scope | {"headers": [HOST, (b"authorization", b"Bearer secret")]}) is None
 
 
 @needs_scheduling_policies
@@ -148,7 +160,7 @@ async def test_steps_are_not_interrupted_while_requests_are_refused(
     monkeypatch.setattr("server.api.arrivals.LOG_SECONDS", 0.0)
     bench.become_ready()
     refuse = partial(Arrivals(bench.state), body=None, start=lambda: None)
-    scope = {"type": "http", "method": "POST", "path": "/generate", "headers": []}
+    scope = SCOPE
     for _ in range(2):
         assert os.sched_getscheduler(0) == os.SCHED_OTHER
         bench.state.door.max_requests = 0
@@ -165,7 +177,7 @@ async def test_the_protocol_refuses_requests_to_a_full_model(bench: Bench) -> No
     admission.models, admission.max_requests = 2, 4
 
     def refused(body: bytes, path: str = "/generate") -> bool:
-        scope = {"type": "http", "method": "POST", "path": path, "headers": []}
+        scope = SCOPE | {"path": path}
         answer = Arrivals(bench.state)(scope, bytearray(body), lambda: None)
         assert answer is None or (answer.status_code == 429 and b'for \\"decoder\\" are in progress' in answer.body)
         return answer is not None
@@ -209,7 +221,7 @@ async def test_pipelined_requests_are_refused_and_answered_in_order(bench: Bench
     )
     reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname()[:2])
     try:
-        head = b"POST /%d HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n%b"
+        head = b"POST /%d HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n%b"
         writer.write(b"".join(head % (number, body) for number, body in enumerate([b"{}", b"[]", b"{}", b"[]"])))
         for expected in (b"full", b"ok", b"full", b"ok"):
             answer = await reader.readuntil(b"\r\n\r\n")
@@ -234,7 +246,7 @@ async def test_requests_that_arrive_at_once_start_in_turns_and_count_before(benc
         nonlocal started
         started += 1
 
-    scope = {"type": "http", "method": "POST", "path": "/generate", "headers": []}
+    scope = SCOPE
     refused = [arrivals(scope, bytearray(b'{"prompt": "a"}'), start) is not None for _ in range(5 * BURST_STARTS)]
     assert refused == [False] * (3 * BURST_STARTS) + [True] * (2 * BURST_STARTS)
     assert arrivals(scope | {"method": "GET"}, None, start) is None and started == 1, "other methods start at once"

@@ -31,7 +31,7 @@ def fail(*arguments: Any, **named: Any) -> Any:
 @pytest.fixture
 async def http(bench: Bench) -> Any:
     transport = httpx.ASGITransport(bench.app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
 
 

@@ -20,7 +20,7 @@ async def test_a_public_metrics_port_needs_the_key(tmp_path: Path, host: str, st
     bench = Bench(tmp_path, Settings(api_keys="the-key", metrics_port=0, metrics_host=host))
     bench.become_ready()
     app = create_monitoring(bench.state)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
         assert [(await http.get(path)).status_code for path in ("/health", "/ready")] == [200, 200]
         assert (await http.get("/metrics")).status_code == status
         answer = await http.get("/metrics", headers={"x-api-key": "the-key"})

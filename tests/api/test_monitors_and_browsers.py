@@ -21,7 +21,7 @@ async def application(root: Path, **settings: str) -> AsyncIterator[httpx.AsyncC
     """A client of an application with an API key."""
     bench = Bench(root, Settings(api_keys="the-key", **settings))
     bench.become_ready()
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://localhost") as client:
         yield client
     bench.runtime.pools.close()
 

@@ -28,7 +28,7 @@ class Stream:
 
     def __init__(self, bench: Bench, has_connection: bool = True) -> None:
         self.bench, self.sent, self.has_room = bench, b"", True
-        headers = [(b"content-type", b"application/json"), (b"host", b"test")]
+        headers = [(b"content-type", b"application/json"), (b"host", b"localhost")]
         scope = {"type": "http", "method": "POST", "path": "/generate", "headers": headers, "query_string": b""}
         scope |= {"http_version": "1.1", "scheme": "http", "root_path": "", "client": None, "server": None}
         if has_connection:

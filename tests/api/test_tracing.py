@@ -49,7 +49,7 @@ def bench(tmp_path: Path, spans: InMemorySpanExporter) -> Iterator[Bench]:
 @pytest.fixture
 async def http(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(bench.app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=HEADERS) as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=HEADERS) as client:
         yield client
 
 

@@ -78,7 +78,7 @@ class Load:
         parts = urlsplit(url)
         assert parts.hostname is not None and parts.port is not None
         self.address = parts.hostname, parts.port
-        head = "POST %s HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        head = "POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         contents = [json.dumps(body) for body in bodies]
         self._requests = itertools.cycle([(head % (path, len(one)) + one).encode() for one in contents])
         self.outcome = Outcome()

@@ -73,7 +73,7 @@ def answering(*batches: list[Any], error: Exception | None = None) -> Answer:
 
 async def post(handle: FakeHandle, path: str = "/generate", **settings: Any) -> httpx.Response:
     transport = httpx.ASGITransport(Forwarder(handle, read(settings)))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         return await client.post(path, content=b"the body", headers={"x-request-id": "mine"})
 
 

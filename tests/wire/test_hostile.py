@@ -106,7 +106,7 @@ def raw(server: Process, request: bytes) -> bytes:
 
 def test_a_slow_body_times_out(start: Callable[..., Process]) -> None:
     server = start("--body-timeout-seconds", "0.5").wait_ready()
-    fields = (b"host: x", b"connection: close", b"content-type: application/json", b"content-length: 100")
+    fields = (b"host: localhost", b"connection: close", b"content-type: application/json", b"content-length: 100")
     head = b"\r\n".join((b"POST /generate HTTP/1.1", *fields, b"", b""))
     received = raw(server, head + b'{"prom')
     assert received.startswith(b"HTTP/1.1 408 ") and b'"body_timeout"' in received

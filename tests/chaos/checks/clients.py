@@ -56,9 +56,8 @@ def _stalled(url: str, i: int) -> socket.socket:
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     one.connect((parts.hostname, parts.port))
     body = json.dumps(DETAILED | {"seed": i}).encode()
-    head = (
-        f"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
+    head = "POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    head += f"content-length: {len(body)}\r\n\r\n"
     one.sendall(head.encode() + body)
     return one
 
@@ -136,7 +135,7 @@ async def _until_closed(url: str, first: bytes, drip: bytes) -> tuple[float, byt
 def slow_senders(senders: int, idle: int = 500, requests: int = 600) -> Record:
     """Promise 15: a body that grows beyond the limit, trickled headers and bodies, idle connections."""
     record = Record("connection")
-    head = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head = b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
     async def trickle(url: str) -> None:
         headers = asyncio.gather(*(_until_closed(url, head, b"x") for _ in range(senders)))

@@ -85,6 +85,7 @@ class AnthropicErrorAnswer(AnswerBody):
 
 _ERROR_TYPES = {
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
     429: "rate_limit_error",
