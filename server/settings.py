@@ -15,12 +15,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from server.api_keys import ApiKeys, load_keys
 from server.client.environment import VARIABLES as CLIENT_VARIABLES
 from server.errors import StartError
 from server.ipc.descriptions import Quantization
+from server.service_links import is_service_link
 from weights.gguf.choose import model_name
 
 PREFIX = "TRIPTYCH_"
@@ -403,6 +411,10 @@ def _with_file(table: dict[str, Any]) -> type[Settings]:
             dotenv_settings: PydanticBaseSettingsSource,
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
+            assert isinstance(env_settings, EnvSettingsSource)
+            env_settings.env_vars = {
+                name: value for name, value in env_settings.env_vars.items() if not is_service_link(name, value or "")
+            }
             return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=table)
 
     return Sources
@@ -415,9 +427,10 @@ def load(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
     config: TOML file.
     Raises StartError, one line that names the setting, for an unknown setting or an invalid value.
     """
-    for name in os.environ:
+    for name, value in os.environ.items():
         field = name.removeprefix(PREFIX).lower()
-        if name.startswith(PREFIX) and field not in Settings.model_fields and name not in CLIENT_VARIABLES:
+        is_known = field in Settings.model_fields or name in CLIENT_VARIABLES or is_service_link(name, value)
+        if name.startswith(PREFIX) and not is_known:
             raise StartError(f"environment: {name} is not a setting of Triptych")
     try:
         return _with_file(_read_table(config) if config is not None else {})(**flags)

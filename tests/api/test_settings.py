@@ -114,6 +114,61 @@ def test_unknown_names_in_file_and_environment(tmp_path: Path, monkeypatch: pyte
         load({})
 
 
+SERVICES = {
+    "TRIPTYCH_SERVICE_HOST": "10.0.0.1",
+    "TRIPTYCH_SERVICE_PORT": "8000",
+    "TRIPTYCH_SERVICE_PORT_HTTP": "8000",
+    "TRIPTYCH_SERVICE_PORT_HTTP_METRICS": "9100",
+    "TRIPTYCH_PORT": "tcp://10.0.0.1:8000",
+    "TRIPTYCH_PORT_8000_TCP": "tcp://10.0.0.1:8000",
+    "TRIPTYCH_PORT_8000_TCP_PROTO": "tcp",
+    "TRIPTYCH_PORT_8000_TCP_PORT": "8000",
+    "TRIPTYCH_PORT_8000_TCP_ADDR": "10.0.0.1",
+    "TRIPTYCH_PORT_53_UDP_ADDR": "10.0.0.1",
+    "TRIPTYCH_METRICS_SERVICE_HOST": "10.0.0.2",
+    "TRIPTYCH_METRICS_SERVICE_PORT": "9100",
+    "TRIPTYCH_METRICS_PORT": "tcp://10.0.0.2:9100",
+    "TRIPTYCH_METRICS_PORT_9100_TCP_ADDR": "10.0.0.2",
+    "TRIPTYCH_LLM_EU_PORT": "tcp://[fd00::7]:80",
+    "TRIPTYCH_DNS_PORT": "udp://10.0.0.1:53",
+}
+"""Variables that Kubernetes sets for Services named triptych, triptych-metrics, triptych-llm-eu and triptych-dns."""
+
+
+def test_variables_of_kubernetes_services_are_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in SERVICES.items():
+        monkeypatch.setenv(name, value)
+    settings = load({})
+    assert (settings.port, settings.metrics_port) == (8000, None)
+    file = tmp_path / "triptych.toml"
+    file.write_text("port = 7000\nmetrics_port = 7001\n")
+    assert (load({}, file).port, load({}, file).metrics_port) == (7000, 7001)
+    assert load({"port": "6000"}, file).port == 6000
+    monkeypatch.setenv("TRIPTYCH_PORT", "9000")
+    monkeypatch.setenv("TRIPTYCH_METRICS_PORT", "9100")
+    assert (load({}, file).port, load({}, file).metrics_port) == (9000, 9100)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TRIPTYCH_SERVICE", "x"),
+        ("TRIPTYCH_SERVICE_PORTS", "1"),
+        ("TRIPTYCH_PORTS", "tcp://10.0.0.1:1"),
+        ("TRIPTYCH_PORT_NUMBER", "1"),
+        ("TRIPTYCH_EXTRA_PORT", "1"),
+    ],
+)
+def test_other_variables_are_still_mistakes(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(StartError, match=f"^environment: {name} is not a setting of Triptych"):
+        load({})
+    monkeypatch.delenv(name)
+    monkeypatch.setenv("TRIPTYCH_PORT", "tcp:/10.0.0.1")
+    with pytest.raises(StartError, match=r"^port: "):
+        load({})
+
+
 def test_a_public_address_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
         load({"host": host}).check_exposure()
