@@ -47,14 +47,16 @@ async def read(request: Request, schema: type[Schema], max_bytes: int, timeout_s
     return await of(request).runtime.pools.parse.run(lambda: validate(value, schema))
 
 
-async def read_json(request: Request, max_bytes: int, timeout_seconds: float) -> Any:
+async def read_json(request: Request, max_bytes: int, timeout_seconds: float, needs_content_type: bool = True) -> Any:
     """Receive a JSON body and parse it. A second call for the same request returns the same value.
 
+    needs_content_type: whether a request that does not say that its body is JSON is refused.
     Raises UnsupportedMediaType, BodyTooLarge, BodyTimeout, InvalidRequest, or ClientGone after a disconnect.
     """
     if not is_kept(request):
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if content_type != "application/json" and not content_type.endswith("+json"):
+        is_json = content_type == "application/json" or content_type.endswith("+json")
+        if needs_content_type and not is_json:
             raise UnsupportedMediaType("send JSON with the header `Content-Type: application/json`", "content-type")
         raw = await receive(request, max_bytes, timeout_seconds)
         large = len(raw) >= THREAD_BYTES

@@ -71,6 +71,7 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
     aliases: further paths, not in the OpenAPI document.
     errors: how errors are reported.
     takes_forms: the body may also be a form.
+    takes_any_content_type: the body is JSON, whatever its content type says.
     key_field: field of the body that may hold the API key; empty if only headers may.
     """
 
@@ -87,6 +88,7 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
     aliases: tuple[str, ...] = ()
     errors: ErrorShape = NATIVE_ERRORS
     takes_forms: bool = False
+    takes_any_content_type: bool = False
     key_field: str = ""
     media_type: ClassVar[str] = "application/json"
 
@@ -101,8 +103,12 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
     async def read(self, request: Request, state: State) -> BodyT:
         """The validated body. Raises Unauthorized for a body without a valid key, if the headers had none."""
         limits = state.settings.max_body_bytes, state.settings.body_timeout_seconds
-        reader = read_fields if self.takes_forms else read_json
-        value = await read_unverified(request, reader(request, *limits))
+        reading = (
+            read_fields(request, *limits)
+            if self.takes_forms
+            else read_json(request, *limits, needs_content_type=not self.takes_any_content_type)
+        )
+        value = await read_unverified(request, reading)
         authorize(request, state, self.key_field, value.get(self.key_field) if isinstance(value, dict) else None)
         return await read(request, self.body, *limits)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -130,9 +131,9 @@ def test_tools_and_their_results_are_rendered(client: ollama.Client) -> None:
 def test_thinking_is_a_switch_of_the_template(client: ollama.Client) -> None:
     lengths = [
         client.chat("thinker", MESSAGES, think=think, options={"num_predict": 1}).prompt_eval_count
-        for think in (None, False, True)
+        for think in (None, False, True, "low", "high")
     ]
-    assert lengths[0] == lengths[1] < lengths[2]
+    assert lengths[0] == lengths[1] < lengths[2] == lengths[3] == lengths[4]
 
 
 def test_embeddings(client: ollama.Client, server: ClientServer) -> None:
@@ -164,12 +165,85 @@ def test_models_are_described(client: ollama.Client, server: ClientServer) -> No
     assert httpx.get(f"{server.url}/api/version", headers=server.headers).json()["version"].count(".") == 2
 
 
+def test_wishes_and_content_types(server: ClientServer) -> None:
+    """What the server cannot do is dropped and named. Ollama reads any body as JSON, and so do these routes."""
+    options = GREEDY | {"num_ctx": 1 << 20, "repeat_last_n": 64, "num_predictions": 3, "top_k": -1}
+    body = {"model": "caller", "messages": MESSAGES, "options": options, "truncate": True, "think": None}
+    plain = httpx.post(
+        f"{server.url}/api/chat",
+        json={"model": "caller", "messages": MESSAGES, "options": GREEDY, "stream": False},
+        headers=server.headers,
+    )
+    assert "x-ignored-parameters" not in plain.headers
+    for kind in ({}, {"content-type": "text/plain"}, {"content-type": "application/x-www-form-urlencoded"}):
+        for stream in (False, True):
+            answer = httpx.post(
+                f"{server.url}/api/chat", content=json.dumps(body | {"stream": stream}), headers=server.headers | kind
+            )
+            lines = [json.loads(line)["message"]["content"] for line in answer.text.splitlines()]
+            assert "".join(lines) == plain.json()["message"]["content"]
+            assert set(answer.headers["x-ignored-parameters"].split(", ")) == {
+                *("options.num_ctx", "options.repeat_last_n", "options:unknown", "truncate"),
+            }
+        for path, more in {
+            "/api/generate": {"model": "caller", "prompt": "a", "stream": False, "options": {"num_predict": 1}},
+            "/api/embed": {"model": "sentence-encoder", "input": "a"},
+            "/api/embeddings": {"model": "sentence-encoder", "prompt": "a"},
+            "/api/show": {"name": "caller"},
+        }.items():
+            url = f"{server.url}{path}"
+            assert httpx.post(url, content=json.dumps(more), headers=server.headers | kind).status_code == 200, path
+    other = httpx.post(f"{server.url}/generate", content='{"prompt": "a"}', headers=server.headers)
+    assert other.status_code == 415, "the other routes still demand JSON"
+
+
+def test_a_context_above_that_of_an_encoder_is_named(server: ClientServer) -> None:
+    body = {"model": "sentence-encoder", "input": "a", "options": {"num_ctx": 1 << 20, "temperature": 0}}
+    answer = httpx.post(f"{server.url}/api/embed", json=body, headers=server.headers)
+    assert answer.status_code == 200 and answer.headers["x-ignored-parameters"] == "options.num_ctx"
+
+
+def test_without_a_text_there_is_no_vector(client: ollama.Client) -> None:
+    assert client.embed("sentence-encoder", []).embeddings == client.embed("sentence-encoder", "").embeddings == []
+    assert client.embeddings("sentence-encoder", "").embedding == []
+
+
+def test_a_tool_loop_with_ids_of_the_client(client: ollama.Client) -> None:
+    """The call is forced. Its result names it by an id of the client's own, and by the function."""
+    asked = [{"role": "user", "content": "Weather in Paris?"}]
+    limit = {"num_predict": 64, "temperature": 0}
+    tokens = []
+    for result in ({"tool_call_id": "of-the-client"}, {"name": "weather"}, {"tool_name": "weather"}, {}):
+        call = {"function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
+        messages = [
+            *asked,
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": weather("Paris")} | result,
+        ]
+        body = {"model": "caller", "messages": messages, "options": limit, "stream": False, "tools": [TOOL]}
+        answer = client._client.post("/api/chat", json=body)
+        assert answer.status_code == 200, answer.text
+        tokens.append(answer.json()["prompt_eval_count"])
+    assert len(set(tokens)) == 1
+
+
+def test_a_call_can_be_forced(client: ollama.Client) -> None:
+    for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+        body = {"model": "caller", "messages": MESSAGES, "tools": [TOOL], "tool_choice": choice, "stream": False}
+        answer = client._client.post("/api/chat", json=body | {"options": {"num_predict": 128, "temperature": 0}})
+        message = answer.json()["message"]
+        assert answer.json()["done_reason"] == "length" or message["tool_calls"][0]["function"]["name"] == "weather"
+        assert message["content"] == ""
+
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
 REFUSED: dict[str, dict[str, Any]] = {
-    "`options` has an unknown field `num_predictions`": {"options": {"num_predictions": 3}},
-    "num_ctx": {"options": {"num_ctx": 4096}},
     "`options.mirostat` is not supported, except as 0": {"options": {"mirostat": 2}},
     "`options.temperature`": {"options": {"temperature": "hot"}},
-    "`think`": {"think": "high"},
+    "`think` must be": {"think": "x" * 20},
     "`options.num_predict`": {"options": {"num_predict": -3}},
     "`logprobs`": {"top_logprobs": 2},
     "`messages[0].images` is not supported": {"messages": [{"role": "user", "content": "a", "images": [b"x"]}]},

@@ -1,4 +1,4 @@
-"""Rendering of `/api/chat` from made-up deltas and results, read by the `ollama` package."""
+"""Bodies of the Ollama dialect: kinds of fields and conversions. Answers, read by the `ollama` package."""
 
 from __future__ import annotations
 
@@ -8,11 +8,23 @@ from typing import Any
 
 import ollama
 import pytest
+from pydantic import BaseModel
 
-from server.api.dialects.ollama.answers import OllamaChatAnswer, TextRenderer
-from server.api.dialects.ollama.bodies import OllamaChatBody
-from server.errors import EngineFailure
-from server.operations.chat import ChatChoice, ChatDelta, ChatResult, ToolCall, ToolCallDelta
+from server.api.body import validate
+from server.api.dialects.ollama.answers import OllamaChatAnswer, OllamaGenerateAnswer, TextRenderer
+from server.api.dialects.ollama.bodies import (
+    OllamaBody,
+    OllamaChatBody,
+    OllamaEmbedBody,
+    OllamaEmbeddingsBody,
+    OllamaGenerateBody,
+)
+from server.api.dialects.ollama.messages import OllamaChatMessage, OllamaFunction, OllamaTool, OllamaToolCall
+from server.api.dialects.ollama.models import OllamaShowBody
+from server.api.dialects.ollama.options import OllamaOptions
+from server.api.ignored_parameters import ignored_parameters
+from server.errors import EngineFailure, InvalidRequest
+from server.operations.chat import ChatChoice, ChatDelta, ChatResult, ToolCall, ToolCallDelta, ToolChoice
 from server.operations.generation_run import PhaseSeconds, TokenUsage
 
 CALLS = [ToolCall("call_1", "weather", '{"city": "Paris"}'), ToolCall("call_2", "weather", '{"city": "Rome"}')]
@@ -103,3 +115,231 @@ def test_tool_messages_name_the_call_that_they_answer(named: bool) -> None:
     assert [(one["name"], one["tool_call_id"]) for one in results] == [
         (one["content"], ids[one["content"]]) for one in results
     ]
+
+
+ASKED = {"role": "user", "content": "go"}
+FUNCTION = {"name": "mcp.io/weather:now", "description": None, "parameters": None}
+TOOL = {"type": "function", "function": FUNCTION}
+REQUIRED: dict[type[BaseModel], dict[str, Any]] = {
+    OllamaChatBody: {},
+    OllamaGenerateBody: {},
+    OllamaEmbedBody: {},
+    OllamaEmbeddingsBody: {},
+    OllamaShowBody: {},
+    OllamaOptions: {},
+    OllamaChatMessage: {"role": "user"},
+    OllamaToolCall: {"function": {"name": "f", "arguments": None, "index": None}},
+    OllamaTool: {"function": FUNCTION | {"strict": None}},
+    OllamaFunction: {"name": "f"},
+}
+"""Schemas with the fields that must not be null."""
+
+
+@pytest.mark.parametrize("schema", REQUIRED)
+def test_every_optional_field_may_be_null(schema: type[BaseModel]) -> None:
+    names = [field.alias or name for name, field in schema.model_fields.items()]
+    nulls = schema.model_validate(dict.fromkeys(names) | REQUIRED[schema])
+    assert ignored_parameters(nulls) == []
+    if isinstance(nulls, OllamaBody):
+        assert nulls.spec() == schema().spec()  # type: ignore[attr-defined]
+
+
+WISHES: dict[str, dict[str, Any]] = {
+    "truncate": {"truncate": True},
+    "shift": {"shift": True},
+    "options.repeat_last_n": {"options": {"repeat_last_n": 64}},
+    "options:unknown": {"options": {"the-users-own-key": 1, "another": {"deep": [1]}, "nothing": None}},
+    "temperature": {"temperature": 0.5},
+    "max_output_tokens": {"max_output_tokens": 100},
+    "stop": {"stop": ["x"]},
+    "tools[1]": {"tools": [TOOL, {"type": "web_search_preview", "search_context_size": "low", "user_location": {}}]},
+    "tools[0].items": {"tools": [TOOL | {"items": {"a": 1}}]},
+}
+
+
+@pytest.mark.parametrize("named", WISHES)
+def test_wishes_are_dropped_and_named(named: str) -> None:
+    plain, wished = body(ASKED), body(ASKED, **WISHES[named])
+    assert ignored_parameters(wished) == [named]
+    if "tools" not in WISHES[named]:
+        assert wished.spec() == plain.spec()
+
+
+WITHOUT_EFFECT: list[dict[str, Any]] = [
+    {"truncate": False, "shift": False, "_debug_render_only": False, "user": "me", "metadata": {"a": 1}},
+    *({"keep_alive": form} for form in ("5m", "-1", 300, -1, 0, 1.5, "")),
+    {"options": {}},
+    {"options": {"num_ctx": 64, "repeat_last_n": -1, "unknown": None}},
+    {"options": {"num_ctx": -1, "num_gpu": "all", "use_mmap": None, "mirostat": 0, "mirostat_tau": 5, "tfs_z": 1}},
+    {"options": {"num_ctx": 0, "stop": [], "num_predict": 0, "seed": -1}},
+    {"format": "", "tools": [], "images": [], "tool_choice": "auto", "logprobs": False},
+]
+
+
+@pytest.mark.parametrize("fields", WITHOUT_EFFECT)
+def test_hints_and_neutral_values_are_accepted(fields: dict[str, Any]) -> None:
+    if "images" in fields:
+        fields = fields | {"messages": [ASKED | {"images": fields["images"]}]}
+        fields.pop("images")
+    given = OllamaChatBody.model_validate({"messages": [ASKED]} | fields)
+    assert ignored_parameters(given) == []
+    sent, plain = given.spec(), body(ASKED).spec()
+    assert sent.chat == plain.chat
+
+
+def test_options_reach_the_generation() -> None:
+    options = {"num_predict": 16.0, "top_k": -1, "seed": 3.0, "stop": "x", "repeat_penalty": 2.0, "repeat_last_n": 0}
+    chat = body(ASKED, options=options).spec().chat
+    assert chat is not None
+    assert (chat.options.max_new_tokens, chat.options.top_k, chat.options.seed) == (16, 0, 3)
+    assert (chat.options.stop, chat.options.repetition_penalty, chat.options.fill_context) == (["x"], 1.0, False)
+
+
+@pytest.mark.parametrize(
+    ("format_", "schema"),
+    [("json", {"type": "object"}), ({}, {"type": "object"}), ({"type": "array"}, {"type": "array"}), ("", None)],
+)
+def test_an_empty_format_is_any_object(format_: Any, schema: dict[str, Any] | None) -> None:
+    chat = body(ASKED, format=format_).spec().chat
+    assert chat is not None
+    assert (None if chat.options.text_format is None else chat.options.text_format.schema) == schema
+
+
+REFUSED: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
+    "`options.mirostat` is not supported, except as 0": (OllamaChatBody, {"options": {"mirostat": 1}}),
+    "`options.top_k` must be an integer": (OllamaChatBody, {"options": {"top_k": 1.5}}),
+    "`options.penalize_newline` is not supported": (OllamaChatBody, {"options": {"penalize_newline": False}}),
+    "`_debug_render_only` is not supported": (OllamaChatBody, {"_debug_render_only": True}),
+    "`tool_choice` must be": (OllamaChatBody, {"tool_choice": {"type": "function"}}),
+    "`messages[0].content` contains a part of type image": (
+        OllamaChatBody,
+        {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+    ),
+    "`messages[0].tool_calls[0].function.arguments` must be": (
+        OllamaChatBody,
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}]},
+    ),
+    "unknown field `colour`": (OllamaChatBody, {"colour": 1}),
+    "`width` is not supported, except as 0": (OllamaGenerateBody, {"width": 512}),
+    "`context` is not supported, except as []": (OllamaGenerateBody, {"context": [1]}),
+    "`suffix` is not supported": (OllamaGenerateBody, {"suffix": "x"}),
+    "`template` is not supported": (OllamaGenerateBody, {"template": "x"}),
+    "`images` is not supported, except as []": (OllamaGenerateBody, {"images": ["aGk="]}),
+    "`dimensions` must be at least 0": (OllamaEmbedBody, {"dimensions": -1}),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_would_change_the_answer_is_refused(message: str) -> None:
+    schema, fields = REFUSED[message]
+    with pytest.raises(InvalidRequest) as error:
+        validate(fields, schema)
+    assert message in error.value.message
+
+
+def test_wishes_of_show_are_named() -> None:
+    shown = OllamaShowBody.model_validate(
+        {"model": "llm", "verbose": True, "system": "x", "template": "", "options": {"a": 1}}
+    )
+    assert ignored_parameters(shown) == ["verbose", "system", "options"]
+
+
+@pytest.mark.parametrize("content", [None, "", [], [{"type": "text", "text": ""}]])
+def test_a_message_may_have_no_text(content: Any) -> None:
+    calls = [{"function": {"name": "f", "arguments": {}}}]
+    spec = body(ASKED, {"role": "assistant", "content": content, "tool_calls": calls}).spec()
+    assert spec.chat is not None and spec.chat.messages[1]["content"] == ""
+
+
+def test_texts_of_parts_and_roles_in_capitals() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    chat = body({"role": "Developer", "content": "be brief"}, {"role": "USER", "content": parts}).spec().chat
+    assert chat is not None
+    assert [(one["role"], one["content"]) for one in chat.messages] == [("system", "be brief"), ("user", "a\nb")]
+
+
+@pytest.mark.parametrize("arguments", [{"city": "Paris"}, '{"city": "Paris"}', '{ "city":"Paris" }'])
+def test_arguments_may_be_text(arguments: Any) -> None:
+    call = {"id": "a", "type": "function", "index": 0, "function": {"name": "weather", "arguments": arguments}}
+    chat = body(ASKED, {"role": "assistant", "tool_calls": [call]}).spec().chat
+    assert chat is not None
+    assert chat.messages[1]["tool_calls"][0]["function"] == {"name": "weather", "arguments": {"city": "Paris"}}
+
+
+@pytest.mark.parametrize("arguments", [None, "", "{}", {}])
+def test_a_call_may_have_no_arguments(arguments: Any) -> None:
+    call = {"function": {"name": "weather", "arguments": arguments}}
+    chat = body(ASKED, {"role": "assistant", "tool_calls": [call]}).spec().chat
+    assert chat is not None and chat.messages[1]["tool_calls"][0]["function"]["arguments"] == {}
+
+
+def answered(calls: list[dict[str, Any]], *results: dict[str, Any]) -> list[tuple[str, str]]:
+    """Name and id of the call that each result answers."""
+    asked = [{"role": "assistant", "tool_calls": calls}] if calls else []
+    chat = body(ASKED, *asked, *({"role": "tool", "content": "x"} | result for result in results)).spec().chat
+    assert chat is not None
+    return [(one["name"], one["tool_call_id"]) for one in chat.messages if one["role"] == "tool"]
+
+
+def call(name: str, call_id: str | None = None) -> dict[str, Any]:
+    return {"function": {"name": name, "arguments": {}}} | ({} if call_id is None else {"id": call_id})
+
+
+def test_results_name_their_calls() -> None:
+    calls = [call("f", "a"), call("g", "b"), call("f", "c")]
+    by_id = [{"tool_call_id": "c"}, {"tool_call_id": "a"}, {"tool_call_id": "b", "tool_name": "renamed"}]
+    assert answered(calls, *by_id) == [("f", "c"), ("f", "a"), ("g", "b")]
+    by_name = [{"name": "g"}, {"tool_name": "f"}, {"name": "f"}]
+    assert answered(calls, *by_name) == [("g", "b"), ("f", "a"), ("f", "c")]
+    own_ids = [{"tool_call_id": "one", "name": "g"}, {"tool_call_id": "two"}, {"tool_call_id": "three"}]
+    assert answered(calls, *own_ids) == [("g", "b"), ("f", "a"), ("f", "c")]
+    without_ids = answered([call("f"), call("g")], {"tool_call_id": "one"}, {"tool_call_id": "two"})
+    assert [name for name, _ in without_ids] == ["f", "g"] and len({call_id for _, call_id in without_ids}) == 2
+
+
+def test_a_result_may_outlive_its_call() -> None:
+    """A client that shortens the conversation may cut the call and keep the result."""
+    assert answered([], {"tool_call_id": "own", "tool_name": "f"}) == [("f", "own")]
+    assert answered([call("g", "a")], {"tool_name": "f", "tool_call_id": "own"}, {"tool_call_id": "a"}) == [
+        ("f", "own"),
+        ("g", "a"),
+    ]
+    with pytest.raises(InvalidRequest, match="without a call before it"):
+        answered([], {})
+
+
+@pytest.mark.parametrize(
+    ("sent", "choice"),
+    [
+        (None, ToolChoice()),
+        ("none", ToolChoice("none")),
+        ("required", ToolChoice("required")),
+        ({"type": "function", "function": {"name": "f"}}, ToolChoice("required", "f")),
+        ({"type": "function", "name": "f"}, ToolChoice("required", "f")),
+    ],
+)
+def test_a_tool_can_be_chosen(sent: Any, choice: ToolChoice) -> None:
+    chat = body(ASKED, tools=[TOOL], tool_choice=sent).spec().chat
+    assert chat is not None and chat.tool_choice == choice
+
+
+def test_built_in_tools_are_not_shown_to_the_model() -> None:
+    chat = body(ASKED, tools=[{"type": "web_search"}, TOOL]).spec().chat
+    assert chat is not None and [(tool.name, tool.place) for tool in chat.tools] == [
+        (FUNCTION["name"], "tools[1].function")
+    ]
+
+
+@pytest.mark.parametrize("text", [None, "", []])
+def test_an_embedding_of_nothing_asks_for_no_vector(text: Any) -> None:
+    assert not OllamaEmbedBody.model_validate({"input": text}).spec().inputs
+    if not isinstance(text, list):
+        assert not OllamaEmbeddingsBody.model_validate({"prompt": text}).spec().inputs
+
+
+def test_an_answer_to_a_prompt_has_an_empty_context() -> None:
+    choice = ChatChoice("I", "", [], "stop", None, [1], None)
+    answer = TextRenderer(MadeUpRun(), is_chat=False).whole(result(choice))
+    OllamaGenerateAnswer.model_validate(answer)
+    assert answer["context"] == [] and ollama.GenerateResponse(**answer).context == []
+    assert "context" not in TextRenderer(MadeUpRun(), is_chat=True).whole(result(choice))

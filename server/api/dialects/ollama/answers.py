@@ -8,11 +8,19 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+
 from server.api.chat_fields import complete_calls
-from server.api.dialects.ollama.bodies import OllamaEmbedBody, OllamaEmbedSpec, OllamaSpec
+from server.api.dialects.ollama.bodies import (
+    NUM_CTX,
+    OllamaEmbedBody,
+    OllamaEmbeddingsBody,
+    OllamaEmbedSpec,
+    OllamaSpec,
+)
 from server.api.error_shape import AnswerBody, ErrorShape
 from server.api.sse import json_line
-from server.errors import InvalidRequest, RequestError
+from server.errors import RequestError
 from server.ipc.call import Call
 from server.operations.chat import ChatDelta, ChatResult, ChatRun, chat
 from server.operations.embed import EmbedResult, embed
@@ -21,6 +29,7 @@ from server.operations.generated_text import ScoredToken, TextDelta
 from server.operations.runtime import Runtime, ServedModel
 
 NANOSECONDS = 1_000_000_000
+_NO_VECTORS = np.zeros((0, 0), np.float32)
 
 
 class OllamaErrorAnswer(AnswerBody):
@@ -75,8 +84,11 @@ class OllamaChatAnswer(OllamaTextAnswer):
 
 
 class OllamaGenerateAnswer(OllamaTextAnswer):
+    """`context`: always empty, since this server continues no list of tokens. Some clients demand the field."""
+
     response: str
     thinking: str | None = None
+    context: list[int] | None = None
 
 
 class OllamaEmbedAnswer(AnswerBody):
@@ -129,7 +141,7 @@ class LoadedRun:
 async def answer(runtime: Runtime, call: Call, spec: OllamaSpec) -> ChatRun | GenerateRun | LoadedRun:
     """Answer as chat where the model has a chat template, else as a plain prompt. Raises InvalidRequest."""
     model = runtime.candidates(spec.model, "generate")[0]
-    _check_context(spec.num_ctx, model)
+    _limit_context(call, spec.num_ctx, model)
     if spec.chat is None and spec.plain is None:
         return LoadedRun(model.name)
     if spec.chat is None or (spec.plain is not None and not model.text.chat_templates.by_name):
@@ -138,13 +150,10 @@ async def answer(runtime: Runtime, call: Call, spec: OllamaSpec) -> ChatRun | Ge
     return await chat(runtime, call, spec.chat)
 
 
-def _check_context(num_ctx: int | None, model: ServedModel) -> None:
-    """Raise InvalidRequest for a context that is longer than the model's."""
-    if num_ctx is not None and num_ctx > model.max_input_tokens:
-        raise InvalidRequest(
-            f"`options`: `num_ctx` {num_ctx} exceeds the {model.max_input_tokens} tokens of `{model.name}`",
-            "options",
-        )
+def _limit_context(call: Call, num_ctx: int, model: ServedModel) -> None:
+    """Report a context that is longer than the model's."""
+    if num_ctx > model.max_input_tokens:
+        call.ignore([NUM_CTX])
 
 
 class TextRenderer:
@@ -217,7 +226,8 @@ class TextRenderer:
             "eval_count": result.usage.completion_tokens,
             "eval_duration": _nanoseconds(timings.decode_seconds),
         }
-        return {name: value for name, value in found.items() if value is not None}
+        context: dict[str, Any] = {} if self.is_chat else {"context": []}
+        return context | {name: value for name, value in found.items() if value is not None}
 
 
 def _calls(result: ChatResult) -> list[dict[str, Any]]:
@@ -237,8 +247,9 @@ def _nanoseconds(seconds: float | None) -> int | None:
 
 async def embed_texts(runtime: Runtime, call: Call, spec: OllamaEmbedSpec) -> tuple[EmbedResult, float]:
     """Vectors, and the seconds since the arrival of the request."""
-    _check_context(spec.num_ctx, runtime.candidates(spec.model, "embed")[0])
-    result = await embed(runtime, call, spec)
+    model = runtime.candidates(spec.model, "embed")[0]
+    _limit_context(call, spec.num_ctx, model)
+    result = await embed(runtime, call, spec) if spec.inputs else EmbedResult(model.name, _NO_VECTORS, 0)
     return result, time.monotonic() - call.arrival
 
 
@@ -251,3 +262,8 @@ def embedded(body: OllamaEmbedBody, found: tuple[EmbedResult, float]) -> dict[st
         "load_duration": 0,
         "prompt_eval_count": result.prompt_tokens,
     }
+
+
+def embedded_one(body: OllamaEmbeddingsBody, found: tuple[EmbedResult, float]) -> dict[str, Any]:
+    vectors = found[0].vectors
+    return {"embedding": vectors[0] if len(vectors) else []}

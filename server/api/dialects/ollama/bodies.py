@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
-from server.api.chat_fields import ChatObject, JsonSchema, function_call
-from server.api.field_kinds import Hint, Unsupported, only
-from server.api.fields import Count, Finite, Stops, Texts, TimedBody
+from server.api.dialects.ollama.messages import (
+    MAX_TOOLS,
+    AnyTool,
+    OllamaChatMessage,
+    OllamaToolChoice,
+    chat_messages,
+    chosen_tool,
+    dropped_tools,
+    function_tools,
+)
+from server.api.dialects.ollama.options import OllamaOptions
+from server.api.field_kinds import Hint, only, wish
+from server.api.fields import Texts, TimedBody
 from server.errors import InvalidRequest
-from server.operations.chat import ChatSpec, FunctionTool
+from server.operations.chat import ChatSpec
 from server.operations.cost import Cost
 from server.operations.embed import EmbedSpec
 from server.operations.generate import GenerateSpec
@@ -19,46 +30,13 @@ from server.operations.generation_options import GenerationOptions
 from server.operations.grammar import JsonFormat
 from server.operations.runtime import ServedModel
 
-MAX_TOOLS = 128
-
-
-class OllamaOptions(ChatObject):
-    """`repeat_last_n`: the penalty applies to the whole text, or with 0 to nothing. `num_ctx`: at most the model's.
-
-    Options that choose hardware, memory or batches are accepted without effect.
-    """
-
-    num_predict: Annotated[int | None, Field(ge=-2, le=1 << 20, description="-1 or -2: fill the context")] = None
-    temperature: Annotated[Finite | None, Field(ge=0, le=100)] = None
-    top_k: Count | None = None
-    top_p: Annotated[Finite | None, Field(gt=0, le=1)] = None
-    min_p: Annotated[Finite | None, Field(ge=0, le=1)] = None
-    typical_p: Annotated[Finite | None, Field(gt=0, le=1)] = None
-    repeat_penalty: Annotated[Finite | None, Field(gt=0, le=100)] = None
-    repeat_last_n: Annotated[int | None, only(-1, 0)] = None
-    presence_penalty: Annotated[Finite | None, Field(ge=-2, le=2)] = None
-    frequency_penalty: Annotated[Finite | None, Field(ge=-2, le=2)] = None
-    seed: Annotated[int | None, Field(ge=-1, lt=1 << 64)] = None
-    stop: Stops | None = None
-    num_ctx: Annotated[int | None, Field(ge=1)] = None
-    mirostat: Annotated[int | None, only(0)] = None
-    mirostat_tau: Hint = None
-    mirostat_eta: Hint = None
-    tfs_z: Annotated[float | None, only(1.0)] = None
-    penalize_newline: Annotated[bool | None, only(True)] = None
-    num_keep: Hint = None
-    num_batch: Hint = None
-    num_gpu: Hint = None
-    num_thread: Hint = None
-    main_gpu: Hint = None
-    numa: Hint = None
-    low_vram: Hint = None
-    f16_kv: Hint = None
-    use_mmap: Hint = None
-    use_mlock: Hint = None
-    logits_all: Annotated[bool | None, only(False)] = None
-    vocab_only: Annotated[bool | None, only(False)] = None
-    embedding_only: Annotated[bool | None, only(False)] = None
+UNKNOWN_OPTION = "options:unknown"
+"""Name of dropped options that are not known here. Their own names are the client's and are not repeated."""
+NUM_CTX = "options.num_ctx"
+"""Name of a context that is longer than the model's."""
+_TOO_LONG = Field(description="dropped, and named: a conversation that does not fit the context is refused")
+_IMAGE = Field(description="of an image; not supported, except as 0")
+_MISPLACED = Field(description="dropped, and named: belongs into `options`")
 
 
 class OllamaBody(TimedBody):
@@ -68,7 +46,7 @@ class OllamaBody(TimedBody):
     """
 
     options: OllamaOptions | None = None
-    keep_alive: Annotated[str | Finite | None, Field(description="accepted without effect: models stay loaded")] = None
+    keep_alive: Hint = None
 
     @field_validator("model")
     @classmethod
@@ -76,84 +54,60 @@ class OllamaBody(TimedBody):
         return model and model.removesuffix(":latest")
 
     @property
-    def num_ctx(self) -> int | None:
-        return None if self.options is None else self.options.num_ctx
+    def num_ctx(self) -> int:
+        """Context that the client wants, in tokens; 0 for any."""
+        return max(self.options.num_ctx or 0, 0) if self.options else 0
+
+    def dropped(self) -> Iterator[str]:
+        """Names of dropped parameters that the schema alone does not show."""
+        if self.options and self.options.has_unknown:
+            yield UNKNOWN_OPTION
 
 
 class OllamaTextBody(OllamaBody):
-    """Base of the bodies that ask for text."""
+    """Base of the bodies that ask for text.
+
+    The fields from `temperature` on belong into `options`. Some clients send them here, where Ollama ignores them.
+    """
 
     stream: bool | None = None
     format: Literal["", "json"] | dict[str, Any] | None = None
-    think: bool | None = None
+    think: bool | Annotated[str, Field(max_length=16)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
+    truncate: Annotated[Any, wish(False), _TOO_LONG] = None
+    shift: Annotated[Any, wish(False), _TOO_LONG] = None
+    debug_render_only: Annotated[
+        bool | None, only(False), Field(alias="_debug_render_only", description="answer with the prompt; not supported")
+    ] = None
+    temperature: Annotated[Any, wish(), _MISPLACED] = None
+    top_p: Annotated[Any, wish(), _MISPLACED] = None
+    top_k: Annotated[Any, wish(), _MISPLACED] = None
+    max_tokens: Annotated[Any, wish(), _MISPLACED] = None
+    max_output_tokens: Annotated[Any, wish(), _MISPLACED] = None
+    presence_penalty: Annotated[Any, wish(), _MISPLACED] = None
+    frequency_penalty: Annotated[Any, wish(), _MISPLACED] = None
+    seed: Annotated[Any, wish(), _MISPLACED] = None
+    stop: Annotated[Any, wish([]), _MISPLACED] = None
+    logit_bias: Annotated[Any, wish({}), _MISPLACED] = None
+    user: Hint = None
+    metadata: Hint = None
+
+    @property
+    def thinking(self) -> bool | None:
+        """Whether the model reasons before it answers. A text, such as "high", is an effort."""
+        return self.think != "none" if isinstance(self.think, str) else self.think
 
     def generation_options(self) -> GenerationOptions:
-        given = self.options or OllamaOptions()
-        limited = given.num_predict is not None and given.num_predict >= 0
-        schema = {"type": "object"} if self.format == "json" else self.format or None
+        # As in Ollama, an empty schema stands for any object.
+        schema = {"type": "object"} if self.format in ("json", {}) else self.format or None
         return GenerationOptions(
             stream=self.stream is not False,
-            max_new_tokens=given.num_predict if limited else None,
-            fill_context=not limited,
-            temperature=given.temperature,
-            top_k=given.top_k,
-            top_p=given.top_p,
-            min_p=given.min_p,
-            typical_p=given.typical_p,
-            repetition_penalty=1.0 if given.repeat_last_n == 0 else given.repeat_penalty,
-            presence_penalty=given.presence_penalty or 0.0,
-            frequency_penalty=given.frequency_penalty or 0.0,
-            seed=None if given.seed == -1 else given.seed,
-            stop=given.stop or (),
             logprobs=bool(self.logprobs),
             top_logprobs=self.top_logprobs or 0,
             text_format=JsonFormat(schema, False, "format") if isinstance(schema, dict) else None,
+            **(self.options or OllamaOptions()).sampling(),
         )
-
-
-class OllamaFunctionCall(ChatObject):
-    name: Annotated[str, Field(min_length=1, max_length=128)]
-    arguments: dict[str, Any]
-    index: Count | None = None
-
-
-class OllamaToolCall(ChatObject):
-    id: str | None = None
-    type: Literal["function"] | None = None
-    function: OllamaFunctionCall
-
-
-class OllamaChatMessage(ChatObject):
-    """`tool_name`, `tool_call_id`: the call that a message of the role tool answers; without them, the oldest call that
-    has no result.
-    """
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str = ""
-    thinking: str | None = None
-    images: Annotated[list[Any] | None, only([])] = None
-    tool_calls: list[OllamaToolCall] | None = None
-    tool_name: str | None = None
-    tool_call_id: str | None = None
-
-
-class OllamaFunction(ChatObject):
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
-    description: str | None = None
-    parameters: JsonSchema | None = None
-    strict: bool | None = None
-
-    def tool(self, index: int) -> FunctionTool:
-        """index: place of the tool in the request."""
-        place = f"tools[{index}].function"
-        return FunctionTool(self.name, self.description, self.parameters, place, is_strict=bool(self.strict))
-
-
-class OllamaTool(ChatObject):
-    type: Literal["function"] | None = None
-    function: OllamaFunction
 
 
 @dataclass(frozen=True)
@@ -162,14 +116,14 @@ class OllamaSpec:
 
     chat: the request as chat messages, or None.
     plain: the request as a prompt, for a model without chat template or a raw prompt; or None.
-    num_ctx: context that the client needs, in tokens.
+    num_ctx: context that the client wants, in tokens; 0 for any.
     """
 
     chat: ChatSpec | None
     plain: GenerateSpec | None
     model: str | None
     stream: bool
-    num_ctx: int | None
+    num_ctx: int
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`."""
@@ -180,29 +134,40 @@ class OllamaSpec:
 class OllamaChatBody(OllamaTextBody):
     """`POST /api/chat`. `stream` is true by default."""
 
-    messages: list[OllamaChatMessage] = Field(default_factory=list)
-    tools: Annotated[list[OllamaTool] | None, Field(max_length=MAX_TOOLS)] = None
+    messages: list[OllamaChatMessage] | None = None
+    tools: Annotated[list[AnyTool] | None, Field(max_length=MAX_TOOLS)] = None
+    tool_choice: OllamaToolChoice = "auto"
 
     def spec(self) -> OllamaSpec:
         options = self.generation_options()
-        tools = [tool.function.tool(index) for index, tool in enumerate(self.tools or ())]
-        chat = ChatSpec(_chat_messages(self.messages), options, self.model, tools=tools, thinking=self.think)
+        chat = ChatSpec(
+            chat_messages(self.messages or ()),
+            options,
+            self.model,
+            tools=function_tools(self.tools or ()),
+            tool_choice=chosen_tool(self.tool_choice),
+            thinking=self.thinking,
+        )
         return OllamaSpec(chat if self.messages else None, None, self.model, options.stream, self.num_ctx)
+
+    def dropped(self) -> Iterator[str]:
+        yield from super().dropped()
+        yield from dropped_tools(self.tools or ())
 
 
 class OllamaGenerateBody(OllamaTextBody):
     """`POST /api/generate`. `stream` is true by default. `raw`: the prompt is used without the chat template."""
 
-    prompt: str = ""
+    prompt: str | None = None
     system: str | None = None
     raw: bool | None = None
     suffix: Annotated[str | None, only("")] = None
     template: Annotated[str | None, only("")] = None
     context: Annotated[list[int] | None, only([])] = None
     images: Annotated[list[Any] | None, only([])] = None
-    width: Unsupported = None
-    height: Unsupported = None
-    steps: Unsupported = None
+    width: Annotated[Any, only(0), _IMAGE] = None
+    height: Annotated[Any, only(0), _IMAGE] = None
+    steps: Annotated[Any, only(0), _IMAGE] = None
 
     def spec(self) -> OllamaSpec:
         """Convert the body. Raises InvalidRequest for fields that need the template that `raw` turns off."""
@@ -211,10 +176,10 @@ class OllamaGenerateBody(OllamaTextBody):
             return OllamaSpec(None, None, self.model, options.stream, self.num_ctx)
         messages = [{"role": "system", "content": self.system}] if self.system else []
         messages += [{"role": "user", "content": self.prompt}] if self.prompt else []
-        chat = ChatSpec(messages, options, self.model, thinking=self.think)
+        chat = ChatSpec(messages, options, self.model, thinking=self.thinking)
         plain = None
-        if not self.system and not self.think:
-            plain = GenerateSpec([self.prompt], options, self.model)
+        if not self.system and not self.thinking:
+            plain = GenerateSpec([self.prompt or ""], options, self.model)
         elif self.raw:
             name = "system" if self.system else "think"
             raise InvalidRequest(f"`{name}` cannot be combined with `raw`, which leaves out the chat template", name)
@@ -223,24 +188,27 @@ class OllamaGenerateBody(OllamaTextBody):
 
 @dataclass(frozen=True)
 class OllamaEmbedSpec(EmbedSpec):
-    """Ask for vectors. num_ctx: context that the client needs, in tokens."""
+    """Ask for vectors. Without inputs, the request only asks to load the model.
 
-    num_ctx: int | None = None
+    num_ctx: context that the client wants, in tokens; 0 for any.
+    """
+
+    num_ctx: int = 0
 
 
 class OllamaEmbedBody(OllamaBody):
-    """`POST /api/embed`. Of `options`, only `num_ctx` is checked; the others do not change a vector."""
+    """`POST /api/embed`. Of `options`, only `num_ctx` matters; the others do not change a vector."""
 
-    input: Texts
+    input: Annotated[Texts | None, BeforeValidator(lambda texts: texts or None)] = None
     truncate: bool | None = None
-    dimensions: Annotated[int | None, Field(ge=1)] = None
+    dimensions: Annotated[int | None, Field(ge=0)] = None
 
     def spec(self) -> OllamaEmbedSpec:
         return OllamaEmbedSpec(
-            [self.input] if isinstance(self.input, str) else self.input,
+            [self.input] if isinstance(self.input, str) else self.input or (),
             self.model,
             truncation=None if self.truncate is False else "right",
-            dimensions=self.dimensions,
+            dimensions=self.dimensions or None,
             num_ctx=self.num_ctx,
         )
 
@@ -248,35 +216,8 @@ class OllamaEmbedBody(OllamaBody):
 class OllamaEmbeddingsBody(OllamaBody):
     """`POST /api/embeddings`. The vector is not scaled to length 1."""
 
-    prompt: Annotated[str, Field(min_length=1)]
+    prompt: str | None = None
 
     def spec(self) -> OllamaEmbedSpec:
-        return OllamaEmbedSpec([self.prompt], self.model, normalize=False, num_ctx=self.num_ctx)
-
-
-def _chat_messages(given: list[OllamaChatMessage]) -> list[dict[str, Any]]:
-    """Messages as chat templates take them. Calls get ids, and each tool message names the call that it answers."""
-    messages: list[dict[str, Any]] = []
-    waiting: list[tuple[str, str]] = []
-    for one in given:
-        message: dict[str, Any] = {"role": one.role, "content": one.content}
-        if one.thinking:
-            message["reasoning_content"] = one.thinking
-        if one.role == "tool":
-            call_id, name = _answered(one, waiting)
-            message |= {"tool_call_id": call_id, "name": name}
-        if one.tool_calls:
-            calls = [(call.id or f"call_{len(messages)}_{i}", call.function) for i, call in enumerate(one.tool_calls)]
-            waiting += [(call_id, function.name) for call_id, function in calls]
-            message["tool_calls"] = [function_call(call_id, call.name, call.arguments) for call_id, call in calls]
-        messages.append(message)
-    return messages
-
-
-def _answered(message: OllamaChatMessage, waiting: list[tuple[str, str]]) -> tuple[str, str]:
-    """Id and function of the call that a tool message answers. The call is removed from `waiting`."""
-    for call in waiting:
-        if message.tool_call_id in (None, call[0]) and message.tool_name in (None, call[1]):
-            waiting.remove(call)
-            return call
-    raise InvalidRequest("`messages` has a message of the role tool without a call before it", "messages")
+        texts = [self.prompt] if self.prompt else []
+        return OllamaEmbedSpec(texts, self.model, normalize=False, num_ctx=self.num_ctx)

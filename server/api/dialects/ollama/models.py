@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from server.api.error_shape import AnswerBody
-from server.api.field_kinds import Unsupported, only
+from server.api.field_kinds import wish
 from server.api.fields import Body
 from server.api.state import State
 from server.errors import InvalidRequest
@@ -22,6 +22,7 @@ from server.operations.runtime import Runtime, ServedModel
 API_VERSION = "0.13.0"
 """Version of Ollama whose API this dialect follows. Clients compare it with the version that they need."""
 _NEVER = "9999-12-31T23:59:59Z"
+_SHOWN = Field(description="dropped, and named: the model is shown as it is loaded")
 _CAPABILITIES = {"generate": "completion", "embed": "embedding"}
 
 
@@ -85,13 +86,16 @@ class OllamaShowAnswer(AnswerBody):
 
 
 class OllamaShowBody(Body):
-    """`POST /api/show`. `name`: the former name of `model`."""
+    """`POST /api/show`. `name`: the former name of `model`.
+
+    `verbose` would add vocabulary and tensors, and the fields after it would show a model as they change it.
+    """
 
     name: Annotated[str | None, Field(min_length=1, max_length=256)] = None
-    verbose: Annotated[bool | None, only(False)] = None
-    system: Unsupported = None
-    template: Unsupported = None
-    options: Unsupported = None
+    verbose: Annotated[bool | None, wish(False), _SHOWN] = None
+    system: Annotated[Any, wish(""), _SHOWN] = None
+    template: Annotated[Any, wish(""), _SHOWN] = None
+    options: Annotated[Any, wish({}), _SHOWN] = None
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         name="ollama_chat",
         description="Answer a conversation (Ollama). Streams JSON lines unless `stream` is false.",
         body=bodies.OllamaChatBody,
+        takes_any_content_type=True,
         answer=answers.OllamaChatAnswer,
         example=(
             {"model": "story", "messages": [{"role": "user", "content": "Tell me a story."}], "stream": False},
@@ -59,6 +60,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         name="ollama_generate",
         description="Answer a prompt (Ollama), with the chat template if there is one. Streams as `/api/chat`.",
         body=bodies.OllamaGenerateBody,
+        takes_any_content_type=True,
         answer=answers.OllamaGenerateAnswer,
         example=(
             {"model": "story", "prompt": "Tell me a story.", "stream": False},
@@ -76,6 +78,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         name="ollama_embed",
         description="One vector for each input (Ollama).",
         body=bodies.OllamaEmbedBody,
+        takes_any_content_type=True,
         answer=answers.OllamaEmbedAnswer,
         example=(
             {"model": "sentence-encoder", "input": ["a first text", "a second one"]},
@@ -98,11 +101,12 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         name="ollama_embeddings",
         description="The vector of one text, not scaled to length 1 (Ollama's former route).",
         body=bodies.OllamaEmbeddingsBody,
+        takes_any_content_type=True,
         answer=answers.OllamaEmbeddingsAnswer,
         example=({"model": "sentence-encoder", "prompt": "a text"}, {"embedding": [0.6, 0.8]}),
         parse=bodies.OllamaEmbeddingsBody.spec,
         run=answers.embed_texts,
-        render=lambda body, found: {"embedding": found[0].vectors[0]},
+        render=answers.embedded_one,
         errors=answers.EMBEDDINGS_ERRORS,
     ),
     JsonRoute(
@@ -111,6 +115,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         name="ollama_show",
         description="Family, sizes, chat template and capabilities of a model (Ollama).",
         body=models.OllamaShowBody,
+        takes_any_content_type=True,
         answer=models.OllamaShowAnswer,
         example=(
             {"model": "story"},
