@@ -23,9 +23,9 @@ from benchmarks.random_models import (
     random_cache,
     random_model,
 )
-from models.backends import attention_interface as attention_ops
-from models.backends import interface as ops
+from models.backends import choice
 from models.backends.attention_metadata import AttentionMetadata
+from models.backends.choice import backend
 from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.backends.logits import LogitsRequest
 from models.backends.torch.sampling import Filters
@@ -53,7 +53,7 @@ SOURCE_TOKENS = 512
 """Tokens of the source of an encoder-decoder."""
 
 
-def decode(shape: str, quantization: ops.Quantization | None = None) -> Stage:
+def decode(shape: str, quantization: choice.Quantization | None = None) -> Stage:
     """The stage that measures decode steps of a shape at several numbers of rows. quantization: of its weights."""
     name = shape if quantization is None else f"{shape} in {quantization}"
 
@@ -204,7 +204,7 @@ def attention(setup: Setup, limits: Limits) -> Iterator[Result]:
         metadata = AttentionMetadata(
             batch.query_lens, batch.key_lens, causal=True, block_tables=batch.block_tables, block_size=BLOCK_SIZE
         )
-        call = partial(attention_ops.paged_attention, query, keys, values, metadata, dim**-0.5)
+        call = partial(backend(query).paged_attention, query, keys, values, metadata, dim**-0.5)
         seconds = seconds_per_captured_call(call, device, setup.tiny)
         yield Result.of_time(
             f"decode attention of one layer, {rows} rows, context {context}",

@@ -12,10 +12,11 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from models.backends import interface as ops
+from models.backends import choice
+from models.backends.choice import backend
 from models.backends.cpu.lowering import lower
 from models.backends.cpu.program import Program
-from models.backends.cpu.sampling import logits_top_k
+from models.backends.cpu.sampling import write_top_k
 from models.backends.cpu.trace import NotTraceable, ProgramInput, SymbolicTensor, Trace
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.stack import Stack
@@ -121,7 +122,9 @@ class Executor:
         assert self._head is not None
         fits = hidden.shape[0] <= max_logits_rows(hidden.device)
         logits = self._head(hidden, self.logits_memory(hidden.device) if fits else None)
-        return logits, ops.logits_top_k(logits, min(request.top_k, self._vocab_size), request.with_logsumexp)
+        return logits, backend(logits).logits_top_k(
+            logits, min(request.top_k, self._vocab_size), request.with_logsumexp
+        )
 
     def logits_memory(self, device: torch.device) -> Tensor:
         """Memory for the logits of steps, which each step overwrites: [max_logits_rows, vocab], float32."""
@@ -136,13 +139,13 @@ class Executor:
 
         like: a tensor with the dtype and device of the hidden states.
         """
-        if step.kind is None or not ops.programs_are_enabled:
+        if step.kind is None or not choice.programs_are_enabled:
             return None
         key = ProgramKey(
             step.kind, reads_tokens, step.output_rows is None, like.dtype, with_logits, step.has_int8_cache
         )
         if key not in self._programs:
-            self._programs[key] = self._trace(key, like.shape[1]) if ops.runs_kernels(like) else None
+            self._programs[key] = self._trace(key, like.shape[1]) if choice.runs_kernels(like) else None
         return self._programs[key]
 
     def _trace(self, key: ProgramKey, width: int) -> tuple[Program, tuple[AttentionPattern, ...]] | None:
@@ -174,5 +177,5 @@ class Executor:
             assert self._head is not None
             memory = trace.input("logits", torch.float32, self._vocab_size, count=output.count)
             logits = self._head(cast(Tensor, output), cast(Tensor, memory))
-            logits_top_k(logits, ProgramInput("k"), _TOP_K_INPUTS)
+            write_top_k(logits, ProgramInput("k"), _TOP_K_INPUTS)
         return lower(output), step.patterns

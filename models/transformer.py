@@ -99,7 +99,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.backends.cuda.graphs.graph_sizes import GraphSizes, is_capturable
 from models.backends.linear_weights import LinearPacker
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
@@ -277,7 +277,7 @@ class Transformer(nn.Module):
         runner: captures and replays; None for that of the device.
         """
         stack = self.decoder
-        if stack is None or not is_capturable(stack) or cache.is_int8 or not ops.runs_cuda_kernels(self.device):
+        if stack is None or not is_capturable(stack) or cache.is_int8 or not choice.runs_cuda_kernels(self.device):
             return None
         # The import needs triton, which devices without graphs do not have.
         from models.backends.cuda.graphs.graph_runner import CudaGraphRunner

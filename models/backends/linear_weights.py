@@ -8,11 +8,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from models.backends import interface as ops
+from models.backends import choice
+from models.backends.choice import Quantization, backend
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu.experts import PackedExperts as PackedExperts
 from models.backends.cpu.group_weight import GroupWeight, fits
-from models.backends.cuda import choice as cuda_choice
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.backends.torch.activations import activate
 from models.backends.torch.quantization import quantize_int4, quantize_int8
@@ -112,7 +112,7 @@ class DenseWeight:
         multiplier: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        y = ops.linear(x, self._weight, self._bias)
+        y = backend(x).linear(x, self._weight, self._bias)
         if activation is not None:
             y = activate(y, activation)
         if multiplier is not None:
@@ -120,13 +120,13 @@ class DenseWeight:
         return y if out is None else out[: len(y)].copy_(y)
 
     def rows(self, index: Tensor) -> Tensor:
-        return ops.sum_of_rows([(index, self._weight)])
+        return backend(self._weight).sum_of_rows([(index, self._weight)])
 
     def slice(self, first: int, end: int) -> DenseWeight:
         return DenseWeight(self._weight[first:end], None if self._bias is None else self._bias[first:end])
 
 
-def attention_dtype(dtype: torch.dtype, quantization: ops.Quantization | None) -> torch.dtype:
+def attention_dtype(dtype: torch.dtype, quantization: Quantization | None) -> torch.dtype:
     """Dtype of queries, keys and values, and of the attention output, in a model of the given dtype.
 
     Quantised models attend in bfloat16: rounding the inputs to int8 already loses more than bfloat16 does.
@@ -137,7 +137,7 @@ def attention_dtype(dtype: torch.dtype, quantization: ops.Quantization | None) -
 def packer(
     dtype: torch.dtype,
     device: torch.device,
-    quantization: ops.Quantization | None = None,
+    quantization: Quantization | None = None,
     out_dtype: torch.dtype | None = None,
     memory: TensorMemory = PRIVATE,
 ) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight] | None:
@@ -147,10 +147,10 @@ def packer(
     memory: keeps the packed tensors.
     Raises QuantizationUnavailable where the backend has no kernel for quantised weights.
     """
-    ops.check_quantization(dtype, device, quantization)
-    if ops.runs_cuda_kernels(device):
+    choice.check_quantization(dtype, device, quantization)
+    if choice.runs_cuda_kernels(device):
         return _cuda_packer(dtype, quantization, out_dtype or dtype)
-    if not ops.has_kernels(dtype, device):
+    if not choice.has_kernels(dtype, device):
         return None
 
     def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
@@ -165,28 +165,29 @@ def packer(
 
 
 def _cuda_packer(
-    dtype: torch.dtype, quantization: ops.Quantization | None, out_dtype: torch.dtype
+    dtype: torch.dtype, quantization: Quantization | None, out_dtype: torch.dtype
 ) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight]:
     """`packer` for a CUDA device. Weights that are not quantised stay dense, for cuBLAS."""
+    from models.backends.cuda.dense_weight import CudaDenseWeight
+    from models.backends.cuda.quantized_weights import Int4InTiles, Int8InTiles
 
     def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
         weight = _rounded(weight, quantization)
-        layouts = cuda_choice.operations()
         packed: LinearWeight
         if isinstance(weight, Tensor) and quantization is None:
-            packed = layouts.CudaDenseWeight(weight, bias, out_dtype)
+            packed = CudaDenseWeight(weight, bias, out_dtype)
         elif isinstance(weight, Tensor):
-            packed = layouts.Int8InTiles(*quantize_int8(weight), bias, dtype, out_dtype)
+            packed = Int8InTiles(*quantize_int8(weight), bias, dtype, out_dtype)
         elif cpu_linear.is_int8(weight):
-            packed = layouts.Int8InTiles(weight.codes, weight.scales[:, 0], bias, dtype, out_dtype)
+            packed = Int8InTiles(weight.codes, weight.scales[:, 0], bias, dtype, out_dtype)
         else:
-            packed = layouts.Int4InTiles(weight, bias, dtype, out_dtype)
+            packed = Int4InTiles(weight, bias, dtype, out_dtype)
         return packed
 
     return pack
 
 
-def _rounded(weight: Tensor | QuantizedMatrix, quantization: ops.Quantization | None) -> Tensor | QuantizedMatrix:
+def _rounded(weight: Tensor | QuantizedMatrix, quantization: Quantization | None) -> Tensor | QuantizedMatrix:
     """The weight rounded to 4 bits, if that is the quantisation and it is not quantised already."""
     if quantization not in _INT4 or isinstance(weight, QuantizedMatrix):
         return weight
@@ -206,9 +207,11 @@ def has_kernel(matrix: QuantizedMatrix, dtype: torch.dtype, device: torch.device
 
     matrix: may be on the meta device. dtype: dtype of hidden states.
     """
-    if ops.runs_cuda_kernels(device):
-        return cpu_linear.is_int8(matrix) or bool(cuda_choice.operations().fits(matrix))
-    return ops.has_kernels(dtype, device) and (cpu_linear.is_int8(matrix) or fits(matrix))
+    if choice.runs_cuda_kernels(device):
+        from models.backends.cuda.quantized_weights import fits as fits_in_tiles
+
+        return cpu_linear.is_int8(matrix) or fits_in_tiles(matrix)
+    return choice.has_kernels(dtype, device) and (cpu_linear.is_int8(matrix) or fits(matrix))
 
 
 def pack_experts(
@@ -232,5 +235,6 @@ def stack_experts(
 
     Shapes: see `models.backends.cuda.experts`, which needs triton.
     """
-    experts: ExpertWeights = cuda_choice.operations().StackedExperts(*inner, *outer, config)
-    return experts
+    from models.backends.cuda.experts import StackedExperts
+
+    return StackedExperts(*inner, *outer, config)

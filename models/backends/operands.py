@@ -40,7 +40,7 @@ class CacheSlots(NamedTuple):
 
 
 class XieluShape(NamedTuple):
-    """Parameters of one activation, see `interface.xielu`."""
+    """Parameters of one activation, see `Backend.xielu`."""
 
     alpha_p: float
     alpha_n: float
@@ -72,7 +72,7 @@ class SpaceNumbers(NamedTuple):
     time_step_bias, decay_factors, skip: [heads], float32.
     groups: heads of keys and queries.
     time_scale: factor of the time steps before their bias.
-    chunk_time_steps: limits of the time steps in `mixer_interface.state_space_chunks`.
+    chunk_time_steps: limits of the time steps in `Backend.state_space_chunks`.
     """
 
     time_step_bias: Tensor
@@ -84,7 +84,7 @@ class SpaceNumbers(NamedTuple):
 
 
 class GatedNormShape(NamedTuple):
-    """See `mixer_interface.gated_norm`."""
+    """See `Backend.gated_norm`."""
 
     groups: int
     eps: float

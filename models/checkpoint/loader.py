@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.checkpoint.checkpoint_heads import CheckpointFiles, CheckpointHeads, read_files, read_heads
 from models.checkpoint.expected_tensors import expected_tensors
@@ -105,7 +105,7 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     progress: Callable[[int, int], None] | None = None,
-    quantization: ops.Quantization | None = None,
+    quantization: choice.Quantization | None = None,
     adapters: Mapping[str, Path] | None = None,
     memory: TensorMemory = PRIVATE,
     answers: bool = False,
@@ -125,7 +125,7 @@ def load_model(
     and WeightsError or ResolveError for missing or invalid files. Each message is one line and names the setting,
     tensor or file.
     """
-    ops.check_quantization(dtype, device, quantization)
+    choice.check_quantization(dtype, device, quantization)
     if adapters and is_gguf(directory):
         raise ConfigError(f"adapter {next(iter(adapters))!r}: adapters of models in GGUF files are not supported")
     files = read_files(directory)
@@ -238,7 +238,10 @@ def _none(matrices: Mapping[str, QuantizedMatrix]) -> Collection[str]:
 
 
 def _notes(
-    matrix_format: QuantizedFormat | None, report: LoadReport, dtype: torch.dtype, quantization: ops.Quantization | None
+    matrix_format: QuantizedFormat | None,
+    report: LoadReport,
+    dtype: torch.dtype,
+    quantization: choice.Quantization | None,
 ) -> tuple[str, ...]:
     """See `LoadedModel.notes`."""
     if matrix_format is None:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from models.backends import interface as ops
-from models.backends import linear_weights
+from models.backends import choice, linear_weights
 from models.backends.linear_weights import LinearPacker, LinearWeight
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.layers.attention import Attention
@@ -56,7 +55,7 @@ class WeightPacker:
         model: Transformer,
         dtype: torch.dtype,
         device: torch.device,
-        quantization: ops.Quantization | None = None,
+        quantization: choice.Quantization | None = None,
         memory: TensorMemory = PRIVATE,
     ) -> None:
         self._model, self._memory = model, memory
@@ -65,9 +64,9 @@ class WeightPacker:
             if name.split(".")[1:2] == ["layers"]:
                 self._missing.setdefault(_layer_of(name), set()).add(name)
         model.attention_dtype = linear_weights.attention_dtype(dtype, quantization)
-        self._merges = ops.runs_cuda_kernels(device)
+        self._merges = choice.runs_cuda_kernels(device)
         if self._merges and quantization is not None and any(isinstance(m, MixtureOfExperts) for m in model.modules()):
-            raise ops.QuantizationUnavailable(
+            raise choice.QuantizationUnavailable(
                 f"--quantize {quantization} takes no mixture of experts on a CUDA device: its kernel for experts needs "
                 "float weights"
             )

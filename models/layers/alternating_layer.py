@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.backends.torch.activations import by_rows
 from models.config import AlternatingLayerConfig, StreamsConfig
 from models.layers.layer_input import LayerWithInput
@@ -95,7 +95,8 @@ class AlternatingLayer(LayerWithInput):
     def _weights(self, x: Tensor) -> Tensor:
         """Output of the router: [tokens, hidden] -> [tokens, streams]."""
         assert self.router_norm is not None
-        return by_rows(torch.tanh, ops.linear(self.router_norm(x) / x.shape[1], self.router, None))
+        normed = self.router_norm(x) / x.shape[1]
+        return by_rows(torch.tanh, backend(normed).linear(normed, self.router, None))
 
     def _predicted(self, streams: Tensor) -> Tensor:
         """Predict the streams (parallel copies of the hidden states) after the layer from those before it.
@@ -104,7 +105,7 @@ class AlternatingLayer(LayerWithInput):
         streams: [tokens, streams, hidden]. Returns the same shape.
         """
         weights = self._weights(streams[:, self.active].contiguous())
-        factors = ops.linear(weights, self.prediction, None).view(-1, self.streams, self.streams)
+        factors = backend(weights).linear(weights, self.prediction, None).view(-1, self.streams, self.streams)
         # Added one after another, so that the bits of a token do not depend on the number of tokens.
         total = streams
         for source in range(self.streams):
@@ -116,6 +117,7 @@ class AlternatingLayer(LayerWithInput):
 
         computed: [tokens, hidden], the active stream after the layer.
         """
-        factors = ops.linear(self._weights(computed), self.correction, None) + 1.0
+        weights = self._weights(computed)
+        factors = backend(weights).linear(weights, self.correction, None) + 1.0
         error = computed - predictions[:, self.active]
         return predictions + error[:, None] * factors[:, :, None]

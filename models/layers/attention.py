@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from torch import Tensor, nn
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.backends.linear_weights import LinearPacker, LinearWeight
 from models.backends.operands import CacheSlots
 from models.config import AttentionConfig, QueryKeyNorm, RopeConfig
@@ -104,9 +104,9 @@ class Attention(nn.Module):
         assert self.merged is not None and rope is not None
         heads = self._split_heads(self._clip(self.merged.multiply(hidden)))
         both = self.config.num_heads + self.config.num_kv_heads
-        return ops.rotate_and_store(
-            heads[:, :both], heads[:, both:], rotations[rope], rope.pairing == "interleaved", store
-        )
+        queries_keys, values = heads[:, :both], heads[:, both:]
+        chosen = backend(queries_keys)
+        return chosen.rotate_and_store(queries_keys, values, rotations[rope], rope.pairing == "interleaved", store)
 
     def pack(self, packer: LinearPacker, projection_packer: LinearPacker, one_input: bool) -> None:
         """Replace the weights by packed ones.
@@ -211,7 +211,7 @@ class Attention(nn.Module):
     def _rotate(self, x: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
         if self.config.rope is None:
             return x
-        return ops.rotate(x, rotations[self.config.rope], self.config.rope.pairing == "interleaved")
+        return backend(x).rotate(x, rotations[self.config.rope], self.config.rope.pairing == "interleaved")
 
 
 def _make_head_norm(config: QueryKeyNorm, heads: int, head_dim: int) -> HeadNorm | None:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from models.backends import attention_interface as attention_ops
 from models.backends.attention_metadata import AttentionMetadata
+from models.backends.choice import backend
 from models.config import ConvolutionAttentionConfig, RopeConfig
 from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.linear import ConvolutionWeights, Linear
@@ -62,7 +62,7 @@ class ConvolutionAttention(FullSequenceAttention[ConvolutionPlan]):
     def forward(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], plan: ConvolutionPlan) -> Tensor:
         query = self.query(hidden)
         heads, key, value = (self._split_heads(x) for x in (query, self.key(hidden), self.value(hidden)))
-        attended = attention_ops.ragged_attention(heads, key, value, plan.metadata, self.config.scale)
+        attended = backend(heads).ragged_attention(heads, key, value, plan.metadata, self.config.scale)
         convolved = self._convolve(hidden, query, plan.neighbours)
         output: Tensor = self.output(torch.cat([attended.flatten(1), convolved], 1))
         return output

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from models.backends import attention_interface as attention_ops
 from models.backends.attention_metadata import AttentionMetadata, Distances
+from models.backends.choice import backend
 from models.config import DisentangledConfig, DistanceConfig, RopeConfig
 from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.linear import Linear, parameter
@@ -86,5 +86,5 @@ class DisentangledAttention(FullSequenceAttention[AttentionMetadata]):
         )
         query, key, value = self.queries_keys_values(hidden, rotations)
         return self.project_output(
-            attention_ops.disentangled_attention(query, key, value, keys, queries, plan, self.config.scale)
+            backend(query).disentangled_attention(query, key, value, keys, queries, plan, self.config.scale)
         )

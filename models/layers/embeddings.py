@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.backends.linear_weights import DenseWeight, LinearWeight
 from models.config import EmbeddingConfig, FairseqSinusoidalPositions, LearnedPositions, SinusoidalPositions
 from models.layers.linear import Linear, parameter
@@ -153,7 +153,7 @@ class Embedding(nn.Module):
             single_type = token_type_ids is None or len(self.token_types.weight) == 1
             parts.append((None if single_type else token_type_ids, self.token_types.weight))
         if parts:
-            x = ops.sum_of_rows(parts, self.scale, x)
+            x = backend(parts[0][1] if x is None else x).sum_of_rows(parts, self.scale, x)
         assert x is not None
         if self.task_types is not None:
             x = x + self.task_types.weight[0]

@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 from torch import Tensor, nn
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.backends.linear_weights import LinearPacker, LinearWeight
 from models.backends.torch.activations import activate
@@ -37,7 +37,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.merged is not None:
             gate, up = self.merged.multiply(x).chunk(2, -1)
-            inner = ops.gated_activation(gate, up, self.activation)
+            inner = backend(gate).gated_activation(gate, up, self.activation)
         elif self.gate is None:
             inner = self.up(x, self.activation)
         elif self.config.is_clipped:

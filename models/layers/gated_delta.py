@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from models.backends import mixer_interface as mixer_ops
+from models.backends.choice import backend
 from models.backends.linear_weights import LinearPacker
 from models.backends.operands import DeltaNumbers
 from models.config import GatedDeltaConfig
@@ -62,13 +62,13 @@ class GatedDelta(Mixer):
 
     def chunked(self, projections: Projections, state: Sequence[Tensor]) -> Tensor:
         *parts, _, beta, decay = projections
-        inputs = mixer_ops.convolution_chunk(parts, _SCALES, self.convolution.numbers, state[0])
-        return mixer_ops.gated_delta_chunks(inputs, beta, decay, self.numbers, state[1])
+        inputs = backend(parts[0]).convolution_chunk(parts, _SCALES, self.convolution.numbers, state[0])
+        return backend(beta).gated_delta_chunks(inputs, beta, decay, self.numbers, state[1])
 
     def step(self, projections: Projections, states: Sequence[Tensor], slots: Tensor) -> Tensor:
         *parts, _, beta, decay = projections
-        inputs = mixer_ops.convolution_step(parts, _SCALES, self.convolution.numbers, states[0], slots)
-        return mixer_ops.gated_delta_step(inputs, beta, decay, self.numbers, states[1], slots)
+        inputs = backend(parts[0]).convolution_step(parts, _SCALES, self.convolution.numbers, states[0], slots)
+        return backend(beta).gated_delta_step(inputs, beta, decay, self.numbers, states[1], slots)
 
     def finish(self, mixed: Tensor, projections: Projections) -> Tensor:
         output: Tensor = self.output(self.norm(mixed, projections[3]))

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from models.backends import mixer_interface as mixer_ops
+from models.backends.choice import backend
 from models.backends.operands import GatedNormShape
 from models.layers.linear import parameter
 
@@ -35,4 +35,4 @@ class GatedNorm(nn.Module):
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
         """x, gate: [rows, width], model dtype. Returns [rows, width], model dtype."""
-        return mixer_ops.gated_norm(x, gate, self.weight, self.shape)
+        return backend(x).gated_norm(x, gate, self.weight, self.shape)

@@ -7,8 +7,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from models.backends import attention_interface as attention_ops
 from models.backends.attention_metadata import AttentionMetadata
+from models.backends.choice import backend
 from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.config import GlobalVectorsLayerConfig
 from models.layers.layer import Layer
@@ -46,7 +46,7 @@ class GlobalVectorsLayer(Layer):
         metadata, rows = _blocks(step.lengths, len(vectors) // len(step.lengths), self.block_size, self.shift)
         query, key, value = self.attention.queries_keys_values(hidden, {})
         index = torch.tensor(rows, device=x.device)
-        attended = attention_ops.ragged_attention(
+        attended = backend(query).ragged_attention(
             query, key[index], value[index], metadata, self.attention.config.scale
         )
         both = self.attention_norms.add_residual(torch.cat([vectors, x]), self.attention.project_output(attended))

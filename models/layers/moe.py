@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.backends.linear_weights import EXPERT_PANEL, ExpertWeights, LinearPacker, pack_experts, stack_experts
 from models.config import FeedForwardConfig, FeedForwardSumConfig, MixtureOfExpertsConfig, XieluFeedForwardConfig
@@ -38,7 +38,7 @@ class Router(Linear):
         self.expert_scale = parameter(config.num_experts) if config.router.expert_scale else None
 
     def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Experts of each token. x: [tokens, hidden]. Returns shares and expert indices, see `ops.route`."""
+        """Experts of each token. x: [tokens, hidden]. Returns shares and expert indices, see `Backend.route`."""
         if self.norm is not None:
             x = self.norm(x) * x.shape[1] ** -0.5
         if self.packed is not None:
@@ -46,8 +46,9 @@ class Router(Linear):
         else:
             assert isinstance(self.weight, Tensor), "the matrix of a router is dequantised"
             bias = None if self.bias is None else self.bias.float()
-            logits = ops.linear(x.float(), self.weight.float(), bias)
-        shares, experts = ops.route(logits, self.choices, self.config, self.correction)
+            wide = x.float()
+            logits = backend(wide).linear(wide, self.weight.float(), bias)
+        shares, experts = backend(logits).route(logits, self.choices, self.config, self.correction)
         if self.expert_scale is None:
             return shares, experts
         if isinstance(shares, SymbolicTensor):

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.config import NormConfig, NormSlots
 from models.layers.linear import parameter
@@ -28,11 +28,11 @@ class LayerNorm(nn.Module):
         self.bias = parameter(size) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.layer_norm(x, self.weight, self.bias, self.eps)
+        return backend(x).layer_norm(x, self.weight, self.bias, self.eps)
 
     def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The sum `x + y` and its norm, all [tokens, hidden]."""
-        return ops.add_layer_norm(x, y, self.weight, self.bias, self.eps)
+        return backend(x).add_layer_norm(x, y, self.weight, self.bias, self.eps)
 
 
 class UnscaledLayerNorm(nn.Module):
@@ -47,11 +47,11 @@ class UnscaledLayerNorm(nn.Module):
         self.size, self.eps = size, eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.layer_norm(x, ones_like(x, self.size), None, self.eps)
+        return backend(x).layer_norm(x, ones_like(x, self.size), None, self.eps)
 
     def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The sum `x + y` and its norm, all [tokens, hidden]."""
-        return ops.add_layer_norm(x, y, ones_like(x, self.size), None, self.eps)
+        return backend(x).add_layer_norm(x, y, ones_like(x, self.size), None, self.eps)
 
 
 @cache
@@ -102,11 +102,11 @@ class RMSNorm(nn.Module):
         self.weight = parameter(size)
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.rms_norm(x, self.weight, self.eps)
+        return backend(x).rms_norm(x, self.weight, self.eps)
 
     def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The sum `x + y` and its norm, all [tokens, hidden]."""
-        return ops.add_rms_norm(x, y, self.weight, self.eps)
+        return backend(x).add_rms_norm(x, y, self.weight, self.eps)
 
 
 class UnscaledRMSNorm(nn.Module):
@@ -120,11 +120,11 @@ class UnscaledRMSNorm(nn.Module):
         self.size, self.eps = size, eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.rms_norm(x, ones_like(x, self.size), self.eps)
+        return backend(x).rms_norm(x, ones_like(x, self.size), self.eps)
 
     def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The sum `x + y` and its norm, all [tokens, hidden]."""
-        return ops.add_rms_norm(x, y, ones_like(x, self.size), self.eps)
+        return backend(x).add_rms_norm(x, y, ones_like(x, self.size), self.eps)
 
 
 class RMSNormFromOne(RMSNorm):
@@ -137,10 +137,10 @@ class RMSNormFromOne(RMSNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.rms_norm_from_one(x, self.weight, self.eps)
+        return backend(x).rms_norm_from_one(x, self.weight, self.eps)
 
     def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return ops.add_rms_norm_from_one(x, y, self.weight, self.eps)
+        return backend(x).add_rms_norm_from_one(x, y, self.weight, self.eps)
 
 
 class PerHeadNorm(nn.Module):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.config.sentence import Pooling
 from models.steps.batch import EncoderBatch
 
@@ -30,7 +30,7 @@ def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling, skipped: Sequence[i
     starts = _start_positions(batch, skipped)
     spans = [(first + start, end) for (first, end), start in zip(pairwise(batch.offsets), starts, strict=True)]
     if mode == "mean":
-        return ops.means_of_spans(hidden, spans)
+        return backend(hidden).means_of_spans(hidden, spans)
     parts = [hidden[first:end].float() for first, end in spans]
     return torch.stack([_reduced(part, start, mode) for part, start in zip(parts, starts, strict=True)])
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from models.backends import mixer_interface as mixer_ops
+from models.backends.choice import backend
 from models.backends.linear_weights import LinearPacker
 from models.config import ShortConvolutionConfig
 from models.layers.causal_convolution import CausalConvolution
@@ -33,11 +33,11 @@ class ShortConvolution(Mixer):
 
     def chunked(self, projections: Projections, state: Sequence[Tensor]) -> Tensor:
         gate, multiplier, x = projections
-        return mixer_ops.gated_convolution_chunk(x, gate, multiplier, self.convolution.numbers, state[0])
+        return backend(x).gated_convolution_chunk(x, gate, multiplier, self.convolution.numbers, state[0])
 
     def step(self, projections: Projections, states: Sequence[Tensor], slots: Tensor) -> Tensor:
         gate, multiplier, x = projections
-        return mixer_ops.gated_convolution_step(x, gate, multiplier, self.convolution.numbers, states[0], slots)
+        return backend(x).gated_convolution_step(x, gate, multiplier, self.convolution.numbers, states[0], slots)
 
     def finish(self, mixed: Tensor, projections: Projections) -> Tensor:
         output: Tensor = self.output(mixed)

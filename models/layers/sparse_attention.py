@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backends import attention_interface as attention_ops
 from models.backends.attention_metadata import KeyBias
+from models.backends.choice import backend
 from models.config import RopeConfig
 from models.config.sparse_attention import (
     BandedAttentionConfig,
@@ -119,7 +119,8 @@ class SparseAttention(FullSequenceAttention[Sequence[tuple[SequenceSlice, Sparse
 
     def _attend_globally(self, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor, tokens: Tensor) -> Tensor:
         """Attend from the global tokens to the whole sequence: [n, heads, head_dim]. tokens: [n], int64."""
-        return attention_ops.block_attention(query[None, tokens], key[None], value[None], None, self.config.scale)[0]
+        block = query[None, tokens]
+        return backend(block).block_attention(block, key[None], value[None], None, self.config.scale)[0]
 
 
 class BandedAttention(SparseAttention):
@@ -178,7 +179,8 @@ class LongformerAttention(BandedAttention):
     def _attend_globally(self, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor, tokens: Tensor) -> Tensor:
         queries = self._split_heads(self.global_query(hidden[tokens]))
         keys, values = self._split_heads(self.global_key(hidden)), self._split_heads(self.global_value(hidden))
-        return attention_ops.block_attention(queries[None], keys[None], values[None], None, self.config.scale)[0]
+        block = queries[None]
+        return backend(block).block_attention(block, keys[None], values[None], None, self.config.scale)[0]
 
 
 class TransientGlobalAttention(BandedAttention):
@@ -288,7 +290,7 @@ def _attend_in_blocks(
     if shared is not None:
         pairs = zip(sides, shared, strict=True)
         sides = [torch.cat([side, more.expand(len(side), *more.shape)], 1) for side, more in pairs]
-    return attention_ops.block_attention(blocks, sides[0], sides[1], plan.mask, scale).flatten(0, 1)[:length]
+    return backend(blocks).block_attention(blocks, sides[0], sides[1], plan.mask, scale).flatten(0, 1)[:length]
 
 
 def _with_neighbours(side: Tensor, size: int) -> Tensor:

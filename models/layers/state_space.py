@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from models.backends import mixer_interface as mixer_ops
+from models.backends.choice import backend
 from models.backends.linear_weights import LinearPacker
 from models.backends.operands import SpaceNumbers
 from models.config import StateSpaceConfig, StateSpaceMultipliers
@@ -71,13 +71,13 @@ class StateSpace(Mixer):
 
     def chunked(self, projections: Projections, state: Sequence[Tensor]) -> Tensor:
         _, *parts, time_step = projections
-        inputs = mixer_ops.convolution_chunk(parts, self._scales, self.convolution.numbers, state[0])
-        return mixer_ops.state_space_chunks(inputs, time_step, self.numbers, state[1])
+        inputs = backend(parts[0]).convolution_chunk(parts, self._scales, self.convolution.numbers, state[0])
+        return backend(time_step).state_space_chunks(inputs, time_step, self.numbers, state[1])
 
     def step(self, projections: Projections, states: Sequence[Tensor], slots: Tensor) -> Tensor:
         _, *parts, time_step = projections
-        inputs = mixer_ops.convolution_step(parts, self._scales, self.convolution.numbers, states[0], slots)
-        return mixer_ops.state_space_step(inputs, time_step, self.numbers, states[1], slots)
+        inputs = backend(parts[0]).convolution_step(parts, self._scales, self.convolution.numbers, states[0], slots)
+        return backend(time_step).state_space_step(inputs, time_step, self.numbers, states[1], slots)
 
     def finish(self, mixed: Tensor, projections: Projections) -> Tensor:
         output: Tensor = self.output(self.norm(mixed, projections[0]))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.backends.operands import XieluShape
 from models.config import XieluFeedForwardConfig
 from models.layers.linear import Linear, parameter
 
 
 class Xielu(nn.Module):
-    """The activation xIELU, see `ops.xielu`.
+    """The activation xIELU, see `Backend.xielu`.
 
-    alpha_p, alpha_n: [1], model dtype; softplus maps them to the factors of `ops.xielu`.
+    alpha_p, alpha_n: [1], model dtype; softplus maps them to the factors of `Backend.xielu`.
     beta, eps: [1], model dtype.
     forward: [tokens, width] -> [tokens, width], model dtype.
     Source: Huang and Schlag 2024, arXiv:2411.13010, section 4.
@@ -30,7 +30,7 @@ class Xielu(nn.Module):
             beta, eps = float(self.beta), float(self.eps)
             rising, falling = (float(F.softplus(alpha.float())) for alpha in (self.alpha_p, self.alpha_n))
             self._shape = XieluShape(rising, beta + falling, beta, eps)
-        return ops.xielu(x, self._shape)
+        return backend(x).xielu(x, self._shape)
 
 
 class XieluFeedForward(nn.Module):

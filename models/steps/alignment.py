@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backends import attention_interface as attention_ops
 from models.backends.attention_metadata import AttentionMetadata
+from models.backends.choice import backend
 from models.layers.attention import Attention
 from models.layers.positions import PositionEncodings
 from models.steps.batch import EncoderBatch
@@ -78,7 +78,7 @@ class CachedAlignmentStepInputs(RaggedStepInputs):
         if chosen:
             weights = _weights(attention, query, key)
             self.weights |= {(layer, head): weights[head] for head in chosen}
-        return attention_ops.ragged_attention(
+        return backend(query).ragged_attention(
             query, key, value, metadata, attention.config.scale, attention.config.score_cap
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.backends.int8_slots import CacheSide, Int8Slots
 from models.config import AttentionConfig
 
@@ -71,7 +71,7 @@ class KVCache:
 
     def write(self, layer: int, slot_mapping: Tensor, key: Tensor, value: Tensor) -> None:
         """Store new keys and values. slot_mapping: [tokens], int64. key, value: [tokens, kv_heads, head_dim]."""
-        ops.write_slots(self.keys[layer], self.values[layer], slot_mapping, key, value)
+        backend(key).write_slots(self.keys[layer], self.values[layer], slot_mapping, key, value)
 
     def read(self, layer: int, slots: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Copies of the keys and values at `slots`, [tokens], int64: two tensors [tokens, kv_heads, head_dim]."""
@@ -85,12 +85,14 @@ class KVCache:
         """
         if not copies or not self._sides:
             return
-        ops.copy_blocks([side.codes if isinstance(side, Int8Slots) else side for side in self._sides], copies)
+        first = self._sides[0]
+        chosen = backend(first.scales if isinstance(first, Int8Slots) else first)
+        chosen.copy_blocks([side.codes if isinstance(side, Int8Slots) else side for side in self._sides], copies)
         if self.is_int8:
             # The scales of a block are not stored in the order of slots. They are few, so all of them are copied, as if
             # the block had one slot.
             scales = [side.scales.flatten(1)[:, None, None] for side in self._sides if isinstance(side, Int8Slots)]
-            ops.copy_blocks(scales, [(source, destination, 0, 1) for source, destination, _, _ in copies])
+            chosen.copy_blocks(scales, [(source, destination, 0, 1) for source, destination, _, _ in copies])
 
     def clear(self, blocks: Sequence[int]) -> None:
         """Fill blocks with zeros, because they may hold NaN or infinity."""

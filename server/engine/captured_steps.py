@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class RowChoices(NamedTuple):
     """How the device chooses the token of each row.
 
-    filters: settings of each row; a temperature of 0 chooses the largest logit. uniforms: [rows], see `ops.draw`.
+    filters: settings of each row; a temperature of 0 chooses the largest logit. uniforms: [rows], see `Backend.draw`.
     """
 
     filters: Sequence[Filters]

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.layers.pooling import normalize, output_positions, pool
 from models.layers.sentence_head import SentenceHead
 from models.layers.token_heads import TokenHeads
@@ -192,7 +192,9 @@ class _OutputGroup:
         Source: Guenther et al. 2024, arXiv:2409.04701 (late chunking).
         """
         starts = [(batch.offsets[index], self.items[index].spans) for index in self.mine]
-        vectors = ops.means_of_spans(hidden, [(start + a, start + b) for start, spans in starts for a, b in spans])
+        vectors = backend(hidden).means_of_spans(
+            hidden, [(start + a, start + b) for start, spans in starts for a, b in spans]
+        )
         if self.message.pooling is None and self.sentence is not None:
             vectors = self.sentence.dense(vectors)
         vectors = normalize(vectors) if self.message.normalize else vectors

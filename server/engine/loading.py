@@ -12,7 +12,7 @@ import torch
 from msgspec import convert
 from msgspec.structs import replace
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.backends.int8_slots import MAX_INT8_HEAD
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.checkpoint.loader import LoadedModel, load_model
@@ -174,7 +174,7 @@ def load(
         adapters = {adapter: Path(directory) for adapter, directory in spec.adapters.items()}
         directory = Path(spec.directory)
         model = load_model(directory, dtype, device, progress, spec.quantization, adapters, memory, spec.answers)
-    except (ops.QuantizationUnavailable, ConfigError, WeightsError, ResolveError) as error:
+    except (choice.QuantizationUnavailable, ConfigError, WeightsError, ResolveError) as error:
         raise LoadError(f"model {spec.name!r}: {' '.join(str(error).split())}") from error
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise LoadError(f"model {spec.name!r} does not fit into the memory of the device") from error
@@ -191,8 +191,8 @@ def check_int8_cache(loaded: LoadedCheckpoint, options: EngineOptions) -> None:
         return
     transformer = loaded.model.transformer
     try:
-        ops.check_int8_cache(transformer.attention_dtype, loaded.device)
-    except ops.QuantizationUnavailable as error:
+        choice.check_int8_cache(transformer.attention_dtype, loaded.device)
+    except choice.QuantizationUnavailable as error:
         raise LoadError(f"model {loaded.spec.name!r}: {error}") from error
     layers = (*transformer.self_attention_layers(), *transformer.cross_attention_layers())
     widest = max((layer.head_dim for layer in layers), default=0)

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.backends.torch.sampling import Filters
 
 
@@ -54,7 +54,7 @@ def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
     """
     sampled = [index for index, row in enumerate(rows) if not row.is_greedy]
     tokens = (
-        ops.logits_top_k(logits).ids[:, 0]
+        backend(logits).logits_top_k(logits).ids[:, 0]
         if len(sampled) < len(rows)
         else torch.empty_like(logits[:, 0], dtype=torch.int64)
     )
@@ -63,7 +63,7 @@ def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
         uniforms = uniform([row.seed for row in settings], [row.position for row in settings])
         where = torch.tensor(sampled, device=logits.device)
         own = logits if len(sampled) == len(rows) else logits[where]
-        tokens[where] = ops.draw(own, settings, uniforms).tokens
+        tokens[where] = backend(own).draw(own, settings, uniforms).tokens
     return tokens
 
 

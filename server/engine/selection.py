@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.backends.logits import DecoderOutput, LogitsTopK
 from server.engine.beam_search import BeamSearch, Ids, advance_together
 from server.engine.device_copies import HostTopK, read_together, to_device
@@ -212,7 +212,8 @@ def choose(logits: Tensor, places: Sequence[SamplingPosition], best: HostTopK) -
     processed = [index for index, place in enumerate(places) if place.group.tables.change_logits]
     if processed:
         process(logits, [place.processor_row for place in places])
-        again = ops.logits_top_k(rows_at(logits, processed))
+        own = rows_at(logits, processed)
+        again = backend(own).logits_top_k(own)
         take(processed, again.ids[:, 0], again.values[:, 0])
     sampled = [index for index, place in enumerate(places) if place.group.params.do_sample]
     if sampled:
@@ -286,7 +287,7 @@ def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGrou
     if scores is not logits and any(group.params.processed_logprobs for group in groups):
         logits[to_device(processed, logits.device)] = scores
     renormalized = [index for indices, row in runs if row.params.renormalize_logits for index in indices]
-    after = ops.logits_top_k(scores, top_k.values.shape[1], with_logsumexp=bool(renormalized))
+    after = backend(scores).logits_top_k(scores, top_k.values.shape[1], with_logsumexp=bool(renormalized))
     own_further = None if further is None else rows_at(further, processed)
     picked = changed = _with_further(after.values, scores, own_further)
     if len(renormalized) < len(rows):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from msgspec.structs import replace
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.backends.tensor_memory import PRIVATE, TensorMemory
@@ -86,8 +86,8 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     Returns the engine and the descriptions of all models and adapters. Raises LoadError.
     """
     try:
-        ops.check_kernels()
-    except ops.StaleKernels as error:
+        choice.check_kernels()
+    except choice.StaleKernels as error:
         raise LoadError(str(error)) from error
     options = configure.options
     map_large_blocks()
@@ -96,10 +96,10 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
         use_all_processors()
     torch.set_num_threads(options.threads or usable_cores())
     torch.backends.cuda.matmul.allow_tf32 = False
-    if device.type == "cpu" and not ops.kernels_are_built:
+    if device.type == "cpu" and not choice.kernels_are_built:
         reason = why_kernels_are_missing()
         log.warning("the compiled kernels are missing, so the CPU computes with torch alone, slower: %s", reason)
-    if device.type == "cpu" and ops.is_amx_refused():
+    if device.type == "cpu" and choice.is_amx_refused():
         log.warning(
             "the system does not let this process use the matrix unit (AMX) of the processor, so products in bfloat16, "
             "int8 and 4 bits are slower; it needs Linux 5.16 or newer, and in a container a seccomp profile that "

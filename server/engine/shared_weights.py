@@ -24,7 +24,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.backends.huge_pages import map_in_huge_pages
 from server.ipc.descriptions import ModelSpec
 from server.ipc.weight_memory import files_fingerprint
@@ -149,7 +149,7 @@ def map_weights(
 
 def fingerprint(models: Sequence[ModelSpec]) -> str:
     """Everything that determines the tensors of models: their files, and the versions of the kernels and of torch."""
-    return f"{files_fingerprint(models)} {ops.kernels_version()} {torch.__version__}"
+    return f"{files_fingerprint(models)} {choice.kernels_version()} {torch.__version__}"
 
 
 def _is_sealed(descriptor: int) -> bool:

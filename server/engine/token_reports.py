@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.backends.logits import LogitsTopK
 from server.engine.beam_search import Ids
 from server.engine.device_copies import read_together, to_device
@@ -41,7 +41,7 @@ def processed_top(logits: Tensor, indices: Sequence[int]) -> tuple[Tensor, Logit
     logits: processed logits of all rows, [rows, vocab], float32.
     """
     rows = rows_at(logits, indices)
-    return rows, ops.logits_top_k(rows, 1, with_logsumexp=True)
+    return rows, backend(rows).logits_top_k(rows, 1, with_logsumexp=True)
 
 
 def beam_reports(

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.backends import interface as ops
-from models.backends.cuda import choice
-from models.backends.torch import sampling as torch_sampling
+from models.backends import choice
+from models.backends.choice import backend
+from models.backends.torch.backend import TORCH
 from models.backends.torch.sampling import Filters
 from models.checkpoint.loader import load_model
 from models.layers.attention import Attention
@@ -24,7 +24,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 def model_of(saved, name: str, backend: str):
     architecture, config = (DECODERS | ENCODERS | SEQ2SEQ)[name]
-    with ops.using(backend):
+    with choice.using(backend):
         return load_model(saved(config, architecture), torch.float32, DEVICE).transformer
 
 
@@ -32,7 +32,7 @@ def model_of(saved, name: str, backend: str):
 def hidden_states(model, backend: str) -> list[torch.Tensor]:
     """Prefill of two rows, a step with prefill and decoding, and a step of decoding alone."""
     sources = [text[::-1] for text in TEXTS] if model.encoder is not None else None
-    with ops.using(backend):
+    with choice.using(backend):
         rows = Rows(model, sources)
         rows.expect([[*text, 9, 9] for text in TEXTS])
         parts = rows.feed({0: TEXTS[0], 1: TEXTS[1]})
@@ -54,9 +54,9 @@ def test_a_decoder_agrees_with_the_reference(saved, name: str) -> None:
 @torch.inference_mode()
 def test_an_encoder_agrees_with_the_reference(saved) -> None:
     results = []
-    for backend in ("torch", "cuda"):
-        model = model_of(saved, "bert", backend)
-        with ops.using(backend):
+    for name in ("torch", "cuda"):
+        model = model_of(saved, "bert", name)
+        with choice.using(name):
             results.append(model.encode(encoder_batch(TEXTS, DEVICE)))
             attended = replace(encoder_batch(TEXTS, DEVICE), attended=(3, 2, 1))
             results.append(model.encode(attended))
@@ -84,8 +84,8 @@ def test_projections_are_merged(saved) -> None:
 def test_the_weights_of_merged_projections_are_counted_once(saved) -> None:
     architecture, config = DECODERS["llama"]
     sizes = []
-    for backend in ("torch", "cuda"):
-        with ops.using(backend):
+    for name in ("torch", "cuda"):
+        with choice.using(name):
             sizes.append(load_model(saved(config, architecture), torch.float32, DEVICE).weight_bytes)
     assert sizes[0] == sizes[1]
 
@@ -94,29 +94,29 @@ def test_top_k_and_draws_agree_with_the_reference() -> None:
     logits = torch.randn(4, 300, device=DEVICE)
     filters = [Filters(0.7), Filters(1.0, top_k=5), Filters(1.3, top_p=0.8), Filters(0.9, min_p=0.05)]
     uniforms = np.array([0.1, 0.5, 0.9, 0.3])
-    with ops.using("cuda"):
-        top_k = ops.logits_top_k(logits, 3, True)
-        drawn = ops.draw(logits, filters, uniforms)
-        typical = ops.draw(logits, [replace(one, typical_p=0.5) for one in filters], uniforms)
-        many = ops.logits_top_k(logits, 200)
-    with ops.using("torch"):
-        for one, other in zip(top_k, ops.logits_top_k(logits, 3, True), strict=True):
+    with choice.using("cuda"):
+        top_k = backend(logits).logits_top_k(logits, 3, True)
+        drawn = backend(logits).draw(logits, filters, uniforms)
+        typical = backend(logits).draw(logits, [replace(one, typical_p=0.5) for one in filters], uniforms)
+        many = backend(logits).logits_top_k(logits, 200)
+    with choice.using("torch"):
+        for one, other in zip(top_k, backend(logits).logits_top_k(logits, 3, True), strict=True):
             torch.testing.assert_close(one, other)
-        assert torch.equal(many.ids, ops.logits_top_k(logits, 200).ids)
-    assert torch.equal(drawn.tokens, torch_sampling.draw(logits, filters, uniforms).tokens)
-    expected = torch_sampling.draw(logits, [replace(one, typical_p=0.5) for one in filters], uniforms)
+        assert torch.equal(many.ids, backend(logits).logits_top_k(logits, 200).ids)
+    assert torch.equal(drawn.tokens, TORCH.draw(logits, filters, uniforms).tokens)
+    expected = TORCH.draw(logits, [replace(one, typical_p=0.5) for one in filters], uniforms)
     assert torch.equal(typical.tokens, expected.tokens)
 
 
 def test_only_devices_with_kernels_take_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not choice.takes(torch.zeros(1))
+    assert not choice.runs_cuda_kernels(torch.device("cpu"))
     capability = (8, 0)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    runs_on = choice.runs_on.__wrapped__
-    assert runs_on(torch.device("cuda", 0)) and not runs_on(torch.device("cpu"))
+    has_triton = choice._has_triton.__wrapped__
+    assert has_triton(torch.device("cuda", 0)) and not has_triton(torch.device("cpu"))
     capability = (7, 5)
-    assert not runs_on(torch.device("cuda", 0)), "the kernels are compiled for compute capability 8.0 and later"
-    monkeypatch.setattr(choice.importlib.util, "find_spec", lambda name: None)
+    assert not has_triton(torch.device("cuda", 0)), "the kernels are compiled for compute capability 8.0 and later"
+    monkeypatch.setattr(choice, "find_spec", lambda name: None)
     capability = (8, 0)
-    assert not runs_on(torch.device("cuda", 0)), "triton is not installed"
+    assert not has_triton(torch.device("cuda", 0)), "triton is not installed"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.backends import interface as ops
-from models.backends import linear_weights
+from models.backends import choice, linear_weights
 from models.backends.torch.activations import activate
 from models.backends.torch.quantization import quantize_int4, quantize_int8
 from models.checkpoint.kept_quantized import kept_quantized
@@ -50,7 +49,7 @@ MATRICES = {
 @torch.inference_mode()
 def test_a_matrix_multiplies_as_its_dequantised_weights(name: str) -> None:
     matrix, bias = MATRICES[name](), random(48).to(HALF)
-    with ops.using("cuda"):
+    with choice.using("cuda"):
         assert linear_weights.has_kernel(matrix, HALF, DEVICE)
         weight = linear_weights.packer(HALF, DEVICE)(matrix, bias)
         wide = linear_weights.packer(HALF, DEVICE, out_dtype=torch.float32)(matrix, None)
@@ -80,7 +79,7 @@ def test_other_matrices_have_no_kernel() -> None:
         QuantizedMatrix(codes, 4, 16, random(8, 4)),
         QuantizedMatrix(codes, 6, 32, random(8, 2)),
     ]
-    with ops.using("cuda"):
+    with choice.using("cuda"):
         assert not any(linear_weights.has_kernel(matrix, HALF, DEVICE) for matrix in others)
 
 
@@ -90,10 +89,10 @@ def test_other_matrices_have_no_kernel() -> None:
 def test_a_quantised_model_computes_with_the_rounded_weights(saved, quantization: str) -> None:
     architecture, config = DECODERS["llama"]
     directory = saved(config, architecture)
-    with ops.using("cuda"):
+    with choice.using("cuda"):
         model = load_model(directory, HALF, DEVICE, quantization=quantization).transformer
     actual = hidden_states(model, "cuda")
-    with ops.using("torch"):
+    with choice.using("torch"):
         rounded = load_model(directory, torch.float32, DEVICE).transformer
         for linear in (one for one in rounded.decoder.modules() if isinstance(one, Linear)):
             linear.weight.copy_(dequantised(linear.weight.to(HALF), quantization))
@@ -115,16 +114,19 @@ def dequantised(weight: torch.Tensor, quantization: str) -> torch.Tensor:
 
 def test_a_mixture_of_experts_is_refused(saved) -> None:
     architecture, config = DECODERS["mixtral"]
-    with ops.using("cuda"), pytest.raises(ops.QuantizationUnavailable, match="takes no mixture of experts on a CUDA"):
+    with (
+        choice.using("cuda"),
+        pytest.raises(choice.QuantizationUnavailable, match="takes no mixture of experts on a CUDA"),
+    ):
         load_model(saved(config, architecture), HALF, DEVICE, quantization="int8")
 
 
 def test_matrices_of_experts_are_dequantised(saved) -> None:
     architecture, config = DECODERS["mixtral"]
-    with ops.using("torch"):
+    with choice.using("torch"):
         model = load_model(saved(config, architecture), HALF, DEVICE).transformer
     names = [name for name, one in model.named_parameters() if one.dim() == 2 and "decoder.layers.0" in name]
     matrices = {name: int8_matrix(*model.get_parameter(name).shape) for name in names}
-    with ops.using("cuda"):
+    with choice.using("cuda"):
         kept = kept_quantized(model, HALF, DEVICE, matrices)
     assert kept and all("attention" in name for name in kept), kept

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.backends.cuda.graphs import graph_runner, step_graphs
 from models.backends.cuda.graphs.graph_runner import CudaGraphRunner, GraphRunner
 from models.backends.cuda.graphs.graph_sizes import GraphSizes, is_capturable
@@ -77,7 +77,7 @@ def load(saved, name: str):
 
 @pytest.fixture
 def in_kernels():
-    with ops.using("cuda"):
+    with choice.using("cuda"):
         yield
 
 
@@ -227,7 +227,7 @@ def test_decoders_that_cannot_be_captured_run_eagerly(saved, in_kernels) -> None
 
 
 def test_nothing_is_captured_without_the_kernels(saved) -> None:
-    with ops.using("torch"):
+    with choice.using("torch"):
         model = load(saved, "gpt2")
         assert model.capture_steps(Rows(model).pool.cache, None, GraphSizes(4, 40), FakeGraphRunner()) is None
 

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.backends.logits import DecoderOutput, LogitsRequest
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
@@ -204,7 +204,8 @@ class CapturedTexts:
         tokens, sampled = logits.argmax(-1), [i for i, one in enumerate(choices.filters) if one.temperature > 0]
         if sampled:
             filters, uniforms = [choices.filters[i] for i in sampled], choices.uniforms[sampled]
-            tokens[sampled] = ops.draw(logits[sampled].nan_to_num(), filters, uniforms).tokens
+            own = logits[sampled].nan_to_num()
+            tokens[sampled] = backend(own).draw(own, filters, uniforms).tokens
         self._chosen = tokens.tolist()
         return LaunchedTokens(torch.where(logits.isfinite().all(-1), tokens, -1).tolist(), self.log)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.backends.logits import LogitsRequest, LogitsTopK
 
 
@@ -16,4 +16,4 @@ class StoredLogits:
 
     def logits_top_k(self, hidden: torch.Tensor, request: LogitsRequest) -> tuple[torch.Tensor, LogitsTopK]:
         logits = hidden.clone()
-        return logits, ops.logits_top_k(logits, min(request.top_k, logits.shape[1]), request.with_logsumexp)
+        return logits, backend(logits).logits_top_k(logits, min(request.top_k, logits.shape[1]), request.with_logsumexp)

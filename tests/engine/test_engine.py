@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from server.engine import engine as engine_module
 from server.ipc.messages import Generate, GenerateRow
 from server.ipc.params import GenerationParams
@@ -132,7 +132,7 @@ def test_prompt_logprobs_that_are_not_finite_fail_their_request_alone(pairs, mon
         logits, top_k = honest(hidden, request)
         if len(hidden) == len(PROMPTS[2]) - 1:
             logits = logits * torch.nan
-            top_k = ops.logits_top_k(logits, request.top_k, request.with_logsumexp)
+            top_k = backend(logits).logits_top_k(logits, request.top_k, request.with_logsumexp)
         return logits, top_k
 
     monkeypatch.setattr(transformer, "logits_top_k", broken_prompt_logits)

@@ -16,7 +16,8 @@ from transformers.generation.logits_process import (
     TypicalLogitsWarper,
 )
 
-from models.backends import interface as ops
+from models.backends import choice
+from models.backends.choice import backend
 from models.backends.cpu import operations as cpu_ops
 from models.backends.torch import sampling as torch_sampling
 from models.backends.torch.sampling import thresholds
@@ -50,8 +51,8 @@ def survivors(request):
 
     def kept(logits: torch.Tensor, rows: list[SamplerRow]) -> torch.Tensor:
         scaled = logits / torch.tensor([[row.temperature] for row in rows])
-        with ops.using(request.param):
-            _, lowest, highest = ops.draw(logits, rows, np.full(len(rows), 0.5))
+        with choice.using(request.param):
+            _, lowest, highest = backend(logits).draw(logits, rows, np.full(len(rows), 0.5))
         return (scaled >= lowest[:, None]) & (scaled <= highest[:, None]) & (scaled > -torch.inf)
 
     return kept

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from server.engine import selection
 from server.engine.beam_search import Beam, BeamSearch, advance_together
@@ -54,7 +54,7 @@ def group_with_tokens(number: int, settings: dict) -> SequenceGroup:
 
 def found(logits: torch.Tensor, requests: list[SequenceGroup]) -> tuple[torch.Tensor, torch.Tensor]:
     logits = logits.clone()
-    top_k = ops.logits_top_k(logits, *selection.logits_request(requests))
+    top_k = backend(logits).logits_top_k(logits, *selection.logits_request(requests))
     return selection._candidates(logits, top_k, requests)
 
 
@@ -142,7 +142,8 @@ def test_searches_that_advance_together_equal_single_ones(seed):
         going = [index for index, search in enumerate(alone) if not search.done]
         logits = torch.from_numpy(chance.normal(size=(len(going), len(alone[going[0]].running), 60)).astype(np.float32))
         # Multiples of 0.5 have exact sums.
-        top_k = ops.logits_top_k(((logits * 4).round() / 2).flatten(0, 1), alone[0].num_candidates)
+        scores = ((logits * 4).round() / 2).flatten(0, 1)
+        top_k = backend(scores).logits_top_k(scores, alone[0].num_candidates)
         values, tokens = (tensor.view(*logits.shape[:2], -1).numpy() for tensor in (top_k.values, top_k.ids))
         parents = [alone[index].advance(*own) for index, *own in zip(going, values, tokens, strict=True)]
         assert len({alone[index].shape for index in going}) == 1

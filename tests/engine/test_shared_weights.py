@@ -13,7 +13,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.checkpoint import loader
 from server.engine import shared_weights
 from server.engine.engine import Engine
@@ -95,7 +95,7 @@ def test_shared_weights_have_the_bits_of_private_ones(saved, memory, name, preci
 def test_models_without_kernels(saved, memory):
     architecture, config = GENERATING["t5"]
     spec = ModelSpec("m", str(saved(config, architecture)), "float32")
-    with ops.using("torch"):
+    with choice.using("torch"):
         assert results(mapped(memory, spec)) == results(load(spec, CPU, no_progress))
 
 

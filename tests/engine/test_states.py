@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import torch
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.config import CHUNK_TOKENS
 from models.steps.state_memory import StateMemory
 from server.engine.loading import LoadedCheckpoint, LoadError
@@ -79,7 +79,7 @@ def requests(pair: Pair) -> list:
 def answers(results) -> dict:
     """Texts of all answers; with the compiled kernels also their scores and log-probabilities."""
     assert not results.failed
-    if not ops.kernels_are_built or os.environ.get("TRIPTYCH_TEST_DEVICE", "cpu") != "cpu":
+    if not choice.kernels_are_built or os.environ.get("TRIPTYCH_TEST_DEVICE", "cpu") != "cpu":
         return {number: results.texts(number) for number in results.finished}
     found = {number: end.hypotheses for number, end in results.finished.items()}
     return {number: (hypotheses, results.prompts.get(number)) for number, hypotheses in found.items()}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.backends.cpu import linear
 from models.checkpoint.loader import load_model
 from models.checkpoint.quantize_checkpoint import quantize_checkpoint
@@ -47,7 +47,7 @@ def test_a_copy_of_every_family(name: str, tmp_path: Path, monkeypatch: pytest.M
     report = quantize_checkpoint(source, tmp_path / "out", "int8")
     copy = load_model(tmp_path / "out", torch.float32, CPU)
     assert copy.checkpoint_format == report.description
-    if not ops.kernels_are_built:
+    if not choice.kernels_are_built:
         return
     assert not copy.notes, "every matrix is computed as it is stored"
     rounded, round_rows = 0, linear.quantize_int8

@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.backends.cpu import operations as cpu_ops
 from models.checkpoint.loader import load_model
 from models.layers.convolution_layer import ConvolutionLayer
@@ -52,7 +52,7 @@ def compare(model, sources=None, adapters=()):
     everything = found(model, sources, [(counts, None) for counts, _ in STEPS], adapters)
     wanted = [count for _, counts in STEPS for count in counts.values()]
     for way in ({"name": "cpu"}, {"name": "cpu", "programs": False}):
-        with ops.using(**way):
+        with choice.using(**way):
             for part, whole, count in zip(found(model, sources, STEPS, adapters), everything, wanted, strict=True):
                 assert len(part) == count
                 assert torch.equal(part, whole[len(whole) - count :])
@@ -86,7 +86,7 @@ def test_the_torch_backend(saved, name):
     architecture, config = (DECODERS | SEQ2SEQ)[name]
     directory = saved(config, architecture)
     sources = [[9, 8, 7], [6], [5, 4, 3, 2], [8, 9]] if name in SEQ2SEQ else None
-    with ops.using("torch"):
+    with choice.using("torch"):
         model = load_model(directory, torch.float32, CPU).transformer
         everything = found(model, sources, [(counts, None) for counts, _ in STEPS])
         for part, whole in zip(found(model, sources, STEPS), everything, strict=True):
@@ -100,7 +100,7 @@ def compare_texts(model, adapters=()):
         one = replace(batch, output_positions=tuple(positions))
         expected = everything[one.output_rows]
         for way in ({"name": "cpu"}, {"name": "cpu", "programs": False}):
-            with ops.using(**way):
+            with choice.using(**way):
                 assert torch.equal(model.encode(one), expected)
 
 
@@ -148,7 +148,7 @@ def test_the_torch_backend_with_texts(saved, body):
     family, options = BODIES[body]
     directory = saved(getattr(transformers, f"{family}Config")(**options), f"{family}Model")
     batch = encoder_batch(TEXTS, CPU)
-    with ops.using("torch"):
+    with choice.using("torch"):
         model = load_model(directory, torch.float32, CPU).transformer
         one = replace(batch, output_positions=tuple(length // 2 for length in LENGTHS))
         torch.testing.assert_close(model.encode(one), model.encode(batch)[one.output_rows], rtol=1e-5, atol=1e-5)

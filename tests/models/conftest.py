@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.backends.cpu import library
 from models.backends.cpu import operations as cpu_ops
 
@@ -25,7 +25,7 @@ def kernels() -> None:
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run a test with the kernels of each instruction set that the processor runs."""
     assert library.choose_isa(request.param)
-    with ops.using("cpu"):
+    with choice.using("cpu"):
         yield request.param
     assert library.choose_isa(RUNNABLE_ISAS[-1])
 

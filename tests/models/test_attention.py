@@ -8,8 +8,8 @@ import random
 import pytest
 import torch
 
-from models.backends import attention_interface as attention_ops
 from models.backends.attention_metadata import AttentionMetadata
+from models.backends.choice import backend
 from models.backends.torch.attention_view import TorchAttentionView
 
 HEADS, KV_HEADS, DIM, SCALE = 4, 2, 8, 0.3
@@ -62,7 +62,7 @@ def test_ragged(causal, window, biased, cap):
     bias = torch.randn(HEADS, 2 * max(lens) - 1) if biased else None
     metadata = AttentionMetadata(lens, lens, causal, window, bias)
     ragged = [torch.cat(side) for side in (queries, keys, values)]
-    output = attention_ops.ragged_attention(*ragged, metadata, SCALE, cap).split(lens)
+    output = backend(ragged[0]).ragged_attention(*ragged, metadata, SCALE, cap).split(lens)
     for ours, query, key, value in zip(output, queries, keys, values, strict=True):
         expected = by_definition(query, key, value, 0, causal, window, bias, cap)
         torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
@@ -78,14 +78,14 @@ def test_sinks_and_chunks(settings, window):
     queries, keys, values = random_rows(lens, lens)
     sides = [torch.cat(side) for side in (queries, keys, values)]
     metadata = AttentionMetadata(lens, lens, True, window, chunk=chunk)
-    outputs = attention_ops.ragged_attention(*sides, metadata, SCALE, None, sinks).split(lens)
+    outputs = backend(sides[0]).ragged_attention(*sides, metadata, SCALE, None, sinks).split(lens)
     caches = torch.zeros(2, 16, 4, KV_HEADS, DIM)
     tables = torch.arange(16).view(4, 4)
     for row, length in enumerate(lens):
         for side, source in enumerate((keys, values)):
             caches[side].view(4, 16, KV_HEADS, DIM)[row, :length] = source[row]
     last = AttentionMetadata((1,) * 4, lens, True, window, None, tables, 4, chunk=chunk)
-    ends = attention_ops.paged_attention(
+    ends = backend(torch.stack([query[-1] for query in queries])).paged_attention(
         torch.stack([query[-1] for query in queries]), *caches, last, SCALE, None, sinks
     )
     for row, (query, key, value) in enumerate(zip(queries, keys, values, strict=True)):
@@ -99,7 +99,7 @@ def test_ragged_cross_attention_with_keys_of_other_lengths():
     queries, keys, values = random_rows(query_lens, key_lens)
     metadata = AttentionMetadata(query_lens, key_lens)
     ragged = [torch.cat(side) for side in (queries, keys, values)]
-    output = attention_ops.ragged_attention(*ragged, metadata, SCALE).split(query_lens)
+    output = backend(ragged[0]).ragged_attention(*ragged, metadata, SCALE).split(query_lens)
     for ours, query, key, value in zip(output, queries, keys, values, strict=True):
         torch.testing.assert_close(ours, by_definition(query, key, value, 0, False, None, None), atol=1e-5, rtol=1e-5)
 
@@ -127,7 +127,11 @@ def test_paged(causal, window, biased):
                 caches[side, block] = 7.0
                 caches[side, block, : len(part)] = part
     metadata = AttentionMetadata(query_lens, key_lens, causal, window, bias, tables, block_size)
-    output = attention_ops.paged_attention(torch.cat(queries), caches[0], caches[1], metadata, SCALE).split(query_lens)
+    output = (
+        backend(torch.cat(queries))
+        .paged_attention(torch.cat(queries), caches[0], caches[1], metadata, SCALE)
+        .split(query_lens)
+    )
     for row, ours in enumerate(output):
         first = key_lens[row] - query_lens[row]
         expected = by_definition(queries[row], keys[row], values[row], first, causal, window, bias)

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.checkpoint.checkpoint_heads import read_files
 from models.checkpoint.gliner_files import read_gliner
 from models.checkpoint.late_interaction_files import check_attention, late_interaction_config
@@ -144,7 +144,7 @@ def test_tokens_attend_to_the_first_tokens_alone(tmp_path: Path, kind: str, kern
     oracle = transformers.AutoModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
     texts, attended = [[3, 4, 5, 6, 7], [8, 9, 10], [11, 12, 13, 14, 15]], (3, 3, 4)
     batch = EncoderBatch(torch.tensor([token for text in texts for token in text]), (5, 3, 5), attended=attended)
-    with torch.inference_mode(), ops.using("cpu" if kernels else "torch"):
+    with torch.inference_mode(), choice.using("cpu" if kernels else "torch"):
         together = model.encode(batch).split([5, 3, 5])
         first = model.encode(replace(batch, output_positions=(4, 0, 2)))
         for number, (text, count) in enumerate(zip(texts, attended, strict=True)):

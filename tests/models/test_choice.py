@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from models.backends import interface as ops
+from models.backends import choice
+from models.backends.choice import backend
 from models.backends.cpu import operations as cpu_ops
-from models.backends.cpu import sampling as cpu_sampling
-from models.backends.torch import sampling as torch_sampling
+from models.backends.cpu.backend import CPU
+from models.backends.torch.backend import TORCH
 from models.backends.torch.sampling import Filters
 
 BACKENDS = ["torch"] + (["cpu"] if cpu_ops.available() else [])
@@ -20,9 +21,9 @@ WIDTHS = [1, 2, 97, 255, 256, 257, 1000, 5003]
 
 @pytest.fixture(params=BACKENDS)
 def top_k(request):
-    """`ops.logits_top_k` of one backend."""
-    with ops.using(request.param):
-        yield ops.logits_top_k
+    """`logits_top_k` of one backend."""
+    with choice.using(request.param):
+        yield backend(torch.empty(0)).logits_top_k
 
 
 def rows_of_every_kind(width: int) -> torch.Tensor:
@@ -98,16 +99,16 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(top_k):
 
 
 def test_top_k_uses_the_compiled_kernels_if_available():
-    assert not cpu_ops.available() or ops.backend(torch.empty(0)) is cpu_ops
+    assert not cpu_ops.available() or backend(torch.empty(0)) is CPU
     logits = torch.randn(3, 300)
-    with ops.using("torch"):
-        expected = ops.logits_top_k(logits, 4, with_logsumexp=True)
-    found = ops.logits_top_k(logits, 4, with_logsumexp=True)
+    with choice.using("torch"):
+        expected = backend(logits).logits_top_k(logits, 4, with_logsumexp=True)
+    found = backend(logits).logits_top_k(logits, 4, with_logsumexp=True)
     assert torch.equal(found.ids, expected.ids)
     torch.testing.assert_close(found.logsumexp, expected.logsumexp, atol=1e-6, rtol=1e-6)
 
 
-DRAWS = {"torch": torch_sampling.draw} | ({"cpu": cpu_sampling.draw} if cpu_ops.available() else {})
+DRAWS = {"torch": TORCH.draw} | ({"cpu": CPU.draw} if cpu_ops.available() else {})
 draws = pytest.mark.parametrize("draw", DRAWS.values(), ids=list(DRAWS))
 FILTERS = [
     Filters(temperature, top_k, top_p, min_p, typical_p)
@@ -147,7 +148,7 @@ def test_bounds_and_drawn_tokens_equal_the_reference(draw, kind, width):
     logits, filters = rows_to_draw_from(kind, width)[::every], FILTERS[::every]
     uniforms = np.random.default_rng(3).random(len(filters))
     uniforms[:3] = 0.0, 1.0 - 2.0**-53, 0.5
-    expected = torch_sampling.draw(logits, filters, uniforms)
+    expected = TORCH.draw(logits, filters, uniforms)
     found = draw(logits, filters, uniforms)
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.equal(ours, theirs)

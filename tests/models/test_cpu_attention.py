@@ -7,12 +7,12 @@ import random
 import pytest
 import torch
 
-from models.backends import attention_interface as attention_ops
-from models.backends import interface as ops
+from models.backends import choice
 from models.backends.attention_metadata import AttentionMetadata, KeyBias
+from models.backends.choice import backend
 from models.backends.cpu import operations as cpu_ops
 from models.backends.cpu.attention_view import MAX_TILE_QUERIES, MIN_TILE_QUERIES, CpuAttentionView
-from models.backends.torch import operations as torch_ops
+from models.backends.torch.backend import TORCH
 
 CPU = torch.device("cpu")
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("kernels")
 @pytest.fixture
 def kernels():
     assert cpu_ops.available(), "build the kernels: pip install -e ."
-    with ops.using("cpu"):
+    with choice.using("cpu"):
         yield
 
 
@@ -78,8 +78,8 @@ class Case:
             for cache, side in zip(self.caches, (self.key, self.value), strict=True):
                 cache.flatten(0, 1)[slots] = side.split(lengths)[row]
 
-    def paged(self, rows, attention=attention_ops.paged_attention):
-        """Paged attention of some queries: [queries, heads, dim].
+    def paged(self, rows, attention=None):
+        """Paged attention of some queries: [queries, heads, dim]. attention: None for the chosen backend.
 
         rows: (row, first query, end). With a causal mask, the row has keys up to its last query only.
         """
@@ -95,11 +95,13 @@ class Case:
         )
         queries = self.query.split(self.lengths)
         query = torch.cat([queries[row][first:end] for row, first, end in rows])
+        attention = attention or backend(query).paged_attention
         return attention(query, *self.caches, metadata, self.scale, self.cap, self.sinks)
 
-    def ragged(self, attention=attention_ops.ragged_attention):
-        """Ragged attention of all queries of all rows."""
+    def ragged(self, attention=None):
+        """Ragged attention of all queries of all rows. attention: None for the chosen backend."""
         metadata = AttentionMetadata(self.lengths, self.lengths, self.causal, self.window, self.bias, chunk=self.chunk)
+        attention = attention or backend(self.query).ragged_attention
         return attention(self.query, self.key, self.value, metadata, self.scale, self.cap, self.sinks)
 
 
@@ -117,7 +119,7 @@ def test_paged(dtype, settings, shape):
     rows = [(row, keys - queries, keys) for row, (keys, queries) in enumerate(ROWS)]
     if not case.causal:  # Without a mask, the queries must be the last ones of their row.
         assert all(end == case.lengths[row] for row, _, end in rows)
-    close(case.paged(rows), case.paged(rows, torch_ops.paged_attention))
+    close(case.paged(rows), case.paged(rows, TORCH.paged_attention))
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)
@@ -125,7 +127,7 @@ def test_paged(dtype, settings, shape):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_ragged(dtype, settings, shape):
     case = Case(dtype, shape, (1, 3, 70, 16, 131, 3, 200), settings)
-    close(case.ragged(), case.ragged(torch_ops.ragged_attention))
+    close(case.ragged(), case.ragged(TORCH.ragged_attention))
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)
@@ -134,7 +136,7 @@ def test_ragged_queries_of_other_lengths_than_keys(dtype):
     query, keys = torch.randn(94, 4, 64).to(dtype), torch.randn(2, 216, 2, 64).to(dtype)
     metadata = AttentionMetadata(lengths, key_lengths)
     arguments = (query, *keys, metadata, 0.125)
-    close(attention_ops.ragged_attention(*arguments), torch_ops.ragged_attention(*arguments))
+    close(backend(arguments[0]).ragged_attention(*arguments), TORCH.ragged_attention(*arguments))
 
 
 def chunks(length, rng):
@@ -146,7 +148,7 @@ def chunks(length, rng):
     return list(zip([0, *ends], ends, strict=False))
 
 
-def chunked(case, attention=attention_ops.paged_attention, seed=0):
+def chunked(case, attention=None, seed=0):
     """Paged attention of all queries of all rows. Each call computes the next chunk of a random subset of the rows."""
     rng = random.Random(seed)
     cuts = [chunks(length, rng) for length in case.lengths]
@@ -180,7 +182,7 @@ def test_a_query_has_the_same_bits_in_any_chunk_and_batch(dtype, settings, shape
 def test_the_reference_has_other_bits_in_other_chunks():
     """Negative control: the attention of torch does not pass this comparison."""
     case = Case(torch.float32, (6, 2, 64), (150, 7, 64, 90), {})
-    assert not torch.equal(chunked(case, torch_ops.paged_attention), case.ragged(torch_ops.ragged_attention))
+    assert not torch.equal(chunked(case, TORCH.paged_attention), case.ragged(TORCH.ragged_attention))
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)
@@ -192,7 +194,7 @@ def test_a_text_has_the_same_bits_alone_and_in_a_batch(dtype, settings, shape):
     sides = [side.split(case.lengths) for side in (case.query, case.key, case.value)]
     for row, length in enumerate(case.lengths):
         metadata = AttentionMetadata((length,), (length,), False, case.window, case.bias)
-        alone = attention_ops.ragged_attention(*(side[row] for side in sides), metadata, case.scale)
+        alone = backend(case.query).ragged_attention(*(side[row] for side in sides), metadata, case.scale)
         assert torch.equal(alone, together[row])
 
 
@@ -215,7 +217,7 @@ def test_every_instruction_set(isa, dtype, shape, settings):
     """The kernels that this processor does not choose by itself are correct too."""
     case = Case(dtype, shape, (90, 7, 300), settings)
     found = case.ragged()
-    close(found, case.ragged(torch_ops.ragged_attention))
+    close(found, case.ragged(TORCH.ragged_attention))
     if case.causal:
         assert torch.equal(chunked(case), found)
 
@@ -224,7 +226,7 @@ def test_every_instruction_set(isa, dtype, shape, settings):
 def test_a_long_context(dtype):
     """Attention to so many keys that a tile computes its scores in parts."""
     case = Case(dtype, (2, 1, 32), (9000,), {}, block_size=64)
-    close(case.paged([(0, 8900, 9000)]), case.paged([(0, 8900, 9000)], torch_ops.paged_attention))
+    close(case.paged([(0, 8900, 9000)]), case.paged([(0, 8900, 9000)], TORCH.paged_attention))
     assert torch.equal(case.paged([(0, 8950, 8951)])[0], case.paged([(0, 8900, 9000)])[50])
 
 
@@ -257,9 +259,9 @@ def test_bfloat16_rounds_only_softmax_weights_and_results(settings, shape):
     found = case.ragged().float()
     case.dtype = torch.float32
     case.query, case.key, case.value = case.query.float(), case.key.float(), case.value.float()
-    exact = case.ragged(torch_ops.ragged_attention)
+    exact = case.ragged(TORCH.ragged_attention)
     case.value = case.value.abs()
-    weighted_abs = case.ragged(torch_ops.ragged_attention)
+    weighted_abs = case.ragged(TORCH.ragged_attention)
     assert ((found - exact).abs() <= 2**-8 * (exact.abs() + weighted_abs) * 1.01 + 1e-5).all()
 
 

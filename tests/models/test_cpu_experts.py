@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from models.backends import interface as ops
 from models.backends import linear_weights
-from models.backends.torch import operations as torch_ops
+from models.backends.choice import backend
+from models.backends.torch.backend import TORCH
 from models.checkpoint.pack_weights import CountingPacker
 from models.config import FeedForwardConfig, MixtureOfExpertsConfig, RouterConfig
 from models.layers.linear import Linear, set_parameter
@@ -210,18 +210,18 @@ def test_route(isa, dtype, experts, choices, router):
     logits[5] = 0
     logits[6, 0] = 80
     correction = torch.randn(experts) if router.correction else None
-    shares, chosen = ops.route(logits, choices, router, correction)
-    expected, indices = torch_ops.route(logits, choices, router, correction)
+    shares, chosen = backend(logits).route(logits, choices, router, correction)
+    expected, indices = TORCH.route(logits, choices, router, correction)
     assert torch.equal(chosen, indices) and (router.correction or chosen[5].tolist() == list(range(choices)))
     torch.testing.assert_close(shares, expected, atol=1e-6, rtol=1e-5)
-    assert torch.equal(ops.route(logits[7:8], choices, router, correction)[0], shares[7:8])
+    assert torch.equal(backend(logits[7:8]).route(logits[7:8], choices, router, correction)[0], shares[7:8])
 
 
 @pytest.mark.parametrize(("experts", "choices"), [(1, 1), (5, 2), (8, 8), (60, 4)])
 @pytest.mark.parametrize("normalized", [True, False])
 def test_route_to_any_number_of_experts(experts, choices, normalized):
     logits, router = torch.randn(40, experts), RouterConfig(normalized)
-    found, expected = ops.route(logits, choices, router, None), torch_ops.route(logits, choices, router, None)
+    found, expected = backend(logits).route(logits, choices, router, None), TORCH.route(logits, choices, router, None)
     assert torch.equal(found[1], expected[1])
     torch.testing.assert_close(found[0], expected[0], atol=1e-6, rtol=1e-5)
 
@@ -233,7 +233,7 @@ def test_route_of_logits_that_are_not_finite(isa, bad, router):
     logits, correction = torch.randn(4, 8), torch.zeros(8) if router.correction else None
     logits[1, 0] = logits[2, 5] = bad
     logits[3] = bad
-    for backend in (ops, torch_ops):
-        shares, experts = backend.route(logits, 3, router, correction)
+    for computing in (CPU, TORCH):
+        shares, experts = computing.route(logits, 3, router, correction)
         assert shares.isfinite().all(1).tolist() == [True, False, False, False] and not shares[1:].isfinite().any()
         assert all(len({*row}) == 3 and {*row} <= {*range(8)} for row in experts.tolist())

@@ -15,8 +15,8 @@ from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu.group_weight import GroupWeight
 from models.backends.cpu.lowering import lower
 from models.backends.cpu.trace import Trace
-from models.backends.torch import operations as torch_ops
 from models.backends.torch.activations import ACTIVATIONS
+from models.backends.torch.backend import TORCH
 from models.backends.torch.quantization import quantize_int4
 from tests.models.group_reference import reference
 from tests.models.int8_reference import ReferenceInt8Weight
@@ -36,7 +36,7 @@ def make(kind, weight, bias):
         matrix = quantize_int4(weight)
         return GroupWeight(matrix, bias, weight.dtype).multiply, reference(matrix, bias)
     product = cpu_linear.FloatWeight(weight, bias, is_packed=kind == "packed")
-    return product.multiply, lambda x: torch_ops.linear(x.double(), weight.double(), _double(bias)).to(x.dtype)
+    return product.multiply, lambda x: TORCH.linear(x.double(), weight.double(), _double(bias)).to(x.dtype)
 
 
 def plus_residual(product, x, residual, activation=None, multiplier=None):
@@ -112,7 +112,7 @@ def test_float32_sums_of_a_bfloat16_weight(isa, packed):
         for bias_or_none in (bias, None):
             narrow, wide = (cpu_linear.FloatWeight(weight, bias_or_none, packed, to) for to in (None, torch.float32))
             sums = wide.multiply(x)
-            close(sums, torch_ops.linear(x.double(), weight.double(), _double(bias_or_none)).float())
+            close(sums, TORCH.linear(x.double(), weight.double(), _double(bias_or_none)).float())
             assert torch.equal(sums.bfloat16(), narrow.multiply(x))
             assert torch.equal(wide.multiply(x[7:9]), sums[7:9])
 

@@ -11,13 +11,14 @@ import shutil
 import pytest
 import torch
 
-from models.backends import interface as ops
-from models.backends import linear_weights
+from models.backends import choice, linear_weights
+from models.backends.choice import backend
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_ops
+from models.backends.cpu.backend import CPU as CPU_BACKEND
 from models.backends.operands import XieluShape
-from models.backends.torch import operations as torch_ops
 from models.backends.torch.activations import ACTIVATIONS
+from models.backends.torch.backend import TORCH
 from models.layers.positions import Rotation
 from tests.models.int8_reference import ReferenceInt8Weight
 
@@ -30,7 +31,7 @@ needs_kernels = pytest.mark.usefixtures("kernels")
 def kernels():
     assert cpu_ops.available() or shutil.which("c++") is None, "build the kernels: pip install -e ."
     if cpu_ops.available():
-        with ops.using("cpu"):
+        with choice.using("cpu"):
             yield
     else:
         yield
@@ -51,7 +52,7 @@ def test_kernels_are_built():
 @pytest.mark.parametrize("shape", [(1, 8), (5, 37), (3, 4, 16), (300, 576)])
 def test_rms_norm(dtype, shape):
     x, weight = torch.randn(shape).to(dtype) * 7, torch.randn(shape[-1]).to(dtype)
-    close(ops.rms_norm(x, weight, 1e-6), torch_ops.rms_norm(x, weight, 1e-6))
+    close(backend(x).rms_norm(x, weight, 1e-6), TORCH.rms_norm(x, weight, 1e-6))
 
 
 @needs_kernels
@@ -59,8 +60,8 @@ def test_rms_norm(dtype, shape):
 @pytest.mark.parametrize("heads", [slice(None), slice(1, 3)])
 def test_scale_by_row(dtype, heads):
     x, factors = torch.randn(7, 5, 12).to(dtype)[:, heads], torch.randn(7, 1)
-    close(ops.scale_by_row(x, factors), torch_ops.scale_by_row(x, factors))
-    assert torch.equal(ops.scale_by_row(x[3:4], factors[3:4]), ops.scale_by_row(x, factors)[3:4])
+    close(backend(x).scale_by_row(x, factors), TORCH.scale_by_row(x, factors))
+    assert torch.equal(backend(x[3:4]).scale_by_row(x[3:4], factors[3:4]), backend(x).scale_by_row(x, factors)[3:4])
 
 
 @needs_kernels
@@ -68,7 +69,7 @@ def test_scale_by_row(dtype, heads):
 @pytest.mark.parametrize("shape", [(1, 8), (5, 37), (3, 4, 16), (300, 576)])
 def test_rms_norm_from_one(dtype, shape):
     x, weight = torch.randn(shape).to(dtype) * 7, torch.randn(shape[-1]).to(dtype)
-    close(ops.rms_norm_from_one(x, weight, 1e-6), torch_ops.rms_norm_from_one(x, weight, 1e-6))
+    close(backend(x).rms_norm_from_one(x, weight, 1e-6), TORCH.rms_norm_from_one(x, weight, 1e-6))
 
 
 @needs_kernels
@@ -78,7 +79,7 @@ def test_rms_norm_from_one(dtype, shape):
 def test_layer_norm(dtype, shape, with_bias):
     x, weight = torch.randn(shape).to(dtype) * 7 + 3, torch.randn(shape[-1]).to(dtype)
     bias = torch.randn(shape[-1]).to(dtype) if with_bias else None
-    close(ops.layer_norm(x, weight, bias, 1e-6), torch_ops.layer_norm(x, weight, bias, 1e-6))
+    close(backend(x).layer_norm(x, weight, bias, 1e-6), TORCH.layer_norm(x, weight, bias, 1e-6))
 
 
 @needs_kernels
@@ -87,15 +88,15 @@ def test_layer_norm(dtype, shape, with_bias):
 def test_xielu(dtype, width):
     x, shape = (torch.randn(40, width) * 3).to(dtype), XieluShape(0.8, 0.7, 0.5, -1e-6)
     x[7, 0] = 0
-    found = ops.xielu(x, shape)
-    close(found, torch_ops.xielu(x, shape))
+    found = backend(x).xielu(x, shape)
+    close(found, TORCH.xielu(x, shape))
     wide = x.double()
     exact = torch.where(wide > 0, 0.8 * wide**2, 0.7 * (torch.expm1(wide.clamp(max=-1e-6)) - wide)) + 0.5 * wide
     torch.testing.assert_close(found.double(), exact, atol=BOUNDS[dtype], rtol=BOUNDS[dtype])
     for start, end in ((0, 1), (5, 6), (3, 10), (39, 40)):
-        assert torch.equal(ops.xielu(x[start:end], shape), found[start:end])
+        assert torch.equal(backend(x[start:end]).xielu(x[start:end], shape), found[start:end])
     x[4, -1] = torch.nan
-    assert ops.xielu(x, shape).isfinite().all(1).tolist() == [row != 4 for row in range(40)]
+    assert backend(x).xielu(x, shape).isfinite().all(1).tolist() == [row != 4 for row in range(40)]
 
 
 @needs_kernels
@@ -108,9 +109,9 @@ def test_rotate(dtype, interleaved, heads, head_dim, dim):
         angles = torch.rand(tokens, 1, dim // 2) * 100
         for x in (wide[:, :heads], wide[:, :heads].contiguous()):
             own_rows = Rotation(None, angles.cos(), angles.sin())
-            close(ops.rotate(x, own_rows, interleaved), torch_ops.rotate(x, own_rows, interleaved))
+            close(backend(x).rotate(x, own_rows, interleaved), TORCH.rotate(x, own_rows, interleaved))
             by_position = Rotation(None, angles.cos(), angles.sin(), torch.randint(tokens, (tokens,)))
-            close(ops.rotate(x, by_position, interleaved), torch_ops.rotate(x, by_position, interleaved))
+            close(backend(x).rotate(x, by_position, interleaved), TORCH.rotate(x, by_position, interleaved))
 
 
 @needs_kernels
@@ -120,8 +121,8 @@ def test_write_slots(dtype):
     key, value = joined[:, :2], joined[:, 3:]
     slots = torch.tensor([3, 17, 4, 0, 19, 8])
     found, expected = torch.zeros(2, 5, 4, 2, 8, dtype=dtype), torch.zeros(2, 5, 4, 2, 8, dtype=dtype)
-    ops.write_slots(found[0], found[1], slots, key, value)
-    torch_ops.write_slots(expected[0], expected[1], slots, key, value)
+    backend(key).write_slots(found[0], found[1], slots, key, value)
+    TORCH.write_slots(expected[0], expected[1], slots, key, value)
     assert torch.equal(found, expected)
 
 
@@ -131,7 +132,7 @@ def test_write_slots(dtype):
 def test_take_rows(dtype, index):
     joined, index = torch.randn(6, 5, 8).to(dtype), torch.tensor(index, dtype=torch.int64)
     for x in (joined, joined[:, 1:3], joined[:, :, 2:5], joined.flatten(1)):
-        assert torch.equal(ops.take_rows(x, index), torch_ops.take_rows(x, index))
+        assert torch.equal(backend(x).take_rows(x, index), TORCH.take_rows(x, index))
 
 
 @needs_kernels
@@ -140,8 +141,8 @@ def test_copy_blocks(dtype):
     caches = [torch.randn(9, 4, heads, 8).to(dtype) for heads in (2, 1, 3)]
     copies = [(0, 5, 0, 3), (7, 8, 2, 3), (0, 1, 0, 4), (2, 6, 1, 4), (2, 3, 4, 4)]
     found, expected = [cache.clone() for cache in caches], [cache.clone() for cache in caches]
-    ops.copy_blocks(found, copies)
-    torch_ops.copy_blocks(expected, copies)
+    backend(found[0]).copy_blocks(found, copies)
+    TORCH.copy_blocks(expected, copies)
     for cache, ours, theirs in zip(caches, found, expected, strict=True):
         for block in range(9):
             first, end = next((slots for _, destination, *slots in copies if destination == block), (0, 0))
@@ -166,7 +167,7 @@ def test_packed_weights(dtype, quantized, width, columns):
         if quantized:
             expected = ReferenceInt8Weight(weight, bias_or_none).multiply(x)
         else:
-            expected = torch_ops.linear(x, weight, bias_or_none)
+            expected = TORCH.linear(x, weight, bias_or_none)
         close(found, expected)
         for start, end in ((0, 1), (5, 6), (0, 2), (3, 10), (100, 117), (0, 64), (1, 130)):
             assert torch.equal(packed.multiply(x[start:end]), found[start:end])
@@ -234,16 +235,16 @@ def test_sums_of_rows_of_tables(dtype):
     index, places, kinds = torch.randint(0, 90, (33,)), torch.arange(33), torch.randint(0, 2, (33,))
     parts = [(index, tokens), (places, positions), (kinds, types)]
     for found in (parts, parts[:1], [*parts[:2], (None, types)]):
-        assert torch.equal(cpu_ops.sum_of_rows(found, 7.1), torch_ops.sum_of_rows(found, 7.1))
+        assert torch.equal(CPU_BACKEND.sum_of_rows(found, 7.1), TORCH.sum_of_rows(found, 7.1))
     before = torch.randn(33, 50).to(dtype)
-    assert torch.equal(cpu_ops.sum_of_rows(parts, 1.0, before), torch_ops.sum_of_rows(parts, 1.0, before))
+    assert torch.equal(CPU_BACKEND.sum_of_rows(parts, 1.0, before), TORCH.sum_of_rows(parts, 1.0, before))
     with pytest.raises(IndexError):
-        cpu_ops.sum_of_rows([(index, tokens), (places + 8, positions)])
+        CPU_BACKEND.sum_of_rows([(index, tokens), (places + 8, positions)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_means_of_spans(dtype):
     x, spans = torch.randn(300, 70).to(dtype), [(0, 1), (3, 200), (200, 300)]
-    found = cpu_ops.means_of_spans(x, spans)
-    torch.testing.assert_close(found, torch_ops.means_of_spans(x, spans), atol=1e-6, rtol=1e-5)
-    assert torch.equal(cpu_ops.means_of_spans(x[3:], [(0, 197)])[0], found[1])
+    found = CPU_BACKEND.means_of_spans(x, spans)
+    torch.testing.assert_close(found, TORCH.means_of_spans(x, spans), atol=1e-6, rtol=1e-5)
+    assert torch.equal(CPU_BACKEND.means_of_spans(x[3:], [(0, 197)])[0], found[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.backends.logits import LogitsRequest
 from models.executor import MAX_LOGITS_ROWS, Executor
 
@@ -29,7 +29,7 @@ def test_logits_of_few_rows_share_one_buffer(executor):
         logits, top_k = executor.logits(hidden, LogitsRequest(2, True))
         addresses.add(logits.data_ptr())
         assert torch.equal(logits, hidden)
-        for part, expected in zip(top_k, ops.logits_top_k(hidden, 2, True), strict=True):
+        for part, expected in zip(top_k, backend(hidden).logits_top_k(hidden, 2, True), strict=True):
             assert torch.equal(part, expected)
     assert len(addresses) == 1
 

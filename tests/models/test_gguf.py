@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.checkpoint.loader import load_model
 from models.config import ConfigError
 from tests.parity.checkpoints import random_ids, write_model
@@ -218,7 +218,7 @@ def logits_of(model, texts):
 
 def test_matrices_without_a_kernel_are_dequantised_and_reported(quantized):
     file, directory = quantized
-    with ops.using("torch"):
+    with choice.using("torch"):
         ours = load_model(file, torch.float32, torch.device("cpu"))
         theirs = load_model(directory, torch.float32, torch.device("cpu"))
     expected, found = weights_of(theirs.transformer), weights_of(ours.transformer)
@@ -232,7 +232,7 @@ def test_matrices_without_a_kernel_are_dequantised_and_reported(quantized):
     )
 
 
-@pytest.mark.skipif(not ops.kernels_are_built, reason="the kernels are not built")
+@pytest.mark.skipif(not choice.kernels_are_built, reason="the kernels are not built")
 def test_matrices_run_in_kernels_as_they_are_stored(quantized):
     file, directory = quantized
     ours = load_model(file, torch.float32, torch.device("cpu"))

@@ -7,8 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from models.backends import interface as ops
-from models.backends import linear_weights
+from models.backends import choice, linear_weights
 from models.config import LanguageModelHead
 from models.layers.heads import LanguageModel
 from tests.models.int8_reference import ReferenceInt8Weight
@@ -18,7 +17,7 @@ WIDTH, VOCAB, ROWS = 40, 70, 9
 
 @pytest.fixture(params=["torch", "cpu"])
 def kernels(request):
-    with ops.using(request.param):
+    with choice.using(request.param):
         yield
 
 
@@ -35,7 +34,7 @@ def expected_logits(config: LanguageModelHead, hidden: torch.Tensor, table: torc
 def test_logits_equal_their_definition(config, quantization, dtype):
     table, hidden = torch.randn(VOCAB, WIDTH).to(dtype), torch.randn(ROWS, WIDTH).to(dtype)
     head = LanguageModel(config, WIDTH, VOCAB)
-    if quantization is not None and not ops.runs_kernels(hidden):
+    if quantization is not None and not choice.runs_kernels(hidden):
         packer = partial(ReferenceInt8Weight, out_dtype=torch.float32)
     else:
         packer = linear_weights.packer(dtype, hidden.device, quantization, torch.float32)

@@ -8,8 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from models.backends import interface as ops
-from models.backends import linear_weights
+from models.backends import choice, linear_weights
 from models.backends.cpu import linear as cpu_linear
 from models.backends.linear_weights import DenseWeight
 from models.checkpoint.loader import load_model
@@ -29,8 +28,8 @@ pytestmark = pytest.mark.usefixtures("kernels")
 @contextmanager
 def int8_reference(monkeypatch):
     """Use the torch backend, with the reference for int8 products."""
-    with ops.using("torch"), monkeypatch.context() as patch:
-        patch.setattr(ops, "check_quantization", lambda *_: None)
+    with choice.using("torch"), monkeypatch.context() as patch:
+        patch.setattr(choice, "check_quantization", lambda *_: None)
         patch.setattr(
             linear_weights,
             "packer",
@@ -85,7 +84,7 @@ def test_kernels_and_reference_differ_by_less_than_int8_loses(directory, name, m
 @pytest.mark.parametrize("name", ["qwen3", "stablelm", "bart", "led", "mpt"])
 @torch.inference_mode()
 def test_dtypes_around_attention(directory, name, way, monkeypatch):
-    with int8_reference(monkeypatch) if way == "torch" else ops.using("cpu"):
+    with int8_reference(monkeypatch) if way == "torch" else choice.using("cpu"):
         model = load_model(directory, torch.float32, CPU, quantization="int8").transformer
         assert (model.dtype, model.attention_dtype) == (torch.float32, torch.bfloat16)
         for part in (one for one in model.modules() if isinstance(one, Attention)):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.backends import interface as ops
+from models.backends import choice
+from models.backends.choice import backend
 from models.backends.int8_slots import Int8Slots, quantize_heads
-from models.backends.torch import operations as torch_ops
+from models.backends.torch.backend import TORCH
 from models.checkpoint.loader import load_model
 from models.config import AttentionConfig
 from models.steps.kv_cache import KVCache
@@ -35,7 +36,7 @@ class Int8Case(Case):
         num_blocks = self.caches.shape[1]
         sides = [Int8Slots.zeros(num_blocks, block_size, self.kv_heads, self.dim, CPU) for _ in range(2)]
         slots = torch.arange(num_blocks * block_size)
-        ops.write_slots(*sides, slots, *(side.flatten(0, 1) for side in self.caches))
+        backend(sides[0]).write_slots(*sides, slots, *(side.flatten(0, 1) for side in self.caches))
         self.caches = sides
 
     def rounded(self) -> Case:
@@ -56,16 +57,16 @@ def test_attention_equals_the_reference(settings, shape):
     """Queries are rounded to 15 bits and weights to 16, so the result is exact to about 1e-4 of the largest value."""
     case = Int8Case(torch.float32, shape, tuple(keys for keys, _ in ROWS), settings)
     rows = [(row, keys - queries, keys) for row, (keys, queries) in enumerate(ROWS)]
-    found, exact = case.paged(rows), case.rounded().paged(rows, torch_ops.paged_attention)
+    found, exact = case.paged(rows), case.rounded().paged(rows, TORCH.paged_attention)
     torch.testing.assert_close(found, exact, atol=4e-4, rtol=4e-4)
-    torch.testing.assert_close(case.paged(rows, torch_ops.paged_attention), exact, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(case.paged(rows, TORCH.paged_attention), exact, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(6, 2, 64), (3, 1, 80)])
 def test_every_instruction_set(isa, shape):
     case = Int8Case(torch.bfloat16, shape, (70, 9), {"window": 50})
     rows = [(0, 3, 70), (1, 8, 9)]
-    exact = case.rounded().paged(rows, torch_ops.paged_attention)
+    exact = case.rounded().paged(rows, TORCH.paged_attention)
     torch.testing.assert_close(case.paged(rows).float(), exact, atol=2e-2, rtol=2e-2)
 
 
@@ -97,7 +98,7 @@ def test_a_long_context_and_any_number_of_threads():
     assert all(torch.equal(one, found[0]) for one in found)
     assert torch.equal(case.paged([(0, 8950, 8951)])[0], found[0][50])
     torch.testing.assert_close(
-        found[0], case.rounded().paged([(0, 8900, 9000)], torch_ops.paged_attention), atol=4e-4, rtol=4e-4
+        found[0], case.rounded().paged([(0, 8900, 9000)], TORCH.paged_attention), atol=4e-4, rtol=4e-4
     )
 
 
@@ -110,7 +111,7 @@ def test_written_codes_and_scales_equal_the_reference(dtype):
     slots = torch.randperm(48)[:40]
     # Keys and values are slices of one tensor, as after a merged projection.
     joined = torch.cat([x, x.flip(0)], 1)
-    ops.write_slots(*sides, slots, joined[:, :3], joined[:, 3:])
+    backend(sides[0]).write_slots(*sides, slots, joined[:, :3], joined[:, 3:])
     for side, written in zip(sides, (x, x.flip(0)), strict=True):
         codes, scales = quantize_heads(written)
         assert torch.equal(side.codes.flatten(0, 1)[slots], codes)
@@ -178,12 +179,12 @@ def test_hidden_states_have_the_same_bits_alone_batched_and_in_chunks(tmp_path, 
         assert all(torch.equal(one, two) for one, two in zip(together, other, strict=True))
     for number, text in enumerate(TEXTS):
         assert torch.equal(one_shot(rows([number]), [text])[0], together[number])
-    with ops.using("cpu", programs=False):
+    with choice.using("cpu", programs=False):
         eager = one_shot(rows(), TEXTS)
     assert all(torch.equal(one, two) for one, two in zip(together, eager, strict=True))
     exact = one_shot(Rows(model, sources), TEXTS)
     assert not torch.equal(together[0], exact[0])
-    with ops.using("torch"):
+    with choice.using("torch"):
         reference = one_shot(
             Rows(load_model(tmp_path, torch.float32, CPU).transformer, sources, dtype=torch.int8), TEXTS
         )

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.backends import interface as ops
-from models.backends import linear_weights
+from models.backends import choice, linear_weights
 from models.backends.cpu import header, library
 from models.checkpoint.loader import load_model
 from server.engine import service
@@ -57,7 +56,7 @@ def test_a_refused_matrix_unit_is_logged(monkeypatch, caplog):
     def stop(*_):
         raise LoadError("no model")
 
-    monkeypatch.setattr(ops, "is_amx_refused", lambda: True)
+    monkeypatch.setattr(choice, "is_amx_refused", lambda: True)
     monkeypatch.setattr(service, "_load_models", stop)
     with pytest.raises(LoadError):
         start(Configure(0, [], "cpu", EngineOptions()), lambda message: None)
@@ -94,8 +93,8 @@ def test_quantization_without_kernels_is_refused(saved, dtype, kind):
     architecture, config = DECODERS["llama"]
     directory = saved(config, architecture)
     with (
-        ops.using("torch"),
-        pytest.raises(ops.QuantizationUnavailable, match=rf"^--quantize {kind} needs a CPU[^\n]*$"),
+        choice.using("torch"),
+        pytest.raises(choice.QuantizationUnavailable, match=rf"^--quantize {kind} needs a CPU[^\n]*$"),
     ):
         load_model(directory, dtype, torch.device("cpu"), quantization=kind)
 
@@ -103,5 +102,5 @@ def test_quantization_without_kernels_is_refused(saved, dtype, kind):
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize(("device", "dtype"), [("cuda", torch.bfloat16), ("cpu", torch.float16)])
 def test_quantization_on_other_devices_and_dtypes_is_refused(device, dtype, kind):
-    with pytest.raises(ops.QuantizationUnavailable, match=r"cuda|float16"):
+    with pytest.raises(choice.QuantizationUnavailable, match=r"cuda|float16"):
         linear_weights.packer(dtype, torch.device(device), kind)

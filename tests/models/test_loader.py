@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BartConfig, BertConfig, LlamaConfig, T5Config
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.checkpoint.loader import load_model
 from models.config import ConfigError
 from tests.parity.checkpoints import edit_config, write_model
@@ -44,7 +44,7 @@ def test_properties_of_a_loaded_model(llama):
     loaded = load_model(llama, torch.bfloat16, CPU, lambda done, total: seen.append((done, total)))
     assert (loaded.family, loaded.architecture, loaded.tasks) == ("llama", "LlamaForCausalLM", ("generate",))
     assert loaded.parameters == sum(tensor.numel() for tensor in load_file(llama / "model.safetensors").values())
-    with ops.using("torch"):
+    with choice.using("torch"):
         plain = load_model(llama, torch.bfloat16, CPU).weight_bytes
     # Packed weights are padded to whole panels of the kernels.
     assert 2 * loaded.parameters == plain <= loaded.weight_bytes
@@ -57,7 +57,7 @@ def test_properties_of_a_loaded_model(llama):
 
 def test_layers_are_packed_while_the_next_ones_are_read(llama):
     """Loading must not need the memory of all weights twice."""
-    if not ops.kernels_are_built:
+    if not choice.kernels_are_built:
         pytest.skip("the compiled kernels were not built")
 
     class Counting:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.config import (
     CHUNK_TOKENS,
     ConfigError,
@@ -148,14 +148,14 @@ def test_other_rows_change_no_bit(mixer, rows):
 @torch.inference_mode()
 def test_kernels_equal_the_reference(mixer, dtype, bound):
     """Compares results, states and gated norms of one token of each row, with rows in any slots."""
-    if not ops.kernels_are_built:
+    if not choice.kernels_are_built:
         pytest.skip("no compiled kernels")
     rows, slots = 5, torch.tensor([6, 0, 3, 7, 1])
     inputs, mixer = tuple(each.to(dtype) for each in projections(mixer, length=rows)), mixer.to(dtype)
     memory = [torch.randn(8, *shape) for shape in mixer.config.state_shapes]
     found = {}
     for backend in ("torch", "cpu"):
-        with ops.using(backend):
+        with choice.using(backend):
             states = [tensor.clone() for tensor in memory]
             mixed = mixer.step(inputs, states, slots)
             found[backend] = mixed, *states, mixer.finish(mixed, inputs)

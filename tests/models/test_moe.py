@@ -8,7 +8,7 @@ import transformers
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.checkpoint.loader import load_model
 from models.config import FeedForwardConfig, MixtureOfExpertsConfig, RouterConfig
 from models.layers.moe import MixtureOfExperts
@@ -93,12 +93,12 @@ def test_separate_and_fused_expert_tensors_load_alike(family, tmp_path):
     experts = {"num_local_experts": 4} if family == "Mixtral" else {"num_experts": 4, "moe_intermediate_size": 16}
     config = getattr(transformers, f"{family}Config")(**_SIZES, **_HEADS, **experts, num_experts_per_tok=2)
     oracle = save(tmp_path, config, f"{family}ForCausalLM")
-    with ops.using("torch"):
+    with choice.using("torch"):
         separate = load(tmp_path, torch.device("cpu")).transformer
     fused = {name: tensor.contiguous() for name, tensor in oracle.state_dict().items()}
     assert any(name.endswith("experts.gate_up_proj") for name in fused)
     save_file(fused, tmp_path / "model.safetensors")
-    with ops.using("torch"):
+    with choice.using("torch"):
         from_fused = load(tmp_path, torch.device("cpu")).transformer
     for (name, one), (_, other) in zip(separate.named_parameters(), from_fused.named_parameters(), strict=True):
         assert torch.equal(one, other), name
@@ -127,7 +127,7 @@ def test_int8_keeps_the_router_unquantised(saved):
     experts = {"num_experts": 4, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 20}
     config = transformers.Qwen2MoeConfig(**_SIZES, **_HEADS, **experts, num_experts_per_tok=2)
     directory = saved(config, "Qwen2MoeForCausalLM")
-    with ops.using("torch"):
+    with choice.using("torch"):
         plain = load(directory, torch.device("cpu")).transformer
     quantized = load_model(directory, torch.float32, torch.device("cpu"), quantization="int8").transformer
     x = torch.randn(40, 32)

@@ -9,7 +9,7 @@ from transformers.activations import ACT2FN
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.backends.torch.activations import ACTIVATIONS
 from models.config import (
     EmbeddingConfig,
@@ -39,7 +39,7 @@ def test_rms_norm_equals_llama(dtype):
     theirs = LlamaRMSNorm(16, 1e-5).to(dtype)
     theirs.weight.data.copy_(ours.weight)
     x = (30 * torch.randn(5, 16)).to(dtype)
-    with ops.using("torch"):
+    with choice.using("torch"):
         torch.testing.assert_close(ours(x), theirs(x).detach(), atol=0, rtol=0)
 
 
@@ -49,7 +49,7 @@ def test_rms_norm_from_one_equals_gemma(dtype):
     theirs = GemmaRMSNorm(16, 1e-5).to(dtype)
     theirs.weight.data.copy_(ours.weight)
     x = (30 * torch.randn(5, 16)).to(dtype)
-    with ops.using("torch"):
+    with choice.using("torch"):
         torch.testing.assert_close(ours(x), theirs(x).detach(), atol=0, rtol=0)
 
 

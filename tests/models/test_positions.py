@@ -14,7 +14,7 @@ from transformers.models.marian.modeling_marian import MarianSinusoidalPositiona
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.config import (
     AlibiConfig,
     BucketBiasConfig,
@@ -73,7 +73,7 @@ def test_half_pairing_equals_llama(name):
     expected = apply_rotary_pos_emb(query, key, cos[0], sin[0], unsqueeze_dim=1)
     rotation = Rotary(RopeConfig(500000.0, 128, scaling=scaling))(positions, int(positions.max()) + 1)
     for x, rotated in zip((query, key), expected, strict=True):
-        torch.testing.assert_close(ops.rotate(x, rotation, False), rotated, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(backend(x).rotate(x, rotation, False), rotated, atol=1e-4, rtol=1e-4)
 
 
 BY_LENGTH = {
@@ -110,7 +110,7 @@ def test_each_pair_is_rotated_by_its_angle(interleaved):
     config = RopeConfig(100.0, 6, "interleaved" if interleaved else "half")
     positions, x = torch.tensor([0, 3, 11]), torch.randn(3, 2, 10)
     rotation = Rotary(config)(positions, int(positions.max()) + 1)
-    rotated = ops.rotate(x, rotation, interleaved)
+    rotated = backend(x).rotate(x, rotation, interleaved)
     for token, position in enumerate(positions.tolist()):
         for pair in range(3):
             first, second = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + 3)
@@ -131,7 +131,7 @@ def test_rotated_scores_depend_only_on_the_distance():
         rotated = []
         for x, position in ((query, query_position), (key, key_position)):
             rotation = rotary(torch.tensor([position]), position + 1)
-            rotated.append(ops.rotate(x, rotation, False))
+            rotated.append(backend(x).rotate(x, rotation, False))
         return (rotated[0] * rotated[1]).sum().item()
 
     assert score(9, 4) == pytest.approx(score(25, 20), abs=1e-4)

@@ -10,17 +10,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.backends import interface as ops
+from models.backends import choice
+from models.backends.choice import backend
 from models.backends.cpu import linear as cpu_linear
+from models.backends.cpu.backend import CPU
 from models.backends.cpu.lowering import lower
 from models.backends.cpu.trace import ROWS, NotTraceable, ProgramInput, Trace
 from models.backends.logits import LogitsRequest
+from models.backends.torch.backend import TORCH
 from models.checkpoint.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, HYBRIDS, SEQ2SEQ
 from tests.parity.paged import Rows, chunked, encoder_batch, one_by_one
 from tests.rare_families import in_turn
 
-CPU = torch.device("cpu")
+DEVICE = torch.device("cpu")
 CASES = {
     "float32": (torch.float32, None),
     "bfloat16": (torch.bfloat16, None),
@@ -43,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("kernels")
 def loaded(saved, name, case):
     dtype, quantization = CASES[case]
     architecture, config = (DECODERS | SEQ2SEQ | ENCODERS)[name]
-    return load_model(saved(config, architecture), dtype, CPU, quantization=quantization).transformer
+    return load_model(saved(config, architecture), dtype, DEVICE, quantization=quantization).transformer
 
 
 def has_programs(model, stack, kind):
@@ -62,7 +65,7 @@ def test_decoding(saved, name, case):
     sources = [text[::-1] for text in TEXTS] if name in SEQ2SEQ else None
     for feed in (chunked, one_by_one):
         found = feed(Rows(model, sources), TEXTS)
-        with ops.using("cpu", programs=False):
+        with choice.using("cpu", programs=False):
             expected = feed(Rows(model, sources), TEXTS)
         for one, other in zip(found, expected, strict=True):
             assert torch.equal(one, other)
@@ -90,7 +93,9 @@ def test_logits(saved, name, case):
             expected = model.logits(output.hidden)
             assert torch.equal(output.logits, expected)
             memory.add(output.logits.data_ptr())
-            for part, other in zip(output.top_k, ops.logits_top_k(expected, k, with_logsumexp), strict=True):
+            for part, other in zip(
+                output.top_k, backend(expected).logits_top_k(expected, k, with_logsumexp), strict=True
+            ):
                 assert part is other is None or torch.equal(part, other)
             logits, top_k = model.logits_top_k(output.hidden, LogitsRequest(k, with_logsumexp))
             assert torch.equal(logits, expected) and torch.equal(top_k.ids, output.top_k.ids)
@@ -108,9 +113,9 @@ def test_logits(saved, name, case):
 @torch.inference_mode()
 def test_encoding(saved, name, case):
     model = loaded(saved, name, case)
-    batch = encoder_batch(TEXTS, CPU)
+    batch = encoder_batch(TEXTS, DEVICE)
     found = model.encode(batch)
-    with ops.using("cpu", programs=False):
+    with choice.using("cpu", programs=False):
         assert torch.equal(found, model.encode(batch))
     assert has_programs(model, model.encoder, "ragged") == {(True, False): name not in NOT_TRACED["ragged"]}
 
@@ -146,14 +151,14 @@ def test_operations_that_cannot_be_traced():
 def test_scratch_memory_is_reused():
     x, weight = input_of(torch.float32, 64), torch.ones(64)
     for _ in range(10):
-        x = ops.rms_norm(x, weight, 1e-6)
+        x = backend(x).rms_norm(x, weight, 1e-6)
     program = lower(x)
     assert len(program.names) == 10
     assert program.scratch_bytes == 2 * 64 * 4
     data = torch.randn(5, 64)
     found, expected = run(program, data), data
     for _ in range(10):
-        expected = ops.rms_norm(expected, weight, 1e-6)
+        expected = backend(expected).rms_norm(expected, weight, 1e-6)
     assert torch.equal(found, expected)
 
 
@@ -163,7 +168,7 @@ def test_products_write_over_operands_that_are_not_read_again():
     rows, data = input_of(torch.float32, 64), torch.randn(5, 64)
 
     def gated(x):
-        x = ops.rms_norm(x, torch.ones(64), 1e-6)
+        x = backend(x).rms_norm(x, torch.ones(64), 1e-6)
         return x + down.multiply(gate.multiply(x, "silu", multiplier=up.multiply(x)))
 
     program = lower(gated(gated(rows)))
@@ -173,7 +178,7 @@ def test_products_write_over_operands_that_are_not_read_again():
 
 
 def norm(x):
-    return ops.rms_norm(x, torch.ones(x.shape[1]), 1e-6)
+    return backend(x).rms_norm(x, torch.ones(x.shape[1]), 1e-6)
 
 
 OTHER_USES = {
@@ -206,7 +211,8 @@ def test_a_residual_is_fused_into_the_product_before_it():
     data = torch.randn(3, 32)
     assert torch.equal(run(program, data), data + weight.multiply(data))
     # A sum after a norm cannot be fused, so it is a separate operation.
-    y = ops.rms_norm(weight.multiply(x), torch.ones(32), 1e-6)
+    product = weight.multiply(x)
+    y = backend(product).rms_norm(product, torch.ones(32), 1e-6)
     assert len(lower(x + y).names) > len(program.names)
 
 
@@ -214,19 +220,20 @@ def test_a_residual_is_fused_into_the_product_before_it():
 def test_fused_residual_and_norm(dtype):
     weight, norm, bias = cpu_linear.FloatWeight(torch.randn(32, 32).to(dtype), None), *torch.randn(2, 32).to(dtype)
     data = torch.randn(3, 32).to(dtype)
-    for add_norm, arguments in (
-        (ops.add_rms_norm, (norm, 1e-6)),
-        (ops.add_rms_norm_from_one, (norm, 1e-6)),
-        (ops.add_layer_norm, (norm, bias, 1e-6)),
+    for name, arguments in (
+        ("add_rms_norm", (norm, 1e-6)),
+        ("add_rms_norm_from_one", (norm, 1e-6)),
+        ("add_layer_norm", (norm, bias, 1e-6)),
     ):
+        add_norm = getattr(CPU, name)
         x = input_of(dtype, 32)
         total, normed = add_norm(x, weight.multiply(x), *arguments)
         program = lower(total + normed)
         assert len(program.names) == 3
         total, normed = add_norm(data, weight.multiply(data), *arguments)
         assert torch.equal(run(program, data), total + normed)
-        with ops.using("torch"):
-            expected = add_norm(data, weight.multiply(data), *arguments)
+        with choice.using("torch"):
+            expected = getattr(TORCH, name)(data, weight.multiply(data), *arguments)
         torch.testing.assert_close((total, normed), expected, atol=2e-2, rtol=2e-2)
 
 
@@ -252,12 +259,15 @@ def test_a_program_continues_with_selected_rows():
     trace = Trace()
     x, weight = trace.input("hidden", torch.float32, 32), cpu_linear.FloatWeight(torch.randn(48, 32), None)
     index = trace.input("rows", torch.int64, count=ProgramInput("num_rows"))
-    y = ops.take_rows(weight.multiply(x)[:, 16:], index)
-    program = lower(ops.rms_norm(y, torch.ones(32), 1e-6))
+    y = backend(weight.multiply(x)[:, 16:]).take_rows(weight.multiply(x)[:, 16:], index)
+    program = lower(backend(y).rms_norm(y, torch.ones(32), 1e-6))
     data = torch.randn(7, 32)
     for rows in (torch.tensor([6, 1, 1]), torch.tensor([], dtype=torch.int64)):
         found = run(program, data, rows=rows.data_ptr(), num_rows=len(rows))
-        assert torch.equal(found, ops.rms_norm(weight.multiply(data)[rows, 16:], torch.ones(32), 1e-6))
+        assert torch.equal(
+            found,
+            backend(weight.multiply(data)[rows, 16:]).rms_norm(weight.multiply(data)[rows, 16:], torch.ones(32), 1e-6),
+        )
     with pytest.raises(NotTraceable):
         y.view(ROWS, 4, 8)
     with pytest.raises(NotTraceable):

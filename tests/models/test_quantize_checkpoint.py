@@ -27,7 +27,7 @@ from transformers import (
     T5Config,
 )
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.checkpoint.loader import load_model
 from models.checkpoint.quantize_checkpoint import quantize_checkpoint
 from models.config import ConfigError
@@ -245,7 +245,7 @@ def outputs(directory: Path, quantization: Any = None) -> list[Tensor]:
 @pytest.mark.parametrize("precision", ["int4", "int8"])
 @pytest.mark.parametrize("name", MODELS)
 def test_serving_equals_quantize_at_load_bit_for_bit(name: str, precision: Any, tmp_path: Path) -> None:
-    if not ops.kernels_are_built:
+    if not choice.kernels_are_built:
         pytest.skip("the compiled kernels were not built")
     config, architecture = MODELS[name]
     write_model(tmp_path / "in", config, architecture, std=0.1, change=lambda model: model.bfloat16())

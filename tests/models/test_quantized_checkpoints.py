@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import BertConfig, LlamaConfig, MixtralConfig, Phi3Config, Qwen2Config
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.checkpoint.loader import LoadedModel, load_model
 from server.engine.loading import load
 from server.engine.shared_weights import fingerprint, map_weights
@@ -90,7 +90,7 @@ CASES = [("llama", kind) for kind in FORMATS] + [
 @pytest.mark.parametrize(("decoder", "kind"), CASES, ids=["-".join(case) for case in CASES])
 def test_logits_are_those_of_the_dequantized_weights(pair, decoder, kind):
     quantized, plain = pair(decoder, kind)
-    with ops.using("torch"):
+    with choice.using("torch"):
         loaded, expected = load_model(quantized, torch.float32, CPU), load_model(plain, torch.float32, CPU)
         assert loaded.parameters == expected.parameters and loaded.checkpoint_format
         assert "no kernel" in loaded.notes[0] and "float32" in loaded.notes[0]
@@ -99,7 +99,7 @@ def test_logits_are_those_of_the_dequantized_weights(pair, decoder, kind):
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_kernels_compute_with_the_stored_matrices_where_they_can(pair, kind):
-    if not ops.kernels_are_built:
+    if not choice.kernels_are_built:
         pytest.skip("the compiled kernels were not built")
     quantized, plain = pair("llama", kind)
     loaded, expected = load_model(quantized, torch.float32, CPU), load_model(plain, torch.float32, CPU)
@@ -115,7 +115,7 @@ def test_kernels_compute_with_the_stored_matrices_where_they_can(pair, kind):
 
 @pytest.mark.parametrize("kind", KERNEL_FORMATS)
 def test_experts_are_multiplied_as_they_are_stored(pair, kind):
-    if not ops.kernels_are_built:
+    if not choice.kernels_are_built:
         pytest.skip("the compiled kernels were not built")
     quantized, plain = pair("mixtral, experts", kind)
     loaded, expected = load_model(quantized, torch.float32, CPU), load_model(plain, torch.float32, CPU)
@@ -132,7 +132,7 @@ def test_experts_of_different_layouts_are_dequantized(checkpoint, tmp_path):
 
     The weights of the first products stay quantised.
     """
-    if not ops.kernels_are_built:
+    if not choice.kernels_are_built:
         pytest.skip("the compiled kernels were not built")
     quantized, plain = quantize(
         checkpoint("mixtral, experts"), "gptq", tmp_path, lambda module: is_linear(module) and "0.w2" not in module
@@ -145,7 +145,7 @@ def test_experts_of_different_layouts_are_dequantized(checkpoint, tmp_path):
 
 
 def test_projections_of_different_kinds_are_separate_products(checkpoint, tmp_path):
-    if not ops.kernels_are_built:
+    if not choice.kernels_are_built:
         pytest.skip("the compiled kernels were not built")
     quantized, plain = quantize(checkpoint("llama"), "gptq-8-bits", tmp_path, is_query_or_value)
     loaded, expected = load_model(quantized, torch.float32, CPU), load_model(plain, torch.float32, CPU)
@@ -170,7 +170,7 @@ def test_workers_share_the_packed_matrices(pair, kind):
 
 
 def test_quantize_rounds_the_dequantized_weights(pair):
-    if not ops.kernels_are_built:
+    if not choice.kernels_are_built:
         pytest.skip("the compiled kernels were not built")
     quantized, plain = pair("llama", "fp8")
     loaded = load_model(quantized, torch.float32, CPU, quantization="int8")
@@ -185,7 +185,7 @@ def test_an_encoder(tmp_path):
         tmp_path / "bert", "gptq", tmp_path, lambda module: ".layer." in module and module.endswith(inside)
     )
     batch = encoder_batch(TEXTS, CPU)
-    with ops.using("torch"), torch.inference_mode():
+    with choice.using("torch"), torch.inference_mode():
         found, expected = (
             load_model(path, torch.float32, CPU).transformer.encode(batch) for path in (quantized, plain)
         )

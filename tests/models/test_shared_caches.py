@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.checkpoint.kept_quantized import kept_quantized
 from models.config import AttentionConfig, ConfigError, LatentAttentionConfig, NormConfig, RopeConfig, StackConfig
 from models.steps.kv_cache import KVCache
@@ -76,6 +76,6 @@ def test_matrices_of_latent_heads_are_dequantized(path, is_kept):
     width = model.get_submodule(name.removesuffix(".weight")).weight.shape[1]
     codes, scales = torch.zeros(8, width, dtype=torch.int8), torch.ones(8, 1)
     matrix, cpu = QuantizedMatrix(codes, 8, width, scales), torch.device("cpu")
-    if not ops.kernels_are_built:
+    if not choice.kernels_are_built:
         pytest.skip("the compiled kernels were not built")
     assert (name in kept_quantized(model, torch.float32, cpu, {name: matrix})) is is_kept

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.checkpoint.loader import load_model
 from models.lora.config import LoraConfig
 from models.steps.batch import EncoderBatch
@@ -144,7 +144,7 @@ def test_cross_attention_without_the_adapter_is_detected(tmp_path, device, monke
 @pytest.mark.parametrize("name", ["llama", "gpt2", "t5"])
 def test_dense_weights_equal_merged_weights(name, tmp_path, device):
     """The torch backend, with dense weights, also equals merged weights."""
-    with ops.using("torch"):
+    with choice.using("torch"):
         base, merged, model = make_models(name, tmp_path, device)
         sources = SOURCES if name in SEQ2SEQ else None
         both = ("tone", "", "tone", "")

@@ -12,8 +12,8 @@ import transformers
 from safetensors.torch import save_file
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-from models.backends import attention_interface as attention_ops
-from models.backends import interface as ops
+from models.backends import choice
+from models.backends.torch.attention import TorchAttention
 from models.config import ConfigError, ConvolutionLayerConfig, DistanceConfig, StackConfig
 from models.families import family_of
 from models.layers.convolution_layer import ConvolutionLayer
@@ -70,7 +70,7 @@ def test_shared_layers_are_loaded_once_and_run_in_order(tmp_path: Path):
     _, expected = _hidden(ours, model)
     encoder.layers[2], encoder.layers[6] = encoder.layers[6], encoder.layers[2]
     # The torch backend is used, because a recorded program would keep the original order.
-    with ops.using("torch"):
+    with choice.using("torch"):
         found, _ = _hidden(ours, model)
     assert not torch.allclose(found, expected, atol=1e-2)
 
@@ -211,19 +211,19 @@ def test_planted_disentangled_attention_bugs_are_detected(body: str, tmp_path: P
     ours = _saved(model, tmp_path)
     found, expected = _hidden(ours, model)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
-    right, faults = attention_ops.disentangled_attention, []
+    right, faults = TorchAttention.disentangled_attention, []
 
-    def turned(query, key, value, to, of, plan, scale):
+    def turned(self, query, key, value, to, of, plan, scale):
         distances = dataclasses.replace(plan.distances, row_of=plan.distances.row_of.flip(0))
-        return right(query, key, value, to, of, dataclasses.replace(plan, distances=distances), scale)
+        return right(self, query, key, value, to, of, dataclasses.replace(plan, distances=distances), scale)
 
     faults.append(turned)
-    faults.append(lambda query, key, value, to, of, plan, scale: right(query, key, value, to, None, plan, scale))
-    faults.append(lambda query, key, value, to, of, plan, scale: right(query, key, value, None, of, plan, scale))
+    faults.append(lambda self, q, k, v, to, of, plan, scale: right(self, q, k, v, to, None, plan, scale))
+    faults.append(lambda self, q, k, v, to, of, plan, scale: right(self, q, k, v, None, of, plan, scale))
     for fault in faults:
-        monkeypatch.setattr(attention_ops, "disentangled_attention", fault)
+        monkeypatch.setattr(TorchAttention, "disentangled_attention", fault)
         assert not torch.allclose(_hidden(ours, model)[0], expected, atol=1e-3)
-    monkeypatch.setattr(attention_ops, "disentangled_attention", right)
+    monkeypatch.setattr(TorchAttention, "disentangled_attention", right)
     if isinstance(ours.config.encoder.layers[0], ConvolutionLayerConfig):
         plain = ConvolutionLayer._convolve
         one = lambda self, x, lengths: plain(self, x, (sum(lengths),))  # noqa: E731

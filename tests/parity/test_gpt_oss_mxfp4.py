@@ -9,7 +9,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.backends.cpu.group_weight import GroupWeight
 from models.checkpoint.loader import load_model
 from tests.parity.checkpoints import edit_config, random_ids, write_model
@@ -64,7 +64,7 @@ def logits(loaded):
 
 def test_without_kernels_the_weights_are_those_of_the_format(pair):
     quantized, plain = pair
-    with ops.using("torch"):
+    with choice.using("torch"):
         loaded, expected = load_model(quantized, torch.float32, CPU), load_model(plain, torch.float32, CPU)
         assert loaded.parameters == expected.parameters and "MXFP4" in loaded.checkpoint_format
         assert "no kernel" in loaded.notes[0]
@@ -75,7 +75,7 @@ def test_without_kernels_the_weights_are_those_of_the_format(pair):
 
 
 def test_kernels_compute_with_the_experts_as_they_are_stored(pair):
-    if not ops.kernels_are_built:
+    if not choice.kernels_are_built:
         pytest.skip("the compiled kernels were not built")
     quantized, plain = pair
     loaded, expected = load_model(quantized, torch.float32, CPU), load_model(plain, torch.float32, CPU)

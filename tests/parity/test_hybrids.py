@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.config import CHUNK_TOKENS
 from tests.parity.checkpoints import load, random_ids, save
 from tests.parity.hybrid_cases import HYBRIDS, VOCAB, remember
@@ -45,7 +45,7 @@ def test_several_chunks(pair):
     parts += [second, cut.feed({2: texts[2], 0: texts[0][2 * CHUNK_TOKENS :]})[1]]
     encoded = model.encode(encoder_batch(texts, model.device))
     # The products of other backends depend on the number of rows.
-    atol = 0.0 if ops.runs_kernels(encoded) else 1e-4
+    atol = 0.0 if choice.runs_kernels(encoded) else 1e-4
     torch.testing.assert_close(first, whole[1], atol=atol, rtol=0.0)
     torch.testing.assert_close(torch.cat(parts), whole[0], atol=atol, rtol=0.0)
     torch.testing.assert_close(encoded, torch.cat(whole), atol=atol, rtol=0.0)

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import LlamaConfig
 
-from models.backends import interface as ops
+from models.backends import choice
 from tests.e2e.conftest import RunningServer, serving
 from tests.parity.checkpoints import write_model
 from tests.parity.quantized_checkpoints import FORMATS, KERNEL_FORMATS, quantize, save
@@ -126,7 +126,7 @@ def logprobs(choice: dict[str, Any]) -> list[float]:
 @pytest.mark.parametrize("name", [*FORMATS, *GGUF])
 def test_answers_are_those_of_the_dequantised_weights(server: RunningServer, name: str) -> None:
     ours, plain = ask(server, name), ask(server, f"{name}-plain")
-    if ops.kernels_are_built and name in (*KERNEL_FORMATS, *GGUF):
+    if choice.kernels_are_built and name in (*KERNEL_FORMATS, *GGUF):
         # Kernels round activations to int8, so log-probabilities differ by a part of their spread.
         found, expected = torch.tensor(logprobs(ours)), torch.tensor(logprobs(plain))
         assert (found - expected).square().mean().sqrt() < 0.05 * expected.std()

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from models.backends import interface as ops
+from models.backends import choice
 from models.config import ConfigError
 from models.families import family_of
 from models.layers import sparse_attention as sparse
@@ -258,7 +258,7 @@ def test_quadratic_memory_is_detected(tmp_path, device, monkeypatch):
     monkeypatch.setitem(CASES, "longformer", (family, {**options, "max_position_embeddings": LONG + 2}))
     monkeypatch.setattr("models.layers.layer.BandedAttention", Attention)
     _, ours = make("longformer", "Model", tmp_path, device)
-    with ops.using("torch"):
+    with choice.using("torch"):
         assert largest(ours.transformer, VOCAB, LONG) >= LONG * LONG
 
 

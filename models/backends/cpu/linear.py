@@ -21,7 +21,6 @@ from models.backends.cpu.operations import run
 from models.backends.cpu.trace import SymbolicTensor
 from models.backends.huge_pages import empty_in_huge_pages
 from models.backends.tensor_memory import PRIVATE, TensorMemory
-from models.backends.torch import operations as torch_operations
 from models.backends.torch.quantization import quantize_int8
 from models.config import Activation
 from weights.quantized_matrix import QuantizedMatrix
@@ -33,7 +32,7 @@ PANEL = 32
 class CpuWeight(ABC):
     """Base class of the weight layouts: runs products with their epilogue, and slices output channels.
 
-    Implements `LinearWeight` of the interface.
+    Implements `LinearWeight`.
 
     shape: [out, in]. dtype: dtype of the original weight. bias: [out] or None.
     padded: number of values that one output channel takes in memory, padding included.
@@ -330,10 +329,3 @@ class Int8Weight(CpuWeight):
             padded=self._padded,
         )
         return rounded, scales
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """See the interface. The weight keeps torch's layout, because other operations may read it as well."""
-    if x.dim() != 2 or weight.dtype != x.dtype:
-        return torch_operations.linear(x, weight, bias)
-    return FloatWeight(weight, bias, is_packed=False).multiply(x)

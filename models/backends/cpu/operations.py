@@ -1,6 +1,6 @@
-"""The operations of the interface by compiled kernels: float32 and bfloat16 on a CPU.
+"""Operations by compiled kernels: float32 and bfloat16 on a CPU.
 
-Each function describes one operation once: its arguments as the fields of its struct in `kernels/kernels.h`. With
+Each method describes one operation once: its arguments as the fields of its struct in `kernels/kernels.h`. With
 tensors it calls the library; with symbolic tensors it appends the call to their trace. Each row of a result has the
 same bits for every number of rows.
 """
@@ -23,7 +23,8 @@ from models.backends.cpu.library import DTYPE_CODES, OPERATIONS, ROUTER_SCORE_CO
 from models.backends.cpu.trace import SymbolicTensor
 from models.backends.int8_slots import CacheSide, Int8Slots
 from models.backends.operands import RotaryAngles, XieluShape
-from models.backends.torch import operations as torch_operations
+from models.backends.torch.attention import TorchAttention
+from models.backends.torch.operations import TorchOperations
 from models.config import RouterConfig
 
 _NUMBERS = frozenset((int, float, bool, NoneType))
@@ -66,18 +67,6 @@ def run(name: str, dtype: torch.dtype, like: Tensor, /, **fields: Any) -> None:
     return None
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return _norm("rms_norm", x, weight, None, eps)
-
-
-def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return _norm("rms_norm_from_one", x, weight, None, eps)
-
-
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    return _norm("layer_norm", x, weight, bias, eps)
-
-
 def _norm(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     shape = tuple(x.shape)
     width, is_vector = shape[-1], len(shape) == 1
@@ -99,228 +88,6 @@ def _norm(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float)
         eps=eps,
     )
     return out
-
-
-def add_rms_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    total = x + y
-    return total, rms_norm(total, weight, eps)
-
-
-def add_rms_norm_from_one(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    total = x + y
-    return total, rms_norm_from_one(total, weight, eps)
-
-
-def add_layer_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
-    total = x + y
-    return total, layer_norm(total, weight, bias, eps)
-
-
-def sum_of_rows(
-    lookups: Sequence[tuple[Tensor | None, Tensor]], scale: float = 1.0, onto: Tensor | None = None
-) -> Tensor:
-    onto = None if onto is None else onto.contiguous()
-    first = lookups[0][0] if onto is None else onto
-    assert first is not None
-    table = lookups[0][1]
-    rows, width = first.shape[0], table.shape[1]
-    out = first.new_empty((rows, width), dtype=table.dtype)
-    # Contiguous copies must live until the call.
-    indices = [None if index is None else index.contiguous() for index, _ in lookups]
-    fields: dict[str, Any] = {}
-    for number in range(MAX_TABLES):
-        in_use = number < len(lookups)
-        fields[f"index_{number}"] = indices[number] if in_use else None
-        fields[f"table_{number}"] = lookups[number][1] if in_use else None
-        fields[f"table_rows_{number}"] = lookups[number][1].shape[0] if in_use else 0
-    run(
-        "sum_of_rows",
-        table.dtype,
-        first,
-        **fields,
-        count=len(lookups),
-        onto=onto,
-        scale=scale,
-        out=out,
-        rows=rows,
-        width=width,
-    )
-    return out
-
-
-def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    x = x.contiguous()
-    bounds = torch.from_numpy(np.array(spans, dtype=np.int64))
-    out = torch.empty(len(spans), x.shape[1])
-    run("means_of_spans", x.dtype, x, x=x, spans=bounds, out=out, rows=len(x), count=len(spans), width=x.shape[1])
-    return out
-
-
-def scale_by_row(x: Tensor, factors: Tensor) -> Tensor:
-    if not has_dense_rows(x):
-        x = x.contiguous()
-    factors = factors.contiguous()
-    out = x.new_empty(tuple(x.shape))
-    fields = {"x": x, "stride": x.stride(0), "factors": factors, "out": out}
-    run("scale_by_row", x.dtype, x, **fields, rows=x.shape[0], width=prod(x.shape[1:]))
-    return out
-
-
-def take_rows(x: Tensor, index: Tensor) -> Tensor:
-    size = x.element_size()
-    if not has_dense_rows(x):
-        x = x.contiguous()
-    out = x.new_empty((index.shape[0], *x.shape[1:]))
-    stride, width = x.stride(0) * size, prod(x.shape[1:]) * size
-    run("take_rows", x.dtype, x, x=x, stride=stride, index=index, out=out, rows=index.shape[0], width=width)
-    return out
-
-
-def route(logits: Tensor, choices: int, config: RouterConfig, correction: Tensor | None) -> tuple[Tensor, Tensor]:
-    if not has_dense_rows(logits):
-        logits = logits.contiguous()
-    rows, num_experts = logits.shape
-    shares = logits.new_empty((rows, choices), dtype=torch.float32)
-    experts = logits.new_empty((rows, choices), dtype=torch.int64)
-    run(
-        "route",
-        logits.dtype,
-        logits,
-        logits=logits,
-        stride=logits.stride(0),
-        rows=rows,
-        num_experts=num_experts,
-        choices=choices,
-        score=ROUTER_SCORE_CODES[config.score],
-        correction=None if correction is None else correction.float(),
-        groups=config.groups,
-        groups_per_row=config.groups_per_token,
-        group_members=config.group_members,
-        is_normalized=config.normalized,
-        epsilon=config.epsilon,
-        scale=config.scale,
-        tolerance=config.tolerance,
-        shares=shares,
-        experts=experts,
-    )
-    return shares, experts
-
-
-def xielu(x: Tensor, shape: XieluShape) -> Tensor:
-    x = x.contiguous()
-    rows, width = x.shape
-    out = x.new_empty((rows, width))
-    run("xielu", x.dtype, x, x=x, out=out, rows=rows, width=width, **shape._asdict())
-    return out
-
-
-def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
-    tokens, heads, head_dim = x.shape
-    if not has_dense_rows(x):
-        x = x.contiguous()
-    out = x.new_empty((tokens, heads, head_dim))
-    run(
-        "rotate",
-        x.dtype,
-        x,
-        x=x,
-        stride=x.stride(0),
-        cos=angles.cos_table,
-        sin=angles.sin_table,
-        positions=angles.positions,
-        out=out,
-        tokens=tokens,
-        heads=heads,
-        head_dim=head_dim,
-        half=angles.cos_table.shape[-1],
-        is_interleaved=interleaved,
-    )
-    return out
-
-
-def write_slots(key_cache: CacheSide, value_cache: CacheSide, slots: Tensor, key: Tensor, value: Tensor) -> None:
-    if key.shape[1:] != value.shape[1:]:
-        return torch_operations.write_slots(key_cache, value_cache, slots, key, value)
-    key = key if has_dense_rows(key) else key.contiguous()
-    value = value if has_dense_rows(value) else value.contiguous()
-    if isinstance(key_cache, Int8Slots) and isinstance(value_cache, Int8Slots):
-        return run(
-            "write_int8_slots",
-            key.dtype,
-            key,
-            key=key,
-            key_stride=key.stride(0),
-            value=value,
-            value_stride=value.stride(0),
-            key_cache=key_cache.codes,
-            value_cache=value_cache.codes,
-            key_scales=key_cache.scales,
-            value_scales=value_cache.scales,
-            slots=slots,
-            tokens=key.shape[0],
-            kv_heads=key.shape[1],
-            head_dim=key.shape[2],
-            block_size=key_cache.block_size,
-        )
-    size = key.element_size()
-    return run(
-        "write_slots",
-        key.dtype,
-        key,
-        key=key,
-        key_stride=key.stride(0) * size,
-        value=value,
-        value_stride=value.stride(0) * size,
-        key_cache=key_cache,
-        value_cache=value_cache,
-        slots=slots,
-        tokens=key.shape[0],
-        width=prod(key.shape[1:]) * size,
-    )
-
-
-def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, int]]) -> None:
-    """See the interface. Copies exactly the given slots, not whole blocks."""
-    pointers = np.array([cache.data_ptr() for cache in caches], dtype=np.int64)
-    slot_bytes = np.array([cache.stride(1) * cache.element_size() for cache in caches], dtype=np.int64)
-    table = np.array(copies, dtype=np.int64)
-    library.loaded().triptych_copy_blocks(
-        pointers.ctypes.data,
-        slot_bytes.ctypes.data,
-        len(caches),
-        caches[0].shape[1],
-        table.ctypes.data,
-        len(copies),
-    )
-
-
-def ragged_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    metadata: AttentionMetadata,
-    scale: float,
-    cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    key, value = (side if has_dense_rows(side) else side.contiguous() for side in (key, value))
-    return _attend(query, key, value, metadata, scale, cap, sinks)
-
-
-def paged_attention(
-    query: Tensor,
-    key_cache: CacheSide,
-    value_cache: CacheSide,
-    metadata: AttentionMetadata,
-    scale: float,
-    cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    if isinstance(key_cache, Int8Slots) and isinstance(value_cache, Int8Slots):
-        scales = {"key_scales": key_cache.scales, "value_scales": value_cache.scales}
-        return _attend(query, key_cache.codes, value_cache.codes, metadata, scale, cap, sinks, scales)
-    assert not isinstance(key_cache, Int8Slots) and not isinstance(value_cache, Int8Slots)
-    return _attend(query, key_cache, value_cache, metadata, scale, cap, sinks)
 
 
 def _attend(
@@ -366,3 +133,236 @@ def _attend(
 def has_dense_rows(x: Tensor) -> bool:
     """Whether the numbers of each row are contiguous. x: [rows, width] or [rows, heads, head_dim]."""
     return x.stride(-1) == 1 and (x.dim() == 2 or x.stride(1) == x.shape[2])
+
+
+class CpuOperations(TorchOperations):
+    """Norms, rows, routing, rotary embedding and cache writes."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return _norm("rms_norm", x, weight, None, eps)
+
+    def rms_norm_from_one(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return _norm("rms_norm_from_one", x, weight, None, eps)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        return _norm("layer_norm", x, weight, bias, eps)
+
+    def add_rms_norm(self, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        total = x + y
+        return total, self.rms_norm(total, weight, eps)
+
+    def add_rms_norm_from_one(self, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        total = x + y
+        return total, self.rms_norm_from_one(total, weight, eps)
+
+    def add_layer_norm(
+        self, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        total = x + y
+        return total, self.layer_norm(total, weight, bias, eps)
+
+    def sum_of_rows(
+        self, lookups: Sequence[tuple[Tensor | None, Tensor]], scale: float = 1.0, onto: Tensor | None = None
+    ) -> Tensor:
+        onto = None if onto is None else onto.contiguous()
+        first = lookups[0][0] if onto is None else onto
+        assert first is not None
+        table = lookups[0][1]
+        rows, width = first.shape[0], table.shape[1]
+        out = first.new_empty((rows, width), dtype=table.dtype)
+        # Contiguous copies must live until the call.
+        indices = [None if index is None else index.contiguous() for index, _ in lookups]
+        fields: dict[str, Any] = {}
+        for number in range(MAX_TABLES):
+            in_use = number < len(lookups)
+            fields[f"index_{number}"] = indices[number] if in_use else None
+            fields[f"table_{number}"] = lookups[number][1] if in_use else None
+            fields[f"table_rows_{number}"] = lookups[number][1].shape[0] if in_use else 0
+        run(
+            "sum_of_rows",
+            table.dtype,
+            first,
+            **fields,
+            count=len(lookups),
+            onto=onto,
+            scale=scale,
+            out=out,
+            rows=rows,
+            width=width,
+        )
+        return out
+
+    def means_of_spans(self, x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+        x = x.contiguous()
+        bounds = torch.from_numpy(np.array(spans, dtype=np.int64))
+        out = torch.empty(len(spans), x.shape[1])
+        run("means_of_spans", x.dtype, x, x=x, spans=bounds, out=out, rows=len(x), count=len(spans), width=x.shape[1])
+        return out
+
+    def scale_by_row(self, x: Tensor, factors: Tensor) -> Tensor:
+        if not has_dense_rows(x):
+            x = x.contiguous()
+        factors = factors.contiguous()
+        out = x.new_empty(tuple(x.shape))
+        fields = {"x": x, "stride": x.stride(0), "factors": factors, "out": out}
+        run("scale_by_row", x.dtype, x, **fields, rows=x.shape[0], width=prod(x.shape[1:]))
+        return out
+
+    def take_rows(self, x: Tensor, index: Tensor) -> Tensor:
+        size = x.element_size()
+        if not has_dense_rows(x):
+            x = x.contiguous()
+        out = x.new_empty((index.shape[0], *x.shape[1:]))
+        stride, width = x.stride(0) * size, prod(x.shape[1:]) * size
+        run("take_rows", x.dtype, x, x=x, stride=stride, index=index, out=out, rows=index.shape[0], width=width)
+        return out
+
+    def route(
+        self, logits: Tensor, choices: int, config: RouterConfig, correction: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        if not has_dense_rows(logits):
+            logits = logits.contiguous()
+        rows, num_experts = logits.shape
+        shares = logits.new_empty((rows, choices), dtype=torch.float32)
+        experts = logits.new_empty((rows, choices), dtype=torch.int64)
+        run(
+            "route",
+            logits.dtype,
+            logits,
+            logits=logits,
+            stride=logits.stride(0),
+            rows=rows,
+            num_experts=num_experts,
+            choices=choices,
+            score=ROUTER_SCORE_CODES[config.score],
+            correction=None if correction is None else correction.float(),
+            groups=config.groups,
+            groups_per_row=config.groups_per_token,
+            group_members=config.group_members,
+            is_normalized=config.normalized,
+            epsilon=config.epsilon,
+            scale=config.scale,
+            tolerance=config.tolerance,
+            shares=shares,
+            experts=experts,
+        )
+        return shares, experts
+
+    def xielu(self, x: Tensor, shape: XieluShape) -> Tensor:
+        x = x.contiguous()
+        rows, width = x.shape
+        out = x.new_empty((rows, width))
+        run("xielu", x.dtype, x, x=x, out=out, rows=rows, width=width, **shape._asdict())
+        return out
+
+    def rotate(self, x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
+        tokens, heads, head_dim = x.shape
+        if not has_dense_rows(x):
+            x = x.contiguous()
+        out = x.new_empty((tokens, heads, head_dim))
+        run(
+            "rotate",
+            x.dtype,
+            x,
+            x=x,
+            stride=x.stride(0),
+            cos=angles.cos_table,
+            sin=angles.sin_table,
+            positions=angles.positions,
+            out=out,
+            tokens=tokens,
+            heads=heads,
+            head_dim=head_dim,
+            half=angles.cos_table.shape[-1],
+            is_interleaved=interleaved,
+        )
+        return out
+
+    def write_slots(
+        self, key_cache: CacheSide, value_cache: CacheSide, slots: Tensor, key: Tensor, value: Tensor
+    ) -> None:
+        if key.shape[1:] != value.shape[1:]:
+            return super().write_slots(key_cache, value_cache, slots, key, value)
+        key = key if has_dense_rows(key) else key.contiguous()
+        value = value if has_dense_rows(value) else value.contiguous()
+        if isinstance(key_cache, Int8Slots) and isinstance(value_cache, Int8Slots):
+            return run(
+                "write_int8_slots",
+                key.dtype,
+                key,
+                key=key,
+                key_stride=key.stride(0),
+                value=value,
+                value_stride=value.stride(0),
+                key_cache=key_cache.codes,
+                value_cache=value_cache.codes,
+                key_scales=key_cache.scales,
+                value_scales=value_cache.scales,
+                slots=slots,
+                tokens=key.shape[0],
+                kv_heads=key.shape[1],
+                head_dim=key.shape[2],
+                block_size=key_cache.block_size,
+            )
+        size = key.element_size()
+        return run(
+            "write_slots",
+            key.dtype,
+            key,
+            key=key,
+            key_stride=key.stride(0) * size,
+            value=value,
+            value_stride=value.stride(0) * size,
+            key_cache=key_cache,
+            value_cache=value_cache,
+            slots=slots,
+            tokens=key.shape[0],
+            width=prod(key.shape[1:]) * size,
+        )
+
+    def copy_blocks(self, caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, int]]) -> None:
+        """Copies exactly the given slots, not whole blocks."""
+        pointers = np.array([cache.data_ptr() for cache in caches], dtype=np.int64)
+        slot_bytes = np.array([cache.stride(1) * cache.element_size() for cache in caches], dtype=np.int64)
+        table = np.array(copies, dtype=np.int64)
+        library.loaded().triptych_copy_blocks(
+            pointers.ctypes.data,
+            slot_bytes.ctypes.data,
+            len(caches),
+            caches[0].shape[1],
+            table.ctypes.data,
+            len(copies),
+        )
+
+
+class CpuAttention(TorchAttention):
+    """Attention of ragged sequences and of pages."""
+
+    def ragged_attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        metadata: AttentionMetadata,
+        scale: float,
+        cap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        key, value = (side if has_dense_rows(side) else side.contiguous() for side in (key, value))
+        return _attend(query, key, value, metadata, scale, cap, sinks)
+
+    def paged_attention(
+        self,
+        query: Tensor,
+        key_cache: CacheSide,
+        value_cache: CacheSide,
+        metadata: AttentionMetadata,
+        scale: float,
+        cap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        if isinstance(key_cache, Int8Slots) and isinstance(value_cache, Int8Slots):
+            scales = {"key_scales": key_cache.scales, "value_scales": value_cache.scales}
+            return _attend(query, key_cache.codes, value_cache.codes, metadata, scale, cap, sinks, scales)
+        assert not isinstance(key_cache, Int8Slots) and not isinstance(value_cache, Int8Slots)
+        return _attend(query, key_cache, value_cache, metadata, scale, cap, sinks)

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from models.backends.cpu.operations import run
 from models.backends.logits import LogitsTopK
-from models.backends.torch.sampling import Drawn, Filters, temperatures
+from models.backends.torch.sampling import Drawn, Filters, TorchSampling, temperatures
 
 
-def logits_top_k(logits: Tensor, k: Any, result: LogitsTopK) -> None:
+def write_top_k(logits: Tensor, k: Any, result: LogitsTopK) -> None:
     """Write the top k of `logits` into `result`. If logits are symbolic, k and result are program inputs."""
     if logits.stride(1) != 1:
         logits = logits.contiguous()
@@ -32,27 +32,34 @@ def logits_top_k(logits: Tensor, k: Any, result: LogitsTopK) -> None:
     )
 
 
-def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
-    """See `models.backends.torch.sampling.draw`."""
-    if logits.stride(1) != 1:
-        logits = logits.contiguous()
-    drawn = Drawn(torch.empty(len(rows), dtype=torch.int64), torch.empty(len(rows)), torch.empty(len(rows)))
-    run(
-        "draw",
-        logits.dtype,
-        logits,
-        logits=logits,
-        rows=len(rows),
-        stride=logits.stride(0),
-        width=logits.shape[1],
-        temperatures=temperatures(rows),
-        top_ks=torch.tensor([row.top_k for row in rows]),
-        top_ps=torch.tensor([row.top_p for row in rows], dtype=torch.float64),
-        log_min_ps=torch.tensor([row.min_p for row in rows]).log_(),
-        typical_ps=torch.tensor([row.typical_p for row in rows], dtype=torch.float64),
-        uniforms=torch.from_numpy(uniforms),
-        tokens=drawn.tokens,
-        lowest=drawn.lowest,
-        highest=drawn.highest,
-    )
-    return drawn
+class CpuSampling(TorchSampling):
+    """Choice of tokens from logits."""
+
+    def logits_top_k(self, logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> LogitsTopK:
+        result = LogitsTopK.empty(logits.shape[0], k, with_logsumexp)
+        write_top_k(logits, k, result)
+        return result
+
+    def draw(self, logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
+        if logits.stride(1) != 1:
+            logits = logits.contiguous()
+        drawn = Drawn(torch.empty(len(rows), dtype=torch.int64), torch.empty(len(rows)), torch.empty(len(rows)))
+        run(
+            "draw",
+            logits.dtype,
+            logits,
+            logits=logits,
+            rows=len(rows),
+            stride=logits.stride(0),
+            width=logits.shape[1],
+            temperatures=temperatures(rows),
+            top_ks=torch.tensor([row.top_k for row in rows]),
+            top_ps=torch.tensor([row.top_p for row in rows], dtype=torch.float64),
+            log_min_ps=torch.tensor([row.min_p for row in rows]).log_(),
+            typical_ps=torch.tensor([row.typical_p for row in rows], dtype=torch.float64),
+            uniforms=torch.from_numpy(uniforms),
+            tokens=drawn.tokens,
+            lowest=drawn.lowest,
+            highest=drawn.highest,
+        )
+        return drawn

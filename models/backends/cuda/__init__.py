@@ -1,1 +1,1 @@
-"""The CUDA backend: the operations of the interface with Triton kernels."""
+"""The CUDA backend: operations by Triton kernels."""

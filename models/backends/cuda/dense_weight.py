@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from models.backends.cuda.kernels.row_products import dense_row
 from models.backends.torch.activations import activate
-from models.backends.torch.operations import sum_of_rows
+from models.backends.torch.backend import TORCH
 from models.config import Activation
 
 _HAS_FLOAT32_PRODUCTS = hasattr(torch.ops.aten.mm, "dtype")
@@ -48,7 +48,7 @@ class CudaDenseWeight:
 
     def rows(self, index: Tensor) -> Tensor:
         """See `LinearWeight`."""
-        return sum_of_rows([(index, self._weight)])
+        return TORCH.sum_of_rows([(index, self._weight)])
 
     def slice(self, first: int, end: int) -> CudaDenseWeight:
         """See `LinearWeight`."""

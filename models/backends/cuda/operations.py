@@ -1,12 +1,12 @@
-"""The operations on a CUDA device: Triton kernels, and the torch reference for operations without a kernel.
+"""The CUDA backend: Triton kernels, and plain torch for operations without a kernel.
 
-`models/backends/interface.py` documents the operations. Importing this file imports triton.
+Importing this file imports triton.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,132 +15,17 @@ from torch import Tensor
 
 from models.backends.attention_metadata import AttentionMetadata
 from models.backends.cuda.attention_view import CudaAttentionView, scores_of
-from models.backends.cuda.dense_weight import CudaDenseWeight as CudaDenseWeight
-from models.backends.cuda.experts import StackedExperts as StackedExperts
 from models.backends.cuda.kernels import activation as activation_kernels
 from models.backends.cuda.kernels import decode_attention, norms, rotary, sampling, tile_attention
 from models.backends.cuda.kernels import logits_top_k as top_k_kernels
-from models.backends.cuda.quantized_weights import Int4InTiles as Int4InTiles
-from models.backends.cuda.quantized_weights import Int8InTiles as Int8InTiles
-from models.backends.cuda.quantized_weights import fits as fits
 from models.backends.int8_slots import CacheSide, Int8Slots
 from models.backends.logits import LogitsTopK
-from models.backends.torch import logits_top_k as torch_logits
-from models.backends.torch import operations as reference
-from models.backends.torch import sampling as torch_sampling
+from models.backends.torch.backend import Backend
 from models.backends.torch.sampling import Drawn, Filters, temperatures
 from models.config import Activation
 
 if TYPE_CHECKING:
     from models.backends.operands import CacheSlots, RotaryAngles
-
-
-def __getattr__(name: str) -> Any:
-    """Return the torch reference for an operation that has no kernel."""
-    return getattr(reference, name)
-
-
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    if weight.dtype != x.dtype:
-        return reference.layer_norm(x, weight, bias, eps)
-    return norms.layer_norm(x, weight, bias, eps)
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    if weight.dtype != x.dtype:
-        return reference.rms_norm(x, weight, eps)
-    return norms.rms_norm(x, weight, eps)
-
-
-def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    if weight.dtype != x.dtype:
-        return reference.rms_norm_from_one(x, weight, eps)
-    return norms.rms_norm_from_one(x, weight, eps)
-
-
-def add_rms_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    return norms.add_rms_norm(x, y, weight, eps)
-
-
-def add_rms_norm_from_one(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    return norms.add_rms_norm_from_one(x, y, weight, eps)
-
-
-def add_layer_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
-    return norms.add_layer_norm(x, y, weight, bias, eps)
-
-
-def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
-    return rotary.rotate(x, rotary.RotaryTables(angles.cos_table, angles.sin_table, angles.positions, interleaved))
-
-
-def rotate_and_store(x: Tensor, value: Tensor, angles: RotaryAngles, interleaved: bool, store: CacheSlots) -> Tensor:
-    tables = rotary.RotaryTables(angles.cos_table, angles.sin_table, angles.positions, interleaved)
-    return rotary.rotate_and_store(x, value, tables, store.keys, store.values, store.slots)
-
-
-def gated_activation(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
-    return activation_kernels.gated_activation(gate, up, activation)
-
-
-def write_slots(key_cache: CacheSide, value_cache: CacheSide, slots: Tensor, key: Tensor, value: Tensor) -> None:
-    if isinstance(key_cache, Int8Slots) or isinstance(value_cache, Int8Slots):
-        reference.write_slots(key_cache, value_cache, slots, key, value)
-    else:
-        rotary.write_slots(key_cache, value_cache, slots, key, value)
-
-
-def ragged_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    metadata: AttentionMetadata,
-    scale: float,
-    cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    view = metadata.view(CudaAttentionView, query.device)
-    assert view.tiles is not None
-    return tile_attention.tile_attention(query, key, value, view.tiles, scores_of(metadata, scale, cap, sinks))
-
-
-def paged_attention(
-    query: Tensor,
-    key_cache: CacheSide,
-    value_cache: CacheSide,
-    metadata: AttentionMetadata,
-    scale: float,
-    cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    if isinstance(key_cache, Int8Slots) or isinstance(value_cache, Int8Slots):
-        return reference.paged_attention(query, key_cache, value_cache, metadata, scale, cap, sinks)
-    view, scores = metadata.view(CudaAttentionView, query.device), scores_of(metadata, scale, cap, sinks)
-    if view.tiles is not None:
-        return tile_attention.tile_attention(query, key_cache, value_cache, view.tiles, scores)
-    assert view.decode is not None
-    return decode_attention.paged_decode_attention(
-        query,
-        key_cache,
-        value_cache,
-        view.decode,
-        scores,
-        view.splits(key_cache.shape[2]),
-        view.partials(query.shape[1], value_cache.shape[3]),
-    )
-
-
-def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> LogitsTopK:
-    if k > top_k_kernels.MAX_TOP_K:
-        return torch_logits.logits_top_k(logits, k, with_logsumexp)
-    return top_k_kernels.logits_top_k(logits, k, with_logsumexp)
-
-
-def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
-    if any(row.typical_p < 1.0 for row in rows):
-        return torch_sampling.draw(logits, rows, uniforms)
-    columns = torch.from_numpy(filter_columns(rows, uniforms)).to(logits.device, non_blocking=True)
-    return sampling.draw(logits, *_filters_of(columns))
 
 
 NUM_FILTER_COLUMNS = 5
@@ -179,3 +64,107 @@ def draw_by_columns(logits: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
 def _filters_of(columns: Tensor) -> tuple[sampling.FilterColumns, Tensor]:
     heats, top_ks, top_ps, log_min_ps, uniforms = columns
     return sampling.FilterColumns(heats.float(), top_ks.int(), top_ps, log_min_ps.float()), uniforms
+
+
+class CudaBackend(Backend):
+    """Triton kernels, and plain torch for operations without a kernel."""
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        if weight.dtype != x.dtype:
+            return super().layer_norm(x, weight, bias, eps)
+        return norms.layer_norm(x, weight, bias, eps)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        if weight.dtype != x.dtype:
+            return super().rms_norm(x, weight, eps)
+        return norms.rms_norm(x, weight, eps)
+
+    def rms_norm_from_one(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        if weight.dtype != x.dtype:
+            return super().rms_norm_from_one(x, weight, eps)
+        return norms.rms_norm_from_one(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return norms.add_rms_norm(x, y, weight, eps)
+
+    def add_rms_norm_from_one(self, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return norms.add_rms_norm_from_one(x, y, weight, eps)
+
+    def add_layer_norm(
+        self, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        return norms.add_layer_norm(x, y, weight, bias, eps)
+
+    def rotate(self, x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
+        return rotary.rotate(x, rotary.RotaryTables(angles.cos_table, angles.sin_table, angles.positions, interleaved))
+
+    def rotate_and_store(
+        self, x: Tensor, value: Tensor, angles: RotaryAngles, interleaved: bool, store: CacheSlots
+    ) -> Tensor:
+        tables = rotary.RotaryTables(angles.cos_table, angles.sin_table, angles.positions, interleaved)
+        return rotary.rotate_and_store(x, value, tables, store.keys, store.values, store.slots)
+
+    def gated_activation(self, gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
+        return activation_kernels.gated_activation(gate, up, activation)
+
+    def write_slots(
+        self, key_cache: CacheSide, value_cache: CacheSide, slots: Tensor, key: Tensor, value: Tensor
+    ) -> None:
+        if isinstance(key_cache, Int8Slots) or isinstance(value_cache, Int8Slots):
+            super().write_slots(key_cache, value_cache, slots, key, value)
+        else:
+            rotary.write_slots(key_cache, value_cache, slots, key, value)
+
+    def ragged_attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        metadata: AttentionMetadata,
+        scale: float,
+        cap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        view = metadata.view(CudaAttentionView, query.device)
+        assert view.tiles is not None
+        return tile_attention.tile_attention(query, key, value, view.tiles, scores_of(metadata, scale, cap, sinks))
+
+    def paged_attention(
+        self,
+        query: Tensor,
+        key_cache: CacheSide,
+        value_cache: CacheSide,
+        metadata: AttentionMetadata,
+        scale: float,
+        cap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        if isinstance(key_cache, Int8Slots) or isinstance(value_cache, Int8Slots):
+            return super().paged_attention(query, key_cache, value_cache, metadata, scale, cap, sinks)
+        view, scores = metadata.view(CudaAttentionView, query.device), scores_of(metadata, scale, cap, sinks)
+        if view.tiles is not None:
+            return tile_attention.tile_attention(query, key_cache, value_cache, view.tiles, scores)
+        assert view.decode is not None
+        return decode_attention.paged_decode_attention(
+            query,
+            key_cache,
+            value_cache,
+            view.decode,
+            scores,
+            view.splits(key_cache.shape[2]),
+            view.partials(query.shape[1], value_cache.shape[3]),
+        )
+
+    def logits_top_k(self, logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> LogitsTopK:
+        if k > top_k_kernels.MAX_TOP_K:
+            return super().logits_top_k(logits, k, with_logsumexp)
+        return top_k_kernels.logits_top_k(logits, k, with_logsumexp)
+
+    def draw(self, logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
+        if any(row.typical_p < 1.0 for row in rows):
+            return super().draw(logits, rows, uniforms)
+        columns = torch.from_numpy(filter_columns(rows, uniforms)).to(logits.device, non_blocking=True)
+        return sampling.draw(logits, *_filters_of(columns))
+
+
+CUDA = CudaBackend()

@@ -19,7 +19,7 @@ def disentangled_attention(
     metadata: AttentionMetadata,
     scale: float,
 ) -> Tensor:
-    """See the interface."""
+    """See `Backend.disentangled_attention`."""
     assert metadata.distances is not None
     row_of = metadata.distances.row_of
     output = torch.empty_like(query)

@@ -9,7 +9,7 @@ from models.backends.logits import LogitsTopK
 
 
 def logits_top_k(logits: Tensor, k: int, with_logsumexp: bool) -> LogitsTopK:
-    """See the interface."""
+    """See `Backend.logits_top_k`."""
     ids = logits.argmax(dim=-1, keepdim=True) if k == 1 else _sort_keys(logits).topk(k, dim=-1).indices
     values = logits.gather(1, ids).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     logsumexp = (logits - values[:, :1]).double().logsumexp(dim=-1).float() if with_logsumexp else None

@@ -17,34 +17,56 @@ from models.backends.torch.mixers import delta_gates, delta_heads, space_heads, 
 from models.config import CHUNK_TOKENS
 
 
-def convolution_chunk(
-    parts: Sequence[Tensor], scales: Sequence[float], convolution: ConvolutionNumbers, window: Tensor
-) -> Tensor:
-    x = torch.cat([part.float() * scale for part, scale in zip(parts, scales, strict=True)], dim=-1)
-    return activate(_convolve(x, convolution, window), "silu")
+class TorchMixerChunks:
+    """Mixers over consecutive tokens of one text."""
 
+    def convolution_chunk(
+        self, parts: Sequence[Tensor], scales: Sequence[float], convolution: ConvolutionNumbers, window: Tensor
+    ) -> Tensor:
+        """`convolution_step` for consecutive tokens of one text. window: [taps - 1, channels]."""
+        x = torch.cat([part.float() * scale for part, scale in zip(parts, scales, strict=True)], dim=-1)
+        return activate(_convolve(x, convolution, window), "silu")
 
-def gated_convolution_chunk(
-    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: ConvolutionNumbers, window: Tensor
-) -> Tensor:
-    return _convolve((x * gate).float(), convolution, window).to(x.dtype) * multiplier
+    def gated_convolution_chunk(
+        self, x: Tensor, gate: Tensor, multiplier: Tensor, convolution: ConvolutionNumbers, window: Tensor
+    ) -> Tensor:
+        """`gated_convolution_step` for consecutive tokens of one text. window: [taps - 1, channels]."""
+        return _convolve((x * gate).float(), convolution, window).to(x.dtype) * multiplier
+
+    def gated_delta_chunks(
+        self, inputs: Tensor, beta: Tensor, decay: Tensor, numbers: DeltaNumbers, memory: Tensor
+    ) -> Tensor:
+        """`gated_delta_step` for consecutive tokens of one text, in chunks. memory: [heads, key_dim, value_dim].
+
+        Source: Yang et al. 2024, arXiv:2412.06464, section 3.3.
+        """
+        heads, key_dim, _ = memory.shape
+        query, key, value = delta_heads(inputs, heads, numbers.key_heads, key_dim)
+        strength, log_decay = delta_gates(beta, decay, numbers)
+        results = []
+        for start in range(0, len(inputs), CHUNK_TOKENS):
+            span = slice(start, start + CHUNK_TOKENS)
+            results.append(_delta_chunk(query[span], key[span], value[span], strength[span], log_decay[span], memory))
+        return torch.cat(results).to(beta.dtype)
+
+    def state_space_chunks(self, inputs: Tensor, time_step: Tensor, numbers: SpaceNumbers, memory: Tensor) -> Tensor:
+        """`state_space_step` for consecutive tokens of one text, in chunks. memory: [heads, head_dim, state_size].
+
+        Source: Dao and Gu 2024, arXiv:2405.21060, section 6.
+        """
+        heads, head_dim, _ = memory.shape
+        steps, results = time_steps(time_step, numbers).clamp(*numbers.chunk_time_steps), []
+        for part, step in zip(torch.split(inputs, CHUNK_TOKENS), torch.split(steps, CHUNK_TOKENS), strict=True):
+            values, keys, queries = space_heads(part, heads, head_dim, numbers.groups)
+            mixed = _space_chunk(values * step[..., None], keys, queries, step * numbers.decay_factors, memory)
+            results.append(mixed + values * numbers.skip[:, None])
+        return torch.cat(results).flatten(1).to(time_step.dtype)
 
 
 def _convolve(x: Tensor, convolution: ConvolutionNumbers, window: Tensor) -> Tensor:
     inputs = torch.cat([window, x])
     window.copy_(inputs[len(x) :])
     return weighted_sum([inputs[tap : tap + len(x)] for tap in range(len(convolution.weights))], convolution)
-
-
-def gated_delta_chunks(inputs: Tensor, beta: Tensor, decay: Tensor, numbers: DeltaNumbers, memory: Tensor) -> Tensor:
-    heads, key_dim, _ = memory.shape
-    query, key, value = delta_heads(inputs, heads, numbers.key_heads, key_dim)
-    strength, log_decay = delta_gates(beta, decay, numbers)
-    results = []
-    for start in range(0, len(inputs), CHUNK_TOKENS):
-        span = slice(start, start + CHUNK_TOKENS)
-        results.append(_delta_chunk(query[span], key[span], value[span], strength[span], log_decay[span], memory))
-    return torch.cat(results).to(beta.dtype)
 
 
 def _delta_chunk(
@@ -72,16 +94,6 @@ def _delta_chunk(
     result = (query * from_start) @ memory + ((query @ key.transpose(1, 2)) * between) @ corrections
     memory.mul_(from_start[:, -1:]).add_((key * to_end).transpose(1, 2) @ corrections)
     return result.transpose(0, 1).flatten(1)
-
-
-def state_space_chunks(inputs: Tensor, time_step: Tensor, numbers: SpaceNumbers, memory: Tensor) -> Tensor:
-    heads, head_dim, _ = memory.shape
-    steps, results = time_steps(time_step, numbers).clamp(*numbers.chunk_time_steps), []
-    for part, step in zip(torch.split(inputs, CHUNK_TOKENS), torch.split(steps, CHUNK_TOKENS), strict=True):
-        values, keys, queries = space_heads(part, heads, head_dim, numbers.groups)
-        mixed = _space_chunk(values * step[..., None], keys, queries, step * numbers.decay_factors, memory)
-        results.append(mixed + values * numbers.skip[:, None])
-    return torch.cat(results).flatten(1).to(time_step.dtype)
 
 
 def _space_chunk(values: Tensor, keys: Tensor, queries: Tensor, log_decay: Tensor, memory: Tensor) -> Tensor:

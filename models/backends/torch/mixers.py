@@ -15,17 +15,99 @@ _NORM_EPS = 1e-6
 """Epsilon of the length of a query or key of the gated delta rule."""
 
 
-def convolution_step(
-    parts: Sequence[Tensor], scales: Sequence[float], convolution: ConvolutionNumbers, windows: Tensor, slots: Tensor
-) -> Tensor:
-    x = torch.cat([part.float() * scale for part, scale in zip(parts, scales, strict=True)], dim=-1)
-    return activate(_convolve(x, convolution, windows, slots), "silu")
+class TorchMixers:
+    """The steps of mixers: one token of each row."""
 
+    def convolution_step(
+        self,
+        parts: Sequence[Tensor],
+        scales: Sequence[float],
+        convolution: ConvolutionNumbers,
+        windows: Tensor,
+        slots: Tensor,
+    ) -> Tensor:
+        """Convolve one token of each row with the tokens before it, then apply SiLU, in float32.
 
-def gated_convolution_step(
-    x: Tensor, gate: Tensor, multiplier: Tensor, convolution: ConvolutionNumbers, windows: Tensor, slots: Tensor
-) -> Tensor:
-    return _convolve((x * gate).float(), convolution, windows, slots).to(x.dtype) * multiplier
+        parts: [rows, features] each, model dtype, with all channels in order. scales: factor of each part.
+        windows: [slots, taps - 1, channels], the earlier inputs.
+        Returns [rows, channels], float32.
+        """
+        x = torch.cat([part.float() * scale for part, scale in zip(parts, scales, strict=True)], dim=-1)
+        return activate(_convolve(x, convolution, windows, slots), "silu")
+
+    def gated_convolution_step(
+        self,
+        x: Tensor,
+        gate: Tensor,
+        multiplier: Tensor,
+        convolution: ConvolutionNumbers,
+        windows: Tensor,
+        slots: Tensor,
+    ) -> Tensor:
+        """Convolve `x * gate` of each row with the tokens before it, times `multiplier`.
+
+        x, gate, multiplier: [rows, channels], model dtype, all with the same row stride.
+        windows: as for `convolution_step`.
+        Returns [rows, channels], model dtype.
+        """
+        return _convolve((x * gate).float(), convolution, windows, slots).to(x.dtype) * multiplier
+
+    def gated_delta_step(
+        self, inputs: Tensor, beta: Tensor, decay: Tensor, numbers: DeltaNumbers, memory: Tensor, slots: Tensor
+    ) -> Tensor:
+        """Gated delta rule for one token of each row.
+
+        inputs: [rows, features], float32, contiguous: queries, keys, values.
+        beta, decay: [rows, heads], model dtype, before sigmoid and softplus.
+        memory: [slots, heads, key_dim, value_dim].
+        Returns [rows, heads * value_dim], model dtype. Source: Yang et al. 2024, arXiv:2412.06464, equation 10.
+        """
+        _, heads, key_dim, _ = memory.shape
+        query, key, value = delta_heads(inputs, heads, numbers.key_heads, key_dim)
+        strength, log_decay = delta_gates(beta, decay, numbers)
+        states = memory[slots] * by_rows(torch.exp, log_decay)[..., None, None]
+        correction = (value - (states * key[..., None]).sum(-2)) * strength[..., None]
+        states = states + key[..., None] * correction[..., None, :]
+        memory[slots] = states
+        return (states * query[..., None]).sum(-2).flatten(1).to(beta.dtype)
+
+    def state_space_step(
+        self, inputs: Tensor, time_step: Tensor, numbers: SpaceNumbers, memory: Tensor, slots: Tensor
+    ) -> Tensor:
+        """Selective state space for one token of each row.
+
+        inputs: [rows, features], float32, contiguous: values, keys, queries.
+        time_step: [rows, heads], model dtype, before softplus.
+        memory: [slots, heads, head_dim, state_size].
+        Returns [rows, heads * head_dim], model dtype. Source: Dao and Gu 2024, arXiv:2405.21060, section 2.1.
+        """
+        _, heads, head_dim, _ = memory.shape
+        values, keys, queries = space_heads(inputs, heads, head_dim, numbers.groups)
+        keys, queries = (one.repeat_interleave(heads // numbers.groups, dim=1)[:, :, None] for one in (keys, queries))
+        steps = time_steps(time_step, numbers)
+        states = memory[slots] * by_rows(torch.exp, steps * numbers.decay_factors)[..., None, None]
+        states = states + (values * steps[..., None])[..., None] * keys
+        memory[slots] = states
+        return ((states * queries).sum(-1) + values * numbers.skip[:, None]).flatten(1).to(time_step.dtype)
+
+    def gated_norm(self, x: Tensor, gate: Tensor, weight: Tensor | None, shape: GatedNormShape) -> Tensor:
+        """RMS norm of each group of features, with the factor `silu(gate_scale * gate)`, in float32 until the result.
+
+        x, gate: [rows, groups * width], model dtype.
+        weight: [groups * width], or [width] if `is_shared`; None: no norm.
+        gate_first: the factor is applied before the norm.
+        Returns a new tensor like x.
+        """
+        y, factor = x.float(), activate(gate.float() * shape.gate_scale, "silu")
+        if weight is None:
+            return (y * factor).to(x.dtype)
+        if shape.gate_first:
+            y = y * factor
+        parts = y.reshape(len(y), shape.groups, -1)
+        parts = parts * torch.rsqrt(parts.pow(2).mean(-1, keepdim=True) + shape.eps)
+        weight = weight.float()
+        y = (parts * weight).flatten(-2) if shape.is_shared else parts.flatten(-2) * weight
+        return (y if shape.gate_first else y * factor).to(x.dtype)
 
 
 def _convolve(x: Tensor, convolution: ConvolutionNumbers, windows: Tensor, slots: Tensor) -> Tensor:
@@ -65,19 +147,6 @@ def delta_gates(beta: Tensor, decay: Tensor, numbers: DeltaNumbers) -> tuple[Ten
     return by_rows(torch.sigmoid, beta.float()), step * numbers.decay_factors
 
 
-def gated_delta_step(
-    inputs: Tensor, beta: Tensor, decay: Tensor, numbers: DeltaNumbers, memory: Tensor, slots: Tensor
-) -> Tensor:
-    _, heads, key_dim, _ = memory.shape
-    query, key, value = delta_heads(inputs, heads, numbers.key_heads, key_dim)
-    strength, log_decay = delta_gates(beta, decay, numbers)
-    states = memory[slots] * by_rows(torch.exp, log_decay)[..., None, None]
-    correction = (value - (states * key[..., None]).sum(-2)) * strength[..., None]
-    states = states + key[..., None] * correction[..., None, :]
-    memory[slots] = states
-    return (states * query[..., None]).sum(-2).flatten(1).to(beta.dtype)
-
-
 def space_heads(inputs: Tensor, heads: int, head_dim: int, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     """Values, [rows, heads, head_dim], and keys and queries, [rows, groups, state_size].
 
@@ -92,27 +161,3 @@ def space_heads(inputs: Tensor, heads: int, head_dim: int, groups: int) -> tuple
 def time_steps(time_step: Tensor, numbers: SpaceNumbers) -> Tensor:
     """Time step of each row and head: [rows, heads], float32."""
     return by_rows(F.softplus, time_step.float() * numbers.time_scale + numbers.time_step_bias)
-
-
-def state_space_step(inputs: Tensor, time_step: Tensor, numbers: SpaceNumbers, memory: Tensor, slots: Tensor) -> Tensor:
-    _, heads, head_dim, _ = memory.shape
-    values, keys, queries = space_heads(inputs, heads, head_dim, numbers.groups)
-    keys, queries = (one.repeat_interleave(heads // numbers.groups, dim=1)[:, :, None] for one in (keys, queries))
-    steps = time_steps(time_step, numbers)
-    states = memory[slots] * by_rows(torch.exp, steps * numbers.decay_factors)[..., None, None]
-    states = states + (values * steps[..., None])[..., None] * keys
-    memory[slots] = states
-    return ((states * queries).sum(-1) + values * numbers.skip[:, None]).flatten(1).to(time_step.dtype)
-
-
-def gated_norm(x: Tensor, gate: Tensor, weight: Tensor | None, shape: GatedNormShape) -> Tensor:
-    y, factor = x.float(), activate(gate.float() * shape.gate_scale, "silu")
-    if weight is None:
-        return (y * factor).to(x.dtype)
-    if shape.gate_first:
-        y = y * factor
-    parts = y.reshape(len(y), shape.groups, -1)
-    parts = parts * torch.rsqrt(parts.pow(2).mean(-1, keepdim=True) + shape.eps)
-    weight = weight.float()
-    y = (parts * weight).flatten(-2) if shape.is_shared else parts.flatten(-2) * weight
-    return (y if shape.gate_first else y * factor).to(x.dtype)

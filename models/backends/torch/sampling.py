@@ -21,6 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.backends.logits import LogitsTopK
+from models.backends.torch.logits_top_k import logits_top_k
+
 _NUCLEUS_GUESS = 1024
 """Number of largest logits that are sorted first for a row with top_p alone. If they have less probability than top_p,
 all logits are sorted."""
@@ -56,18 +59,29 @@ class Drawn(NamedTuple):
     highest: Tensor
 
 
-def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
-    """See the interface."""
-    scaled = logits / temperatures(rows)[:, None].to(logits.device)
-    lowest = thresholds(scaled, rows)
-    highest = torch.full_like(lowest, torch.inf)
-    filtered = [index for index, row in enumerate(rows) if row.typical_p < 1.0]
-    if filtered:
-        where = torch.tensor(filtered, device=logits.device)
-        typical_p = _column([rows[index].typical_p for index in filtered], scaled.double())
-        lowest[where], highest[where] = _typical(scaled[where], lowest[where], typical_p)
-    outside = (scaled < lowest[:, None]) | (scaled > highest[:, None])
-    return Drawn(invert(scaled, outside, torch.from_numpy(uniforms).to(logits.device)), lowest, highest)
+class TorchSampling:
+    """Choice of tokens from logits."""
+
+    def logits_top_k(self, logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> LogitsTopK:
+        """The k largest logits of each row. logits: [rows, vocab], float32; 1 <= k <= vocab."""
+        return logits_top_k(logits, k, with_logsumexp)
+
+    def draw(self, logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
+        """Draw a token of each row from its filtered distribution. A row of -inf alone gives an arbitrary token.
+
+        logits: [rows, vocab], float32, not modified.
+        uniforms: [rows], in [0, 1): share of the distribution before the drawn token.
+        """
+        scaled = logits / temperatures(rows)[:, None].to(logits.device)
+        lowest = thresholds(scaled, rows)
+        highest = torch.full_like(lowest, torch.inf)
+        filtered = [index for index, row in enumerate(rows) if row.typical_p < 1.0]
+        if filtered:
+            where = torch.tensor(filtered, device=logits.device)
+            typical_p = _column([rows[index].typical_p for index in filtered], scaled.double())
+            lowest[where], highest[where] = _typical(scaled[where], lowest[where], typical_p)
+        outside = (scaled < lowest[:, None]) | (scaled > highest[:, None])
+        return Drawn(invert(scaled, outside, torch.from_numpy(uniforms).to(logits.device)), lowest, highest)
 
 
 def temperatures(rows: Sequence[Filters]) -> Tensor:

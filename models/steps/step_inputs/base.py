@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from models.backends import attention_interface as attention_ops
-from models.backends import interface as ops
+from models.backends import choice
 from models.backends.attention_metadata import AttentionMetadata, KeyBias
+from models.backends.choice import backend
 from models.backends.cpu.attention_view import CpuAttentionView
 from models.backends.int8_slots import Int8Slots
 from models.backends.operands import CacheSlots
@@ -97,7 +97,7 @@ class StepInputs(ABC):
         """
         if self.output_rows is None or layer != self._selecting_layer:
             return x
-        return ops.take_rows(x, self.output_rows)
+        return backend(x).take_rows(x, self.output_rows)
 
     def dynamic_inputs(self, patterns: Iterable[AttentionPattern]) -> dict[Hashable, int]:
         """Program inputs of this step: addresses and numbers, by the names that `SymbolicStepInputs` uses.
@@ -155,7 +155,7 @@ class StepInputs(ABC):
             query, key, value = attention.queries_keys_values(hidden, self.rotations)
             query, own = self.select_rows(layer, query), (key, value)
         if config.query_scale is not None:
-            query = ops.scale_by_row(query, self.select_rows(layer, self._query_scales[config.query_scale]))
+            query = backend(query).scale_by_row(query, self.select_rows(layer, self._query_scales[config.query_scale]))
         metadata = self._metadata_of(pattern)
         if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
             metadata = metadata.with_bias(self._score_bias[layer])
@@ -286,7 +286,7 @@ class PagedStepInputs(StepInputs):
     def _store_of(self, layer: int, hidden: Tensor) -> CacheSlots | None:
         index = self._cache_layers[layer]
         keys, values = self._cache.keys[index], self._cache.values[index]
-        if not ops.runs_cuda_kernels(hidden.device) or isinstance(keys, Int8Slots) or isinstance(values, Int8Slots):
+        if not choice.runs_cuda_kernels(hidden.device) or isinstance(keys, Int8Slots) or isinstance(values, Int8Slots):
             return None
         return CacheSlots(keys, values, self._batch.slot_mapping)
 
@@ -297,14 +297,14 @@ class PagedStepInputs(StepInputs):
         if own is not None:
             self._cache.write(index, self._batch.slot_mapping, *own)
         keys, values = self._cache.keys[index], self._cache.values[index]
-        return attention_ops.paged_attention(
+        return backend(query).paged_attention(
             query, keys, values, metadata, config.scale, config.score_cap, attention.sink_scores
         )
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         assert self._cross_cache is not None, "cross-attention needs the encoder's keys and values"
         keys, values = self._cross_cache.keys[layer], self._cross_cache.values[layer]
-        return attention_ops.paged_attention(
+        return backend(query).paged_attention(
             query, keys, values, metadata, attention.config.scale, attention.config.score_cap
         )
 

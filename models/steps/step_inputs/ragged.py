@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from models.backends import attention_interface as attention_ops
 from models.backends.attention_metadata import AttentionMetadata
+from models.backends.choice import backend
 from models.config import AttentionConfig
 from models.layers.attention import Attention
 from models.layers.full_sequence_attention import FullSequenceAttention
@@ -97,14 +97,14 @@ class RaggedStepInputs(StepInputs):
     ) -> Tensor:
         key, value = self._shared_keys.of(layer, attention, own)
         config = attention.config
-        return attention_ops.ragged_attention(
+        return backend(query).ragged_attention(
             query, key, value, metadata, config.scale, config.score_cap, attention.sink_scores
         )
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         assert self._source is not None, "cross-attention needs the encoder output"
         key, value = attention.keys_values(self._source.hidden, {})
-        return attention_ops.ragged_attention(
+        return backend(query).ragged_attention(
             query, key, value, metadata, attention.config.scale, attention.config.score_cap
         )
 

@@ -9,9 +9,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from models.backends import attention_interface as attention_ops
-from models.backends import interface as ops
 from models.backends.attention_metadata import AttentionMetadata
+from models.backends.choice import backend
 from models.backends.cpu.trace import NotTraceable, ProgramInput, SymbolicMetadata, Trace
 from models.backends.int8_slots import CacheSide, Int8Slots
 from models.config import BucketBiasConfig, QueryScale, RopeConfig, StackConfig
@@ -80,17 +79,18 @@ class SymbolicStepInputs(StepInputs):
         scale, cap, sinks = attention.config.scale, attention.config.score_cap, attention.sink_scores
         if not self._is_paged:
             key, value = self._shared_keys.of(layer, attention, own)
-            return attention_ops.ragged_attention(query, key, value, metadata, scale, cap, sinks)
+            return backend(query).ragged_attention(query, key, value, metadata, scale, cap, sinks)
         keys, values = self._caches("self", self._config.cache_layers[layer], attention)
         if own is not None:
-            ops.write_slots(keys, values, cast(Tensor, self._trace.input("slots", torch.int64)), *own)
-        return attention_ops.paged_attention(query, keys, values, metadata, scale, cap, sinks)
+            slots = cast(Tensor, self._trace.input("slots", torch.int64))
+            backend(own[0]).write_slots(keys, values, slots, *own)
+        return backend(query).paged_attention(query, keys, values, metadata, scale, cap, sinks)
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         if not self._is_paged:
             raise NotTraceable("cross-attention to a ragged source")
         keys, values = self._caches("cross", layer, attention)
-        return attention_ops.paged_attention(
+        return backend(query).paged_attention(
             query, keys, values, metadata, attention.config.scale, attention.config.score_cap
         )
 

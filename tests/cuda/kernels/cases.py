@@ -11,7 +11,7 @@ from torch import Tensor
 
 from models.backends.attention_metadata import AttentionMetadata, KeyBias
 from models.backends.cuda.kernels.attention_arguments import ScoreBias, Scores
-from models.backends.torch import operations as reference
+from models.backends.torch.backend import TORCH
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = [torch.float32, torch.float16, torch.bfloat16] if DEVICE.type == "cuda" else [torch.float32, torch.float16]
@@ -84,7 +84,7 @@ def expected(query: Tensor, key: Tensor, value: Tensor, scores: Scores, paged: b
     facts = AttentionMetadata(
         causal=scores.causal, window=scores.window, chunk=scores.chunk, score_bias=bias, **metadata
     )
-    attend = reference.paged_attention if paged else reference.ragged_attention
+    attend = TORCH.paged_attention if paged else TORCH.ragged_attention
     return attend(query, key, value, facts, scores.scale, scores.cap, scores.sinks)
 
 

@@ -14,6 +14,7 @@ from models.backends.cuda.kernels import activation as activations
 from models.backends.cuda.kernels import norms, rotary
 from models.backends.torch import operations as reference
 from models.backends.torch.activations import ACTIVATIONS
+from models.backends.torch.backend import TORCH
 from tests.cuda.kernels.cases import DEVICE, DTYPES, TOLERANCES
 
 
@@ -36,10 +37,10 @@ def _check_norms(dtype: torch.dtype, rows: int, width: int, size: float, eps: fl
         assert torch.equal(actual[0], expected[0])
         _assert_near(actual[1], expected[1])
     for of_all in (bias, None):
-        _assert_near(norms.layer_norm(x, weight, of_all, eps), reference.layer_norm(x, weight, of_all, eps))
+        _assert_near(norms.layer_norm(x, weight, of_all, eps), TORCH.layer_norm(x, weight, of_all, eps))
         total, normalized = norms.add_layer_norm(x, y, weight, of_all, eps)
         assert torch.equal(total, x + y)
-        _assert_near(normalized, reference.layer_norm(x + y, weight, of_all, eps))
+        _assert_near(normalized, TORCH.layer_norm(x + y, weight, of_all, eps))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -59,7 +60,7 @@ def test_norms_of_more_dimensions_and_into_memory() -> None:
     x, weight = _random(torch.float16, 3, 4, 32), _random(torch.float16, 32)
     out = torch.empty_like(x)
     assert norms.rms_norm(x, weight, 1e-6, out) is out
-    _assert_near(out, reference.rms_norm(x, weight, 1e-6))
+    _assert_near(out, TORCH.rms_norm(x, weight, 1e-6))
 
 
 def _check_rotation(
@@ -84,11 +85,11 @@ def _check_rotation(
     rows = SimpleNamespace(cos=cos[index], sin=sin[index])
     tables = rotary.RotaryTables(cos, sin, positions, interleaved)
     for x in (query, key):
-        _assert_near(rotary.rotate(x, tables), reference.rotate(x, rows, interleaved))
+        _assert_near(rotary.rotate(x, tables), TORCH.rotate(x, rows, interleaved))
     slots = torch.randperm(12, device=DEVICE)[:tokens]
     caches = [torch.zeros(3, 4, kv_heads, width, dtype=dtype, device=DEVICE) for width in (head_dim, 12)]
     expected = [cache.clone() for cache in caches]
-    reference.write_slots(*expected, slots, key, value)
+    TORCH.write_slots(*expected, slots, key, value)
     rotary.write_slots(*caches, slots, key, value)
     assert all(map(torch.equal, caches, expected))
     # The same by one kernel, with a token that is not stored.

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.backends import interface as ops
+from models.backends.choice import backend
 from models.backends.cuda.kernels import logits_top_k as top_k_kernels
 from models.backends.cuda.kernels import sampling
-from models.backends.torch import logits_top_k as reference_top_k
 from models.backends.torch import sampling as reference
+from models.backends.torch.backend import TORCH
 from models.backends.torch.sampling import Drawn, Filters
 from tests.cuda.kernels.cases import DEVICE
 
@@ -26,7 +26,7 @@ def _check_top_k(rows: int, vocab: int, k: int, coarse: bool) -> None:
     # Equal logits: the lower id comes first. Both zeros are equal.
     logits = (logits.round() * 0.25 if coarse else logits).to(DEVICE)
     actual = top_k_kernels.logits_top_k(logits, k, True)
-    expected = reference_top_k.logits_top_k(logits, k, True)
+    expected = TORCH.logits_top_k(logits, k, True)
     assert torch.equal(actual.values, expected.values) and torch.equal(actual.ids, expected.ids)
     assert torch.equal(actual.is_finite, expected.is_finite)
     torch.testing.assert_close(actual.logsumexp, expected.logsumexp, rtol=1e-5, atol=2e-6)
@@ -56,7 +56,7 @@ def test_top_k_of_numbers_that_are_not_finite() -> None:
     assert torch.equal(actual.values[3].cpu(), logits[3].topk(2).values)
     # Grammars hide tokens with -inf.
     hidden = torch.randn(1, 9000).masked_fill(torch.arange(9000) < 8500, -torch.inf).to(DEVICE)
-    actual, expected = top_k_kernels.logits_top_k(hidden, 3, True), reference_top_k.logits_top_k(hidden, 3, True)
+    actual, expected = top_k_kernels.logits_top_k(hidden, 3, True), TORCH.logits_top_k(hidden, 3, True)
     assert torch.equal(actual.ids, expected.ids)
     torch.testing.assert_close(actual.logsumexp, expected.logsumexp, rtol=1e-5, atol=2e-6)
 
@@ -84,7 +84,7 @@ def _check_draw(rows: Sequence[Filters], vocab: int, seed: int, size: float = 3.
     logits = torch.randn(len(rows), vocab, generator=torch.Generator().manual_seed(seed)) * size
     uniforms = np.random.default_rng(seed).random(len(rows))
     drawn = _draw(logits, rows, uniforms)
-    for expected in (reference.draw(logits, rows, uniforms), ops.draw(logits, rows, uniforms)):
+    for expected in (TORCH.draw(logits, rows, uniforms), backend(logits).draw(logits, rows, uniforms)):
         assert torch.equal(drawn.tokens.cpu(), expected.tokens)
         torch.testing.assert_close(drawn.lowest.cpu(), expected.lowest, rtol=1e-6, atol=1e-6)
 
@@ -130,5 +130,5 @@ def test_draw_of_small_probabilities() -> None:
     logits = torch.full((1, 300), -16.0)
     logits[0, 7] = 0.0
     uniforms = np.array([1.0 - 1.7e-5])
-    drawn, expected = (draw(logits, [Filters(1.0)], uniforms) for draw in (_draw, reference.draw))
+    drawn, expected = (draw(logits, [Filters(1.0)], uniforms) for draw in (_draw, TORCH.draw))
     assert torch.equal(drawn.tokens.cpu(), expected.tokens) and int(expected.tokens) > 100

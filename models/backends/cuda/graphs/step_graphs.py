@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.backends import interface as ops
 from models.backends.attention_metadata import AttentionMetadata
+from models.backends.choice import backend
 from models.backends.cuda.attention_view import CudaAttentionView
 from models.backends.cuda.graphs.graph_inputs import StepInputMemory
 from models.backends.cuda.graphs.graph_runner import DeviceEvent, GraphRunner
@@ -156,7 +156,7 @@ class StepGraphs:
         hidden, logits, top_k = self._replay(batch)[0]
         assert logits is not None and top_k is not None
         if request.top_k > 1 or request.with_logsumexp:
-            top_k = ops.logits_top_k(logits, min(request.top_k, logits.shape[1]), request.with_logsumexp)
+            top_k = backend(logits).logits_top_k(logits, min(request.top_k, logits.shape[1]), request.with_logsumexp)
         return DecoderOutput(hidden, logits, top_k)
 
     def launch(self, batch: DecoderBatch, filters: Sequence[Filters], uniforms: NDArray[np.float64]) -> ChosenTokens:
@@ -164,7 +164,7 @@ class StepGraphs:
 
         batch: as for `run`. The token id `-1 - row` is the token that the last launched step has chosen for a row.
         filters: settings of the rows; a temperature of 0 chooses the largest logit. typical_p must be 1.
-        uniforms: [rows], see `ops.draw`.
+        uniforms: [rows], see `Backend.draw`.
         The tokens of a launched step must be read before the next but one is launched.
         """
         rows = len(filters)
@@ -230,6 +230,6 @@ class StepGraphs:
             stack.set_layer_inputs(step, token_ids, x)
             hidden = stack.run_layers(x, step)
             logits = self._head(hidden, self._logits)
-            return DecoderOutput(hidden, logits, ops.logits_top_k(logits))
+            return DecoderOutput(hidden, logits, backend(logits).logits_top_k(logits))
 
         return run

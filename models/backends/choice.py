@@ -1,0 +1,158 @@
+"""Choose the backend that computes with a tensor, and say what the backends of a device can do.
+
+`backends/torch` is the reference: any device, any float dtype. `backends/cpu` has compiled kernels for float32 and
+bfloat16 on a CPU, and records operations on symbolic tensors. `backends/cuda` has Triton kernels for CUDA devices.
+Device, dtype and processor decide; tests compare each backend with the reference. The operations are documented in
+`backends/torch`, the layouts of weights in `linear_weights`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from models.backends.cpu import library
+from models.backends.cpu.backend import CPU
+from models.backends.cpu.library import StaleKernels as StaleKernels
+from models.backends.cpu.missing import why_kernels_are_missing
+from models.backends.cpu.operations import available, takes
+from models.backends.cpu.trace import SymbolicTensor
+from models.backends.torch.backend import TORCH, Backend
+
+MIN_CUDA_CAPABILITY = (8, 0)
+"""Lowest compute capability that the Triton kernels support (Ampere). The tests compile the kernels for it."""
+_CUDA_DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
+
+Quantization = Literal[
+    "int8", "int4", "int4-32", "int4-64", "int4-128", "int4-32-zero", "int4-64-zero", "int4-128-zero"
+]
+
+kernels_are_built = available()
+"""Whether this installation has compiled kernels; without them a CPU computes with torch."""
+
+programs_are_enabled = kernels_are_built
+"""Whether layers may run as programs. `using` can switch this off."""
+
+_kernels = kernels_are_built
+_cuda_kernels: Literal["on_cuda", "always", "never"] = "on_cuda"
+"""Where the Triton kernels compute: on CUDA devices, on any device (in Triton's interpreter), or nowhere."""
+
+
+class QuantizationUnavailable(ValueError):
+    """A setting asks for int8 or int4, but no kernel computes with them on this device."""
+
+
+def backend(x: Tensor) -> Backend:
+    """The backend that computes with tensors like `x`."""
+    if (_kernels and takes(x)) or isinstance(x, SymbolicTensor):
+        return CPU
+    if x.dtype in _CUDA_DTYPES and runs_cuda_kernels(x.device):
+        return _cuda_backend()
+    return TORCH
+
+
+def runs_kernels(x: Tensor) -> bool:
+    """Whether the compiled kernels compute with tensors like `x`."""
+    return _kernels and takes(x)
+
+
+def check_kernels() -> None:
+    """Raises StaleKernels where the compiled kernels are of another version of Triptych."""
+    library.load()
+
+
+@contextmanager
+def using(name: Literal["torch", "cpu", "cuda"], programs: bool = True) -> Iterator[None]:
+    """Use one backend in the whole process, for tests and comparisons. `cuda` needs Triton's interpreter on a CPU.
+
+    programs: False runs all layers eagerly.
+    """
+    global _kernels, _cuda_kernels, programs_are_enabled
+    before = _kernels, _cuda_kernels, programs_are_enabled
+    assert name != "cpu" or kernels_are_built, "the compiled kernels were not built"
+    _kernels, programs_are_enabled = name == "cpu", name == "cpu" and programs
+    _cuda_kernels = "always" if name == "cuda" else "never"
+    try:
+        yield
+    finally:
+        _kernels, _cuda_kernels, programs_are_enabled = before
+
+
+def runs_cuda_kernels(device: torch.device) -> bool:
+    """Whether the Triton kernels compute on a device."""
+    return _cuda_kernels == "always" or (_cuda_kernels == "on_cuda" and _has_triton(device))
+
+
+@cache
+def _has_triton(device: torch.device) -> bool:
+    """Whether a device is one that the Triton kernels are compiled for. Does not import triton."""
+    if device.type != "cuda" or find_spec("triton") is None or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_capability(device) >= MIN_CUDA_CAPABILITY
+
+
+@cache
+def _cuda_backend() -> Backend:
+    """The backend with the Triton kernels. Imports triton, which takes a second."""
+    from models.backends.cuda.operations import CUDA
+
+    return CUDA
+
+
+def has_kernels(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the compiled kernels compute with hidden states of a dtype on a device."""
+    return _kernels and device.type == "cpu" and dtype in library.DTYPE_CODES
+
+
+def check_quantization(dtype: torch.dtype, device: torch.device, quantization: Quantization | None) -> None:
+    """Check that the backend has a kernel for quantised weights. Raises QuantizationUnavailable.
+
+    Without one, a quantised product would be slower than a float product.
+    """
+    if quantization is not None and not runs_cuda_kernels(device):
+        _check_kernels_of(f"--quantize {quantization}", dtype, device, _OR_A_DEVICE)
+
+
+def check_int8_cache(dtype: torch.dtype, device: torch.device) -> None:
+    """Raises QuantizationUnavailable where the backend has no kernel that reads int8 keys and values.
+
+    Without one, attention would first convert all of them.
+    dtype: dtype of queries, keys and values.
+    """
+    _check_kernels_of("--kv-cache-dtype int8", dtype, device)
+
+
+_OR_A_DEVICE = ", or a CUDA device of compute capability 8.0 or later with triton"
+
+
+def _check_kernels_of(setting: str, dtype: torch.dtype, device: torch.device, otherwise: str = "") -> None:
+    """Raises QuantizationUnavailable where the compiled kernels do not run.
+
+    setting: the setting that needs them. otherwise: what it could have instead of them, for the message.
+    """
+    if has_kernels(dtype, device):
+        return
+    if device.type != "cpu":
+        reason = f"the model runs on {device.type}"
+    elif not _kernels:
+        reason = why_kernels_are_missing()
+    else:
+        reason = f"the model computes in {str(dtype).removeprefix('torch.')}"
+    needs = f"a CPU, float32 or bfloat16, and the compiled kernels{otherwise}"
+    raise QuantizationUnavailable(f"{setting} needs {needs}: {reason}")
+
+
+def kernels_version() -> str:
+    """Version of the compiled kernels, which determines the layouts of packed weights; empty without kernels."""
+    return library.interface_hash() if kernels_are_built else ""
+
+
+def is_amx_refused() -> bool:
+    """Whether the processor has a matrix unit (AMX) that the system does not let this process use."""
+    return library.is_amx_refused()

@@ -1,0 +1,190 @@
+"""Attention in plain torch: the reference."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from models.backends.attention_metadata import AttentionMetadata
+from models.backends.int8_slots import CacheSide, Int8Slots
+from models.backends.torch.attention_view import Group, TorchAttentionView
+from models.backends.torch.disentangled_attention import disentangled_attention
+
+
+class TorchAttention:
+    """Attention of ragged sequences, of pages, of blocks, and with distances."""
+
+    def ragged_attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        metadata: AttentionMetadata,
+        scale: float,
+        cap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """Attention over keys and values that lie one sequence after the other, as the queries do.
+
+        query: [tokens, heads, head_dim]. key, value: [key tokens, kv_heads, head_dim]. kv_heads divides heads.
+        scale: factor of the scores. cap: scaled scores become `cap * tanh(score / cap)` before masks; None for no cap.
+        sinks: [heads], float32, a score per head that takes part in the softmax and has no value; None for none.
+        Returns [tokens, heads, head_dim].
+        """
+        output = torch.empty_like(query)
+        for group in metadata.view(TorchAttentionView, query.device, query.dtype).groups:
+            keys, values = (_by_row(side[group.keys], group.rows) for side in (key, value))
+            _attend(output, query, keys, values, group, scale, cap, sinks)
+        return output
+
+    def paged_attention(
+        self,
+        query: Tensor,
+        key_cache: CacheSide,
+        value_cache: CacheSide,
+        metadata: AttentionMetadata,
+        scale: float,
+        cap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """Attention over keys and values in the blocks of a cache, those of the current step included.
+
+        query: [tokens, heads, head_dim].
+        key_cache, value_cache: [blocks, block_size, kv_heads, head_dim], or both in int8. Every slot of a row's blocks
+            must hold finite numbers, even beyond the row's length. Both caches may be the same tensor.
+        scale, cap, sinks: as for `ragged_attention`.
+        Returns [tokens, heads, head_dim].
+        """
+        output = torch.empty_like(query)
+        view = metadata.view(TorchAttentionView, query.device, query.dtype)
+        for group in view.groups:
+            if isinstance(key_cache, Int8Slots) or isinstance(value_cache, Int8Slots):
+                keys, values = (_gather_int8(side, group, query.dtype) for side in (key_cache, value_cache))
+            else:
+                key_memory, value_memory = view.scratch(key_cache)
+                keys, values = _gather(key_cache, group, key_memory), _gather(value_cache, group, value_memory)
+            _attend(output, query, keys, values, group, scale, cap, sinks)
+        return output
+
+    def block_attention(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+        """Attention of blocks of queries, each over its own keys.
+
+        query: [blocks, size, heads, head_dim]. key, value: [blocks, key_len, kv_heads, head_dim].
+        mask: added to the scores, broadcastable to [blocks, heads, size, key_len], or None. It leaves at least one key
+            visible to each query.
+        Returns a tensor like the query.
+        """
+        attended = F.scaled_dot_product_attention(
+            query.transpose(1, 2),
+            key.transpose(1, 2),
+            value.transpose(1, 2),
+            attn_mask=mask,
+            scale=scale,
+            enable_gqa=query.shape[2] != key.shape[2],
+        )
+        return attended.transpose(1, 2)
+
+    def disentangled_attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        position_key: Tensor | None,
+        position_query: Tensor | None,
+        metadata: AttentionMetadata,
+        scale: float,
+    ) -> Tensor:
+        """Self-attention of ragged sequences with scores that depend on distances.
+
+        The score of query i and key j is `query_i · key_j + query_i · position_key[d] + key_j · position_query[d]`,
+        scaled, where d is the row of distance `i - j`.
+
+        query, key, value: [tokens, heads, head_dim].
+        position_key, position_query: [rows, heads, head_dim], of the rows of `metadata.distances`, or None.
+        Returns [tokens, heads, head_dim]. Source: He et al. 2021, arXiv:2006.03654, section 3.1.
+        """
+        return disentangled_attention(query, key, value, position_key, position_query, metadata, scale)
+
+
+def _gather(cache: Tensor, group: Group, memory: Tensor) -> Tensor:
+    """Copy the blocks of a group to `memory`. Returns [rows, key_len, kv_heads, head_dim]."""
+    assert isinstance(group.keys, Tensor)
+    blocks = group.keys.flatten()
+    gathered = memory[: len(blocks)]
+    torch.index_select(cache, 0, blocks, out=gathered)
+    return gathered.view(group.rows, -1, *cache.shape[2:])[:, : group.key_len]
+
+
+def _gather_int8(cache: CacheSide, group: Group, dtype: torch.dtype) -> Tensor:
+    """Keys or values of the blocks of a group, dequantised to `dtype`: [rows, key_len, kv_heads, head_dim]."""
+    assert isinstance(group.keys, Tensor) and isinstance(cache, Int8Slots)
+    blocks = cache.blocks(group.keys.flatten(), dtype)
+    return blocks.view(group.rows, -1, *blocks.shape[2:])[:, : group.key_len]
+
+
+def _by_row(x: Tensor, rows: int) -> Tensor:
+    """[rows * length, ...] -> [rows, length, ...]."""
+    return x.view(rows, -1, *x.shape[1:])
+
+
+def _attend(
+    output: Tensor,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    group: Group,
+    scale: float,
+    cap: float | None,
+    sinks: Tensor | None,
+) -> None:
+    """Compute one group and write its rows to `output`. keys, values: [rows, key_len, kv_heads, head_dim]."""
+    sides = (_by_row(query[group.queries], group.rows), keys, values)
+    queries, keys, values = (side.transpose(1, 2) for side in sides)
+    if cap is None and sinks is None:
+        attended = F.scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            # A score bias has the model's dtype, but queries of an int8 model are bfloat16.
+            attn_mask=None if group.mask is None else group.mask.to(query.dtype),
+            is_causal=group.is_causal,
+            scale=scale,
+            enable_gqa=queries.shape[1] != keys.shape[1],
+        )
+    else:
+        attended = _with_float32_softmax(queries, keys, values, group, scale, cap, sinks)
+    output[group.queries] = attended.transpose(1, 2).flatten(0, 1)
+
+
+def _with_float32_softmax(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    group: Group,
+    scale: float,
+    cap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention with capped scores or with sinks.
+
+    queries: [rows, heads, query_len, head_dim]. keys, values: [rows, kv_heads, key_len, head_dim].
+    Returns a tensor like the queries.
+    """
+    rows, kv_heads, _, head_dim = keys.shape
+    shared = queries.reshape(rows, kv_heads, -1, group.query_len, head_dim)
+    scores = (shared @ keys[:, :, None].transpose(-1, -2)).flatten(1, 2).float() * scale
+    if cap is not None:
+        scores = cap * torch.tanh(scores / cap)
+    if group.mask is not None:
+        scores = scores + group.mask
+    if group.is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    if sinks is None:
+        shares = scores.softmax(-1)
+    else:
+        columns = sinks[:, None, None].expand(*scores.shape[:-1], 1)
+        shares = torch.cat([scores, columns], -1).softmax(-1)[..., :-1]
+    shares = shares.to(values.dtype).reshape(rows, kv_heads, -1, group.query_len, keys.shape[2])
+    return (shares @ values[:, :, None]).flatten(1, 2)
