@@ -36,7 +36,7 @@ class Int8Case(Case):
         num_blocks = self.caches.shape[1]
         sides = [Int8Slots.zeros(num_blocks, block_size, self.kv_heads, self.dim, CPU) for _ in range(2)]
         slots = torch.arange(num_blocks * block_size)
-        backend(sides[0]).write_slots(*sides, slots, *(side.flatten(0, 1) for side in self.caches))
+        backend(self.key).write_slots(*sides, slots, *(side.flatten(0, 1) for side in self.caches))
         self.caches = sides
 
     def rounded(self) -> Case:
@@ -111,7 +111,7 @@ def test_written_codes_and_scales_equal_the_reference(dtype):
     slots = torch.randperm(48)[:40]
     # Keys and values are slices of one tensor, as after a merged projection.
     joined = torch.cat([x, x.flip(0)], 1)
-    backend(sides[0]).write_slots(*sides, slots, joined[:, :3], joined[:, 3:])
+    backend(joined).write_slots(*sides, slots, joined[:, :3], joined[:, 3:])
     for side, written in zip(sides, (x, x.flip(0)), strict=True):
         codes, scales = quantize_heads(written)
         assert torch.equal(side.codes.flatten(0, 1)[slots], codes)
