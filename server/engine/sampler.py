@@ -19,7 +19,7 @@ of the cumulative distribution at a random number that is a hash of (seed, posit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -28,6 +28,10 @@ from torch import Tensor
 
 from models.backends.choice import backend
 from models.backends.torch.sampling import Filters
+from server.ipc.params import GenerationParams
+
+_FILTERS = tuple(field.name for field in fields(Filters))
+"""Names of all filters. `GenerationParams` has a field of each name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,16 @@ class SamplerRow(Filters):
 
     seed: int = 0
     position: int = 0
+
+    @classmethod
+    def of(cls, params: GenerationParams, seed: int, position: int) -> SamplerRow:
+        """Settings of the token at a position: all filters of a request, by name. Greedy without `do_sample`.
+
+        The only place where filters are made of a request, for tokens chosen here and by captured steps.
+        """
+        if not params.do_sample:
+            return cls()
+        return cls(**{name: getattr(params, name) for name in _FILTERS}, seed=seed, position=position)
 
     @property
     def is_greedy(self) -> bool:

@@ -43,16 +43,7 @@ class SamplingPosition(NamedTuple):
     @property
     def sampler_row(self) -> SamplerRow:
         """Settings of the sampler for the token of this position: temperature, filters and seed."""
-        params = self.group.params
-        return SamplerRow(
-            params.temperature,
-            params.top_k,
-            params.top_p,
-            params.min_p,
-            params.typical_p,
-            seed=self.group.seed,
-            position=self.num_generated,
-        )
+        return SamplerRow.of(self.group.params, self.group.seed, self.num_generated)
 
 
 def sampling_positions(group: SequenceGroup) -> list[SamplingPosition]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 
+from server.engine.ahead_fields import may_run_ahead
 from server.engine.beam_groups import make_search
 from server.engine.grammar_state import GrammarState
 from server.engine.prefix_keys import root_key
@@ -76,6 +77,7 @@ class SequenceGroup:
     root_key: start of the hash chain of the block keys.
     cached_tokens: prompt tokens found in the prefix cache at the first admission; None before it or without a cache.
     accepts_drafts: speculative decoding is possible.
+    runs_ahead: the request sets no field that steps launched ahead do not support (`server.engine.ahead_fields`).
     preempted_tokens: computed tokens that were dropped by a preemption; 0 after the next admission.
     shared_tokens: after a preemption, number of leading tokens that the beams share again. Only the first beam computes
         them.
@@ -123,6 +125,7 @@ class SequenceGroup:
         self.root_key = root_key(f"{adapter} {message.cache_salt}")
         self.cached_tokens: int | None = None
         self.accepts_drafts = params.num_beams == 1 and not params.sections
+        self.runs_ahead = may_run_ahead(params, row)
         self.tables = TokenTables.of(params, text)
         self.end_ids = frozenset((*params.end_token_ids, *params.stop_token_ids))
         self.beams = make_search(params, row.max_new_tokens, self.end_ids)

@@ -2,7 +2,8 @@
 
 The device then computes a step while the host reads the tokens of the last one, ends sequences and sends events. It
 needs captured steps (`CapturedSteps`) that choose their tokens on the device: greedy or sampled, without anything that
-reads the text so far on the host. Every row of the step must be like that, because one schedule serves all of them.
+reads the text so far on the host (`server.engine.ahead_fields`). Every row of the step must be like that, because one
+schedule serves all of them.
 
 Until its tokens are read, a launched step is like a scheduled one that is not computed yet. The step after it is
 planned with the number of tokens alone: each row gets one. A sequence that ends with that token was computed once too
@@ -18,17 +19,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.backends.torch.sampling import Filters
 from server.engine.captured_steps import CapturedSteps, RowChoices
 from server.engine.runner import Runner
-from server.engine.sampler import uniform
+from server.engine.sampler import SamplerRow, uniform
 from server.engine.scheduler import Schedule, ScheduledRow, Scheduler
-from server.engine.sequence import SequenceGroup, SequenceStatus
+from server.engine.sequence import SequenceStatus
 
 if TYPE_CHECKING:
     from models.backends.cuda.graphs.step_graphs import ChosenTokens
-
-_GREEDY = Filters()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,9 @@ class StepsAhead:
     def launch(self, schedule: Schedule) -> LaunchedStep | None:
         """Launch a step of the scheduler. None where it must be computed and read at once."""
         captured = self._runner.captured
-        if captured is None or schedule.sources or schedule.copies or not all(map(_is_simple, schedule.groups)):
+        if captured is None or schedule.sources or schedule.copies:
+            return None
+        if not all(group.runs_ahead and not group.has_prompt_to_score for group in schedule.groups):
             return None
         return self._launch(captured, schedule, None)
 
@@ -115,30 +115,13 @@ class StepsAhead:
         return LaunchedStep(schedule, tokens, held)
 
 
-def _is_simple(group: SequenceGroup) -> bool:
-    """Whether the device can choose the token of a group, and the host needs the token alone."""
-    params = group.params
-    return (
-        group.beams is None
-        and not group.grammar_states
-        and not group.has_prompt_to_score
-        and not params.logprobs
-        and not group.tables.change_logits
-        and (not params.do_sample or params.typical_p >= 1.0)
-    )
-
-
 def _choices(rows: Sequence[ScheduledRow], ahead: bool) -> RowChoices:
     """How the tokens of the rows are chosen. ahead: one more token of each row is not read yet."""
     groups = [row.group for row in rows]
-    sampled = [place for place, group in enumerate(groups) if group.params.do_sample]
+    filters = [SamplerRow.of(group.params, group.seed, group.num_generated + ahead) for group in groups]
+    sampled = [place for place, one in enumerate(filters) if not one.is_greedy]
     uniforms = np.zeros(len(groups))
     if sampled:
-        positions = [groups[place].num_generated + ahead for place in sampled]
-        uniforms[sampled] = uniform([groups[place].seed for place in sampled], positions)
-    return RowChoices([_filters(group) if group.params.do_sample else _GREEDY for group in groups], uniforms)
-
-
-def _filters(group: SequenceGroup) -> Filters:
-    params = group.params
-    return Filters(params.temperature, params.top_k, params.top_p, params.min_p)
+        own = [filters[place] for place in sampled]
+        uniforms[sampled] = uniform([one.seed for one in own], [one.position for one in own])
+    return RowChoices(filters, uniforms)

@@ -28,6 +28,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from models.backends.choice import backend
 from models.backends.logits import DecoderOutput, LogitsRequest
+from models.backends.torch.sampling import Filters
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.captured_steps import RowChoices
@@ -162,6 +163,15 @@ class CachedTextRunner:
                 self.cache[block * self.block_size + offset] = 0
 
 
+DEVICE_FILTERS = ("temperature", "top_k", "top_p", "min_p")
+"""Filters that captured steps implement. `test_ahead_fields` compares them with the code for the device."""
+
+
+def device_filters(row: Filters) -> Filters:
+    """The settings of a row as a device applies them: without the filters that captured steps do not have."""
+    return Filters(**{name: getattr(row, name) for name in DEVICE_FILTERS})
+
+
 class LaunchedTokens:
     """Tokens of a launched step. log: gets an entry when they are read."""
 
@@ -203,7 +213,7 @@ class CapturedTexts:
         logits = torch.stack(found)
         tokens, sampled = logits.argmax(-1), [i for i, one in enumerate(choices.filters) if one.temperature > 0]
         if sampled:
-            filters, uniforms = [choices.filters[i] for i in sampled], choices.uniforms[sampled]
+            filters, uniforms = [device_filters(choices.filters[i]) for i in sampled], choices.uniforms[sampled]
             own = logits[sampled].nan_to_num()
             tokens[sampled] = backend(own).draw(own, filters, uniforms).tokens
         self._chosen = tokens.tolist()
