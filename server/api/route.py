@@ -233,7 +233,7 @@ class StreamingRoute(
         except BaseException:
             call.close()
             raise
-        stream = _Stream(state, call, run, renderer, first, request.scope["triptych.request_id"])
+        stream = _Stream(state, call, run, renderer, first, request.scope["triptych.request_id"], self.errors)
         return EventStream(stream.events, call.leave, self.format, headers=call_headers(call))
 
 
@@ -247,6 +247,7 @@ class _Stream(Generic[DeltaT, ResultT]):
     renderer: Renderer[DeltaT, ResultT]
     first: list[DeltaT]
     request_id: str
+    errors: ErrorShape
 
     async def events(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
         """Write deltas to the connection in the call that receives them from the worker.
@@ -261,7 +262,7 @@ class _Stream(Generic[DeltaT, ResultT]):
 
         metrics.streams_open.inc()
         try:
-            with self.call:
+            with self.call, self.errors.renaming():
                 if not sink(self.first):
                     yield writer.take()
                 while await self.run.forward(sink):

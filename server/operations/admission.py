@@ -14,7 +14,7 @@ from typing import Protocol
 from server.errors import Overloaded, RequestTooLarge
 from server.ipc.call import Call
 from server.ipc.release_rate import ReleaseRate
-from server.operations.cost import Cost
+from server.operations.cost import LOG_PROBABILITIES, Cost
 
 DEFAULT_MEMORY_BYTES = 384 << 20
 """With the process itself, one long text in the tokenizer and one recording, this stays below 1 GB."""
@@ -106,6 +106,35 @@ class Admission:
         for reserved in self._reserved(held):
             reserved.add(new_requests, more_tokens, more_memory)
 
+    def extend(self, call: Call, memory_bytes: int, what: str, param: str) -> None:
+        """Reserve further memory for an admitted call, whose result grows. A closed call reserves nothing.
+
+        what: name of what needs the memory, for errors. param: the field that asks for it.
+
+        Raises:
+            RequestTooLarge: the call alone needs more than requests may, or than the limits of its key allow.
+            Overloaded: the other requests in progress leave no room.
+        """
+        held = self._calls.get(call)
+        if held is None:
+            return
+        own = held.memory_bytes + memory_bytes
+        of_key = call.key.max_cost if call.key is not None else None
+        limit = None
+        if own > self.memory_bytes:
+            limit = f"{self.memory_bytes / 2**20:,.0f} MiB (--max-request-memory)"
+        elif of_key is not None and own > of_key:
+            limit = f"the {of_key:,.0f} bytes of memory that its API key allows"
+        if limit is not None:
+            raise RequestTooLarge(
+                f"`{param}` makes the answer too large: with its {what} the request needs more than {limit}", param
+            )
+        self._check_key(call, 0, 0, memory_bytes, param)
+        self._check_room(held.model, 0, memory_bytes, param, alone=self._by_model[held.model].requests == 1)
+        held.memory_bytes += memory_bytes
+        for reserved in self._reserved(held):
+            reserved.add(0, 0, memory_bytes)
+
     def _reserved(self, held: _Reservation) -> list[_Reserved]:
         found = [self.total, self._by_model.setdefault(held.model, _Reserved())]
         if held.key is not None:
@@ -125,6 +154,8 @@ class Admission:
         if cost.memory_bytes <= self.memory_bytes:
             return
         measure, count, each = max(cost.measures(), key=lambda one: one[1] * one[2])
+        if measure == LOG_PROBABILITIES and cost.scored_param:
+            param = cost.scored_param
         raise RequestTooLarge(
             f"`{param}` makes the request too large: up to {count:,} {measure}. It would need "
             f"{cost.memory_bytes / 2**20:,.0f} MiB, and the limit is {self.memory_bytes / 2**20:,.0f} MiB "
@@ -132,17 +163,25 @@ class Admission:
             param,
         )
 
-    def _check_room(self, model: str, requests: int, memory: int) -> None:
+    def _check_room(
+        self, model: str, requests: int, memory: int, param: str | None = None, alone: bool = False
+    ) -> None:
+        """Check the memory of all requests, and of one of several models.
+
+        param: the field that needs more memory during a request, for errors.
+        alone: the memory is for the only request of this model, which may take the share of the other models.
+        """
         limit = self.memory_bytes
         if self.total.memory_bytes + memory > limit:
             lacking = self.total.memory_bytes + memory - limit
-            raise self._overloaded("the requests in progress need all memory for requests", lacking)
+            raise self._overloaded("the requests in progress need all memory for requests", lacking, param)
         of_model = self._by_model.get(model)
-        if self.models == 1 or of_model is None:
+        if self.models == 1 or of_model is None or alone:
             return
         if of_model.memory_bytes + memory > limit * _MODEL_SHARE:
             lacking = of_model.memory_bytes + memory - int(limit * _MODEL_SHARE)
-            raise self._overloaded(f'the requests in progress for "{model}" need all memory of one model', lacking)
+            reason = f'the requests in progress for "{model}" need all memory of one model'
+            raise self._overloaded(reason, lacking, param)
         if requests:
             self.check_share(model)
 
@@ -160,9 +199,10 @@ class Admission:
             f'{requests:,} requests for "{model}" are in progress; try again in {seconds} s', retry_after=seconds
         )
 
-    def _overloaded(self, reason: str, lacking_bytes: int) -> Overloaded:
+    def _overloaded(self, reason: str, lacking_bytes: int, param: str | None) -> Overloaded:
         seconds = self._rate.seconds_until(lacking_bytes)
-        return Overloaded(f"{reason} (--max-request-memory); try again in {seconds} s", retry_after=seconds)
+        message = f"{reason} (--max-request-memory); try again in {seconds} s"
+        return Overloaded(f"`{param}`: {message}" if param else message, param, seconds)
 
     def _check_key(self, call: Call, requests: int, tokens: int, memory: int, param: str) -> None:
         """Check the limits of the API key of a call."""

@@ -19,6 +19,9 @@ NUMBER_BYTES = 20
 SCORED_TOKEN_BYTES = 256
 """Measured memory of the HTTP process for each unit that `Cost` counts (docs/decisions/0050-admission.md)."""
 
+LOG_PROBABILITIES = "log-probabilities"
+"""Name of log-probabilities in messages."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -32,7 +35,9 @@ class Cost:
     sequences: sequences that the engine schedules; each beam is one.
     new_tokens: tokens that the model generates, over all sequences.
     answer_numbers: floating-point numbers in the result (vector components, scores, attention).
-    scored_tokens: log-probabilities of tokens in the result, each with its token.
+    scored_tokens: log-probabilities of tokens in the result, each with its token. Those of generated tokens are not
+        counted: they are reserved as they arrive (`server.operations.logprob_memory`).
+    scored_param: the field that asks for them, for errors; empty for the field that errors name otherwise.
     placed_tokens: tokens whose places in the text are kept.
     recording_bytes: memory of a recording.
     """
@@ -45,6 +50,7 @@ class Cost:
     scored_tokens: int = 0
     placed_tokens: int = 0
     recording_bytes: int = 0
+    scored_param: str = ""
 
     @property
     def memory_bytes(self) -> int:
@@ -59,7 +65,7 @@ class Cost:
             ("sequences", self.sequences, SEQUENCE_BYTES),
             ("new tokens", self.new_tokens, NEW_TOKEN_BYTES),
             ("answer numbers", self.answer_numbers, NUMBER_BYTES),
-            ("log-probabilities", self.scored_tokens, SCORED_TOKEN_BYTES),
+            (LOG_PROBABILITIES, self.scored_tokens, SCORED_TOKEN_BYTES),
             ("tokens with places", self.placed_tokens, PLACED_TOKEN_BYTES),
             ("bytes of audio", self.recording_bytes, 1),
         ]

@@ -24,6 +24,7 @@ from server.operations.generated_text import (
 from server.operations.generation_options import GenerationOptions
 from server.operations.generation_params import max_tokens_of, resolve, with_beam_answers
 from server.operations.generation_run import PhaseSeconds, TextRun, TokenUsage
+from server.operations.logprob_memory import logprob_memory
 from server.operations.runtime import Runtime, ServedModel
 from server.text.computed import Computed
 from server.text.languages import TranslationPrompt
@@ -211,12 +212,22 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
             )
     message = Generate(model.name, params, prompt_ids, rows, call.deadline, cache_salt=call.cache_salt)
     prompts.check_attention_size(message)
+    memory = logprob_memory(runtime.admission, call, options)
     call.submit(message)
     items: Sequence[int] | None = None
     if spec.fails_alone:
         # Only the first row of a prompt reads its log-probabilities, so the others fail with it.
         items = [row.prompt if options.prompt_logprobs else index for index, row in enumerate(rows)]
-    return GenerateRun(call, texts, items=items, spec=spec, model=model, seed=resolved.seed, prompts=prompt_ids)
+    return GenerateRun(
+        call,
+        texts,
+        items=items,
+        logprob_memory=memory,
+        spec=spec,
+        model=model,
+        seed=resolved.seed,
+        prompts=prompt_ids,
+    )
 
 
 async def _sections(
@@ -273,15 +284,15 @@ def best(texts: Sequence[GeneratedText], candidates: int, count: int) -> list[Ge
 def generation_cost(
     options: GenerationOptions, model: ServedModel, characters: int, input_tokens: Sequence[int], candidates: int
 ) -> Cost:
-    """Cost of generating from inputs of at most `input_tokens[i]` tokens, `candidates` sequences per input."""
+    """Cost of generating from inputs of at most `input_tokens[i]` tokens, `candidates` sequences per input.
+
+    Log-probabilities of generated tokens cost nothing before they arrive, see `logprob_memory`.
+    """
     defaults = model.info.generation
     new_tokens = min(max_tokens_of(options, model.info), model.info.context_tokens)
     beams = options.num_beams or max(defaults.num_beams or 1, options.num_return_sequences)
     sequences = len(input_tokens) * candidates * beams
-    answers = len(input_tokens) * candidates * options.num_return_sequences
-    per_token = 1 + options.top_logprobs
-    scored = answers * new_tokens * per_token if options.logprobs or options.is_ranked else 0
-    scored += sum(input_tokens) * per_token if options.prompt_logprobs else 0
+    scored = sum(input_tokens) * (1 + options.top_logprobs) if options.prompt_logprobs else 0
     numbers = 0
     if options.return_attention:
         numbers = sum(input_tokens) * candidates * options.num_return_sequences * new_tokens
@@ -295,6 +306,7 @@ def generation_cost(
         sequences * new_tokens,
         min(numbers, prompts.MAX_ATTENTION_NUMBERS),
         scored,
+        scored_param="prompt_logprobs",
     )
 
 

@@ -15,6 +15,7 @@ from server.ipc.call import Call, SequenceEvent, request_error
 from server.ipc.logprobs import Logprobs
 from server.ipc.messages import Encoded, Failed, Finished, PromptScored, Tokens
 from server.operations.generated_text import GeneratedText, TextDelta
+from server.operations.logprob_memory import LogprobMemory
 
 Delta = TypeVar("Delta")
 ResultOut = TypeVar("ResultOut", covariant=True)
@@ -82,6 +83,7 @@ class TextRun:
     items: for each row the part of the answer that it belongs to. A failure ends this part alone, unless all have
         failed. None: a failure of any row fails the request.
     failures: errors of the parts that have failed.
+    logprob_memory: reserves the memory of log-probabilities; None for answers without any.
     prompt_logprobs: log-probabilities of a row's prompt, from its second token on, if the request asked for them.
     cached_tokens: prompt tokens of a row that the engine found in its prefix cache.
     """
@@ -93,6 +95,7 @@ class TextRun:
     cached_tokens: dict[int, int] = field(default_factory=dict)
     items: Sequence[int] | None = None
     failures: dict[int, RequestError] = field(default_factory=dict)
+    logprob_memory: LogprobMemory | None = None
 
     @property
     def answer_size(self) -> int:
@@ -152,10 +155,10 @@ class TextRun:
             text = texts[0]
             # The worker ends beams at stop strings itself, and its `Finished` carries all hypotheses.
             if text.is_beam:
-                return [text.push(event.token_ids, event.logprobs)]
+                return self._reserved([text.push(event.token_ids, event.logprobs)])
             if text.done:
                 return []
-            delta = text.push(event.token_ids, event.logprobs)
+            (delta,) = self._reserved([text.push(event.token_ids, event.logprobs)])
             if text.done:
                 self.call.stop(row)
             return [delta]
@@ -199,4 +202,13 @@ class TextRun:
             return self._fail(row, DeadlineExceeded("the deadline passed before the first token"))
         # Masks can leave fewer candidate tokens than beams, and then there are fewer hypotheses than requested.
         del texts[max(len(event.hypotheses), 1) :]
-        return [text.finish(hypothesis) for text, hypothesis in zip(texts, event.hypotheses, strict=True)]
+        return self._reserved(
+            [text.finish(hypothesis) for text, hypothesis in zip(texts, event.hypotheses, strict=True)]
+        )
+
+    def _reserved(self, deltas: list[TextDelta]) -> list[TextDelta]:
+        """Reserve memory for the log-probabilities of deltas. Raises the errors of `LogprobMemory.add`."""
+        if self.logprob_memory is not None:
+            found = [delta.logprobs for delta in deltas]
+            self.logprob_memory.add(sum(one.num_values for one in found if isinstance(one, Logprobs)))
+        return deltas

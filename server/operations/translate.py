@@ -20,6 +20,7 @@ from server.operations.generation_options import GenerationOptions
 from server.operations.generation_params import resolve
 from server.operations.generation_run import PhaseSeconds, TextRun, TokenUsage
 from server.operations.glossary import SentenceTerms, check_glossary, find_terms, options_with_terms
+from server.operations.logprob_memory import logprob_memory
 from server.operations.marked_segments import MarkedSegment, locate_tokens, split_markup
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.segments import Segment, SegmentDelta, SegmentedText
@@ -283,9 +284,10 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     if any(terms.by_sentence):
         message = msgspec.structs.replace(message, terms=terms.terms, term_params=term_params)
     prompts.check_attention_size(message, "" if options.return_attention else "aligning the inline tags of `inputs`")
+    memory = logprob_memory(runtime.admission, call, options)
     call.submit(message)
     items = [one.index for one, _ in places] if spec.fails_alone else None
-    run = TextRun(call, answers, items=items)
+    run = TextRun(call, answers, items=items, logprob_memory=memory)
     return TranslateRun(run, spec, model, language_prompt, resolved.seed, inputs, places, sources)
 
 

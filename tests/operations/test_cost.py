@@ -95,9 +95,9 @@ def check(cost: Cost, message: Generate) -> None:
     assert cost.new_tokens >= sum(row.max_new_tokens * own for row, own in zip(message.rows, beams, strict=True))
     numbers = scored = 0
     for row in message.rows:
-        per_token, prompt_tokens = 1 + message.params.top_logprobs, len(message.prompts[row.prompt])
-        scored += answers * row.max_new_tokens * per_token * message.params.logprobs
-        scored += prompt_tokens * per_token * row.prompt_logprobs
+        prompt_tokens = len(message.prompts[row.prompt])
+        # Log-probabilities of generated tokens are reserved as they arrive, see `test_logprob_memory`.
+        scored += prompt_tokens * (1 + message.params.top_logprobs) * row.prompt_logprobs
         numbers += answers * row.max_new_tokens * prompt_tokens * message.params.attention
     assert cost.answer_numbers >= numbers
     assert cost.scored_tokens >= scored

@@ -79,6 +79,7 @@ TGI_ERRORS = ErrorShape(
     fields={
         "prompt": "inputs",
         "n": "best_of",
+        "logprobs": "details",
         "top_logprobs": "top_n_tokens",
         "prompt_logprobs": "decoder_input_details",
         "response_format": "grammar",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -33,6 +34,7 @@ from server.operations.generate import GeneratedChoice, GenerateResult, Generate
 from server.operations.generated_text import ScoredToken, SpelledToken, TextDelta
 
 DEFAULT_MAX_TOKENS = 16
+_ERRORS = replace(ERRORS, fields={**ERRORS.fields, "top_logprobs": "logprobs", "prompt_logprobs": "logprobs"})
 
 
 class CompletionBody(SamplingFields):
@@ -202,5 +204,5 @@ ROUTE = StreamingRoute(
     parse=CompletionBody.spec,
     run=generate,
     renderer=lambda body, run: CompletionRenderer(body, run.model_name),
-    errors=ERRORS,
+    errors=_ERRORS,
 )

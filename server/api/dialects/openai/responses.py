@@ -20,7 +20,12 @@ from server.operations.generation_run import TokenUsage
 
 ERRORS = ErrorShape(
     statuses=STATUSES,
-    fields={"messages": "input", "max_new_tokens": "max_output_tokens", "response_format": "text"},
+    fields={
+        "messages": "input",
+        "max_new_tokens": "max_output_tokens",
+        "response_format": "text",
+        "logprobs": "include",
+    },
 )
 
 
