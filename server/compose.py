@@ -52,6 +52,8 @@ from server.operations.admission import Admission, default_memory_bytes
 from server.operations.runtime import Runtime, ServedModel
 from server.settings import Settings
 from server.text import checkpoint_text
+from server.text.chat import ChatRenderer
+from server.text.chat_forms import with_forms
 from server.text.checkpoint_text import CheckpointText
 from weights.errors import ResolveError
 
@@ -138,7 +140,7 @@ class Server:
     async def _load_texts(self) -> None:
         for name, directory in self.directories.items():
             pair = self.languages.get(name, "")
-            text = await asyncio.to_thread(_load_text, name, directory, pair)
+            text = await asyncio.to_thread(_load_text, name, directory, pair, self.state.runtime.chat_renderer)
             self.texts[name] = replace(text, answer_prompt=self.answer_prompts.get(name))
         for adapter in self.adapters:
             self.texts[adapter.name] = self.texts[adapter.model]
@@ -150,7 +152,8 @@ class Server:
 
     def _greet(self, url: str, metrics_url: str) -> None:
         for model in self.state.runtime.loaded():
-            for problem in (shortage(model.info), model.language_problem, model.late_interaction_problem):
+            problems = model.language_problem, model.late_interaction_problem, model.lost_roles_problem
+            for problem in (shortage(model.info), *problems):
                 if problem is not None:
                     log.warning("%s", problem)
         lines = greeting(url, self.state.runtime, bool(self.state.keys), metrics_url)
@@ -239,13 +242,16 @@ def _tracing(settings: Settings) -> Tracing | None:
     return start_tracing()
 
 
-def _load_text(name: str, directory: Path, languages: str = "") -> CheckpointText:
-    """The text parts of a checkpoint. The arguments are those of `checkpoint_text.load`.
+def _load_text(name: str, directory: Path, languages: str = "", renderer: ChatRenderer | None = None) -> CheckpointText:
+    """The text parts of a checkpoint. The first arguments are those of `checkpoint_text.load`.
 
+    renderer: renders a sample conversation, to find the forms of contents that the chat templates read; None for a
+        model that does not chat.
     Raises CheckpointError. Its message is about the model if that is not supported, else about the text parts.
     """
     try:
-        return checkpoint_text.load(name, directory, languages)
+        text = checkpoint_text.load(name, directory, languages)
+        return text if renderer is None else replace(text, chat_templates=with_forms(text.chat_templates, renderer))
     except CheckpointError as error:
         raise CheckpointError(_model_problem(name, directory) or str(error)) from None
 
@@ -284,12 +290,19 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
     directory = resolved(source)
     pair = settings.languages[-1].rpartition("=")[2] if settings.languages else ""
     prompts = find_answer_prompts(settings, [name])
-    text = replace(_load_text(name, directory, pair), answer_prompt=prompts.get(name))
+    renderer = ChatRenderer()
+    try:
+        text = replace(_load_text(name, directory, pair, renderer), answer_prompt=prompts.get(name))
+    finally:
+        renderer.close()
     client = EngineClient(Telemetry(Metrics(), LoadProgress()), 1, 1)
     pool = _pool({name: directory}, settings.model_copy(update={"workers": 1}), client, worker, {}, answering=prompts)
     try:
         await pool.start()
-        return ServedModel(client.models[name], text), client.device
+        model = ServedModel(client.models[name], text)
+        if model.chat_problem is not None:
+            raise CheckpointError(model.chat_problem)
+        return model, client.device
     finally:
         await pool.stop()
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from server.api.state import State
-from server.errors import StartError
+from server.errors import CheckpointError, StartError
 from server.ipc.worker_pool import WorkerPool
 
 log = logging.getLogger("triptych.lifecycle")
@@ -112,10 +112,17 @@ class Lifecycle:
         finally:
             workers.cancel()
             await asyncio.gather(workers, return_exceptions=True)
+        self._check_templates()
         # Objects that live as long as the process would slow down every garbage collection.
         gc.collect()
         gc.freeze()
         self._state.started = True
+
+    def _check_templates(self) -> None:
+        """Raise CheckpointError for a model whose chats would lose text. Only now are the tasks of models known."""
+        for model in self._state.runtime.loaded():
+            if model.chat_problem is not None:
+                raise CheckpointError(model.chat_problem)
 
     async def _report_failure(self) -> None:
         try:

@@ -12,7 +12,7 @@ from server.ipc.call import Call
 from server.operations.answer_plan import Reasoning
 from server.operations.chat_spec import ChatSpec
 from server.operations.runtime import Runtime, ServedModel
-from server.text.chat import ChatError, chat_context, continued_text, with_continued
+from server.text.chat import ChatError, as_parts, chat_context, continued_text, with_continued
 from server.text.tool_formats import TemplateTools, reasoning_markers
 
 _FIXED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
@@ -38,11 +38,13 @@ async def render_prompt(
 
     def render() -> str:
         source, text = templates.choose(with_tools=tools is not None), ""
+        lost = templates.forms_of(source).lost & {message.get("role") for message in messages}
+        call.ignore(f"messages:{role}" for role in sorted(lost))
         if spec.continue_final_message:
             messages[-1], text = with_continued(messages[-1])
         context = chat_context(
             templates,
-            messages,
+            templates.in_forms(source, messages),
             tools=shown or None,
             documents=list(spec.documents) or None,
             null_content=True,
@@ -97,6 +99,8 @@ def template_messages(messages: Sequence[Mapping[str, Any]], tools: TemplateTool
                 f"`messages[{index}]`: the chat template of `{model}` leaves messages with the role `tool` out",
                 "messages",
             )
+        if stated.get("role") == "tool" and tools.results_as_parts and isinstance(stated.get("content"), str):
+            stated["content"] = as_parts(stated["content"])
         if "tool_call_id" in stated:
             stated["tool_call_id"] = _id(stated["tool_call_id"], tools)
         prepared.append(stated)

@@ -139,6 +139,21 @@ class ServedModel:
             problem += f"; set them with --languages {self.name}=SOURCE-TARGET, for example {self.name}=en-de"
         return problem
 
+    @property
+    def chat_problem(self) -> str | None:
+        """Why a checkpoint that generates text cannot chat with its template; None if there is no problem."""
+        problem = self.text.chat_templates.problem if "generate" in self.info.tasks else None
+        return problem and f"{self.name}: {problem}"
+
+    @property
+    def lost_roles_problem(self) -> str | None:
+        """Which messages the chat template leaves out; None if it has a place for all. Chats go on without them."""
+        templates = self.text.chat_templates
+        lost = sorted({role for source in templates.by_name.values() for role in templates.forms_of(source).lost})
+        if not lost or "chat" not in self.operations():
+            return None
+        return f"{self.name}: the chat template leaves out messages with the role {' or '.join(lost)}"
+
     def languages(self) -> list[str]:
         """Translations as `source-target`; for a speech model, the languages that it transcribes."""
         if self.text.speech is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.operations.runtime import Runtime, ServedModel
-from server.text.chat import ChatError, ChatStopped, chat_context
+from server.text.chat import ChatError, ChatStopped, as_parts, chat_context
 from server.text.tool_formats import GENERIC, TemplateTools, by_marker, recognise
 
 _NAME, _ARGUMENTS, _RESULT, _ID = "sample_tool", {"sample_key": "sample value"}, "sample_result", "sample123"
@@ -37,7 +38,8 @@ async def template_tools(runtime: Runtime, call: Call, model: ServedModel) -> Te
     source = templates.choose(with_tools=True)
 
     def render(messages: Messages, tools: Messages | None) -> str:
-        context = chat_context(templates, messages, tools=tools, null_content=True)
+        given = templates.in_forms(source, messages)
+        context = chat_context(templates, given, tools=tools, null_content=True)
         try:
             return runtime.chat_renderer.render(source, context, runtime.max_text_characters, call.deadline)
         except ChatStopped:
@@ -63,12 +65,25 @@ def _inspect(source: str, render: Callable[[Messages, Messages | None], str]) ->
     rows = [recognise(text, _NAME, _ARGUMENTS) for text in texts]
     written = [index for index, text in enumerate(texts) if rows[index] is not None]
     written += [index for index, text in enumerate(texts) if _NAME in text and "sample_key" in text]
+    shown = unknown if shows_tools else None
     if not written:
-        results = _RESULT in render([_QUESTION, _ANSWER], tools)
-        return TemplateTools(unknown if shows_tools else None, writes_results=results)
+        return _with_results(TemplateTools(shown), [_QUESTION], tools, render)
     best = written[0]
-    results = _RESULT in render([_QUESTION, _call(*variants[best]), _ANSWER], tools)
-    return TemplateTools((rows[best] or unknown) if shows_tools else None, True, results, *variants[best])
+    found = TemplateTools(shown and (rows[best] or unknown), True, False, *variants[best])
+    return _with_results(found, [_QUESTION, _call(*variants[best])], tools, render)
+
+
+def _with_results(
+    found: TemplateTools,
+    before: Messages,
+    tools: Messages | None,
+    render: Callable[[Messages, Messages | None], str],
+) -> TemplateTools:
+    """The tool support with the form in which the template reads results. before: messages before the result."""
+    if _RESULT in render([*before, _ANSWER], tools):
+        return replace(found, writes_results=True)
+    writes = _RESULT in render([*before, {**_ANSWER, "content": as_parts(_RESULT)}], tools)
+    return replace(found, writes_results=writes, results_as_parts=writes)
 
 
 def _call(as_text: bool, content: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -40,15 +40,62 @@ class ChatStopped(ChatError):
 
 
 @dataclass(frozen=True)
+class ContentForms:
+    """The forms of message contents that a template reads.
+
+    parts: roles whose text must be given as a list of parts.
+    lost: roles whose text is left out in both forms.
+    """
+
+    parts: frozenset[str] = frozenset()
+    lost: frozenset[str] = frozenset()
+
+
+_TEXTS = ContentForms()
+
+
+def as_parts(text: str) -> list[dict[str, str]]:
+    """A text as the content of a message in the form of a list of parts."""
+    return [{"type": "text", "text": text}]
+
+
+@dataclass(frozen=True)
 class ChatTemplates:
     """The chat templates of a checkpoint.
 
     by_name: template source by name; the usual names are `default` and `tool_use`.
     special_tokens: text of special tokens by template variable (`bos_token`, `eos_token`...).
+    forms: the forms of contents that a template reads, by its source (`server.text.chat_forms`).
     """
 
     by_name: Mapping[str, str] = field(default_factory=dict)
     special_tokens: Mapping[str, str] = field(default_factory=dict)
+    forms: Mapping[str, ContentForms] = field(default_factory=dict)
+
+    @property
+    def problem(self) -> str | None:
+        """Why chats would lose the user's text; None if there is no problem."""
+        for name, source in self.by_name.items():
+            if "user" in self.forms_of(source).lost:
+                return (
+                    f'the chat template "{name}" leaves out what the user writes, as a text and as a list of parts; '
+                    "correct the template, or remove it from the checkpoint"
+                )
+        return None
+
+    def forms_of(self, source: str) -> ContentForms:
+        """The forms that a template reads; texts for a template that was not tried."""
+        return self.forms.get(source, _TEXTS)
+
+    def in_forms(self, source: str, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Messages whose texts have the form that a template reads."""
+        parts = self.forms_of(source).parts
+        return [
+            {**message, "content": as_parts(message["content"])}
+            if message.get("role") in parts and isinstance(message.get("content"), str)
+            else message
+            for message in messages
+        ]
 
     def choose(self, with_tools: bool = False) -> str:
         """The template for a request: `tool_use` for a request with tools where it exists, else `default`.

@@ -146,6 +146,7 @@ class TemplateTools:
     writes_results: the template writes the content of `tool` messages.
     arguments_as_text: the template takes the arguments of a call as JSON text, not as an object.
     empty_content: the members to add to an assistant message that has calls and no text.
+    results_as_parts: the template reads the content of `tool` messages as a list of parts, not as text.
     """
 
     format: ToolFormat | None = None
@@ -153,6 +154,7 @@ class TemplateTools:
     writes_results: bool = False
     arguments_as_text: bool = False
     empty_content: Mapping[str, Any] = field(default_factory=dict)
+    results_as_parts: bool = False
 
 
 def without_space(text: str) -> str:

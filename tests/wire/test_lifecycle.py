@@ -323,6 +323,24 @@ def test_the_command_line_fails_with_one_line(
     assert text in server.output
 
 
+@pytest.mark.parametrize("model", ["decoder", "reranker"])
+def test_a_template_that_leaves_out_the_user_ends_a_server_that_chats(
+    start: Callable[..., Process], tmp_path: Path, model: str
+) -> None:
+    from tests.wire.checkpoints import write_checkpoint
+
+    directory = write_checkpoint(tmp_path / model)
+    (directory / "chat_template.jinja").write_text("{% for one in messages %}{{ one.text }}{% endfor %}")
+    server = start(models=[f"{model}={directory}"])
+    if model == "reranker":
+        server.wait_ready()
+        return
+    assert server.wait() == 1
+    eventually(lambda: server.lines)
+    assert server.lines[-1].startswith('triptych: decoder: the chat template "default" leaves out what the user writes')
+    assert server.lines[-1].count("\n") == 1 and "Traceback" not in server.output
+
+
 def test_a_checkpoint_that_does_not_load_ends_the_server(start: Callable[..., Process], tmp_path: Path) -> None:
     from tests.wire.checkpoints import write_checkpoint
 
