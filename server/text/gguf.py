@@ -15,7 +15,7 @@ from server.text.sentencepiece_files import SentencePieceModel, unigram
 from server.text.templates import set_bert_template, set_configured_template, set_template
 from server.text.tokenizer import TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
-from server.text.vocabulary_files import word_piece
+from server.text.vocabulary_files import byte_pairs, word_piece
 from weights.gguf.container import Gguf
 from weights.gguf.documents import CONTROL, UNKNOWN, UNUSED, token_types
 
@@ -97,11 +97,12 @@ def _byte_level(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: 
     if pre not in _PRE_TOKENIZERS:
         supported = ", ".join(_PRE_TOKENIZERS)
         raise TokenizerError(f"{gguf.name}: pre-tokenizer {str(pre)[:40]!r} is not supported, only {supported}")
-    merges = [tuple(merge.split(" ", 1)) for merge in gguf.get("tokenizer.ggml.merges") or []]
+    merges = [tuple(str(merge).split(" ", 1)) for merge in gguf.get("tokenizer.ggml.merges") or []]
     if not merges:
         raise TokenizerError(f"{gguf.name} has no merges of tokens")
     vocabulary = _vocabulary(tokens, types)
-    backend = LibraryTokenizer(models.BPE(vocabulary, merges, ignore_merges=pre in _WHOLE_WORDS))
+    model = byte_pairs(vocabulary, merges, gguf.name, ignore_merges=pre in _WHOLE_WORDS)
+    backend = LibraryTokenizer(model)
     if pre in _COMPOSED:
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = _PRE_TOKENIZERS[pre]()

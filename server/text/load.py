@@ -48,9 +48,9 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         return FastTokenizer(_build(directory, files), files)
     except ResolveError as error:
         raise TokenizerError(str(error)) from None
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, TokenizerError):
-            raise
+    except TokenizerError:
+        raise
+    except Exception as error:  # of damaged files, for which the libraries raise plain exceptions too
         raise TokenizerError(
             f"the tokenizer's files are damaged or contradict each other: {type(error).__name__}"
         ) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -70,7 +71,8 @@ def build_byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) 
     if vocab_path is None:
         raise TokenizerError("merges.txt is there, but vocab.json is missing")
     vocabulary, merges = models.BPE.read_file(str(vocab_path), str(merges_path))
-    backend = LibraryTokenizer(models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix=""))
+    model = byte_pairs(vocabulary, merges, "merges.txt", continuing_subword_prefix="", end_of_word_suffix="")
+    backend = LibraryTokenizer(model)
     prefix_space = bool(files.config.get("add_prefix_space", files.kind == "blenderbot"))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     backend.decoder = decoders.ByteLevel()
@@ -94,6 +96,21 @@ def build_byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) 
         case _:
             set_configured_template(backend, files)
     return backend
+
+
+def byte_pairs(vocabulary: dict[str, int], merges: Sequence[tuple[str, ...]], file: str, **settings: Any) -> models.BPE:
+    """A model of byte-pair merges. settings: those of the `tokenizers` library.
+
+    file: name of the file with the merges, for error messages.
+    Raises TokenizerError for a merge that is not a pair of tokens, or whose result is not a token.
+    """
+    # The library has an error without the place, or panics and prints a backtrace.
+    for place, pair in enumerate(merges, 1):
+        if len(pair) != 2 or not (pair[0] in vocabulary and pair[1] in vocabulary and pair[0] + pair[1] in vocabulary):
+            raise TokenizerError(
+                f"{file}: merge {place:,} of {len(merges):,} does not join two tokens of the vocabulary to a third"
+            )
+    return models.BPE(vocabulary, merges, **settings)
 
 
 def refuse_other_kinds(file: str, kinds: Sequence[str], files: TokenizerFiles) -> None:

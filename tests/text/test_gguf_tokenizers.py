@@ -152,6 +152,44 @@ def test_an_unknown_pre_tokenizer_is_refused_by_name(tmp_path):
         load_tokenizer(path)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda merges: [*merges, "zz yy"],
+        lambda merges: [*merges, "Q Z"],
+        lambda merges: [*merges, "a b c"],
+        lambda merges: [*merges, "abc"],
+        lambda merges: [*merges, ""],
+    ],
+    ids=["a token outside", "a result outside", "three words", "one word", "no word"],
+)
+def test_a_merge_that_joins_no_tokens_is_one_line_with_its_place(tmp_path, change):
+    theirs = byte_level("gpt-2")
+    merges = [" ".join(pair) for pair in json.loads(theirs.to_str())["model"]["merges"]]
+    tokens = [theirs.id_to_token(index) for index in range(theirs.get_vocab_size())]
+    path = write_vocabulary(
+        tmp_path / "model.gguf", "gpt2", tokens, [NORMAL] * len(tokens), pre="gpt-2", merges=change(merges)
+    )
+    place = f"model.gguf: merge {len(merges) + 1} of {len(merges) + 1} does not join two tokens"
+    with pytest.raises(TokenizerError, match=place) as error:
+        load_tokenizer(path)
+    assert "\n" not in str(error.value) and "zz" not in str(error.value)
+
+
+@pytest.mark.parametrize("charsmap", [b"\x01\x02", b"\xff" * 40], ids=["short", "long"])
+def test_a_damaged_normalizer_is_one_line(tmp_path, charsmap):
+    """The library raises a plain exception for it."""
+
+    def change(writer):
+        writer.add_token_scores([0.0, -1.0])
+        writer.add_precompiled_charsmap(charsmap)
+
+    path = write_vocabulary(tmp_path / "model.gguf", "t5", ["<unk>", "a"], [UNKNOWN, NORMAL], change)
+    with pytest.raises(TokenizerError, match="damaged") as error:
+        load_tokenizer(path)
+    assert "\n" not in str(error.value)
+
+
 def _pieces(path):
     model = sentencepiece.SentencePieceProcessor(model_file=str(path))
     kinds = {

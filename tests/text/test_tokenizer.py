@@ -363,3 +363,13 @@ def test_long_texts_give_what_short_ones_do(tokenizer: Tokenizer, monkeypatch: p
     for encoding, text, other in zip(usual, decoded, tokenizer.encode(TORTURE + CORPUS[:5]), strict=True):
         assert list(other.offsets) == list(encoding.offsets) and other.ids == encoding.ids
         assert tokenizer.decode(encoding.ids) == text
+
+
+@pytest.mark.parametrize("line", ["zz yy", "Q Z", "one"])
+def test_a_bad_merge_in_a_file_is_one_line(tmp_path: Path, line: str):
+    directory = checkpoints.write_byte_level(tmp_path, "gpt2")
+    merges = (directory / "merges.txt").read_text(encoding="utf-8")
+    (directory / "merges.txt").write_text(f"{merges}{line}\n", encoding="utf-8")
+    with pytest.raises(TokenizerError, match=r"merges.txt(: merge \d+ of \d+ does not join| is damaged)") as error:
+        load_tokenizer(directory)
+    assert "\n" not in str(error.value) and "zz" not in str(error.value)
