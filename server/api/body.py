@@ -148,5 +148,5 @@ def validate(value: Any, schema: type[Schema]) -> Schema:
     except ValidationError as error:
         if error.error_count() > MAX_ERRORS:
             raise InvalidRequest(f"the body has {error.error_count()} invalid fields or items") from None
-        message, param = describe_errors(value, error.errors(include_url=False, include_input=False))
+        message, param = describe_errors(value, error.errors(include_url=False, include_input=False), schema)
     raise InvalidRequest(message, param)

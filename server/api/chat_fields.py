@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import orjson
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic_core import InitErrorDetails
 
 from server.operations.chat import ToolCall
 
@@ -34,19 +35,23 @@ def text_parts(*types: str) -> BeforeValidator:
 
     def join(value: Any) -> Any:
         if isinstance(value, list):
-            return "\n".join([_text_of(part, types) for part in value])
+            return "\n".join([_text_of(part, types, index) for index, part in enumerate(value)])
         return value
 
     return BeforeValidator(join)
 
 
-def _text_of(part: Any, types: Sequence[str]) -> str:
+def _text_of(part: Any, types: Sequence[str], index: int) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str):
         raise ValueError("must be text, or a list of parts with a `type`")
     if kind in _OTHER_PARTS:
         raise ValueError(f"contains a part of type {kind}; only text is supported")
     key = "refusal" if kind == "refusal" else "text"
+    if kind in types and key in part and not isinstance(part[key], str):
+        # pydantic adds this place to that of the field.
+        error = InitErrorDetails(type="string_type", loc=(index, key), input=None)
+        raise ValidationError.from_exception_data("part", [error])
     if kind not in types or not part.keys() <= {"type", key, *_PART_HINTS} or not isinstance(part.get(key), str):
         raise ValueError(f"contains a part that is not text; it needs `type` ({', '.join(types)}) and `{key}`")
     text: str = part[key]

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, get_args
 
-_FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+from pydantic import BaseModel
+from pydantic_core.core_schema import ErrorType
+
+from server.api.error_places import Place, place_of
+
+_FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}|[0-9]{1,9}")
+"""A key that messages may repeat: a name, or a token id."""
 _TYPES: Mapping[str, str] = {
     "string_type": "a string",
     "string_unicode": "a string",
@@ -39,48 +46,98 @@ _BOUNDS: Mapping[str, str] = {
     "string_pattern_mismatch": "has characters that are not allowed here",
     "too_short": "must have at least {min_length} items",
     "too_long": "must have at most {max_length} items",
-    "literal_error": "must be {expected}",
-    "union_tag_invalid": "has an unknown `type`; it must be one of {expected_tags}",
-    "union_tag_not_found": "needs the field `type`",
+    "union_tag_invalid": "has an unknown {discriminator}; it must be one of {expected_tags}",
+    "union_tag_not_found": "needs the field {discriminator}",
 }
 """By type of the error: description of the fault. The braces name values of pydantic's context."""
+_MAX_COMPARED = 64
+"""Number of errors that are searched for those of the same value. The members of a union give a few of them."""
+_OF_PYDANTIC = frozenset(get_args(ErrorType))
+"""Types of the errors of pydantic itself. Others are ours, and so are their messages."""
 
 
-def describe_errors(body: Mapping[str, Any], errors: Sequence[Any]) -> tuple[str, str | None]:
+@dataclass(frozen=True)
+class _Error:
+    """An error of pydantic with the place that it means.
+
+    path: the place as messages name it. is_whole: it has all parts of the place, and not only the first ones.
+    """
+
+    kind: str
+    context: Mapping[str, Any]
+    message: str
+    place: Place
+    path: str
+    is_whole: bool
+
+
+def describe_errors(body: Mapping[str, Any], errors: Sequence[Any], schema: type[BaseModel]) -> tuple[str, str | None]:
     """(message, field) for the errors of a body. The message names the first field at fault, but not its value.
 
-    errors: `ValidationError.errors()` with their context.
+    errors: `ValidationError.errors()` with their context. schema: the schema of the body.
     """
-    first = errors[0]
-    kind, place = first["type"], first["loc"]
-    field = _name(place[0]) if place else None
+    found = [_error(body, one, schema) for one in errors[:_MAX_COMPARED]]
+    first = _in_member(found)
+    kind, fields = first.kind, first.place.fields
+    field = _name(fields[0]) if fields else None
     if kind in ("extra_forbidden", "missing"):
-        inner, owner = _name(place[-1]), _path(body, place[:-1])
-        if len(place) > 1 and owner:
+        inner, owner = _name(fields[-1]), _path(body, fields[:-1])[0]
+        if len(fields) > 1 and owner:
             has = "needs the" if kind == "missing" else "has an unknown"
             return f"`{owner}` {has} field" + (f" `{inner}`" if inner else ""), field
         if field is None:
             return "a field with an invalid name is unknown", None
         return f"the field `{field}` is required" if kind == "missing" else f"unknown field `{field}`", field
-    path = _path(body, place)
-    text = _text(body, errors)
-    return f"`{path}` {text}" if path else text, field
+    text = _text(first, found)
+    if not first.path:
+        return text, field
+    return f"{'' if first.is_whole else 'a value in '}`{first.path}` {text}", field
 
 
-def _text(body: Mapping[str, Any], errors: Sequence[Any]) -> str:
-    """Description of the first error, such as `must be a string`."""
-    first = errors[0]
-    kind, context = first["type"], first.get("ctx", {})
+def _error(body: Mapping[str, Any], error: Any, schema: type[BaseModel]) -> _Error:
+    place = place_of(schema.__pydantic_core_schema__, error["loc"])
+    return _Error(error["type"], error.get("ctx", {}), error["msg"], place, *_path(body, place.fields))
+
+
+def _in_member(errors: Sequence[_Error]) -> _Error:
+    """The first error; in a union without a discriminator, the first one of the member that the value fits best.
+
+    A value has the type of a member if an error of the member is about a part of the value. Of several such members,
+    the one with the fewest errors fits best.
+    """
+    chosen, depth = errors[0], 0
+    while depth < len(chosen.place.unions):
+        at = chosen.place.unions[depth][0]
+        by_member: dict[object, list[_Error]] = {}
+        for one in errors:
+            before = one.place.fields[:at], one.place.unions[:depth]
+            if before == (chosen.place.fields[:at], chosen.place.unions[:depth]) and len(one.place.unions) > depth:
+                by_member.setdefault(one.place.unions[depth], []).append(one)
+        fitting = [found for found in by_member.values() if any(len(one.place.fields) > at for one in found)]
+        chosen = min(fitting, key=len)[0] if fitting else chosen
+        depth += 1
+    return chosen
+
+
+def _text(first: _Error, errors: Sequence[_Error]) -> str:
+    """Description of an error, such as `must be a string`. errors: all of them, also those of other members."""
+    kind, context = first.kind, first.context
     if kind == "value_error":
         return str(context["error"])
     if kind in _BOUNDS:
         numbers = {name: f"{one:g}" if isinstance(one, float) else one for name, one in context.items()}
+        if "discriminator" in context:
+            numbers["discriminator"] = f"`{context['discriminator'].strip(chr(39))}`"
         return _BOUNDS[kind].format_map(numbers)
-    if kind not in _TYPES:
-        return "has an invalid value"
-    path = _path(body, first["loc"])
-    branches = [one for one in errors if one["type"] in _TYPES and _path(body, one["loc"]) == path]
-    return "must be " + " or ".join(dict.fromkeys(_TYPES[one["type"]] for one in branches))
+    if kind in _TYPES or kind == "literal_error":
+        allowed = [_allowed(one) for one in errors if one.place.fields == first.place.fields]
+        return "must be " + " or ".join(dict.fromkeys(filter(None, allowed)))
+    return first.message if kind not in _OF_PYDANTIC else "has an invalid value"
+
+
+def _allowed(error: _Error) -> str | None:
+    """The values that a field may have by an error about its type or its value; None for other errors."""
+    return str(error.context["expected"]) if error.kind == "literal_error" else _TYPES.get(error.kind)
 
 
 def _name(part: object) -> str | None:
@@ -88,14 +145,18 @@ def _name(part: object) -> str | None:
     return part if isinstance(part, str) and _FIELD_NAME.fullmatch(part) else None
 
 
-def _path(body: Any, place: Sequence[int | str]) -> str:
-    """The location of an error in the form `messages[0].role`. Parts that are no keys of the body are left out."""
+def _path(body: Any, place: Sequence[int | str]) -> tuple[str, bool]:
+    """The location of an error in the form `messages[0].role`, as far as it is in the body and has names.
+
+    Returns the path, and whether it has all parts of the location.
+    """
     path = ""
     for part in place:
         if isinstance(body, dict) and _name(part) and part in body:
             path += f".{part}" if path else str(part)
-            body = body[part]
         elif isinstance(body, list) and isinstance(part, int) and part < len(body):
             path += f"[{part}]"
-            body = body[part]
-    return path
+        else:
+            return path, False
+        body = body[part]
+    return path, True

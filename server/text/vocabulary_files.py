@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -110,7 +110,7 @@ def byte_pairs(vocabulary: dict[str, int], merges: Sequence[tuple[str, ...]], fi
             raise TokenizerError(
                 f"{file}: merge {place:,} of {len(merges):,} does not join two tokens of the vocabulary to a third"
             )
-    return models.BPE(vocabulary, merges, **settings)
+    return models.BPE(vocabulary, cast(Sequence[tuple[str, str]], merges), **settings)
 
 
 def refuse_other_kinds(file: str, kinds: Sequence[str], files: TokenizerFiles) -> None:

@@ -93,7 +93,7 @@ def test_messages_name_the_field_and_the_bound() -> None:
     assert generate(top_p=0) == "`top_p` must be more than 0"
     assert generate(seed="x") == "`seed` must be an integer"
     assert generate(stream=1) == "`stream` must be true or false"
-    assert generate(early_stopping="x") == "`early_stopping` must be true or false"
+    assert generate(early_stopping="x") == "`early_stopping` must be true or false or 'never'"
     assert generate(bad_words=["a", 1]) == "`bad_words[1]` must be a string"
     assert generate(stop=["a" * 257]) == "`stop[0]` must have at most 256 characters"
     assert generate(zz=1) == "unknown field `zz`"

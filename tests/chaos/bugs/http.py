@@ -162,10 +162,10 @@ def an_error_has_no_words() -> None:
     """The message for one kind of refused value is missing."""
     from server.api import schema_errors
 
-    def text(body: Any, errors: Any) -> str:
-        if errors[0]["type"] in ("less_than_equal", "greater_than_equal", "too_long"):
-            raise KeyError(errors[0]["type"])
-        return str(old(body, errors))
+    def text(first: Any, errors: Any) -> str:
+        if first.kind in ("less_than_equal", "greater_than_equal", "too_long"):
+            raise KeyError(first.kind)
+        return str(old(first, errors))
 
     old = replace(schema_errors, "_text", text)
 
@@ -175,8 +175,8 @@ def errors_quote_the_request() -> None:
     """Refusals repeat a part of the body, as pydantic's own messages do."""
     from server.api import schema_errors
 
-    def describe(body: Any, errors: Any) -> tuple[str, str | None]:
-        message, field = old(body, errors)
+    def describe(body: Any, errors: Any, schema: Any) -> tuple[str, str | None]:
+        message, field = old(body, errors, schema)
         return f"{message}, not {str(body)[:200]}", field
 
     old = replace(schema_errors, "describe_errors", describe)

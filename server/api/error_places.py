@@ -1,0 +1,91 @@
+"""Finds the fields of a body that pydantic's errors are about.
+
+The location of an error names fields and indices, and also members of unions: the tag of a discriminated union, or the
+class or type of another one. A tag may be spelled like a field of the same object (`text`, `thinking`, `json_schema`),
+so only the schema tells which parts are fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Part = int | str
+_ANY: Mapping[str, Any] = {"type": "any"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A location of an error.
+
+    fields: the parts that are fields and indices of the body.
+    unions: for each union without a discriminator on the way, the number of such parts before it, and the member.
+    """
+
+    fields: tuple[Part, ...] = ()
+    unions: tuple[tuple[int, Part], ...] = ()
+
+    def after(self, *parts: Part) -> Place:
+        """This place, inside a value with these parts before it."""
+        return Place((*parts, *self.fields), tuple((len(parts) + count, member) for count, member in self.unions))
+
+    def inside(self, member: Part) -> Place:
+        """This place, inside a member of a union."""
+        return Place(self.fields, ((0, member), *self.unions))
+
+
+def place_of(schema: Mapping[str, Any], location: Sequence[Part]) -> Place:
+    """The place that a location of an error means. Locations that the schema does not have are returned as they are.
+
+    schema: pydantic's core schema of the body.
+    """
+    return _place(schema, tuple(location), {}) or Place(tuple(location))
+
+
+def _place(schema: Any, location: tuple[Part, ...], definitions: Mapping[str, Any]) -> Place | None:
+    """The place of a location inside a value with this schema; None if the schema has no such location."""
+    if not location:
+        return Place()
+    kind, first, rest = schema["type"], location[0], location[1:]
+    if kind == "definitions":
+        return _place(schema["schema"], location, {one["ref"]: one for one in schema["definitions"]})
+    if kind == "definition-ref":
+        return _place(definitions[schema["schema_ref"]], location, definitions)
+    if kind == "model-fields":
+        field = _field(schema["fields"], first)
+        if field is None:
+            return Place((first,)) if not rest else None
+        found = _place(field["schema"], rest, definitions)
+        return found and found.after(first)
+    if kind == "tagged-union":
+        member = schema["choices"].get(first)
+        return None if member is None else _place(member, rest, definitions)
+    if kind == "union":
+        found = next(_members(schema, first, rest, definitions), None)
+        return found and found.inside(first)
+    if kind in ("list", "dict"):
+        inner = schema.get("items_schema" if kind == "list" else "values_schema", _ANY)
+        found = Place() if rest == ("[key]",) else _place(inner, rest, definitions)
+        return found and found.after(first)
+    inner = schema.get("strict_schema" if kind == "lax-or-strict" else "schema")
+    found = None if inner is None else _place(inner, location, definitions)
+    # The errors of a function may have locations of its own, inside the value that the function was given.
+    return found or (Place(location) if kind.startswith("function-") else None)
+
+
+def _field(fields: Mapping[str, Any], name: Part) -> Any:
+    """The schema of a field by its name on the wire, or None."""
+    return next((one for key, one in fields.items() if one.get("validation_alias", key) == name), None)
+
+
+def _members(
+    schema: Mapping[str, Any], label: Part, rest: tuple[Part, ...], definitions: Mapping[str, Any]
+) -> Iterator[Place]:
+    """The place inside each member of a union that has it; those whose class has the label come first."""
+    members = [one[0] if isinstance(one, tuple) else one for one in schema["choices"]]
+    members.sort(key=lambda one: getattr(one.get("cls"), "__name__", None) != label)
+    for member in members:
+        found = _place(member, rest, definitions)
+        if found is not None:
+            yield found

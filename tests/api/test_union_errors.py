@@ -1,0 +1,247 @@
+"""Errors inside the members of unions name the field at fault, in every body of every dialect.
+
+The tests read the JSON schema of each body. They build a request for each member of each union, break one field of the
+member after the other, and compare the field that the message names with the one that was broken.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from server.api import schema_errors
+from server.api.body import validate
+from server.api.dialects.openai.chat_body import ChatCompletionBody
+from server.api.dialects.openai.response_body import ResponsesBody
+from server.api.error_places import Place
+from server.errors import InvalidRequest
+from tests.api.test_schema_errors import BODIES, PYDANTIC, message_of
+
+Path = tuple[str | int, ...]
+WRONG: tuple[Any, ...] = (5, "x", [5], {"zz": 5}, True)
+DEPTH = 6
+TEXTS = {"arguments": "{}"}
+"""Texts with a format that the JSON schema does not tell."""
+_STEP = re.compile(r"\.?([A-Za-z_][A-Za-z0-9_]*)|\[(\d+)\]")
+
+
+def resolved(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
+    while "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+    return schema
+
+
+def members(schema: dict[str, Any], root: dict[str, Any]) -> list[dict[str, Any]]:
+    """The members of a union without null; a schema that is no union is its only member."""
+    schema = resolved(schema, root)
+    inner = schema.get("anyOf") or schema.get("oneOf")
+    if inner is None:
+        return [schema]
+    found = [one for each in inner for one in members(each, root)]
+    return [one for one in found if one.get("type") != "null"]
+
+
+def smallest(schema: dict[str, Any], root: dict[str, Any]) -> Any:
+    """A small value that fits a schema."""
+    schema = members(schema, root)[0]
+    if "const" in schema or "enum" in schema:
+        return schema.get("const", (schema.get("enum") or [None])[0])
+    match schema.get("type"):
+        case "object":
+            required = schema.get("required", [])
+            fields = schema.get("properties", {})
+            return {name: TEXTS.get(name) or smallest(fields[name], root) for name in required}
+        case "array":
+            return [smallest(schema.get("items", {}), root)] * schema.get("minItems", 0)
+        case "integer" | "number":
+            return schema.get("minimum", 1)
+        case "boolean":
+            return True
+    return "ab"
+
+
+def unions(schema: Any, root: dict[str, Any], path: Path = (), depth: int = 0) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Places of the members of all unions in a schema, each with the schema of the member."""
+    if depth > DEPTH:
+        return
+    found = members(schema, root)
+    for one in found:
+        if len(found) > 1:
+            yield path, one
+        for name, inner in one.get("properties", {}).items():
+            yield from unions(inner, root, (*path, name), depth + 1)
+        if one.get("type") == "array" and "items" in one:
+            yield from unions(one["items"], root, (*path, 0), depth + 1)
+
+
+def put(value: Any, path: Path, new: Any, schema: Any, root: dict[str, Any]) -> Any:
+    """A copy of a value with `new` at a path. Missing objects on the way are the smallest ones that have the field."""
+    if not path:
+        return new
+    first, rest = path[0], path[1:]
+    if isinstance(first, int):
+        fitting = [one for one in members(schema, root) if one.get("type") == "array"]
+        inner = value[0] if isinstance(value, list) and value else None
+        return [put(inner, rest, new, fitting[0]["items"], root)]
+    fitting = [one for one in members(schema, root) if first in one.get("properties", {})]
+    own = next((one for one in fitting if not rest or leads(one["properties"][first], rest, root)), fitting[0])
+    base = copy.deepcopy(value) if isinstance(value, dict) and fits(value, own) else smallest(own, root)
+    return {**base, first: put(base.get(first), rest, new, own["properties"][first], root)}
+
+
+def leads(schema: Any, path: Path, root: dict[str, Any]) -> bool:
+    """Whether a schema has a path."""
+    if not path:
+        return True
+    if isinstance(path[0], int):
+        return any(leads(one.get("items", {}), path[1:], root) for one in members(schema, root) if "items" in one)
+    found = [one["properties"][path[0]] for one in members(schema, root) if path[0] in one.get("properties", {})]
+    return any(leads(one, path[1:], root) for one in found)
+
+
+def fits(value: dict[str, Any], schema: dict[str, Any]) -> bool:
+    """Whether a value has the constants of a member of a union, and its required fields."""
+    constants = {name: one["const"] for name, one in schema.get("properties", {}).items() if "const" in one}
+    return all(value.get(name) == one for name, one in constants.items()) and value.keys() >= set(
+        schema.get("required", [])
+    )
+
+
+def at(value: Any, path: Path) -> Any:
+    for part in path:
+        value = value[part]
+    return value
+
+
+def named_path(message: str) -> Path:
+    """The path that a message names first."""
+    found = re.search(r"`([^`]+)`", message)
+    assert found is not None, message
+    return tuple(name or int(index) for name, index in _STEP.findall(found[1]))
+
+
+def refusal(value: dict[str, Any], name: str) -> str | None:
+    try:
+        validate(value, BODIES[name].body)
+    except InvalidRequest as error:
+        return error.message
+    return None
+
+
+def check(value: dict[str, Any], broken: Path, union: Path, name: str, words: set[str]) -> bool:
+    """Check the message about a broken field. Returns whether the message names exactly this field."""
+    message = refusal(value, name)
+    if message is None:
+        return False
+    assert not PYDANTIC.search(message), message
+    assert not words & set(re.findall(r"[A-Za-z_]\w+", message)), message
+    path = named_path(message)
+    if "needs the field" in message or message.startswith("unknown field"):
+        path = path[: len(broken)]
+    else:
+        at(value, path)
+    common = min(len(path), len(broken))
+    is_about = path[:common] == broken[:common] and len(path) >= min(len(union), len(broken) - 1)
+    if "has an unknown field" in message:
+        is_about = path == broken
+    assert is_about, f"{message} is not about {broken}"
+    return path == broken
+
+
+def class_names(name: str) -> set[str]:
+    """Names of the classes of a body. A message never has one."""
+    schema = BODIES[name].body.model_json_schema()
+    return {key for key in schema.get("$defs", {}) if key[0].isupper()}
+
+
+def broken_requests(name: str) -> Iterator[tuple[dict[str, Any], Path, Path]]:
+    """Requests with one broken field in a member of a union, the path of the field, and that of the union."""
+    root = BODIES[name].body.model_json_schema()
+    example = dict(BODIES[name].example[0])
+    for union, member in unions(root, root):
+        given = smallest(member, root)
+        value = put(example, union, given, root, root)
+        if not isinstance(given, dict):
+            continue
+        for field in member.get("properties", {}):
+            for wrong in WRONG:
+                yield put(example, union, {**given, field: wrong}, root, root), (*union, field), union
+        for field in member.get("required", []):
+            less = {key: one for key, one in given.items() if key != field}
+            yield put(example, union, less, root, root), (*union, field), union
+        yield put(example, union, {**given, "zz": 1}, root, root), union, union
+        for wrong in WRONG:
+            yield put(value, union, wrong, root, root), union, union
+
+
+@pytest.mark.parametrize("name", sorted(BODIES))
+def test_a_wrong_value_in_a_member_of_a_union_is_named(name: str) -> None:
+    words = class_names(name)
+    for value, broken, union in broken_requests(name):
+        check(value, broken, union, name, words)
+
+
+def test_the_walk_finds_unions_and_exact_fields() -> None:
+    """Control: the test above would pass if it broke nothing."""
+    exact = {
+        name: sum(check(*one, name, set()) for one in broken_requests(name))
+        for name in ("AnthropicMessagesBody", "CohereChatBody", "ResponsesBody", "GenerateBody", "JinaRerankBody")
+    }
+    assert min(exact.values()) >= 5 and exact["AnthropicMessagesBody"] > 40, exact
+
+
+@pytest.mark.parametrize("name", ["AnthropicMessagesBody", "ChatCompletionBody"])
+def test_a_tag_in_place_of_a_field_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted bug: the locations of pydantic as they are."""
+    monkeypatch.setattr(schema_errors, "place_of", lambda schema, location: Place(tuple(location)))
+    with pytest.raises(AssertionError):
+        test_a_wrong_value_in_a_member_of_a_union_is_named(name)
+
+
+def test_messages_of_tagged_unions() -> None:
+    def anthropic(*blocks: Any) -> str:
+        body = BODIES["AnthropicMessagesBody"].body
+        return message_of({"max_tokens": 5, "messages": [{"role": "user", "content": [*blocks]}]}, body)
+
+    text = {"type": "text", "text": "a"}
+    assert anthropic(text, {**text, "text": 5}) == "`messages[0].content[1].text` must be a string"
+    assert anthropic({**text, "cache_control": 5}) == "`messages[0].content[0].cache_control` must be an object"
+    assert anthropic({**text, "zz": 1}) == "`messages[0].content[0]` has an unknown field `zz`"
+    assert anthropic({"type": "text"}) == "`messages[0].content[0]` needs the field `text`"
+    assert anthropic({"type": "thinking", "thinking": "a", "signature": 4}) == (
+        "`messages[0].content[0].signature` must be a string"
+    )
+    nested = {"type": "tool_result", "tool_use_id": "a", "content": [{**text, "text": []}]}
+    assert anthropic(nested) == "`messages[0].content[0].content[0].text` must be a string"
+    cohere = BODIES["CohereChatBody"].body
+    assert message_of({"messages": [{"role": "x"}]}, cohere).startswith("`messages[0]` has an unknown `role`; it must")
+    assert message_of({"messages": [{}]}, cohere) == "`messages[0]` needs the field `role`"
+
+
+def test_messages_of_unions_without_tags() -> None:
+    rerank = BODIES["JinaRerankBody"].body
+    assert message_of({"query": "a", "documents": [{"text": 5}]}, rerank) == "`documents[0].text` must be a string"
+    assert message_of({"query": "a", "documents": [{}]}, rerank) == "`documents[0]` needs the field `text`"
+    assert message_of({"query": "a", "documents": [5]}, rerank) == "`documents[0]` must be a string or an object"
+
+
+@pytest.mark.parametrize("kind", ["text", "input_text"])
+def test_parts_that_become_one_text_are_named(kind: str) -> None:
+    messages = [{"role": "user", "content": [{"type": kind, "text": "a"}, {"type": kind, "text": 5}]}]
+    body, field = (ChatCompletionBody, "messages") if kind == "text" else (ResponsesBody, "input")
+    assert message_of({field: messages}, body) == f"`{field}[0].content[1].text` must be a string"
+
+
+def test_a_type_of_item_that_is_not_supported_has_its_own_message() -> None:
+    message = message_of({"input": [{"type": "zz"}]}, ResponsesBody)
+    assert message.startswith("`input[0]` has a type that is not supported")
+
+
+def test_keys_of_the_client_are_not_repeated_unless_they_are_names_or_ids() -> None:
+    generate = BODIES["GenerateBody"].body
+    assert message_of({"prompt": "a", "logit_bias": {"7": "x"}}, generate) == "`logit_bias.7` must be a number"
+    assert message_of({"prompt": "a", "logit_bias": {"a b": 1}}, generate).startswith("a value in `logit_bias` has")
