@@ -18,14 +18,14 @@ Shapes = dict[str, tuple[int, ...]]
 def write(directory: Path, hf: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> Path:
     """Write a checkpoint with a tokenizer. Does nothing for one that is complete.
 
-    hf: `config.json`, of the type `llama` or `marian`. device: makes the random numbers.
+    hf: `config.json`, of the type `llama`, `qwen3` or `marian`. device: makes the random numbers.
     Returns the directory.
     """
     done = directory / "complete"
     if done.exists():
         return directory
     directory.mkdir(parents=True, exist_ok=True)
-    files = _llama(hf) if hf["model_type"] == "llama" else _marian(hf)
+    files = _marian(hf) if hf["model_type"] == "marian" else _llama(hf)
     for file, shapes in files.items():
         tensors = {name: _random(shape, dtype, device) for name, shape in shapes.items()}
         save_file(tensors, directory / file, metadata={"format": "pt"})
@@ -44,7 +44,7 @@ def _random(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) ->
 
 
 def _llama(hf: Mapping[str, Any]) -> dict[str, Shapes]:
-    """Shapes of the tensors of a LLaMA by file: one for each layer, and one for the rest."""
+    """Shapes of the tensors of a LLaMA or Qwen 3 by file: one for each layer, and one for the rest."""
     hidden, middle, vocab = hf["hidden_size"], hf["intermediate_size"], hf["vocab_size"]
     heads, kv_heads = (hf[name] * hf["head_dim"] for name in ("num_attention_heads", "num_key_value_heads"))
     layer: Shapes = {
@@ -58,6 +58,8 @@ def _llama(hf: Mapping[str, Any]) -> dict[str, Shapes]:
         "input_layernorm": (hidden,),
         "post_attention_layernorm": (hidden,),
     }
+    if hf["model_type"] == "qwen3":
+        layer |= {"self_attn.q_norm": (hf["head_dim"],), "self_attn.k_norm": (hf["head_dim"],)}
     files = {
         f"layer-{number}.safetensors": {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
         for number in range(hf["num_hidden_layers"])

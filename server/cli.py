@@ -307,7 +307,7 @@ def _serve(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
 
 def _check(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
     from server.compose import inspect
-    from server.ipc.fit import shortage
+    from server.ipc.fit import room, shortage
     from server.log_format import start_logging
 
     settings = _load_settings(arguments)
@@ -332,7 +332,7 @@ def _check(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
         states = f", {info.kv_blocks['state']} states" if "state" in info.kv_blocks else ""
         dtype = f", {info.kv_cache_dtype}" if info.kv_cache_dtype != "auto" else ""
         size = f"{info.kv_bytes / 2**20:,.1f} MiB{dtype}"
-        rows.append(("KV cache", f"{size} ({pools} of {info.block_size} tokens{states})"))
+        rows.append(("KV cache", f"{size} ({pools} of {info.block_size} tokens{states}), {room(info)}"))
     rows += [("languages", ", ".join(model.languages()[:12]))] if model.languages() else []
     problems = (shortage(info), model.language_problem, model.late_interaction_problem)
     rows += [("warning", problem) for problem in problems if problem is not None]

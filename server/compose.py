@@ -20,7 +20,7 @@ from server.api.serve import Endpoints, serve, stop_on_signals
 from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.errors import CheckpointError, StartError
-from server.greeting import greeting
+from server.greeting import greeting, ready_lines
 from server.ipc.client import EngineClient
 from server.ipc.descriptions import (
     Device,
@@ -36,7 +36,7 @@ from server.ipc.supervisor import SupervisorLimits
 from server.ipc.worker_pool import WorkerPool
 from server.ipc.worker_process import WORKER_COMMAND
 from server.load_progress import LoadProgress
-from server.memory import usable_memory_bytes
+from server.memory import free_memory_bytes, usable_memory_bytes
 from server.metrics import Metrics
 from server.model_sources import (
     AdapterSource,
@@ -156,8 +156,11 @@ class Server:
             for problem in (shortage(model.info), *problems):
                 if problem is not None:
                     log.warning("%s", problem)
-        lines = greeting(url, self.state.runtime, bool(self.state.keys), metrics_url)
-        self._say(lines.partition("\n")[0] if self.settings.log_format == "json" else lines)
+        if self.settings.log_format == "json":
+            for line in ready_lines(url, self.state.runtime):
+                log.info("%s", line.strip())
+        else:
+            print(greeting(url, self.state.runtime, bool(self.state.keys), metrics_url), flush=True)
 
     def _say(self, text: str) -> None:
         """Show a message to whoever runs the server: on standard output, or as a log line if logs are JSON."""
@@ -207,6 +210,7 @@ def _pool(
         prefix_cache=settings.prefix_cache,
         speculative_tokens=settings.speculative_tokens,
         kv_cache_dtype=cast(KVCacheDType, cache_dtypes.get("", "auto")),
+        free_memory_bytes=free_memory_bytes(),
     )
     limits = SupervisorLimits(
         stale_seconds=settings.stale_seconds,

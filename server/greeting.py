@@ -1,4 +1,4 @@
-"""The lines that `triptych serve` prints when it is ready: address, models, and a request to try."""
+"""The lines that `triptych serve` prints when it is ready: address, models with their room, and a request to try."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from server.ipc.fit import room
 from server.operations.runtime import OperationNotSupported, Runtime, ServedModel
 
 _BODIES: dict[str, dict[str, Any]] = {
@@ -21,12 +22,23 @@ _BODIES: dict[str, dict[str, Any]] = {
 
 def greeting(url: str, runtime: Runtime, needs_key: bool, metrics_url: str = "") -> str:
     """All lines. needs_key: clients must send an API key. metrics_url: URL of the second port, if any."""
-    models = runtime.loaded()
-    width = max(len(model.name) for model in models)
-    lines = [f"Triptych is ready on {url} ({runtime.client.device})"]
-    lines += [f"  {model.name:<{width}}  {', '.join(model.tasks)}" for model in models]
+    lines = ready_lines(url, runtime)
     lines += [f"Metrics and probes are on {metrics_url}"] * bool(metrics_url)
     return "\n".join([*lines, "", "Try it:", f"  {_example(url, runtime, needs_key)}", ""])
+
+
+def ready_lines(url: str, runtime: Runtime) -> list[str]:
+    """The address, and a line for each model: its tasks, and the room of its KV cache."""
+    models = runtime.loaded()
+    width = max(len(model.name) for model in models)
+    return [
+        f"Triptych is ready on {url} ({runtime.client.device})",
+        *(f"  {model.name:<{width}}  {_about(model)}" for model in models),
+    ]
+
+
+def _about(model: ServedModel) -> str:
+    return "; ".join(filter(None, [", ".join(model.tasks), room(model.info)]))
 
 
 def _example(url: str, runtime: Runtime, needs_key: bool) -> str:

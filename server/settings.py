@@ -222,6 +222,11 @@ class Settings(BaseSettings):
     )
 
     max_body_bytes: Size = Field(default=2 << 20, description="Maximum size of a request body.")
+    max_chat_body_bytes: Size = Field(
+        default=32 << 20,
+        description="Maximum size of a chat request, which has the whole conversation. Its prompt must fit the context "
+        "of the model.",
+    )
     body_timeout_seconds: Seconds = Field(default=10.0, description="Time limit for receiving a request body.")
     max_text_characters: Count = Field(
         default=400_000, description="Maximum length of a single text in a request, in characters."
@@ -272,8 +277,9 @@ class Settings(BaseSettings):
     max_batch_rows: Count = Field(default=128, description="Maximum number of sequences in a decoding step, per model.")
     kv_cache_memory: Size | None = Field(
         default=None,
-        description="Memory for the KV cache of all models, such as 512M, in each worker; by default 1 GiB on cpu, and "
-        "on cuda what weights and steps leave free.",
+        description="Memory for the KV cache of all models, such as 512M, in each worker. By default, on cpu as much "
+        "as one sequence of 32768 tokens of each model needs, at least 1 GiB, and at most half of the free memory over "
+        "all workers; on cuda what weights and steps leave free.",
     )
     kv_cache_dtype: Names = Field(
         default=[],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import checkpoints, goals, machine, plan, profile, speculation, vocabulary, workloads
+from benchmarks import agent_turns, checkpoints, goals, machine, plan, profile, speculation, vocabulary, workloads
 from benchmarks.contestants import http_server, llama_cpp, llama_cpp_k, openvino_files, ours
 from benchmarks.contestants.contract import Refused, Subject
 from benchmarks.context import deviation
@@ -25,6 +26,7 @@ from server.client.bench import chart
 from server.engine.loading import load
 from server.ipc.descriptions import ModelSpec
 from server.text.load import load_tokenizer
+from tests.e2e.conftest import serving
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -380,3 +382,20 @@ def test_workloads_share_no_prompt() -> None:
     names = ("A", "B", "streams-4", "B-mixed", "C-512", "C")
     first = [prompt[0] for name in names for prompt in workloads.job(name, "llama-1b", seed=1).inputs[:1]]
     assert len(set(first)) == len(first)
+
+
+def test_turns_of_an_agent_find_the_previous_prompt(tmp_path: Path, monkeypatch, capsys) -> None:
+    @contextmanager
+    def warm(*arguments: str) -> Iterator[str]:
+        with serving(tmp_path / "log", *arguments) as server:
+            yield server.url
+
+    monkeypatch.setattr(agent_turns, "serving", warm)
+    sizes = ["--prompt-tokens", "1500", "--tools", "2", "--turns", "3", "--new-tokens", "4", "--result-tokens", "90"]
+    status = agent_turns.main(["--shape", "tiny", "--checkpoints", str(tmp_path / "models"), *sizes])
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert status == 0 and [line.split()[0] for line in lines] == ["1", "2", "3"]
+    prompts, cached = ([int(line.split()[column].replace(",", "")) for line in lines] for column in (1, 2))
+    assert 1300 < prompts[0] < 1700 and cached[0] == 0 < cached[1] < cached[2] < prompts[2]
+    monkeypatch.setattr(agent_turns, "MIN_CACHED_SHARE", 1.01)
+    assert agent_turns.main(["--shape", "tiny", "--checkpoints", str(tmp_path / "models"), *sizes]) == 1

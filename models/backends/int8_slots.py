@@ -7,6 +7,8 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from models.backends.lazy_zeros import lazy_zeros
+
 MAX_INT8_HEAD = 1024
 """Largest head dimension of an int8 cache: the kernels compute scores in int32."""
 
@@ -28,8 +30,8 @@ class Int8Slots(NamedTuple):
 
     @staticmethod
     def zeros(num_blocks: int, block_size: int, num_heads: int, head_dim: int, device: torch.device) -> Int8Slots:
-        codes = torch.zeros(num_blocks, block_size, num_heads, head_dim, dtype=torch.int8, device=device)
-        scales = torch.zeros(num_blocks, num_heads, block_size, dtype=torch.bfloat16, device=device)
+        codes = lazy_zeros((num_blocks, block_size, num_heads, head_dim), torch.int8, device)
+        scales = lazy_zeros((num_blocks, num_heads, block_size), torch.bfloat16, device)
         return Int8Slots(codes, scales, block_size)
 
     @property

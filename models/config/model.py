@@ -13,7 +13,14 @@ from models.config.errors import require
 from models.config.heads import HeadConfig
 from models.config.layers import LayerConfig
 from models.config.norms import NormConfig
-from models.config.positions import AlibiConfig, BucketBiasConfig, KeyAlibiConfig, LongScaling, RopeConfig
+from models.config.positions import (
+    AlibiConfig,
+    BucketBiasConfig,
+    DynamicScaling,
+    KeyAlibiConfig,
+    LongScaling,
+    RopeConfig,
+)
 from models.config.special_layers import AlternatingLayerConfig, GlobalVectorsLayerConfig, LayerInputConfig
 from models.config.state import MixerConfig
 
@@ -204,11 +211,25 @@ class ModelConfig:
 
     @property
     def keys_depend_on_length(self) -> bool:
-        """Whether the keys of a prefix depend on the length of the whole prompt, so that prompts cannot share them.
+        """Whether the keys of a prefix depend on the length of the whole prompt.
 
         See `models.steps.batch.DecoderBatch.rope_lengths`.
         """
         return any(rope.depends_on_length for rope in self._ropes())
+
+    def key_variant(self, length: int) -> str:
+        """Which keys a prompt of this length has. Prompts with equal variants share the keys of a common beginning.
+
+        Empty up to the original length of all rotary embeddings, and for models whose keys depend on no length. Beyond
+        it, `LongScaling` has one other variant, and `DynamicScaling` one for each length.
+        """
+        scalings = [rope.scaling for rope in self._ropes() if rope.depends_on_length]
+        variants = set()
+        for scaling in scalings:
+            assert isinstance(scaling, DynamicScaling | LongScaling)
+            if length > scaling.original_max_positions:
+                variants.add(length if isinstance(scaling, DynamicScaling) else -scaling.original_max_positions)
+        return ",".join(map(str, sorted(variants)))
 
     @property
     def restart_tokens(self) -> int | None:

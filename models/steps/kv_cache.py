@@ -9,6 +9,7 @@ from torch import Tensor
 
 from models.backends.choice import backend
 from models.backends.int8_slots import CacheSide, Int8Slots
+from models.backends.lazy_zeros import lazy_zeros
 from models.config import AttentionConfig
 
 
@@ -107,7 +108,7 @@ class KVCache:
         shape = (self.num_blocks, self.block_size, layer.num_kv_heads, layer.head_dim)
         if self.is_int8:
             return Int8Slots.zeros(*shape, self.device)
-        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        return lazy_zeros(shape, self.dtype, self.device)
 
     def _addresses(self, role: str) -> dict[Hashable, int]:
         addresses: dict[Hashable, int] = {(role, "block_size"): self.block_size}

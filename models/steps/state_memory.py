@@ -11,6 +11,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from models.backends.lazy_zeros import lazy_zeros
 from models.config import MixerConfig
 
 ZERO_STATE = -1
@@ -28,7 +29,7 @@ class StateMemory:
     def __init__(self, mixers: Mapping[int, MixerConfig], num_slots: int, device: torch.device) -> None:
         self.num_slots = num_slots
         self.states: dict[int, tuple[Tensor, ...]] = {
-            layer: tuple(torch.zeros(num_slots, *shape, device=device) for shape in mixer.state_shapes)
+            layer: tuple(lazy_zeros((num_slots, *shape), torch.float32, device) for shape in mixer.state_shapes)
             for layer, mixer in mixers.items()
         }
         self.addresses: dict[Hashable, int] = {

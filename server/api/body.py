@@ -13,12 +13,13 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from server.api.json_size import check_size
+from server.api.body_limits import BodyLimits
+from server.api.json_size import BODY_VALUES, ValueLimits, check_size
 from server.api.schema_errors import describe_errors
 from server.api.state import of
 from server.errors import BodyTimeout, BodyTooLarge, ClientGone, InvalidRequest, UnsupportedMediaType
 
-MAX_DEPTH = 32
+MAX_DEPTH = 100
 THREAD_BYTES = 1 << 16
 """Bodies of at least this size are parsed in a thread, so that they do not block the event loop."""
 MAX_ERRORS = 1000
@@ -31,15 +32,13 @@ _BODY_BYTES = "triptych.body_bytes"
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
-async def read(request: Request, schema: type[Schema], max_bytes: int, timeout_seconds: float) -> Schema:
+async def read(request: Request, schema: type[Schema], limits: BodyLimits) -> Schema:
     """Receive a JSON body and validate it.
 
     schema: the pydantic model to return. Path parameters are fields of the body too.
-    max_bytes: largest body.
-    timeout_seconds: time for receiving the whole body.
     Raises the exceptions of `read_json`.
     """
-    value = await read_json(request, max_bytes, timeout_seconds)
+    value = await read_json(request, limits)
     if request.path_params and isinstance(value, dict):
         value = value | request.path_params
     if not is_large(request):
@@ -47,7 +46,7 @@ async def read(request: Request, schema: type[Schema], max_bytes: int, timeout_s
     return await of(request).runtime.pools.parse.run(lambda: validate(value, schema))
 
 
-async def read_json(request: Request, max_bytes: int, timeout_seconds: float, needs_content_type: bool = True) -> Any:
+async def read_json(request: Request, limits: BodyLimits, needs_content_type: bool = True) -> Any:
     """Receive a JSON body and parse it. A second call for the same request returns the same value.
 
     needs_content_type: whether a request that does not say that its body is JSON is refused.
@@ -58,9 +57,12 @@ async def read_json(request: Request, max_bytes: int, timeout_seconds: float, ne
         is_json = content_type == "application/json" or content_type.endswith("+json")
         if needs_content_type and not is_json:
             raise UnsupportedMediaType("send JSON with the header `Content-Type: application/json`", "content-type")
-        raw = await receive(request, max_bytes, timeout_seconds)
-        large = len(raw) >= THREAD_BYTES
-        value = await of(request).runtime.pools.parse.run(lambda: parse(raw)) if large else parse(raw)
+        raw = await receive(request, limits.max_bytes, limits.timeout_seconds)
+        limits.check(len(raw))
+        if len(raw) >= THREAD_BYTES:
+            value = await of(request).runtime.pools.parse.run(lambda: parse(raw, limits.values))
+        else:
+            value = parse(raw, limits.values)
         keep(request, value, len(raw))
     return request.scope[_BODY]
 
@@ -109,13 +111,13 @@ async def receive_chunks(request: Request, max_bytes: int, timeout_seconds: floa
         raise BodyTimeout(f"the body did not arrive within {timeout_seconds:g} seconds") from None
 
 
-def parse(raw: bytes) -> Any:
+def parse(raw: bytes, limits: ValueLimits = BODY_VALUES) -> Any:
     """Parse JSON (RFC 8259).
 
     Raises InvalidRequest for invalid JSON, NaN, infinities, lone surrogates and more than MAX_DEPTH levels,
-    and for more values than `json_size` allows.
+    and for more values than the limits.
     """
-    check_size(raw)
+    check_size(raw, limits)
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:

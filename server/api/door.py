@@ -14,6 +14,8 @@ from server.ipc.release_rate import ReleaseRate
 
 OVER_CONNECTION_LIMIT = "triptych.over_connection_limit"
 """Key of the scope: whether the connection of the request is one above the limit of connections."""
+HELD_BYTES = "triptych.held_bytes"
+"""Key of the scope: bytes that the door counts for the body of the request."""
 
 
 class Door:
@@ -32,12 +34,25 @@ class Door:
         self._assumed_bytes = assumed_bytes
         self._rate = ReleaseRate()
 
-    def enter(self, scope: Scope, headers: Headers) -> int:
-        """Count a request. Returns the bytes of its body, for `leave`. Raises Overloaded without room for it."""
-        size = self.check(scope, headers)
+    def enter(self, scope: Scope, headers: Headers) -> None:
+        """Count a request and the bytes of its body. Raises Overloaded without room for it."""
+        size = scope[HELD_BYTES] = self.check(scope, headers)
         self.requests += 1
         self.body_bytes += size
-        return size
+
+    def receive(self, scope: Scope, size: int) -> None:
+        """Count the bytes of a body without an announced length. size: bytes that have arrived so far.
+
+        Raises Overloaded if they are more than were assumed and there is no room for them.
+        """
+        more = size - scope[HELD_BYTES]
+        if more <= 0:
+            return
+        others = self.body_bytes - scope[HELD_BYTES]
+        if others and others + size > self.max_body_bytes:
+            raise self._overloaded(f"the bodies of the other requests in progress have {others:,} bytes")
+        scope[HELD_BYTES] = size
+        self.body_bytes += more
 
     def check(self, scope: Scope, headers: Headers, waiting: int = 0) -> int:
         """Bytes of the body of a request. Raises Overloaded without room for the request.
@@ -56,10 +71,10 @@ class Door:
             raise self._overloaded(f"the bodies of the requests in progress have {self.body_bytes:,} bytes")
         return size
 
-    def leave(self, size: int) -> None:
-        """Count a request that has ended. size: what `enter` returned."""
+    def leave(self, scope: Scope) -> None:
+        """Count a request that has ended."""
         self.requests -= 1
-        self.body_bytes -= size
+        self.body_bytes -= scope.pop(HELD_BYTES)
         self._rate.add(1)
 
     def _announced(self, headers: Headers) -> int:

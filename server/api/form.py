@@ -14,6 +14,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from server.api.body import THREAD_BYTES, is_kept, keep, read_json, receive, receive_chunks, validate
+from server.api.body_limits import BodyLimits
 from server.api.state import of
 from server.errors import InvalidRequest, UnsupportedMediaType
 
@@ -59,16 +60,16 @@ def _content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def read_fields(request: Request, max_bytes: int, timeout_seconds: float) -> Any:
+async def read_fields(request: Request, limits: BodyLimits) -> Any:
     """Receive JSON, or a form whose values are strings. A second call for the same request returns the same value.
 
     A field `name[]`, and one that is repeated, is a list.
     Raises the exceptions of `read_json`.
     """
     if is_form(request) and not is_kept(request):
-        raw = await receive(request, max_bytes, timeout_seconds)
+        raw = await receive(request, limits.max_bytes, limits.timeout_seconds)
         if _content_type(request) == MULTIPART:
-            pairs = await _multipart(request, raw, max_bytes)
+            pairs = await _multipart(request, raw, limits.max_bytes)
         elif len(raw) < THREAD_BYTES:
             pairs = _url_encoded(raw)
         else:
@@ -79,7 +80,7 @@ async def read_fields(request: Request, max_bytes: int, timeout_seconds: float) 
             values.setdefault(key.removesuffix("[]"), []).append(text)
         fields = {name: found if name in lists or len(found) > 1 else found[0] for name, found in values.items()}
         keep(request, fields, len(raw))
-    return await read_json(request, max_bytes, timeout_seconds)
+    return await read_json(request, limits)
 
 
 def _url_encoded(raw: bytes) -> list[tuple[str, str]]:

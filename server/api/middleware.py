@@ -84,27 +84,39 @@ class RequestMiddleware:
                     answer_headers["connection"] = "close"
             await send(message)
 
+        received = 0
+
+        async def receive_counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            self.state.door.receive(scope, received)
+            return message
+
         delays_shutdown = not _reads(scope, OPERATIONS_PATHS)
         self.state.answering += delays_shutdown
-        entered: int | None = None
+        entered = False
         try:
             try:
                 self._check(scope, headers)
                 if delays_shutdown:
-                    entered = self.state.door.enter(scope, headers)
+                    self.state.door.enter(scope, headers)
+                    entered = True
             except RequestError as error:
                 shape = error_shape(Request(scope), self.state.settings.dialect_errors)
                 await error_response(error, request_id, self.state, shape)(scope, receive, send_with_id)
             else:
-                await self.app(scope, receive, send_with_id)
+                # A body with a length was counted as it was announced.
+                counted = entered and "content-length" not in headers
+                await self.app(scope, receive_counted if counted else receive, send_with_id)
         except Exception:
             # If a status was sent, the application has logged the error, and returning closes the connection.
             if not status:
                 raise
         finally:
             self.state.answering -= delays_shutdown
-            if entered is not None:
-                self.state.door.leave(entered)
+            if entered:
+                self.state.door.leave(scope)
             self._record(scope, status or 499, time.monotonic() - started, request_id)
 
     def _check(self, scope: Scope, headers: Headers) -> None:

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.body import is_large, read, read_json
+from server.api.body_limits import body_limits
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.form import is_form, read_fields
 from server.api.ignored_parameters import HEADER as IGNORED_PARAMETERS
@@ -102,15 +103,15 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
 
     async def read(self, request: Request, state: State) -> BodyT:
         """The validated body. Raises Unauthorized for a body without a valid key, if the headers had none."""
-        limits = state.settings.max_body_bytes, state.settings.body_timeout_seconds
+        limits = body_limits(state, self.operation)
         reading = (
-            read_fields(request, *limits)
+            read_fields(request, limits)
             if self.takes_forms
-            else read_json(request, *limits, needs_content_type=not self.takes_any_content_type)
+            else read_json(request, limits, needs_content_type=not self.takes_any_content_type)
         )
         value = await read_unverified(request, reading)
         authorize(request, state, self.key_field, value.get(self.key_field) if isinstance(value, dict) else None)
-        return await read(request, self.body, *limits)
+        return await read(request, self.body, limits)
 
     async def specify(
         self, request: Request, state: State, call: Call, body: BodyT, parse: Callable[[BodyT], SpecT]
@@ -315,8 +316,7 @@ class GetRoute:
         if self.parameters:
             given = dict(request.query_params)
             if request.headers.get("content-length", "0") != "0":
-                limits = state.settings.max_body_bytes, state.settings.body_timeout_seconds
-                fields = await read_unverified(request, read_fields(request, *limits))
+                fields = await read_unverified(request, read_fields(request, body_limits(state)))
                 given |= fields if isinstance(fields, dict) else {}
         authorize(request, state, self.key_field, given.get(self.key_field))
         unknown = next((name for name in given if name not in self.parameters), None)
@@ -337,9 +337,9 @@ class SharedPath:
     async def respond(self, request: Request) -> Response:
         """Answer one request in its dialect. Raises RequestError, InvalidRequest for fields of two dialects."""
         state = of(request)
-        limits = state.settings.max_body_bytes, state.settings.body_timeout_seconds
+        limits = body_limits(state)
         routes = [route for route in self.routes if route.takes_forms] if is_form(request) else self.routes
-        body = await read_unverified(request, (read_fields if routes else read_json)(request, *limits))
+        body = await read_unverified(request, (read_fields if routes else read_json)(request, limits))
         found = [route for route in routes if isinstance(body, dict) and route.field in body]
         if len(found) > 1 and KEY_DEFERRED not in request.scope:
             names = " and ".join(f"`{route.field}`" for route in found)

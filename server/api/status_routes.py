@@ -46,6 +46,8 @@ class ModelDescription(AnswerBody):
 
     `context_tokens`: longest sequence of the decoder, or of the encoder of a model without decoder. `source_tokens`:
         longest source of an encoder-decoder.
+    `kv_tokens`: tokens that the KV cache of a worker holds; null without a KV cache. `agent_sequences`: sequences of
+        `agent_tokens` tokens that it holds together.
     `takes_labels`: `/token_classify` needs `labels`. `takes_instruction`: `/rerank` takes `instruction`.
     """
 
@@ -65,6 +67,9 @@ class ModelDescription(AnswerBody):
     max_input_tokens: int
     context_tokens: int
     usable_tokens: int
+    kv_tokens: int | None
+    agent_tokens: int | None
+    agent_sequences: int | None
     source_tokens: int | None
     usable_source_tokens: int | None
     labels: list[str]
@@ -77,6 +82,7 @@ class ModelDescription(AnswerBody):
 
 class ServerLimits(AnswerBody):
     max_body_bytes: int
+    max_chat_body_bytes: int
     max_audio_bytes: int
     max_audio_seconds: float
     max_text_characters: int
@@ -144,6 +150,7 @@ async def info(request: Request) -> Response:
             "defaults": default_models(state.runtime),
             "limits": {
                 "max_body_bytes": settings.max_body_bytes,
+                "max_chat_body_bytes": settings.max_chat_body_bytes,
                 "max_audio_bytes": settings.max_audio_bytes,
                 "max_audio_seconds": settings.max_audio_seconds,
                 "max_text_characters": settings.max_text_characters,
@@ -158,6 +165,7 @@ async def info(request: Request) -> Response:
 
 def _describe(model: ServedModel) -> dict[str, object]:
     about = model.info
+    has_cache = bool(about.kv_tokens)
     return {
         "name": about.name,
         "family": about.family,
@@ -175,6 +183,9 @@ def _describe(model: ServedModel) -> dict[str, object]:
         "max_input_tokens": model.max_input_tokens,
         "context_tokens": about.context_tokens,
         "usable_tokens": about.usable_tokens,
+        "kv_tokens": about.kv_tokens if has_cache else None,
+        "agent_tokens": about.agent_tokens if has_cache else None,
+        "agent_sequences": about.agent_sequences if has_cache else None,
         "source_tokens": about.source_tokens or None,
         "usable_source_tokens": about.usable_source_tokens or None,
         "labels": about.labels,

@@ -23,8 +23,8 @@ class BlockTables:
 
     self_pool: blocks of self-attention.
     cross_pool: blocks of cross-attention for encoded sources; None for a decoder.
-    prefix_cache: groups share the blocks of their common beginning. Must be False if keys and values of a token depend
-        on more than the tokens up to it. It has no effect with cross-attention, which makes them depend on the source.
+    prefix_cache: groups share the blocks of their common beginning. It has no effect with cross-attention, where keys
+        and values depend on the source.
     """
 
     def __init__(self, self_pool: BlockManager, cross_pool: BlockManager | None, prefix_cache: bool = False) -> None:

@@ -91,7 +91,8 @@ class GenerationEngine:
     def _add_row(self, message: Generate, row: GenerateRow, events: EngineEvents, now: float) -> SequenceGroup | None:
         num_source_tokens = self.limits.source_tokens if message.frames else None
         adapter = message.model if message.model != self.name else ""
-        group = SequenceGroup(message, row, self.is_encoder_decoder, now, num_source_tokens, adapter)
+        variant = self.limits.key_variant
+        group = SequenceGroup(message, row, self.is_encoder_decoder, now, num_source_tokens, adapter, variant)
         too_large = self._over_limit(group) or self.scheduler.refusal(group)
         if too_large is not None:
             events.failed.append(Failed(group.request_id, "request_too_large", too_large))

@@ -33,6 +33,7 @@ from server.engine.runner import Runner
 from server.engine.scheduler import Scheduler
 from server.engine.state_tables import StateBlockTables
 from server.ipc.descriptions import (
+    AGENT_TOKENS,
     AnswerInfo,
     DType,
     EngineOptions,
@@ -49,7 +50,8 @@ from server.ipc.messages import EncodeTask
 from weights.errors import ResolveError, WeightsError
 
 UNLIMITED_TOKENS = 4096
-"""Context of a model whose positions have no limit (T5's buckets)."""
+"""Context of a model whose positions have no limit (T5's buckets). Without attention it is `AGENT_TOKENS`, because
+neither the time nor the memory of a token grows with the text (Mamba)."""
 
 ENCODE_TASKS: Mapping[Task, EncodeTask] = {
     "embed": "embed",
@@ -112,7 +114,7 @@ class LoadedCheckpoint:
 
     @property
     def keys_depend_on_length(self) -> bool:
-        """Whether the rotation of keys depends on the text length. Such a model has no prefix cache and no drafts."""
+        """Whether the rotation of keys depends on the text length. Such a model has no drafts."""
         return self.model.config.keys_depend_on_length
 
     @property
@@ -124,7 +126,9 @@ class LoadedCheckpoint:
 
     @property
     def context_tokens(self) -> int:
-        return self.model.context_tokens or UNLIMITED_TOKENS
+        transformer = self.model.transformer
+        has_states_alone = bool(transformer.mixers()) and not transformer.self_attention_layers()
+        return self.model.context_tokens or (AGENT_TOKENS if has_states_alone else UNLIMITED_TOKENS)
 
     @property
     def source_tokens(self) -> int:
@@ -243,7 +247,7 @@ def build(
             }
             if states:
                 state_memory = StateMemory(transformer.mixers(), blocks["state"], loaded.device)
-        except (torch.OutOfMemoryError, RuntimeError) as error:
+        except (torch.OutOfMemoryError, RuntimeError, OSError) as error:
             raise LoadError(
                 f"model {spec.name!r}: cannot allocate {share_bytes:,} bytes for its KV cache; use a smaller "
                 "--kv-cache-memory"
@@ -256,6 +260,7 @@ def build(
         source_tokens=loaded.source_tokens,
         frame_bytes=2 * loaded.source_tokens * loaded.num_mels * torch.float32.itemsize,
         restart_tokens=config.restart_tokens,
+        key_variant=config.key_variant,
     )
     step_tokens = loaded.step_tokens(options)
     runner: Runner
@@ -269,11 +274,10 @@ def build(
         pools = {
             name: BlockManager(count, 1 if name == "state" else options.block_size) for name, count in blocks.items()
         }
-        prefix_cache = options.prefix_cache and not loaded.keys_depend_on_length
         tables = (
-            BlockTables(pools["self"], pools.get("cross"), prefix_cache)
+            BlockTables(pools["self"], pools.get("cross"), options.prefix_cache)
             if state_memory is None
-            else StateBlockTables(pools["self"], pools["state"], prefix_cache, needs["state"].block_bytes)
+            else StateBlockTables(pools["self"], pools["state"], options.prefix_cache, needs["state"].block_bytes)
         )
         scheduler = Scheduler(tables, step_tokens.batch, options.max_batch_rows)
         generation = GenerationEngine(spec.name, scheduler, runner, limits, drafter)

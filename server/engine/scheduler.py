@@ -224,7 +224,7 @@ class Scheduler:
         """Compute a running group again from its first token, before all waiting groups, with rotary embeddings for its
         present length.
         """
-        group.rope_length = group.num_tokens
+        group.outgrow()
         self._requeue(group)
 
     # --------------------------------------------------------------------------------------------------- a step

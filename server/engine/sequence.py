@@ -5,6 +5,7 @@ A group is one sequence, or all beams of one beam search. Imports no torch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
@@ -74,7 +75,7 @@ class SequenceGroup:
     grammar_states: position of each sequence in the grammar; empty without a grammar.
     prompt_logprobs: log-probabilities of the prompt from its second token on, as far as computed.
     probe_logprob: log-probability of the token of `GenerationParams.probe`; None until it is computed.
-    root_key: start of the hash chain of the block keys.
+    root_key: start of the hash chain of the block keys. Texts with different root keys share no blocks.
     cached_tokens: prompt tokens found in the prefix cache at the first admission; None before it or without a cache.
     accepts_drafts: speculative decoding is possible.
     runs_ahead: the request sets no field that steps launched ahead do not support (`server.engine.ahead_fields`).
@@ -96,7 +97,9 @@ class SequenceGroup:
         arrival: float,
         num_source_tokens: int | None = None,
         adapter: str = "",
+        key_variant: Callable[[int], str] = lambda length: "",
     ) -> None:
+        """key_variant: see `ModelLimits`."""
         params = message.params_of(row)
         self.request_id = row.request_id
         self.call_id = message.call_id or row.request_id
@@ -121,8 +124,9 @@ class SequenceGroup:
         self.shared_tokens = 0
         self.copies: list[tuple[int, int, int, int]] = []
         self.writable_tokens = 0
-        # Keys and values of the same text differ between adapters.
-        self.root_key = root_key(f"{adapter} {message.cache_salt}")
+        # Keys and values of the same text differ between adapters, and in some models between lengths of the text.
+        self._salt, self._key_variant = f"{adapter} {message.cache_salt}", key_variant
+        self.root_key = self._root_key()
         self.cached_tokens: int | None = None
         self.accepts_drafts = params.num_beams == 1 and not params.sections
         self.runs_ahead = may_run_ahead(params, row)
@@ -184,6 +188,16 @@ class SequenceGroup:
     def is_verified(self) -> bool:
         """Whether logits computed from all its keys and values were finite."""
         return all(row.verified_tokens == row.num_computed_tokens for row in self.sequences)
+
+    def outgrow(self) -> None:
+        """Use rotary embeddings for the present length of the text. Its keys and values must be computed again."""
+        self.rope_length = self.num_tokens
+        self.root_key = self._root_key()
+        for row in self.sequences:
+            row.block_keys = []
+
+    def _root_key(self) -> bytes:
+        return root_key(f"{self._salt} {self._key_variant(self.rope_length)}")
 
     def uncomputed_tokens(self) -> list[tuple[CachedSequence, int]]:
         """Sequences to prefill, each with its number of tokens.

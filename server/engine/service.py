@@ -21,6 +21,7 @@ from models.backends.tensor_memory import PRIVATE, TensorMemory
 from server.cores import usable_cores
 from server.engine.audio_encoder import warm_up_messages
 from server.engine.connection import ServerConnection
+from server.engine.cpu_memory import default_kv_cache_bytes, warn_of_too_much
 from server.engine.devices import cuda_device, why_too_old
 from server.engine.engine import Engine, ModelEngine
 from server.engine.host import map_large_blocks, reuse_large_blocks, use_all_processors
@@ -48,8 +49,6 @@ from server.ipc.params import GenerationParams
 
 log = logging.getLogger("triptych.worker")
 
-DEFAULT_KV_CACHE_BYTES = 1 << 30
-"""Memory for keys and values on a CPU."""
 PROGRESS_SECONDS = 0.1
 DRAIN_SECONDS = 2.0
 
@@ -110,6 +109,8 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     if not options.kv_cache_bytes:
         options = replace(options, kv_cache_bytes=_kv_cache_bytes(loaded, drafts, options, device))
     built = _build(loaded, drafts, options)
+    if device.type == "cpu":
+        warn_of_too_much(loaded, drafts, [info for _, info in built], options)
     engine = Engine({model.name: model for model, _ in built}, device, configure.epoch)
     _warm_up(engine, loaded)
     if device.type == "cuda":
@@ -142,7 +143,7 @@ def _kv_cache_bytes(
 ) -> int:
     """Memory for keys and values where the operator has set none. Raises LoadError."""
     if device.type != "cuda" or not any(model.generates for model in loaded):
-        return DEFAULT_KV_CACHE_BYTES
+        return default_kv_cache_bytes(loaded, drafts, options)
     if options.worker_index >= torch.cuda.device_count():
         raise LoadError(
             f"worker {options.worker_index + 1} shares its CUDA device with another worker: set --kv-cache-memory, or "

@@ -10,7 +10,7 @@ from models.steps.kv_cache import KVCache
 from server.engine.block_manager import BlockManager
 from server.engine.draft_model import ModelDrafter
 from server.engine.drafts import DRAFT_TOKENS, NGRAM_DRAFT_TOKENS, Drafter, NgramDrafter
-from server.engine.kv_memory import PoolNeed, divide_by_need, pool_blocks, pool_need
+from server.engine.kv_memory import PoolNeed, agent_bytes, divide_by_need, pool_blocks, pool_need
 from server.engine.loading import LoadedCheckpoint, LoadError, check_int8_cache
 from server.engine.runner import Runner
 from server.ipc.descriptions import EngineOptions, ModelSpec
@@ -106,7 +106,7 @@ def make_drafter(
     layers = draft.model.transformer.self_attention_layers()
     try:
         cache = KVCache(layers, blocks, options.block_size, draft.kv_dtype(options), draft.device)
-    except (torch.OutOfMemoryError, RuntimeError) as error:
+    except (torch.OutOfMemoryError, RuntimeError, OSError) as error:
         raise LoadError(f"model {model.spec.name!r}: cannot allocate {own_bytes} bytes for its draft model") from error
     runner = Runner(draft.model.transformer, draft.device, cache, None)
     pool = BlockManager(blocks, options.block_size)
@@ -127,7 +127,22 @@ def kv_shares(
         options.kv_cache_bytes,
         [sum(need.bytes for need in own) for own in needs],
         [sum(need.max_bytes for need in own) for own in needs],
+        agent_shares(loaded, drafts, options),
     )
+
+
+def agent_shares(
+    loaded: Sequence[LoadedCheckpoint], drafts: Mapping[str, LoadedCheckpoint], options: EngineOptions
+) -> list[int]:
+    """Bytes with which each model, and its draft model, runs one sequence of `AGENT_TOKENS` tokens."""
+    shares = []
+    for model in loaded:
+        needs = model.pool_needs(options)
+        shares.append(agent_bytes(needs))
+        if model.spec.name in drafts:
+            # Both pools hold the same number of tokens, see `make_drafter`.
+            shares[-1] += _draft_need(drafts[model.spec.name], options).block_bytes * needs["self"].agent_blocks
+    return shares
 
 
 def _draft_need(draft: LoadedCheckpoint, options: EngineOptions) -> PoolNeed:

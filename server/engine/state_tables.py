@@ -3,8 +3,9 @@
 A slot is a block of a pool of its own, with a reference count. A snapshot is a published slot. The prefix cache finds
 it by the key of the KV block that ends at the same token. Snapshots take free slots, least recently used first.
 
-A group can reuse a cached prompt beginning up to a snapshot. Snapshots are taken at the last boundary of a prompt, and
-where a prompt diverges from an earlier one. Boundaries are multiples of the chunk length and of the block size.
+A group can reuse a cached prompt beginning up to a snapshot. Snapshots are taken at the last boundary of a prompt, at
+the boundary before it if the last one is close to the end, and where a prompt diverges from an earlier one. Boundaries
+are multiples of the chunk length and of the block size.
 Only blocks of prompt tokens before the last boundary are published: their tokens ran in full chunks, so that a hit
 changes no bit. See docs/decisions/0071-per-sequence-state.md.
 """
@@ -21,6 +22,11 @@ from server.engine.prefix_keys import extend_keys
 from server.engine.sequence import CachedSequence, SequenceGroup
 from server.engine.sequence_state import SequenceState
 from server.ipc.descriptions import state_slots
+
+REWRITTEN_TOKENS = 32
+"""Tokens at the end of a prompt that the next prompt of a conversation may replace. A prompt ends with the beginning of
+the answer, such as an empty reasoning section, and the chat template may write that part differently once the answer
+is there."""
 
 
 class StateBlockTables(BlockTables):
@@ -113,7 +119,8 @@ class StateBlockTables(BlockTables):
         super().take(group, found)
         first.state = SequenceState(source, self.state_pool.allocate(1)[0])
         if self.prefix_cache:
-            first.state.wanted = {position for position in (branch, boundary) if position > start}
+            safe = self._whole(max(group.num_prompt_tokens - REWRITTEN_TOKENS, 0))
+            first.state.wanted = {position for position in (branch, safe, boundary) if position > start}
         shared = source
         if others and group.shared_tokens > start:
             first.state.snapshots[group.shared_tokens] = shared = self.state_pool.allocate(1)[0]

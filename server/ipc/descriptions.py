@@ -38,6 +38,9 @@ Task = Literal[
     "embed_sparse",
     "late_interaction",
 ]
+AGENT_TOKENS = 32_768
+"""Length of a long conversation of a program that calls tools: prompt, answers, and results of its calls. The default
+memory for keys and values holds one such sequence of each model."""
 Pooling = Literal["mean", "cls", "last", "max", "mean_sqrt", "weighted_mean"]
 
 
@@ -101,8 +104,10 @@ class EngineOptions(msgspec.Struct, frozen=True):
         outcome.
     max_batch_rows: decoder rows of one step, per model.
     block_size: tokens per KV block.
-    kv_cache_bytes: bytes of all KV pools of one worker; divided by need among the generating models. 0: 1 GiB on a CPU,
-        on CUDA what weights and steps leave free.
+    kv_cache_bytes: bytes of all KV pools of one worker; divided by need among the generating models. 0: on a CPU what
+        `server.engine.cpu_memory` chooses, on CUDA what weights and steps leave free.
+    free_memory_bytes: memory that was free when the server started; 0 if it is not known.
+    num_workers: number of workers of the server.
     kv_cache_dtype: dtype of the KV caches of models that do not have their own.
     threads: number of torch threads; 0 means the number of usable cores.
     stats_interval_seconds: time between two `Stats` messages.
@@ -122,6 +127,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     speculative_tokens: int | None = None
     worker_index: int = 0
     kv_cache_dtype: KVCacheDType = "auto"
+    free_memory_bytes: int = 0
+    num_workers: int = 1
 
     def step_tokens(self, device: Device) -> StepTokens:
         """Sizes of a step on a device."""
@@ -289,6 +296,25 @@ class ModelInfo(msgspec.Struct, frozen=True):
             return self.context_tokens
         blocks = self.kv_blocks["self"] // (self.generation.num_beams or 1)
         return min(self.context_tokens, blocks * self.block_size)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV cache holds, over all sequences; 0 without generation. A token of a beam is one token."""
+        return self.kv_blocks.get("self", 0) * self.block_size
+
+    @property
+    def agent_tokens(self) -> int:
+        """Length of the sequences that `agent_sequences` counts."""
+        return min(self.context_tokens, AGENT_TOKENS)
+
+    @property
+    def agent_sequences(self) -> int:
+        """Sequences of `agent_tokens` tokens that the KV cache holds together, with the default beams."""
+        beams = self.generation.num_beams or 1
+        fitting = self.kv_blocks.get("self", 0) // (beams * -(-self.agent_tokens // max(self.block_size, 1)))
+        if "state" in self.kv_blocks:
+            fitting = min(fitting, self.kv_blocks["state"] // state_slots(beams))
+        return fitting
 
     @property
     def usable_source_tokens(self) -> int:

@@ -50,6 +50,17 @@ def _work(message: Generate, row: GenerateRow, info: ModelInfo, pool: str) -> st
     return f"{tokens} with {beams} beams" if beams > 1 else tokens
 
 
+def room(info: ModelInfo) -> str | None:
+    """How many tokens, and how many long sequences, the KV cache of a worker holds; None for a model without one.
+
+    An adapter uses the cache of its model.
+    """
+    if not info.kv_tokens or info.adapter_of:
+        return None
+    count = info.agent_sequences
+    return f"room for {info.kv_tokens:,} tokens: {count:,} sequence{'s' * (count != 1)} of {info.agent_tokens:,}"
+
+
 def shortage(info: ModelInfo) -> str | None:
     """One line for the operator if the KV cache of a model is too small for its longest sequence, else None."""
     parts = []

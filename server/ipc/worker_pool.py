@@ -135,7 +135,9 @@ class WorkerPool:
 
     def _supervisor(self, index: int) -> Supervisor:
         cores = self._cores[index] if index < len(self._cores) else CoreShare((), self._options.threads)
-        options = msgspec.structs.replace(self._options, worker_index=index, threads=cores.threads)
+        options = msgspec.structs.replace(
+            self._options, worker_index=index, threads=cores.threads, num_workers=max(self._num_workers, 1)
+        )
         command = [*self._command]
         if cores.processors:
             command += ["--processors", ",".join(map(str, cores.processors))]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.operations.answer_parser import AnswerParser, ToolCall, ToolCallDelta
 from server.operations.answer_plan import AnswerPlan, AnswerPlanner, Reasoning
-from server.operations.chat_prompt import reasoning_of, render_prompt
+from server.operations.chat_prompt import check_characters, encode_prompt, reasoning_of, render_prompt
 from server.operations.chat_spec import ChatSpec
 from server.operations.function_tool import FunctionTool
 from server.operations.generate import GeneratedChoice, GenerateRun, GenerateSpec, generate
@@ -148,6 +148,7 @@ class ChatRun:
 async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:
     """Render the template, tokenize and submit. Raises InvalidRequest that names the field at fault."""
     model = _model(runtime, spec)
+    check_characters(runtime, model, spec)
     runtime.admission.admit(call, model, spec.cost(model), "messages")
     functions = await _functions(runtime, call, spec)
     tools = await _template_tools(runtime, call, model, spec)
@@ -156,9 +157,11 @@ async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:
     if text_format is not None:
         source = await runtime.pools.grammar.run(lambda: source_of(text_format, runtime.grammar_compiler), call)
     plan = await runtime.pools.tokenize.run(lambda: _plan(model, spec, functions, tools, prompt, source), call)
-    prompt_ids = await _encode(runtime, call, model, prompt)
+    prompt_ids = await encode_prompt(runtime, call, model, prompt)
     sections = plan.sections if plan.kinds != ["content"] else ()
-    generation = GenerateSpec([prompt_ids], spec.options, model.name, sections, plan.special_ids)
+    # A longer answer than the memory for keys and values holds ends with `length`, as one that fills the context does.
+    options = replace(spec.options, fill_context=True)
+    generation = GenerateSpec([prompt_ids], options, model.name, sections, plan.special_ids)
     with _naming_fields(_field_names(generation)):
         run = await generate(runtime, call, generation)
     return ChatRun(run, plan)
@@ -167,10 +170,11 @@ async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:
 async def count_prompt_tokens(runtime: Runtime, call: Call, spec: ChatSpec) -> tuple[str, int]:
     """Name of the model and number of tokens of the prompt, without generating. Raises InvalidRequest as `chat`."""
     model = _model(runtime, spec)
+    check_characters(runtime, model, spec)
     runtime.admission.admit(call, model, spec.cost(model), "messages")
     await _functions(runtime, call, spec)
     prompt = await render_prompt(runtime, call, model, spec, await _template_tools(runtime, call, model, spec))
-    return model.name, len(await _encode(runtime, call, model, prompt))
+    return model.name, len(await encode_prompt(runtime, call, model, prompt))
 
 
 def _model(runtime: Runtime, spec: ChatSpec) -> ServedModel:
@@ -209,11 +213,6 @@ async def _template_tools(runtime: Runtime, call: Call, model: ServedModel, spec
             "tools",
         )
     return found
-
-
-async def _encode(runtime: Runtime, call: Call, model: ServedModel, prompt: str) -> list[int]:
-    (encoding,) = await runtime.encode(model.tokenizer, [prompt], param="messages", add_special_tokens=False, call=call)
-    return encoding.ids
 
 
 def _plan(

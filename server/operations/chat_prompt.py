@@ -5,18 +5,61 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from server.errors import InvalidRequest
+from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.call import Call
 from server.operations.answer_plan import Reasoning
 from server.operations.chat_spec import ChatSpec
-from server.operations.runtime import Runtime, ServedModel
-from server.text.chat import ChatError, as_parts, chat_context, continued_text, with_continued
+from server.operations.runtime import MAX_TEXT_TOKENS, PIECE_TOKENS, Runtime, ServedModel
+from server.text.chat import ChatError, ChatTooLong, as_parts, chat_context, continued_text, with_continued
 from server.text.tool_formats import TemplateTools, reasoning_markers
+from server.turns import next_turn
 
 _FIXED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 _NO_TOOLS = TemplateTools()
+
+CHARACTERS_PER_TOKEN = 16
+"""A prompt with more characters for each token of the context does not fit. Prose and programs have 3 to 5 for each
+token, text with much white space up to 10."""
+_BYTES_PER_CHARACTER = 6
+"""Longest spelling of a character in JSON."""
+_CUT_TOKENS = 16
+"""Tokens that a text may have more because it is cut in two."""
+
+
+def max_prompt_characters(runtime: Runtime, model: ServedModel) -> int:
+    """Characters of the longest prompt that is rendered and tokenized; its tokens decide whether it fits."""
+    return max(runtime.max_text_characters, CHARACTERS_PER_TOKEN * model.max_input_tokens)
+
+
+def check_body_bytes(runtime: Runtime, num_bytes: int) -> None:
+    """Raise ContextLengthExceeded for a body that is longer than the messages of any chat model may be."""
+    longest = max((one for one in runtime.loaded() if "chat" in one.operations()), default=None, key=_context)
+    if longest is None:
+        return
+    most = _BYTES_PER_CHARACTER * max_prompt_characters(runtime, longest)
+    if num_bytes > most:
+        raise ContextLengthExceeded(
+            f"the body has {num_bytes:,} bytes; a conversation that fits the longest context of a loaded model "
+            f"({_context(longest):,} tokens) has at most {most:,}"
+        )
+
+
+def _context(model: ServedModel) -> int:
+    return model.max_input_tokens
+
+
+def check_characters(runtime: Runtime, model: ServedModel, spec: ChatSpec) -> None:
+    """Raise ContextLengthExceeded for messages that cannot fit, before they are rendered."""
+    most = max_prompt_characters(runtime, model)
+    if spec.characters > most:
+        raise ContextLengthExceeded(
+            f"`messages` and the other texts have {spec.characters:,} characters; the context of `{model.name}` is "
+            f"{model.max_input_tokens:,} tokens, and longer texts than {most:,} characters are not tokenized",
+            "messages",
+        )
 
 
 async def render_prompt(
@@ -33,10 +76,10 @@ async def render_prompt(
     if not spec.messages:
         raise InvalidRequest("`messages` is empty", "messages")
     templates = model.text.chat_templates
-    messages = template_messages(spec.messages, tools or _NO_TOOLS, model.name)
     shown = [tool.for_template() for tool in spec.tools] if spec.tool_choice.mode != "none" else []
 
     def render() -> str:
+        messages = template_messages(spec.messages, tools or _NO_TOOLS, model.name)
         source, text = templates.choose(with_tools=tools is not None), ""
         lost = templates.forms_of(source).lost & {message.get("role") for message in messages}
         call.ignore(f"messages:{role}" for role in sorted(lost))
@@ -51,13 +94,51 @@ async def render_prompt(
             add_generation_prompt=spec.add_generation_prompt and not spec.continue_final_message,
             extra_variables={**_thinking_variable(spec.thinking, source), **spec.template_variables},
         )
-        rendered = runtime.chat_renderer.render(source, context, runtime.max_text_characters, call.deadline)
+        longest = max_prompt_characters(runtime, model)
+        rendered = runtime.chat_renderer.render(source, context, longest, call.deadline)
         return continued_text(rendered, text) if spec.continue_final_message else rendered
 
     try:
         return await runtime.in_template_thread(render, call)
+    except ChatTooLong as error:
+        raise ContextLengthExceeded(
+            f"`messages`: {error}; the context of `{model.name}` is {model.max_input_tokens:,} tokens", "messages"
+        ) from None
     except ChatError as error:
         raise InvalidRequest(f"`messages`: {error}", "messages") from None
+
+
+async def encode_prompt(runtime: Runtime, call: Call, model: ServedModel, prompt: str) -> list[int]:
+    """Token ids of a prompt.
+
+    A prompt that may have more than `MAX_TEXT_TOKENS` tokens is counted in pieces first, because the memory of
+    tokenizing follows the number of tokens. Raises ContextLengthExceeded, and the errors of `Pool.run`.
+    """
+    await next_turn()
+    tokenizer = model.tokenizer
+    if tokenizer.token_bound(prompt) > MAX_TEXT_TOKENS:
+        await _check_tokens(runtime, call, model, prompt)
+    (ids,) = await runtime.encode_checked(tokenizer, [prompt], lambda encoding: encoding.ids, call=call)
+    return ids
+
+
+async def _check_tokens(runtime: Runtime, call: Call, model: ServedModel, prompt: str) -> None:
+    """Raise ContextLengthExceeded as soon as the pieces of a prompt have more tokens than the model reads."""
+    length = max(len(prompt) * PIECE_TOKENS // model.tokenizer.token_bound(prompt), 1)
+    tokens = 0
+    for start in range(0, len(prompt), length):
+        count = partial(_count_tokens, model, prompt[start : start + length])
+        tokens += await runtime.pools.tokenize_large.run(count, call) - _CUT_TOKENS
+        if tokens > model.max_input_tokens:
+            raise ContextLengthExceeded(
+                f"`messages` has more than {tokens:,} tokens; the context of `{model.name}` is "
+                f"{model.max_input_tokens:,} tokens",
+                "messages",
+            )
+
+
+def _count_tokens(model: ServedModel, text: str) -> int:
+    return len(model.tokenizer.encode([text], add_special_tokens=False, offsets=False)[0].ids)
 
 
 def _thinking_variable(thinking: bool | None, source: str) -> dict[str, Any]:

@@ -46,6 +46,18 @@ class ChatSpec:
     thinking: bool | None = None
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     documents: Sequence[Mapping[str, Any]] = ()
+    _given: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # A large specification is made in a thread, where this takes no time of the event loop.
+        tools = [tool.for_template() for tool in self.tools]
+        given = [list(self.messages), tools, list(self.documents), dict(self.template_variables)]
+        object.__setattr__(self, "_given", orjson.dumps(given).decode())
+
+    @property
+    def characters(self) -> int:
+        """Characters of everything that the template is given, as JSON."""
+        return len(self._given)
 
     @property
     def stream(self) -> bool:
@@ -53,12 +65,10 @@ class ChatSpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. A template may repeat its own text for every message."""
-        tools = [tool.for_template() for tool in self.tools]
-        given = orjson.dumps([list(self.messages), tools, list(self.documents), dict(self.template_variables)]).decode()
         templates = model.text.chat_templates.by_name.values()
         repeats = len(self.messages) + len(self.tools) + 1
-        characters = len(given) + max(map(len, templates), default=0) * repeats
+        characters = self.characters + max(map(len, templates), default=0) * repeats
         written = max(map(model.tokenizer.token_bound, templates), default=0) * repeats
-        tokens = min(most_tokens(model.tokenizer, given) + written, model.max_input_tokens)
+        tokens = min(most_tokens(model.tokenizer, self._given) + written, model.max_input_tokens)
         options = with_beam_answers(self.options, model.info)
         return generation_cost(options, model, characters, [tokens], options.candidates)

@@ -335,6 +335,19 @@ class Runtime:
         every = (*texts, *(pairs or ()))
         self.check_characters(every, param)
         self.check_tokens(tokenizer, every, param)
+        return await self.encode_checked(tokenizer, texts, convert, pairs, add_special_tokens, offsets, call)
+
+    async def encode_checked(
+        self,
+        tokenizer: Tokenizer,
+        texts: Sequence[str],
+        convert: Callable[[Encoding], Result],
+        pairs: Sequence[str] | None = None,
+        add_special_tokens: bool = False,
+        offsets: bool = False,
+        call: Call | None = None,
+    ) -> list[Result]:
+        """The same as `encode_with`, for texts whose sizes were checked."""
         found: dict[int, Result] = {}
 
         def encode(places: Sequence[int]) -> None:

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api.body import receive as receive_body
-from server.api.dialects.registry import error_shape
+from server.api.dialects.registry import error_shape, is_chat
 from server.api.form import is_form
 from server.api.sse import dumps
 from server.errors import ClientGone, NotReady, Overloaded, RequestError
@@ -98,7 +98,8 @@ class Forwarder:
         if is_form(request):
             largest = max(settings.max_body_bytes, settings.max_audio_bytes)
             return await receive_body(request, largest, settings.audio_timeout_seconds)
-        return await receive_body(request, settings.max_body_bytes, settings.body_timeout_seconds)
+        largest = settings.max_chat_body_bytes if is_chat(request.scope["path"]) else settings.max_body_bytes
+        return await receive_body(request, largest, settings.body_timeout_seconds)
 
     async def _forward(self, request: Request, body: bytes, send: Send) -> None:
         """Send a request to a replica, and to another one if the first is lost before the answer has begun.

@@ -65,11 +65,12 @@ def environment() -> ImmutableSandboxedEnvironment:
 def render(
     compile: Callable[[str], Template], source: str, context: dict[str, Any], max_characters: int
 ) -> dict[str, str]:
-    """Render a template to one of three replies.
+    """Render a template to one of four replies.
 
     `{"text": ...}`: the text.
     `{"rejected": ...}`: the template does not accept the messages; the value is the reason it states.
-    `{"failed": ...}`: the value is the name of an exception, or says that the text exceeds max_characters.
+    `{"failed": ...}`: the value is the name of an exception.
+    `{"too_long": ""}`: the text exceeds max_characters.
     """
     parts: list[str] = []
     size = 0
@@ -78,7 +79,7 @@ def render(
             parts.append(part)
             size += len(part)
             if size > max_characters:
-                return {"failed": f"its text is longer than {max_characters:,} characters"}
+                return {"too_long": ""}
     except _Rejected as error:
         return {"rejected": str(error)}
     except Exception as error:
@@ -97,6 +98,14 @@ def _limit_resources(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
 
 
+def _line(reply: dict[str, str]) -> bytes:
+    """A reply as a line. Text in UTF-8 is shorter than with escapes, which only lone surrogates need."""
+    try:
+        return json.dumps(reply, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(reply).encode() + b"\n"
+
+
 def main() -> None:
     """Print an empty line when ready, then reply to requests until stdin closes."""
     compile = lru_cache(maxsize=16)(environment().from_string)
@@ -107,7 +116,7 @@ def main() -> None:
     output.write(b"\n")
     output.flush()
     for line in sys.stdin.buffer:
-        output.write(json.dumps(render(compile, **json.loads(line))).encode() + b"\n")
+        output.write(_line(render(compile, **json.loads(line))))
         output.flush()
 
 

@@ -42,18 +42,43 @@ def headers(size: int) -> Headers:
 
 def test_requests_and_bytes_are_limited() -> None:
     door = Door(max_requests=2, max_body_bytes=100, assumed_bytes=50)
-    first = door.enter({}, headers(90))
+    first: Scope = {}
+    second: Scope = {}
+    door.enter(first, headers(90))
     with pytest.raises(Overloaded) as refused:
         door.enter({}, Headers({"transfer-encoding": "chunked"}))
     assert refused.value.retry_after == 1
-    second = door.enter({}, headers(10))
+    door.enter(second, headers(10))
     with pytest.raises(Overloaded, match="limit 2"):
         door.enter({}, headers(0))
     door.leave(first)
     door.leave(second)
     assert door.requests == door.body_bytes == 0
     # The door lets a single body above its limit pass: the limit of one body refuses it when it is read.
-    door.leave(door.enter({}, headers(500)))
+    door.enter(first, headers(500))
+    door.leave(first)
+
+
+def test_a_body_without_a_length_is_counted_as_it_arrives() -> None:
+    door, chunked = (
+        Door(max_requests=3, max_body_bytes=100, assumed_bytes=20),
+        Headers({"transfer-encoding": "chunked"}),
+    )
+    one: Scope = {}
+    other: Scope = {}
+    door.enter(one, chunked)
+    door.enter(other, chunked)
+    door.receive(one, 15)
+    assert door.body_bytes == 40
+    door.receive(one, 70)
+    assert door.body_bytes == 90
+    with pytest.raises(Overloaded, match="other requests in progress have 70 bytes"):
+        door.receive(other, 40)
+    door.leave(other)
+    # Alone, it may become larger than the limit of all: the limit of one body refuses it when it is read.
+    door.receive(one, 400)
+    door.leave(one)
+    assert door.requests == door.body_bytes == 0
 
 
 def test_a_connection_above_the_limit_is_refused() -> None:

@@ -9,10 +9,13 @@ from typing import Any
 import orjson
 import pytest
 
-from server.api.body import MAX_ERRORS, parse, validate
+from server.api.body import MAX_DEPTH, MAX_ERRORS, parse, validate
 from server.api.dialects.native.bodies import GenerateBody
-from server.api.json_size import MAX_CONTAINERS, MAX_KEYS, MAX_STRINGS, MAX_VALUES, _outside_strings, check_size
+from server.api.json_size import BODY_VALUES, CHAT_VALUES, _outside_strings, check_size
 from server.errors import InvalidRequest
+
+MAX_VALUES, MAX_STRINGS = BODY_VALUES.values, BODY_VALUES.strings
+MAX_KEYS, MAX_CONTAINERS = BODY_VALUES.keys, BODY_VALUES.containers
 
 
 def random_value(chance: random.Random, depth: int) -> Any:
@@ -65,6 +68,29 @@ def test_limits(value: Any, problem: str | None) -> None:
     else:
         with pytest.raises(InvalidRequest, match=f"^the body has \\d+ {problem}; the limit is \\d+$"):
             parse(raw)
+
+
+def test_chat_takes_more_objects_than_other_routes() -> None:
+    call = {"name": "read", "arguments": {"path": "a", "range": [1, 2]}}
+    turns = [{"role": "assistant", "tool_calls": [{"id": "1", "function": call}]}, {"role": "tool", "content": [{}]}]
+    raw = orjson.dumps(turns * 1300)
+    assert parse(raw, CHAT_VALUES) == turns * 1300
+    with pytest.raises(InvalidRequest, match="lists and objects"):
+        parse(raw)
+    with pytest.raises(InvalidRequest, match="lists and objects"):
+        parse(orjson.dumps([{}] * CHAT_VALUES.containers), CHAT_VALUES)
+
+
+@pytest.mark.parametrize("spell", [lambda inner: [inner], lambda inner: {"a": inner, "b": 2}])
+def test_nesting_is_limited(spell: Any) -> None:
+    value: Any = 1
+    for _ in range(MAX_DEPTH - 1):
+        value = spell(value)
+    assert parse(orjson.dumps([value])) == [value]
+    with pytest.raises(InvalidRequest, match=f"^the body has more than {MAX_DEPTH} levels of nesting$"):
+        parse(orjson.dumps([spell(value)]))
+    with pytest.raises(InvalidRequest):
+        parse(b"[" * 100_000)
 
 
 def test_many_errors_are_counted_and_not_described() -> None:

@@ -82,3 +82,23 @@ def test_phi_3_without_its_restart_is_noticed(pairs, monkeypatch):
 
 def test_the_context_is_the_extended_length(pairs):
     assert [pairs(name).loaded.context_tokens for name in GROWING] == [4 * ORIGINAL, 128, 128]
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_the_next_turn_finds_the_keys_of_its_own_side_of_the_original_length(pairs, name):
+    """Prompts of a conversation that crosses the original length. The answers equal those without a prefix cache."""
+    pair, text = pairs(name), random_ids(97, [70], seed=8)[0]
+    lengths = [9, 18, ORIGINAL, ORIGINAL + 5, ORIGINAL + 15, ORIGINAL + 15]
+    messages = [
+        generate(pair, i, text[:length], max_new_tokens=12, min_new_tokens=12) for i, length in enumerate(lengths)
+    ]
+    engine = pair.engine()
+    cached = []
+    for number, message in enumerate(messages):
+        results = run(engine, [message])
+        cached.append(results.finished[number].cached_tokens)
+        assert results.texts(number) == run(pair.engine(prefix_cache=False), [message]).texts(number)
+    # The third answer crosses the length, after which Phi-3 computes the whole text again.
+    crossed = ORIGINAL if name == "phi3-long" else 0
+    shared = 0 if name == "llama-dynamic" else ORIGINAL + 4
+    assert cached == [0, 8, 16, crossed, shared, ORIGINAL + 12]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.engine.kv_memory import PoolNeed, divide_by_need, pool_blocks
+from server.engine import cpu_memory
+from server.engine.cpu_memory import default_kv_cache_bytes, warn_of_too_much
+from server.engine.kv_memory import AGENT_SLOTS, PoolNeed, agent_bytes, divide_by_need, pool_blocks, pool_need
 from server.engine.loading import build
-from server.engine.speculation import kv_shares
+from server.engine.speculation import agent_shares, kv_shares
 from server.ipc.descriptions import EngineOptions, ModelInfo
-from server.ipc.fit import shortage
+from server.ipc.fit import room, shortage
 from tests.ipc.test_client import DECODER, SEQ2SEQ
 
 
@@ -79,3 +84,74 @@ def test_the_usable_length_counts_the_default_beams_and_the_source() -> None:
     text = shortage(beams)
     assert text is not None and "32 of 512 tokens with 4 beams and 32 of 256 source tokens" in text
     assert shortage(msgspec.structs.replace(DECODER, adapter_of="base")) is None
+
+
+def test_a_long_conversation_of_each_model_comes_before_full_contexts() -> None:
+    needs, maxima, firsts = [4000, 1000], [40_000, 10_000], [1000, 800]
+    assert divide_by_need(1800, needs, maxima, firsts) == [1000, 800]
+    assert divide_by_need(2400, needs, maxima, firsts) == [1400, 1000], "then the smaller of the other needs"
+    assert divide_by_need(10_000, needs, maxima, firsts) == [8000, 2000]
+    assert divide_by_need(5000, [100, 100], [900, 900], [700, 100]) == [900, 900], "a first may exceed the need"
+
+
+def test_the_memory_of_an_agent_gives_each_pool_its_part() -> None:
+    attention = PoolNeed(10, 400, 4000, 300)
+    for states in (PoolNeed(100, 2, 50, AGENT_SLOTS), PoolNeed(5000, 2, 50, AGENT_SLOTS)):
+        blocks = pool_blocks({"self": attention, "state": states}, agent_bytes({"self": attention, "state": states}))
+        assert blocks["self"] >= 300 and blocks["state"] >= AGENT_SLOTS
+    assert agent_bytes({"self": attention}) == 3000
+    assert agent_bytes({"self": PoolNeed(0, 400, 4000, 300), "state": PoolNeed(7, 2, 50, 8)}) == 56, "no attention"
+
+
+def test_an_agent_needs_no_more_than_the_context(pairs) -> None:
+    layers = pairs("llama").loaded.model.transformer.self_attention_layers()
+    short, long = (pool_need(layers, torch.bfloat16, 32, length, 1, 4) for length in (1000, 131_072))
+    assert (short.agent_blocks, long.agent_blocks, long.blocks) == (32, 1024, 4096)
+
+
+GIB = 1 << 30
+
+
+def test_the_default_memory_follows_what_is_free(pairs, monkeypatch, caplog) -> None:
+    models = [pairs(name).loaded for name in ("gpt2", "llama")]
+    needed = sum(agent_shares(models, {}, EngineOptions()))
+    weights = sum(model.model.weight_bytes for model in models)
+    monkeypatch.setattr(cpu_memory, "MIN_BYTES", 1000)
+
+    def default(free: int, workers: int = 1, wanted: int = GIB, worker: int = 0) -> int:
+        monkeypatch.setattr(cpu_memory, "MIN_WANTED_BYTES", wanted)
+        options = EngineOptions(free_memory_bytes=free, num_workers=workers, worker_index=worker)
+        caplog.clear()
+        return default_kv_cache_bytes(models, {}, options)
+
+    assert default(0) == default(16 * GIB) == GIB, "as much as several short sequences need"
+    assert default(16 * GIB, wanted=0) == needed
+    assert default(weights + GIB) == GIB // 2 and default(weights + GIB, workers=4) == GIB // 8
+    assert not caplog.records
+    assert default(weights + needed, wanted=0) == needed // 2
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING and "--kv-cache-memory" in record.getMessage()
+    assert default(weights + needed, wanted=0, worker=1) == needed // 2 and not caplog.records
+    assert default(100) == 1000, "something is possible on a machine without free memory"
+
+
+def test_more_memory_than_is_free_is_told(pairs, caplog) -> None:
+    model = pairs("gpt2").loaded
+    info = loaded(pairs, ["gpt2"], 1 << 20)["gpt2"]
+    for workers, warnings in ((1, 0), (2, 1)):
+        free = model.model.weight_bytes + info.kv_bytes
+        options = EngineOptions(free_memory_bytes=free, num_workers=workers)
+        warn_of_too_much([model], {}, [info], options)
+        assert len(caplog.records) == warnings
+
+
+def test_the_room_is_told_in_tokens_and_long_sequences() -> None:
+    assert room(DECODER) == "room for 128 tokens: 0 sequences of 512"
+    long = msgspec.structs.replace(DECODER, context_tokens=131_072, block_size=32, kv_blocks={"self": 2050})
+    assert room(long) == "room for 65,600 tokens: 2 sequences of 32,768"
+    hybrid = msgspec.structs.replace(long, kv_blocks={"self": 2050, "state": 3})
+    assert room(hybrid) == "room for 65,600 tokens: 1 sequence of 32,768", "a sequence needs a state and a snapshot"
+    beams = msgspec.structs.replace(SEQ2SEQ.generation, num_beams=4)
+    assert msgspec.structs.replace(long, generation=beams).agent_sequences == 0
+    assert room(msgspec.structs.replace(long, kv_blocks={}, block_size=0)) is None
+    assert room(msgspec.structs.replace(long, adapter_of="base")) is None

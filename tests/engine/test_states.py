@@ -18,8 +18,10 @@ import torch
 from models.backends import choice
 from models.config import CHUNK_TOKENS
 from models.steps.state_memory import StateMemory
+from server.engine.kv_memory import AGENT_SLOTS
 from server.engine.loading import LoadedCheckpoint, LoadError
 from server.engine.speculation import find_drafts
+from server.engine.state_tables import REWRITTEN_TOKENS
 from server.ipc.descriptions import ModelSpec, Speculation, state_slots
 from tests.engine.harness import Pair, Results, generate, reference, run
 from tests.engine.speculative import counts, speculating
@@ -150,7 +152,7 @@ def test_prefix_cache_hits_give_the_same_bits(pair):
 
 def test_a_prompt_that_leaves_the_text_of_another_one_leaves_a_snapshot(one_pair):
     one, text = one_pair.engine(), TEXTS[7]
-    prompts = [text[:150], text[:150], text[:100] + TEXTS[5][:60], text[:90] + TEXTS[6][:70], text]
+    prompts = [text[:170], text[:170], text[:100] + TEXTS[5][:60], text[:90] + TEXTS[6][:70], text]
     cached = []
     for number, prompt in enumerate(prompts):
         message = generate(one_pair, number, prompt, logprobs=True)
@@ -158,6 +160,17 @@ def test_a_prompt_that_leaves_the_text_of_another_one_leaves_a_snapshot(one_pair
         assert answers(found) == answers(run(one_pair.engine(prefix_cache=False), [message]))
         cached.append(found.finished[number].cached_tokens)
     assert cached == [0, 128, 0, 64, 128]
+
+
+@pytest.mark.parametrize("length, replaced, cached", [(150, 22, 128), (150, 23, 64), (159, 32, 64), (160, 32, 128)])
+def test_the_next_turn_may_replace_the_end_of_a_prompt(one_pair, length, replaced, cached):
+    """A chat template may write the beginning of the answer differently once the answer is there."""
+    one, text = one_pair.engine(), TEXTS[7]
+    run(one, [generate(one_pair, 0, text[:length], max_new_tokens=2)])
+    message = generate(one_pair, 1, text[: length - replaced] + TEXTS[6][:100], logprobs=True)
+    found = run(one, [message])
+    assert found.finished[1].cached_tokens == cached
+    assert answers(found) == answers(run(one_pair.engine(prefix_cache=False), [message]))
 
 
 def test_requests_that_arrive_together_share_the_state_of_their_beginning(one_pair):
@@ -194,6 +207,22 @@ def test_snapshots_give_way_and_are_charged_to_the_budget(one_pair):
     assert cached == [64, 64, 64, 0]
     stats = one.stats()
     assert stats.kv_blocks_total["state"] == 8 and stats.kv_blocks_used["state"] == 0
+
+
+def test_a_conversation_survives_short_requests_between_its_turns(one_pair):
+    """With the slots that the default memory has at least, and two other requests after each turn."""
+    one, rng, text = one_pair.engine(block_size=32), random.Random(4), TEXTS[7][:150]
+    tables(one).state_pool = type(tables(one).state_pool)(AGENT_SLOTS, 1)
+    others = iter(random_ids(97, [100 + 7 * number for number in range(20)], seed=9))
+    equal = 0
+    for number in range(5):
+        found = run(one, [generate(one_pair, number, text, max_new_tokens=2)])
+        assert found.finished[number].cached_tokens > equal - CHUNK_TOKENS
+        equal = len(text) - rng.randint(0, REWRITTEN_TOKENS)
+        text = text[:equal] + random_ids(97, [rng.randint(30, 40)], seed=number)[0]
+        for other in (next(others), next(others)):
+            run(one, [generate(one_pair, 99, other, max_new_tokens=2)])
+    assert len(text) > 200
 
 
 def test_speculation_gives_the_same_texts(pair):

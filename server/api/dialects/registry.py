@@ -61,6 +61,7 @@ def _by_path() -> Mapping[str, list[Route[Any, Any, Any]]]:
 _ROUTES_BY_PATH = _by_path()
 OPERATION_PATHS = frozenset(_ROUTES_BY_PATH)
 """Paths of routes that run an operation, as the routes are written."""
+_CHAT_PATHS = [compile_path(path)[0] for path, routes in _ROUTES_BY_PATH.items() if routes[0].operation == "chat"]
 _ALL_ROUTES: tuple[Route[Any, Any, Any] | GetRoute, ...] = (*ROUTES, *GET_ROUTES)
 KEYS_IN_FIELDS = frozenset(
     (method, path)
@@ -92,6 +93,11 @@ def add_routes(app: FastAPI) -> None:
             app.add_api_route(route.path, route.respond, methods=["POST"], include_in_schema=False)
         for alias in route.aliases:
             app.add_api_route(alias, route.respond, methods=["GET"], name=route.name, include_in_schema=False)
+
+
+def is_chat(path: str) -> bool:
+    """Whether requests to a path have a whole conversation in their bodies."""
+    return any(pattern.match(path) for pattern in _CHAT_PATHS)
 
 
 def error_shape(request: Request, dialect: ErrorDialect) -> ErrorShape:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.body import read_json
+from server.api.body_limits import body_limits
 from server.api.dialects.huggingface import hub_bodies as bodies
 from server.api.dialects.huggingface.hub_answers import HubAnswer, HubErrorAnswer
 from server.api.dialects.huggingface.tgi import TGI_ERRORS, TgiAnswer, TgiRenderer
@@ -243,7 +244,7 @@ class HubRoute(Route[Any, Any, Any]):
 
     async def respond(self, request: Request) -> Response:
         state = of(request)
-        body = await read_json(request, state.settings.max_body_bytes, state.settings.body_timeout_seconds)
+        body = await read_json(request, body_limits(state))
         if not isinstance(body, dict):
             raise InvalidRequest("the body must be a JSON object")
         task = _named_task(body)

@@ -1,0 +1,82 @@
+"""Published chat templates write the beginning of a conversation the same way in each turn of an agent.
+
+The prefix cache can only find what is equal. Skipped where the published templates are missing.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from itertools import pairwise, takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.operations.chat_prompt import template_messages
+from server.operations.template_tools import _inspect
+from server.text.chat import ChatError, ChatRenderer, ChatTemplates, chat_context
+from tests.e2e.agent import text, tools
+
+PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "published"
+TEMPLATES = (
+    "chat_templates/chat_templates/qwen2.5-instruct.jinja",
+    "llm-tpu/Gemma4/config/chat_template.jinja",
+    "llm-tpu/Llama3/config/tokenizer_config.json",
+    "llm-tpu/Qwen3/config/tokenizer_config.json",
+    "llm-tpu/Qwen3_5/config/chat_template.jinja",
+    "mistral-common/v7.jinja",
+    "mistral-common/v13_think.jinja",
+)
+MAX_CHARACTERS = 1 << 22
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Iterator[ChatRenderer]:
+    made = ChatRenderer(20)
+    yield made
+    made.close()
+
+
+def messages(rng: random.Random, turns: int, reasons: bool) -> list[dict[str, Any]]:
+    """A conversation with a call in each turn. reasons: the client sends the reasoning back."""
+    made = [{"role": "system", "content": text(rng, 3000)}, {"role": "user", "content": text(rng, 100)}]
+    for number in range(turns):
+        function = {"name": "tool_1", "arguments": '{"limit":3 ,"path":  "x"}'}
+        calls = [{"id": f"call_{number:05}", "type": "function", "function": function}]
+        made.append({"role": "assistant", "content": text(rng, 30), "tool_calls": calls})
+        if reasons:
+            made[-1]["reasoning_content"] = text(rng, 80)
+        made.append({"role": "tool", "tool_call_id": f"call_{number:05}", "content": text(rng, 200)})
+    return made
+
+
+@pytest.mark.parametrize("reasons", [False, True])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_prompt_begins_with_the_previous_one(renderer: ChatRenderer, name: str, reasons: bool) -> None:
+    """All but the end, where the answer begins, is equal. REWRITTEN_TOKENS of the state tables counts on it."""
+    if not (PUBLISHED / name).exists():
+        pytest.skip("the published templates are missing")
+    source = (PUBLISHED / name).read_text()
+    if name.endswith(".json"):
+        source = json.loads(source)["chat_template"]
+    templates = ChatTemplates({"default": source}, {"bos_token": "<s>", "eos_token": "</s>"})
+
+    def render(given: Any, offered: Any) -> str:
+        return renderer.render(source, chat_context(templates, given, tools=offered, null_content=True), MAX_CHARACTERS)
+
+    def sample(given: Any, offered: Any) -> str:
+        try:
+            return render(given, offered)
+        except ChatError:
+            return ""
+
+    support, offered = _inspect(source, sample), tools(random.Random(1), 8, 300)
+    prompts = [
+        render(template_messages(messages(random.Random(1), turns, reasons), support, "m"), offered)
+        for turns in range(6)
+    ]
+    for before, after in pairwise(prompts):
+        equal = takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False))
+        assert len(before) - sum(1 for _ in equal) <= 16

@@ -1,0 +1,50 @@
+"""Memory that the server may use, as the system and the container state it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from server.memory import free_memory_bytes, usable_memory_bytes
+
+MIB = 1 << 20
+FILES = {
+    1: ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+}
+"""Files of the two versions of cgroups: limit, usage and statistics, and the name of the file cache."""
+
+
+@pytest.fixture
+def meminfo(tmp_path: Path) -> Path:
+    file = tmp_path / "meminfo"
+    file.write_text("MemTotal:       8192 kB\nMemFree:         100 kB\nMemAvailable:   4096 kB\n")
+    return file
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_limit_of_a_container_counts(tmp_path: Path, meminfo: Path, version: int) -> None:
+    """File cache that the system can drop counts as free."""
+    root = tmp_path / "cgroup"
+    (root / "memory").mkdir(parents=True)
+    limit, usage, statistics, cache = FILES[version]
+    (root / limit).write_text(f"{3 * MIB}\n")
+    assert usable_memory_bytes(root) == 3 * MIB
+    assert free_memory_bytes(root, meminfo) == 3 * MIB, "the usage is not stated"
+    (root / usage).write_text(f"{2 * MIB}\n")
+    assert free_memory_bytes(root, meminfo) == MIB
+    (root / statistics).write_text(f"anon 5\n{cache} {MIB}\nx{cache} 7\n")
+    assert free_memory_bytes(root, meminfo) == 2 * MIB
+    (root / limit).write_text(f"{64 * MIB}\n")
+    assert free_memory_bytes(root, meminfo) == 4 * MIB, "the machine has less"
+    (root / usage).write_text(f"{80 * MIB}\n")
+    assert free_memory_bytes(root, meminfo) == 0
+
+
+def test_without_a_limit_the_machine_counts(tmp_path: Path, meminfo: Path) -> None:
+    assert free_memory_bytes(tmp_path, meminfo) == 4 * MIB
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory_bytes(tmp_path, meminfo) == 4 * MIB
+    assert free_memory_bytes(tmp_path, tmp_path / "missing") == usable_memory_bytes(tmp_path)
+    assert 0 < free_memory_bytes() <= usable_memory_bytes()
