@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 
 url = os.environ.get("TRIPTYCH_URL", "http://127.0.0.1:8000")
-client = httpx.Client(base_url=url, timeout=330)
+client = httpx.Client(base_url=url, timeout=600)
 
 
 def post(path, inputs, **fields):
     while True:
-        response = client.post(path, json={"inputs": inputs, "timeout_ms": 300_000, **fields})
+        response = client.post(path, json={"inputs": inputs, **fields})
         if response.status_code not in (429, 503):
             return response.raise_for_status().json()
         time.sleep(float(response.headers.get("retry-after", 1)))

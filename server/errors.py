@@ -185,7 +185,7 @@ class ServerFailed(NotReady):
 
 
 class DeadlineExceeded(RequestError):
-    """The deadline passed before the response began."""
+    """A time limit passed: of the wait, or of the whole answer before it was complete."""
 
     status = 504
     kind = "timeout_error"

@@ -262,6 +262,14 @@ class Settings(BaseSettings):
         description="Maximum number of tokens in all sequences that wait for their first step; by default as many as a "
         "part of the memory holds, at least 524288.",
     )
+    queue_timeout_seconds: Seconds = Field(
+        default=60.0, description="Longest time that a request waits until the engine starts with it."
+    )
+    default_timeout_seconds: Seconds | None = Field(
+        default=None,
+        description="Time limit of a whole answer whose request sets none. By default an answer takes as long as it "
+        "makes progress.",
+    )
     max_timeout_seconds: Seconds = Field(default=600.0, description="Longest timeout that a request may set.")
 
     max_batch_tokens: Count | None = Field(
@@ -384,6 +392,11 @@ class Settings(BaseSettings):
         if self.hang_seconds <= self.stale_seconds:
             raise ValueError(
                 f"hang_seconds ({self.hang_seconds:g}) must be more than stale_seconds ({self.stale_seconds:g})"
+            )
+        if self.default_timeout_seconds is not None and self.default_timeout_seconds > self.max_timeout_seconds:
+            raise ValueError(
+                f"default_timeout_seconds ({self.default_timeout_seconds:g}) must be at most max_timeout_seconds "
+                f"({self.max_timeout_seconds:g})"
             )
         return self
 

@@ -32,7 +32,7 @@ _ERRORS = {
     429: "the queue is full",
     500: "a fault in the engine",
     503: "loading, draining, or the worker is being replaced",
-    504: "the deadline passed before the first byte",
+    504: "a time limit passed before the first byte",
 }
 _STREAM = (
     "With `stream`: server-sent events, `token` events and then `done` with the whole answer; or `error` and no `done`."

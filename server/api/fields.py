@@ -132,6 +132,9 @@ Side = Annotated[
 Stops = Annotated[list[ShortText], BeforeValidator(one_or_many), Field(max_length=MAX_STOPS)]
 
 
+TIMEOUT_DESCRIPTION = "milliseconds for the whole answer; default: the server's limit, usually none"
+
+
 class Body(BaseModel):
     """Base of every request body: strict types, unknown fields refused."""
 
@@ -143,7 +146,7 @@ class Body(BaseModel):
 class TimedBody(Body):
     """Base of every request body that waits for the engine."""
 
-    timeout_ms: Annotated[int | None, Field(ge=1, description="milliseconds; default 60000")] = None
+    timeout_ms: Annotated[int | None, Field(ge=1, description=TIMEOUT_DESCRIPTION)] = None
 
 
 class SamplingFields(TimedBody):

@@ -23,7 +23,6 @@ from server.settings import Settings
 if TYPE_CHECKING:
     from server.api.tracing import Tracing
 
-DEFAULT_TIMEOUT_MS = 60_000
 _BODY_SHARE = 3
 """The bodies of the requests in progress may have a third of the memory for requests."""
 
@@ -75,8 +74,9 @@ class State:
         """A value that separates the prefix cache entries of API keys without revealing the key to the worker."""
         return hmac.new(self.secret, key, hashlib.sha256).hexdigest()[:32]
 
-    def deadline(self, request: Request, timeout_ms: int | None) -> float:
-        """Time of `time.monotonic()` at which the request times out: the earlier one of body field and header.
+    def deadline(self, request: Request, timeout_ms: int | None) -> float | None:
+        """Time of `time.monotonic()` at which the answer ends: the earlier one of body field and header, else the
+        server's default; None without any of them.
 
         Raises InvalidRequest for a timeout that is not a number of milliseconds within the server's limit.
         """
@@ -88,7 +88,8 @@ class State:
             timeout_ms = min(int(header), timeout_ms or limit)
         if timeout_ms is not None and timeout_ms > limit:
             raise InvalidRequest(f"`timeout_ms` must be at most {limit}", "timeout_ms")
-        return arrival(request) + (timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
+        seconds = self.settings.default_timeout_seconds if timeout_ms is None else timeout_ms / 1000
+        return None if seconds is None else arrival(request) + seconds
 
 
 def of(request: Request) -> State:

@@ -89,6 +89,8 @@ class ServerLimits(AnswerBody):
     max_items: int
     max_queue_requests: int
     max_queue_tokens: int
+    queue_timeout_ms: int
+    default_timeout_ms: int | None
     max_timeout_ms: int
 
 
@@ -138,6 +140,7 @@ async def info(request: Request) -> Response:
     """What is running: version, device, workers, models, limits."""
     state = of(request)
     settings = state.settings
+    default_timeout = settings.default_timeout_seconds
     models = state.runtime.loaded()
     return json_response(
         (hub_info(state, models[0]) if models else {})
@@ -157,6 +160,8 @@ async def info(request: Request) -> Response:
                 "max_items": MAX_ITEMS,
                 "max_queue_requests": state.runtime.client.queue.max_requests,
                 "max_queue_tokens": state.runtime.client.queue.max_tokens,
+                "queue_timeout_ms": int(settings.queue_timeout_seconds * 1000),
+                "default_timeout_ms": default_timeout and int(default_timeout * 1000),
                 "max_timeout_ms": int(settings.max_timeout_seconds * 1000),
             },
         }

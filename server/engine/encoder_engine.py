@@ -120,6 +120,7 @@ class EncoderEngine:
         if not texts:
             return None
         started = time.monotonic()
+        events.starts([(one.request_id, one.message.start_deadline) for one, index in texts if index == 0], started)
         try:
             outputs = self._run(texts)
         except Exception as error:

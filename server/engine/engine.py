@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,17 +69,22 @@ class ModelEngine:
 
 
 class Engine:
-    """The models of one device and their requests. epoch: number of the worker start, see `Configure`."""
+    """The models of one device and their requests.
+
+    epoch: number of the worker start, see `Configure`.
+    send: sends messages that cannot wait for the end of a step; None if there is no HTTP process.
+    """
 
     def __init__(self, models: dict[str, ModelEngine], device: torch.device, epoch: int = 0) -> None:
         self.models = models
         self.device = device
         self.epoch = epoch
+        self.send: Callable[[StepOutput], None] | None = None
         self._by_name = {name: model for model in models.values() for name in (model.name, *model.adapters)}
         self._requests: dict[int, tuple[ModelEngine, SequenceGroup | EncodeRequest]] = {}
         self._deadlines: list[tuple[float, int]] = []
         self._turns = DeficitRoundRobin(models)
-        self._events = EngineEvents()
+        self._events = EngineEvents(self._report)
         self._timings: list[StepTiming] = []
         self._encoded_last: set[str] = set()
         self._has_encoded = False
@@ -225,16 +230,29 @@ class Engine:
             model.encoding.finish(request, reason, self._events)
 
     def _output(self) -> StepOutput | None:
-        events, self._events = self._events, EngineEvents()
-        if not events:
+        if not self._events:
             return None
+        events, self._events = self._events, EngineEvents(self._report)
         for request_id in [end.request_id for end in events.finished] + [end.request_id for end in events.failed]:
             self._requests.pop(request_id, None)
         for encoded in events.encoded:
             entry = self._requests.get(encoded.request_id)
             if entry is not None and isinstance(entry[1], EncodeRequest) and entry[1].finished:
                 del self._requests[encoded.request_id]
-        return StepOutput(self.epoch, events.tokens, events.finished, events.encoded, events.failed, events.prompts)
+        return StepOutput(
+            self.epoch,
+            events.tokens,
+            events.finished,
+            events.encoded,
+            events.failed,
+            events.prompts,
+            events.computing,
+        )
+
+    def _report(self, request_ids: list[int]) -> None:
+        """Tell the HTTP process that requests start, before the step that computes them."""
+        if self.send is not None:
+            self.send(StepOutput(self.epoch, computing=request_ids))
 
     def stats(self) -> Stats:
         """The heartbeat message: current state, and counters since the last one."""

@@ -15,7 +15,7 @@ import torch
 from models.backends.logits import DecoderOutput
 from server.engine.beam_groups import make_search
 from server.engine.drafts import Drafter
-from server.engine.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
+from server.engine.events import NOT_FINITE, REPORT_SECONDS, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
 from server.engine.finished_groups import hypotheses_of, result_of, with_attention
 from server.engine.grammar_masks import NO_ALLOWED_TOKEN, GrammarMasks
 from server.engine.grammar_state import fork
@@ -141,9 +141,7 @@ class GenerationEngine:
             # A prompt that lacks only its last token is computed like a decoding row, and costs as much.
             num_decoding, num_prefill = num_decoding + num_prefill, 0
         groups = schedule.groups
-        for group in groups:
-            if group.first_scheduled is None:
-                group.first_scheduled = started
+        self._report(groups, started, events)
         mask_wait_seconds = None
         try:
             if launched is None and self.drafter is None:
@@ -171,6 +169,20 @@ class GenerationEngine:
             mask_wait_seconds=mask_wait_seconds,
             beam_lag_tokens=lags,
         )
+
+    @staticmethod
+    def _report(groups: Sequence[SequenceGroup], now: float, events: EngineEvents) -> None:
+        """Report the groups that start in a step, and those that were not reported for `REPORT_SECONDS`."""
+        due = [group for group in groups if group.report_due <= now]
+        if not due:
+            return
+        starting = [group for group in due if group.first_scheduled is None]
+        events.starts([(group.request_id, group.start_deadline) for group in starting], now)
+        events.computing += [group.request_id for group in due]
+        for group in starting:
+            group.first_scheduled = now
+        for group in due:
+            group.report_due = now + REPORT_SECONDS
 
     def _propose_drafts(self, drafter: Drafter) -> None:
         """Draft tokens for the groups that decode in this step. If drafting fails, they decode without drafts."""

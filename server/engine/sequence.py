@@ -87,6 +87,8 @@ class SequenceGroup:
     rope_length: minimum text length for rotary embeddings that depend on the length: the length of the prompt, or of
         the text at the last restart.
     arrival, first_scheduled, first_token: seconds of time.monotonic(), or None if not reached yet.
+    start_deadline: as in `Generate`.
+    report_due: when the HTTP process is to be told next that the group is computed, see `StepOutput.computing`.
     """
 
     def __init__(
@@ -145,6 +147,8 @@ class SequenceGroup:
         self.arrival = arrival
         self.first_scheduled: float | None = None
         self.first_token: float | None = None
+        self.start_deadline = message.start_deadline
+        self.report_due = 0.0
 
     @property
     def max_rows(self) -> int:

@@ -267,6 +267,7 @@ def _warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
 
 
 def _serve(engine: Engine, connection: ServerConnection, early: list[ToWorker], stats_seconds: float) -> int:
+    engine.send = connection.send
     next_stats = time.monotonic()
     messages = early
     while True:

@@ -2,13 +2,14 @@
 
 A `Call` is created when the request arrives, before its text is tokenized. Sequences are submitted through it, and
 their events arrive here. All cancellation passes through this class: the client disconnected (`leave`), a stop string
-was found (`stop`), the deadline passed (timer), or the request handler ended (`close`). Imports no HTTP and no text
+was found (`stop`), a time limit passed (timer), or the request handler ended (`close`). Imports no HTTP and no text
 code.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -33,7 +34,10 @@ from server.ipc.messages import (
     PromptScored,
     Tokens,
 )
+from server.ipc.time_limits import LimitTimer, TimeLimit, TimeLimits
 from server.key_limits import KeyLimits
+
+log = logging.getLogger("triptych.client")
 
 DEADLINE_SLACK_SECONDS = 1.0
 """The worker enforces deadlines. The call fails its sequences this long after the deadline if the worker did not."""
@@ -71,6 +75,8 @@ class Call:
     arrival: time of `time.monotonic()` at which the request arrived.
     cache_salt: separates the prefix cache entries of different API keys.
     key: name and limits of the request's API key; None if the server requires no key.
+    queue_seconds: longest wait, from now on, until the engine computes the first row; None for no limit.
+    limits: the time limits, from `deadline` and `queue_seconds`.
     truncated_inputs: places, in the request, of the inputs that lost tokens. The operation sets them.
     ignored: names of the parameters that were sent and dropped.
     model, prompt_tokens, completion_tokens: model and token counts of all messages so far, for the log.
@@ -78,7 +84,8 @@ class Call:
     stage_seconds: time that the sequence that ended last spent in queue, prefill and decode; None unless it ended with
         `Finished`.
     encoded: whether the sequence that ended last ended with `Encoded`.
-    finish_reasons: one for each sequence that ended with `Finished`. failure: code of the last failure, or empty.
+    finish_reasons: one for each sequence that ended with `Finished` or at a stop string.
+    failure: code of the last failure, or empty.
     """
 
     def __init__(
@@ -88,8 +95,9 @@ class Call:
         arrival: float = 0.0,
         cache_salt: str = "",
         key: KeyLimits | None = None,
+        queue_seconds: float | None = None,
     ) -> None:
-        self.deadline = deadline
+        self.limits = TimeLimits(deadline, queue_seconds)
         self.arrival = arrival
         self.cache_salt = cache_salt
         self.key = key
@@ -111,7 +119,7 @@ class Call:
         self._sink: EventSink | None = None
         self._wake: asyncio.Future[bool] | None = None
         self._gone = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = LimitTimer(self.limits, self._expire, DEADLINE_SLACK_SECONDS)
         self._close_callbacks: dict[Callable[[], None], None] = {}
 
     def __enter__(self) -> Call:
@@ -131,6 +139,12 @@ class Call:
         """Raise ClientGone if the client has disconnected."""
         if self._gone:
             raise ClientGone("the client closed the connection")
+
+    def check_time(self) -> None:
+        """Raise the error of a time limit that has passed."""
+        limit = self.limits.passed()
+        if limit is not None:
+            raise error_of(limit.code, limit.message)
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Run a callback once, when the call closes."""
@@ -163,10 +177,7 @@ class Call:
         self.model = message.model
         self.prompt_tokens += message.num_tokens
         self._open = set(self._ids)
-        self._stop_timer()
-        if self.deadline is not None:
-            delay = max(0.0, self.deadline - self.submitted) + DEADLINE_SLACK_SECONDS
-            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+        self._timer.start()
 
     async def events(self) -> list[tuple[int, SequenceEvent]]:
         """All events since the last call, as (sequence index, event). Empty when all sequences have ended.
@@ -213,8 +224,16 @@ class Call:
         if not (more and self._open):
             self._wake.set_result(more)
 
+    def progressed(self, now: float) -> None:
+        """The engine has computed something for the request. now: seconds of `time.monotonic()`."""
+        self.limits.progressed = now
+        if not self._timer.is_running and self._open:
+            self._timer.start()
+
     def stop(self, index: int) -> None:
         """End one sequence whose text is complete because a stop string was found."""
+        if self._ids[index] in self._open:
+            self.finish_reasons.append("stop")
         self._client.completed(self._ids[index])
         self._abort(self._ids[index])
 
@@ -236,7 +255,7 @@ class Call:
 
     def close(self) -> None:
         """Abort all unfinished sequences and run the callbacks of `on_close`. May be called more than once."""
-        self._stop_timer()
+        self._timer.stop()
         self._client.withdraw(self)
         for request_id in list(self._open):
             self._abort(request_id)
@@ -275,13 +294,10 @@ class Call:
             self._open.discard(request_id)
             self._client.abort(request_id)
 
-    def _expire(self) -> None:
-        self.fail("timeout", "the deadline passed")
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _expire(self, limit: TimeLimit) -> None:
+        if self._open and limit.code == "engine_error":
+            log.error("a request to %s failed: %s", self.model, limit.message)
+        self.fail(limit.code, limit.message)
 
     def _take_events(self) -> list[tuple[int, SequenceEvent]]:
         self.check_open()
@@ -299,12 +315,17 @@ class Call:
 
 def request_error(event: Failed) -> RequestError:
     """The error that the client receives when a sequence has failed."""
-    if event.code == "timeout":
-        return DeadlineExceeded(event.message)
-    if event.code == "request_too_large":
-        return RequestTooLarge(event.message)
-    if event.code == "not_ready":
-        return NotReady(event.message, retry_after=2)
-    if event.code == "invalid_format":
-        return InvalidRequest(event.message, "response_format")
-    return EngineFailure(event.message)
+    return error_of(event.code, event.message)
+
+
+def error_of(code: FailureCode, message: str) -> RequestError:
+    """The error that the client receives for a failure."""
+    if code == "timeout":
+        return DeadlineExceeded(message)
+    if code == "request_too_large":
+        return RequestTooLarge(message)
+    if code == "not_ready":
+        return NotReady(message, retry_after=2)
+    if code == "invalid_format":
+        return InvalidRequest(message, "response_format")
+    return EngineFailure(message)

@@ -132,7 +132,13 @@ class EngineClient:
     def _send(self, submission: Submission) -> None:
         """Send the next part, which has entered the queue."""
         part = submission.parts.popleft()
-        message = msgspec.structs.replace(part.message, call_id=submission.request_ids[0])
+        limits = submission.call.limits
+        message = msgspec.structs.replace(
+            part.message,
+            call_id=submission.request_ids[0],
+            deadline=limits.deadline,
+            start_deadline=limits.start_deadline,
+        )
         sequences = open_sequences(submission, part, message)
         self._sequences |= sequences
         for sequence in sequences.values():
@@ -287,6 +293,10 @@ class EngineClient:
         now = worker.last_message_seconds = time.monotonic()
         calls: dict[Call, None] = {}
         token_counts: TokenCounts = {}
+        for request_id in output.computing:
+            sequence = self._sequences.get(request_id)
+            if sequence is not None and sequence.worker is worker:
+                sequence.call.progressed(now)
         for scored in output.prompts:
             sequence = self._sequences.get(scored.request_id)
             if sequence is not None and sequence.worker is worker:
@@ -330,6 +340,7 @@ class EngineClient:
         for (model, count, earlier), sequences in token_counts.items():
             self._observer.on_tokens(model, count, None if earlier is None else now - earlier, sequences)
         for call in calls:
+            call.progressed(now)
             call.deliver()
         self._send_parts()
 

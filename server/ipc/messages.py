@@ -117,7 +117,9 @@ class Generate(Message, frozen=True):
     term_params: settings of the rows with terms: those of the other rows, with more beams. None without such rows.
     prompts: token ids of each prompt (decoder) or source text (encoder-decoder). Rows refer to them by index.
     rows: the sequences to generate. Each is scheduled, answered and aborted on its own.
-    deadline: time at which unfinished rows end with reason `timeout`, or None.
+    deadline: time at which unfinished rows end with reason `timeout`, or None. The engine client sets it.
+    start_deadline: time at which the HTTP process ends the request unless a row has started; None if one has, and
+        without a limit. The engine client sets it.
     frames: sources of a speech model, in place of prompts: float32, little-endian, [frames, num_mels] each. The number
         of frames is fixed: two for each of `ModelInfo.source_tokens`.
     cache_salt: requests find each other's prompts in the prefix cache only if their salts are equal. The salt is
@@ -135,6 +137,7 @@ class Generate(Message, frozen=True):
     call_id: int = 0
     terms: list[RequiredTerm] = []
     term_params: GenerationParams | None = None
+    start_deadline: float | None = None
 
     def params_of(self, row: GenerateRow) -> GenerationParams:
         """The settings of a row."""
@@ -189,7 +192,7 @@ class Encode(Message, frozen=True):
     normalize: scale the vectors of `embed`, `embed_tokens` and `embed_spans` to length 1.
     top_k: number of tokens to return for `fill_mask`.
     target_ids: if not empty, the only tokens that `fill_mask` considers; the tokens of `answer_logits`.
-    deadline: time at which unfinished items fail with `timeout`, or None.
+    deadline, start_deadline: as in `Generate`; unfinished items fail with `timeout`.
     call_id: items of one call take turns with those of other calls. 0: this message is a call of its own.
     skipped_ids: tokens that get no vector, for `late_interaction` and `max_sim`, or no weight, for `embed_sparse` by a
         model with weights of tokens.
@@ -210,6 +213,7 @@ class Encode(Message, frozen=True):
     skipped_ids: list[int] = []
     query: bytes = b""
     threshold: float = 0.5
+    start_deadline: float | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -359,7 +363,11 @@ class Failed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepOutput(Message, frozen=True):
-    """All results of one step. The order of events of a row is: prompts, tokens, finished."""
+    """All results of one step. The order of events of a row is: prompts, tokens, finished.
+
+    computing: rows and `Encode`s that the step computes, results or not: when they start, and again after
+        `server.engine.events.REPORT_SECONDS`. A request that is reported here makes progress.
+    """
 
     epoch: int
     tokens: list[Tokens] = []
@@ -367,6 +375,7 @@ class StepOutput(Message, frozen=True):
     encoded: list[Encoded] = []
     failed: list[Failed] = []
     prompts: list[PromptScored] = []
+    computing: list[int] = []
 
 
 class StepTiming(msgspec.Struct, frozen=True, array_like=True):

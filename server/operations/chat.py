@@ -112,6 +112,10 @@ class ChatRun:
     async def complete(self) -> None:
         await self.forward(lambda _: True)
 
+    @property
+    def timed_out(self) -> bool:
+        return self.run.timed_out
+
     def result(self) -> ChatResult:
         result = self.run.result()
         choices = [self._choice(choice) for choice in result.choices]

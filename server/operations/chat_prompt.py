@@ -95,7 +95,7 @@ async def render_prompt(
             extra_variables={**_thinking_variable(spec.thinking, source), **spec.template_variables},
         )
         longest = max_prompt_characters(runtime, model)
-        rendered = runtime.chat_renderer.render(source, context, longest, call.deadline)
+        rendered = runtime.chat_renderer.render(source, context, longest, call.limits.next_deadline)
         return continued_text(rendered, text) if spec.continue_final_message else rendered
 
     try:

@@ -60,7 +60,7 @@ async def classify(runtime: Runtime, call: Call, spec: ClassifySpec) -> list[lis
     runtime.admission.admit(call, model, spec.cost(model))
     found = await _items(runtime, call, model, spec)
     call.truncated_inputs = found.truncated
-    logits = await vectors(call, Encode(call.next_id(), model.name, "classify", found.items, deadline=call.deadline))
+    logits = await vectors(call, Encode(call.next_id(), model.name, "classify", found.items))
     function = "none" if spec.raw_scores else spec.function or _default_function(model.info)
     return [by_falling_score(row, model.info.labels)[: spec.top_k] for row in _apply(function, logits)]
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.operations.cost import Cost, characters_of
+from server.operations.generation_run import complete_result
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.translate import TranslatedText, TranslateSpec, translate
 from server.text.detect import PRECISE_LANGUAGES, DetectedLanguage, DetectionError
 from server.text.language_codes import parse_language
 from server.text.markup import MarkupOptions, plain_text
 from server.text.markup_tokens import MarkupError
-from server.turns import next_turn
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,8 @@ async def translate_detected(runtime: Runtime, call: Call, spec: TranslateSpec) 
 
 
 async def _translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> list[TranslatedText]:
-    run = await translate(runtime, call, spec)
-    await run.complete()
-    await next_turn()
-    return run.result().translations
+    result = await complete_result(await translate(runtime, call, spec))
+    return result.translations
 
 
 def _sources(models: Sequence[ServedModel], target: str | None) -> frozenset[str] | None:

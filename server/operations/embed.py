@@ -93,7 +93,6 @@ async def embed(runtime: Runtime, call: Call, spec: EmbedSpec) -> EmbedResult:
         found.items,
         pooling=spec.pooling,
         normalize=spec.normalize and spec.dimensions is None,
-        deadline=call.deadline,
     )
     found_vectors = cut_vectors(await vectors(call, message), spec.dimensions, spec.normalize)
     return EmbedResult(model.name, found_vectors, sum(item.num_tokens for item in message.items))
@@ -120,7 +119,6 @@ async def embed_all(runtime: Runtime, call: Call, spec: EmbedAllSpec) -> list[Nu
         "embed_tokens",
         found.items,
         normalize=spec.normalize and spec.dimensions is None,
-        deadline=call.deadline,
     )
     return [cut_vectors(matrix, spec.dimensions, spec.normalize) for matrix in await matrices(call, message)]
 

@@ -68,8 +68,6 @@ async def embed_sparse(runtime: Runtime, call: Call, spec: EmbedSparseSpec) -> l
     special = model.tokenizer.special
     unused = {special.cls, special.eos, special.pad, special.unk} if model.info.token_weights else set()
     skipped = sorted(one for one in unused if one is not None)
-    message = Encode(
-        call.next_id(), model.name, "embed_sparse", found.items, deadline=call.deadline, skipped_ids=skipped
-    )
+    message = Encode(call.next_id(), model.name, "embed_sparse", found.items, skipped_ids=skipped)
     encoded = await encoded_items(call, message)
     return [SparseVector(one.token_ids, np.frombuffer(one.values, dtype="<f4")) for one in encoded]

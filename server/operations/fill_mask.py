@@ -76,7 +76,6 @@ async def fill_mask(runtime: Runtime, call: Call, spec: FillMaskSpec) -> list[li
         items,
         top_k=spec.top_k,
         target_ids=await runtime.pools.tokenize.run(lambda: _target_ids(model, spec.targets), call),
-        deadline=call.deadline,
     )
     encoded = await encoded_items(call, message)
     word = cache(partial(model.tokenizer.decode, skip_special_tokens=False))

@@ -210,7 +210,7 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
                     text_drops_space=shown.drops_space and not continued,
                 )
             )
-    message = Generate(model.name, params, prompt_ids, rows, call.deadline, cache_salt=call.cache_salt)
+    message = Generate(model.name, params, prompt_ids, rows, cache_salt=call.cache_salt)
     prompts.check_attention_size(message)
     memory = logprob_memory(runtime.admission, call, options)
     call.submit(message)

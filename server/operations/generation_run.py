@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from server.errors import DeadlineExceeded, NotReady, RequestError, RequestTooLarge
 from server.ipc.call import Call, SequenceEvent, request_error
@@ -16,9 +16,11 @@ from server.ipc.logprobs import Logprobs
 from server.ipc.messages import Encoded, Failed, Finished, PromptScored, Tokens
 from server.operations.generated_text import GeneratedText, TextDelta
 from server.operations.logprob_memory import LogprobMemory
+from server.turns import next_turn
 
 Delta = TypeVar("Delta")
 ResultOut = TypeVar("ResultOut", covariant=True)
+ResultT = TypeVar("ResultT")
 
 
 class Run(Protocol[Delta, ResultOut]):
@@ -46,8 +48,26 @@ class Run(Protocol[Delta, ResultOut]):
     async def complete(self) -> None:
         """Wait until the run has ended."""
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether the deadline has ended a part of the result before it was complete."""
+
     def result(self) -> ResultOut:
         """The whole result, after the run has ended."""
+
+
+def check_complete(run: Run[Any, Any]) -> None:
+    """Raise DeadlineExceeded for a run whose deadline has ended a part of its result."""
+    if run.timed_out:
+        raise DeadlineExceeded("the deadline passed before the answer was complete")
+
+
+async def complete_result(run: Run[Any, ResultT]) -> ResultT:
+    """Wait for the whole result of a run. Raises the errors of `Run.forward` and of `check_complete`."""
+    await run.complete()
+    check_complete(run)
+    await next_turn()
+    return run.result()
 
 
 @dataclass(frozen=True)
@@ -114,6 +134,10 @@ class TextRun:
 
     async def complete(self) -> None:
         await self.forward(lambda _: True)
+
+    @property
+    def timed_out(self) -> bool:
+        return any(text.finish_reason == "timeout" for row in self.texts for text in row)
 
     def completion_tokens(self) -> int:
         """Number of generated tokens, over all hypotheses."""

@@ -99,9 +99,7 @@ async def labelled_entities(runtime: Runtime, call: Call, spec: LabelledEntities
         for words, windows in zip(texts, spans, strict=True)
         for first, end in windows
     ]
-    message = Encode(
-        call.next_id(), model.name, "labelled_spans", items, deadline=call.deadline, threshold=spec.threshold
-    )
+    message = Encode(call.next_id(), model.name, "labelled_spans", items, threshold=spec.threshold)
     rows = iter(await encoded_rows(call, message, _ENTITY_NUMBERS) if items else [])
     pieces = [
         partial(_entities, text, words, labels, [(first, next(rows)) for first, _ in windows])

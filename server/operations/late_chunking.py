@@ -88,7 +88,6 @@ async def embed_chunks(runtime: Runtime, call: Call, spec: EmbedChunksSpec) -> l
         [EncodeItem(token_ids, type_ids_or_none(encoding.type_ids), spans=spans)],
         pooling=spec.pooling,
         normalize=spec.normalize and spec.dimensions is None,
-        deadline=call.deadline,
     )
     (rows,) = await matrices(call, message)
     rows = cut_vectors(rows, spec.dimensions, spec.normalize)

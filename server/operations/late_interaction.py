@@ -75,7 +75,6 @@ async def embed_late_interaction(runtime: Runtime, call: Call, spec: LateInterac
         "late_interaction",
         found.items,
         normalize=spec.normalize and spec.dimensions is None,
-        deadline=call.deadline,
         skipped_ids=side_tokens(model, spec.side).skipped_ids,
     )
     found_rows = await encoded_rows(call, message, about.width)
@@ -95,7 +94,6 @@ async def late_interaction_scores(runtime: Runtime, call: Call, model: ServedMod
         model.name,
         "late_interaction",
         query.items,
-        deadline=call.deadline,
         skipped_ids=side_tokens(model, "query").skipped_ids,
     )
     (vectors,) = await encoded_rows(call, message, about.width)
@@ -104,7 +102,6 @@ async def late_interaction_scores(runtime: Runtime, call: Call, model: ServedMod
         model.name,
         "max_sim",
         texts.items,
-        deadline=call.deadline,
         skipped_ids=side_tokens(model, "document").skipped_ids,
         query=vectors.astype("<f4").tobytes(),
     )

@@ -1,6 +1,6 @@
 """Threads for text work, one pool per kind of work, so that a burst of one kind does not delay the others.
 
-A pool limits the work that waits for its threads. Waiting ends at the deadline of the request and when its client
+A pool limits the work that waits for its threads. Waiting ends at the time limits of the request and when its client
 disconnects. A full pool refuses immediately.
 """
 
@@ -15,8 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Generic, TypeVar
 
-from server.errors import ClientGone, DeadlineExceeded, Overloaded
-from server.ipc.call import Call
+from server.errors import ClientGone, Overloaded
+from server.ipc.call import Call, error_of
+from server.ipc.time_limits import LimitTimer, TimeLimit, TimeLimits
 
 TOKENIZER_THREADS = 2
 MAX_RETRY_SECONDS = 60
@@ -32,12 +33,14 @@ class Pool:
     name: kind of work, for the names of threads and for errors.
     threads: number of threads.
     max_waiting: number of requests that may wait for a thread. One more is refused.
+    is_timed: the time limits of a request end its work. False for work on answers that are complete.
     """
 
-    def __init__(self, name: str, threads: int, max_waiting: int) -> None:
+    def __init__(self, name: str, threads: int, max_waiting: int, is_timed: bool = True) -> None:
         self.name = name
         self.threads = threads
         self.max_waiting = max_waiting
+        self.is_timed = is_timed
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._lock = threading.Lock()
         self._requests = 0
@@ -51,11 +54,11 @@ class Pool:
     async def run(self, work: Callable[[], Result], call: Call | None = None) -> Result:
         """Run `work` in a thread and return its result.
 
-        call: the request. Its deadline and its end apply to the work; None for work without either.
+        call: the request. Its time limits and its end apply to the work; None for work without either.
 
         Raises:
             Overloaded: the limit of waiting requests is reached.
-            DeadlineExceeded: the deadline of the call has passed.
+            DeadlineExceeded, EngineFailure: a time limit of the call has passed.
             ClientGone: the client has disconnected.
         """
         (result,) = await self.run_pieces([work], call)
@@ -74,7 +77,8 @@ class Pool:
             results = []
             for piece in pieces:
                 future = self._executor.submit(piece)
-                results.append(await _Waiter(future, call, self.name).result())
+                limits = call.limits if call is not None and self.is_timed else TimeLimits()
+                results.append(await _Waiter(future, call, limits, self.name).result())
             return results
         finally:
             if future is None:
@@ -123,13 +127,15 @@ class Pool:
 
 
 class _Waiter(Generic[Result]):
-    """Waits for a piece of work. The deadline and the end of the call end the wait, even while the work runs."""
+    """Waits for a piece of work. A time limit and the end of the call end the wait, even while the work runs."""
 
-    def __init__(self, future: Future[Result], call: Call | None, name: str) -> None:
+    def __init__(self, future: Future[Result], call: Call | None, limits: TimeLimits, name: str) -> None:
         self._future = future
         self._call = call
         self._name = name
         self._waiting: asyncio.Future[Result] = asyncio.wrap_future(future)
+        self._timer = LimitTimer(limits, self._expire)
+        self._passed: TimeLimit | None = None
         self._ended = False
 
     async def result(self) -> Result:
@@ -137,10 +143,7 @@ class _Waiter(Generic[Result]):
         if call is None:
             return await self._waiting
         call.check_open()
-        timer = None
-        if call.deadline is not None:
-            left = call.deadline - time.monotonic()
-            timer = asyncio.get_running_loop().call_later(max(left, 0.0), self._end)
+        self._timer.start()
         call.on_close(self._end)
         try:
             return await self._waiting
@@ -148,13 +151,16 @@ class _Waiter(Generic[Result]):
             task = asyncio.current_task()
             if not self._ended or (task is not None and task.cancelling()):
                 raise
-            if call.gone:
+            if self._passed is None or call.gone:
                 raise ClientGone("the client closed the connection") from None
-            raise DeadlineExceeded(f"the deadline passed before a thread could {self._name}") from None
+            raise error_of(self._passed.code, f"{self._passed.message}; a thread was needed to {self._name}") from None
         finally:
             call.off_close(self._end)
-            if timer is not None:
-                timer.cancel()
+            self._timer.stop()
+
+    def _expire(self, limit: TimeLimit) -> None:
+        self._passed = limit
+        self._end()
 
     def _end(self) -> None:
         if not self._waiting.done():
@@ -183,7 +189,7 @@ class Pools:
         self.audio = Pool("read audio", 1, 32)
         self.detect = Pool("detect languages", 1, 64)
         self.parse = Pool("parse a body", 1, 128)
-        self.render = Pool("render an answer", 2, 128)
+        self.render = Pool("render an answer", 2, 128, is_timed=False)
 
     def close(self) -> None:
         """Stop the threads of all pools."""

@@ -86,7 +86,7 @@ async def question_answer(runtime: Runtime, call: Call, spec: QuestionAnswerSpec
     model = runtime.candidates(spec.model, "question_answer")[0]
     runtime.admission.admit(call, model, spec.cost(model), "context")
     pair = await _pair(runtime, call, model, spec)
-    message = Encode(call.next_id(), model.name, "classify_tokens", pair.items, deadline=call.deadline)
+    message = Encode(call.next_id(), model.name, "classify_tokens", pair.items)
     logits = await matrices(call, message)
     cls_id = model.tokenizer.special.cls
     spans = await runtime.pools.tokenize.run(

@@ -87,7 +87,7 @@ async def answer_scores(runtime: Runtime, call: Call, model: ServedModel, asked:
     )
     items = [one for one, _ in found]
     task: EncodeTask = "classify" if "classify" in model.info.tasks else "answer_logits"
-    message = Encode(call.next_id(), model.name, task, items, deadline=call.deadline, target_ids=tokens.answers)
+    message = Encode(call.next_id(), model.name, task, items, target_ids=tokens.answers)
     logits = await vectors(call, message)
     raw = logits[:, 0] - logits[:, 1] if logits.shape[1] == 2 else logits[:, 0]
     truncated = sorted({place for place, (_, is_shorter) in enumerate(found) if is_shorter} | cut)
@@ -211,7 +211,9 @@ async def _rendered(
             {"role": role, "content": content(text)} for role, text in roles.items() if text or role != "system"
         ]
         context = chat_context(templates, messages, add_generation_prompt=adds_prompt)
-        return runtime.chat_renderer.render(templates.choose(), context, runtime.max_text_characters, call.deadline)
+        return runtime.chat_renderer.render(
+            templates.choose(), context, runtime.max_text_characters, call.limits.next_deadline
+        )
 
     found: list[str] = []
     for start in range(0, len(pairs), RENDERED_TOGETHER):

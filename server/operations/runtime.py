@@ -11,7 +11,6 @@ from typing import TypeVar
 from server.audio.decoder import Decoder
 from server.errors import (
     ContextLengthExceeded,
-    DeadlineExceeded,
     InvalidRequest,
     ModelNotFound,
     NotReady,
@@ -262,8 +261,7 @@ class Runtime:
             with stage("render template"):
                 return await self.pools.template.run(work, call)
         except ChatError:
-            if call.deadline is not None and time.monotonic() >= call.deadline:
-                raise DeadlineExceeded("the deadline passed before the chat template was rendered") from None
+            call.check_time()
             raise
 
     def check_characters(self, texts: Sequence[str], param: str) -> None:

@@ -43,6 +43,6 @@ async def similarity(runtime: Runtime, call: Call, spec: SimilaritySpec) -> list
     texts = [prompt + text for text in (spec.source, *spec.sentences)]
     found = await prompted_items(runtime, call, model, texts, prompt, spec.truncation, "inputs")
     call.truncated_inputs = found.truncated
-    message = Encode(call.next_id(), model.name, "embed", found.items, normalize=True, deadline=call.deadline)
+    message = Encode(call.next_id(), model.name, "embed", found.items, normalize=True)
     source, *others = (await vectors(call, message)).astype(np.float64)
     return [min(1.0, max(-1.0, float(source @ other))) for other in others]

@@ -147,7 +147,7 @@ class WindowDecoder:
         self, params: GenerationParams, rows: list[GenerateRow], frames: list[bytes], sink: TokenSink | None = None
     ) -> list[Finished]:
         """Generate rows, and return their `Finished` events in the same order."""
-        self.call.submit(Generate(self.model.name, params, [], rows, self.call.deadline, frames))
+        self.call.submit(Generate(self.model.name, params, [], rows, frames=frames))
         ended: dict[int, Finished] = {}
         while events := await self.call.events():
             for index, event in events:

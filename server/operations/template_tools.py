@@ -41,7 +41,7 @@ async def template_tools(runtime: Runtime, call: Call, model: ServedModel) -> Te
         given = templates.in_forms(source, messages)
         context = chat_context(templates, given, tools=tools, null_content=True)
         try:
-            return runtime.chat_renderer.render(source, context, runtime.max_text_characters, call.deadline)
+            return runtime.chat_renderer.render(source, context, runtime.max_text_characters, call.limits.next_deadline)
         except ChatStopped:
             raise
         except ChatError:

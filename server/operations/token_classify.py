@@ -63,7 +63,7 @@ async def token_classify(runtime: Runtime, call: Call, spec: TokenClassifySpec) 
 
     parts = await runtime.encode_with(model.tokenizer, spec.inputs, cut, param="inputs", offsets=True, call=call)
     items = [item for _, _, of_text in parts for item in of_text]
-    message = Encode(call.next_id(), model.name, "classify_tokens", items, deadline=call.deadline)
+    message = Encode(call.next_id(), model.name, "classify_tokens", items)
     logits = iter(await matrices(call, message))
     pieces = [
         partial(_entities, spec, model, text, encoding, of_text, [next(logits) for _ in of_text])

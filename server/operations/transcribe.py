@@ -211,7 +211,7 @@ async def _frames(runtime: Runtime, call: Call, model: ServedModel, waves: list[
     while waves:
         items = [EncodeItem([], samples=wave.astype("<f4").tobytes()) for wave in waves[:WAVES_PER_MESSAGE]]
         del waves[:WAVES_PER_MESSAGE]
-        found += await matrices(call, Encode(call.next_id(), model.name, "log_mel", items, deadline=call.deadline))
+        found += await matrices(call, Encode(call.next_id(), model.name, "log_mel", items))
     return await runtime.pools.audio.run(lambda: audio.join_log_mel(found), call)
 
 

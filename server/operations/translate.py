@@ -166,6 +166,10 @@ class TranslateRun:
     async def complete(self) -> None:
         await self.run.complete()
 
+    @property
+    def timed_out(self) -> bool:
+        return self.run.timed_out
+
     def result(self) -> TranslateResult:
         return TranslateResult(
             self.model.name,
@@ -280,7 +284,7 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
                 terms=required,
             )
         )
-    message = Generate(model.name, params, sources, rows, call.deadline)
+    message = Generate(model.name, params, sources, rows)
     if any(terms.by_sentence):
         message = msgspec.structs.replace(message, terms=terms.terms, term_params=term_params)
     prompts.check_attention_size(message, "" if options.return_attention else "aligning the inline tags of `inputs`")

@@ -77,7 +77,7 @@ async def zero_shot_classify(runtime: Runtime, call: Call, spec: ZeroShotClassif
         model.tokenizer, texts, of_text, param="inputs", add_special_tokens=False, call=call
     )
     items = [item for of_one in found for item in of_one]
-    message = Encode(call.next_id(), model.name, "classify", items, deadline=call.deadline)
+    message = Encode(call.next_id(), model.name, "classify", items)
     logits = (await vectors(call, message)).reshape(len(texts), len(labels), -1)
     return [by_falling_score(row, labels) for row in _scores(logits, classes, spec.multi_label)]
 

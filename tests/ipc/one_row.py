@@ -19,6 +19,7 @@ def one_row(
     prompt_logprobs: bool = False,
     text_drops_space: bool = False,
     deadline: float | None = None,
+    start_deadline: float | None = None,
     frames: bytes = b"",
     recorded_tokens: int = 0,
     cache_salt: str = "",
@@ -33,6 +34,7 @@ def one_row(
     found = GenerationParams(**params)
     sources = [frames] if frames else []
     more = {"terms": [*terms], "term_params": found} if terms else {}
+    more["start_deadline"] = start_deadline
     return Generate(model, found, prompts, [row], deadline, sources, cache_salt, **more)
 
 

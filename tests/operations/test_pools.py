@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from server.errors import ClientGone, DeadlineExceeded, Overloaded
+from server.errors import ClientGone, DeadlineExceeded, EngineFailure, Overloaded
+from server.ipc import time_limits
 from server.ipc.call import Call
-from server.operations.pools import Pool
+from server.operations.pools import Pool, Pools
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -28,8 +29,8 @@ class NoClient:
         pass
 
 
-def new_call(deadline: float | None = None) -> Call:
-    return Call(NoClient(), deadline)  # type: ignore[arg-type]
+def new_call(deadline: float | None = None, queue_seconds: float | None = None) -> Call:
+    return Call(NoClient(), deadline, queue_seconds=queue_seconds)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -95,6 +96,44 @@ async def test_waiting_ends_at_the_deadline(pool: Pool) -> None:
         await pool.run(lambda: None, new_call(time.monotonic() + 0.01))
     assert pool.requests == 1
     await blocker.release()
+
+
+async def test_waiting_ends_when_the_request_has_waited_too_long(pool: Pool) -> None:
+    blocker = await blocked(pool)
+    with pytest.raises(DeadlineExceeded, match=r"--queue-timeout-seconds.*needed to test"):
+        await pool.run(lambda: None, new_call(queue_seconds=0.01))
+    await blocker.release()
+
+
+async def test_a_started_request_may_wait_longer(pool: Pool) -> None:
+    blocker = await blocked(pool)
+    call = new_call(queue_seconds=0.01)
+    call.progressed(time.monotonic())
+    waiting = asyncio.ensure_future(pool.run(lambda: 1, call))
+    await asyncio.sleep(0.03)
+    await blocker.release()
+    assert await waiting == 1
+
+
+async def test_a_started_request_without_progress_fails(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_limits, "NO_PROGRESS_SECONDS", 0.01)
+    blocker = await blocked(pool)
+    call = new_call()
+    call.progressed(time.monotonic())
+    with pytest.raises(EngineFailure, match="computed nothing"):
+        await pool.run(lambda: None, call)
+    await blocker.release()
+
+
+async def test_work_on_complete_answers_has_no_time_limit() -> None:
+    assert [name for name, pool in vars(Pools()).items() if not pool.is_timed] == ["render"]
+    pool = Pool("test", threads=1, max_waiting=2, is_timed=False)
+    call = new_call(time.monotonic() - 1, queue_seconds=0.0)
+    assert await pool.run(lambda: 1, call) == 1
+    call.leave()
+    with pytest.raises(ClientGone):
+        await pool.run(lambda: 1, call)
+    pool.close()
 
 
 async def test_running_work_counts_until_it_has_ended(pool: Pool) -> None:

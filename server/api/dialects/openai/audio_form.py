@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from server.api.fields import Finite, Language, ModelName
+from server.api.fields import TIMEOUT_DESCRIPTION, Finite, Language, ModelName
 from server.errors import InvalidRequest
 from server.operations.transcribe_spec import TranscribeSpec
 from server.text.speech import SpeechTask
@@ -31,7 +31,7 @@ class TranslationForm(BaseModel):
     stream: bool | None = None
     seed: Annotated[int | None, Field(ge=0, lt=1 << 64)] = None
     num_beams: Annotated[int | None, Field(ge=1, le=16)] = None
-    timeout_ms: Annotated[int | None, Field(ge=1, description="milliseconds; default 60000")] = None
+    timeout_ms: Annotated[int | None, Field(ge=1, description=TIMEOUT_DESCRIPTION)] = None
     temperature_increment_on_fallback: Annotated[Finite | None, Field(ge=0.1, le=1)] = None
     compression_ratio_threshold: Annotated[Finite | None, Field(gt=0)] = None
     logprob_threshold: Annotated[Finite | None, Field(le=0)] = None
