@@ -26,7 +26,8 @@ HELP_END = f"""
 examples:
 {EXAMPLES}
 
-Exit code: 0 done, 1 the server refused something, 2 wrong command or no server, 130 Ctrl-C.
+Exit code: 0 done, 1 the server refused something or a time limit cut the answer, 2 wrong command or no server,
+130 Ctrl-C.
 """
 
 COMMANDS = """\

@@ -18,7 +18,7 @@ from server.client.connection import Connection, error_message
 from server.client.errors import CommandError, RequestFailed
 from server.client.interrupts import interruptible
 from server.client.options import add_flags, add_format_flags, fields, response_format
-from server.client.records import JSON_SUFFIXES, JsonLines, Outcome, Record, read_records, remaining
+from server.client.records import JSON_SUFFIXES, JsonLines, Outcome, Record, is_cut, read_records, remaining
 from server.client.target import StartServer, add_target_flags, target
 from server.client.tasks import TASKS, Task, groups, send
 
@@ -41,13 +41,15 @@ EXAMPLES = {
 }
 """Examples in the help texts. `tests/client/test_commands.py` parses each one."""
 
+TIME_LIMIT = "the time limit of the request passed (--timeout)"
 HELP_END = """
 examples:
 {examples}
 
 A line of a .jsonl file is a text in quotes, or an object with the text in `{field}` and any other fields of {path}.
 The output has one object per line: `line`, `id` if the input had one, and `answer` or `error`.
-Exit code: 0 done, 1 the server refused something, 2 wrong command or no server, 130 Ctrl-C.
+Exit code: 0 done, 1 the server refused something or a time limit cut an answer, 2 wrong command or no server,
+130 Ctrl-C.
 """
 
 
@@ -70,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     files.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to a file; *.jsonl gets JSON lines")
     files.add_argument("--json", action="store_true", help="write JSON lines with the server's whole answers")
     files.add_argument(
-        "--resume", action="store_true", help="continue an output file: send only inputs without an answer"
+        "--resume", action="store_true", help="continue an output file: send only inputs without a complete answer"
     )
     files.add_argument("--overwrite", action="store_true", help="replace an output file")
     files.add_argument("-q", "--quiet", action="store_true", help="no progress bar and no summary")
@@ -110,6 +112,7 @@ class CommandRun:
     failed: int = 0
     done: int = 0
     truncated: int = 0
+    cut: int = 0
 
     @property
     def as_json(self) -> bool:
@@ -152,9 +155,12 @@ def run(arguments: argparse.Namespace, name: str, start: StartServer) -> None:
                 await (_stream(connection, this) if this.streams else _send_all(connection, this, file))
 
         asyncio.run(interruptible(work()))
-    if this.failed:
-        again = "; --resume sends them again" if output is not None and this.as_json else ""
-        raise RequestFailed(f"{this.failed:,} of {len(this.records):,} texts failed{again}", 200)
+    problems = [f"{this.failed:,} of {len(this.records):,} texts failed"] if this.failed else []
+    if this.cut:
+        problems.append(f"{this.cut:,} of {len(this.records):,} answers are incomplete, because {TIME_LIMIT}")
+    if problems:
+        again = ["--resume sends them again"] if output is not None and this.as_json else []
+        raise RequestFailed("; ".join(problems + again), 200)
 
 
 def _check_output(run: CommandRun) -> Path | None:
@@ -203,6 +209,7 @@ async def _send_all(connection: Connection, run: CommandRun, file: TextIO) -> No
         run.done += 1
         run.failed += outcome.error is not None
         run.truncated += outcome.truncated
+        run.cut += outcome.cut
         bar.update()
 
     size = getattr(arguments, "batch_size", 1)
@@ -244,7 +251,7 @@ def _text_writer(run: CommandRun, file: TextIO) -> Callable[[Outcome], None]:
 
 async def _stream(connection: Connection, run: CommandRun) -> None:
     """Write the answer to one text while it is generated."""
-    complete = False
+    complete = cut = False
     body = run.task.body(run.records, run.body) | {"stream": True}
     written = ""
     try:
@@ -256,11 +263,14 @@ async def _stream(connection: Connection, run: CommandRun) -> None:
             elif event.name == "error":
                 raise RequestFailed(error_message(data.get("error")) or "the server failed", 200)
             complete = complete or event.name == "done"
+            cut = cut or is_cut(data)
     finally:
         if complete or written:
             print(end="" if written.endswith("\n") else "\n", flush=True)
     if not complete:
         raise RequestFailed("the answer broke off", 200)
+    if cut:
+        raise RequestFailed(f"the answer is incomplete, because {TIME_LIMIT}", 200)
 
 
 def _say(arguments: argparse.Namespace, text: str) -> None:

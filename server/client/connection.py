@@ -24,8 +24,6 @@ RETRIED_STATUSES = frozenset({429, 502, 503})
 MAX_PAUSE_SECONDS = 30.0
 """Longest pause before a retry, even if the server asks for a longer one."""
 CONNECT_SECONDS = 10.0
-SERVER_TIMEOUT_SECONDS = 60.0
-"""Time limit that the server sets by default."""
 LATE_SECONDS = 30.0
 """Time after the limit of a request until the client stops waiting for the server's own error."""
 
@@ -37,7 +35,7 @@ class ServerAddress:
     url: address of the server, without a path.
     key: API key; empty if the server needs none.
     retries: number of further attempts while the server is overloaded, not ready, or not reachable.
-    timeout_seconds: time limit of a request; None leaves it to the server.
+    timeout_seconds: time limit of a request; None leaves it to the server, which usually sets none.
     """
 
     url: str = DEFAULT_URL
@@ -93,8 +91,10 @@ class Connection:
         )
 
     @property
-    def _patience_seconds(self) -> float:
-        return (self.target.timeout_seconds or SERVER_TIMEOUT_SECONDS) + LATE_SECONDS
+    def _patience_seconds(self) -> float | None:
+        """Longest wait for the next byte. Without a time limit a whole answer may take any time."""
+        seconds = self.target.timeout_seconds
+        return None if seconds is None else seconds + LATE_SECONDS
 
     def _headers(self) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {self.target.key}"} if self.target.key else {}
@@ -174,7 +174,7 @@ class Connection:
 
     def _unreachable(self, error: httpx.TransportError) -> Unreachable:
         if isinstance(error, httpx.ReadTimeout):
-            return Unreachable(f"{self.target.url} sent nothing for {self._patience_seconds:g} s", timed_out=True)
+            return Unreachable(f"{self.target.url} sent nothing for {self._patience_seconds or 0:g} s", timed_out=True)
         return Unreachable(
             f"no server answers on {self.target.url} ({_reason(error)}): start one with `triptych serve`, name "
             f"another with --url, or load a model without a server with --load PATH"

@@ -4,7 +4,7 @@ A line of JSON is a text in quotes, or an object with the text and any fields of
 those of the flags. `id` names the line in the output.
 
 The output has one object per line: `line`, `id` if there was one, `answer` or `error`, and `truncated` if the text was
-cut to fit the model.
+cut to fit the model. An answer that its time limit has cut has the finish reason `timeout`.
 """
 
 from __future__ import annotations
@@ -57,6 +57,19 @@ class Outcome:
     answer: Any = None
     error: Any = None
     truncated: bool = False
+
+    @property
+    def cut(self) -> bool:
+        """Whether a time limit has ended the answer before it was complete."""
+        return self.error is None and is_cut(self.answer)
+
+
+def is_cut(answer: Any) -> bool:
+    """Whether a part of a native answer has the finish reason `timeout`."""
+    if not isinstance(answer, dict):
+        return False
+    parts = [*answer.get("choices", ()), *answer.get("translations", ()), answer]
+    return any(part.get("finish_reason") == "timeout" for part in parts)
 
 
 def read_records(
@@ -155,10 +168,11 @@ class JsonLines:
 
 
 def remaining(records: Sequence[Record], output: Path) -> list[Record]:
-    """The inputs without an answer in the output of an earlier run.
+    """The inputs without a complete answer in the output of an earlier run.
 
-    Removes from that output what the next run writes again: errors, and the unfinished last line of a run that was
-    killed. Raises CommandError for a file that is not the output of these inputs.
+    Removes from that output what the next run writes again: errors, answers that a time limit has cut, and the
+    unfinished last line of a run that was killed. Raises CommandError for a file that is not the output of these
+    inputs.
     """
     keys = {record.key for record in records}
     done: set[tuple[str, str | int]] = set()
@@ -171,7 +185,7 @@ def remaining(records: Sequence[Record], output: Path) -> list[Record]:
         try:
             value = json.loads(line)
             key = ("id", value["id"]) if "id" in value else ("line", value["line"])
-            answered = "answer" in value
+            answered = "answer" in value and not is_cut(value["answer"])
         except (ValueError, LookupError, TypeError):
             if not line.endswith(b"\n"):
                 break

@@ -45,7 +45,10 @@ def add_target_flags(parser: argparse.ArgumentParser) -> None:
         "--retries", type=int, default=8, metavar="N", help="attempts while the server is busy (default: 8)"
     )
     group.add_argument(
-        "--timeout", type=seconds, metavar="SECONDS", help="time limit of a request (default: the server's, 60)"
+        "--timeout",
+        type=seconds,
+        metavar="SECONDS",
+        help="time limit of a request (default: the server's, usually none)",
     )
     local = parser.add_argument_group("without a server")
     local.add_argument(

@@ -248,6 +248,11 @@ async def test_token_times(route: tuple[str, str], stream: list, times: Sequence
         (error(500, "engine"), ("native", "embed"), "HTTP 500"),
         (events(*OPENAI), ("openai", "generate"), "broken stream"),
         (events(*NATIVE[:1]), ("native", "generate"), "broken stream"),
+        (
+            events(NATIVE[0], ("done", {"choices": [{"text": "a", "finish_reason": "timeout"}]})),
+            ("native", "generate"),
+            "timeout",
+        ),
         (events(NATIVE[0], ("error", {"error": {"message": "x"}})), ("native", "generate"), "error event"),
         (events(OPENAI[0], ("", {"error": {"message": "x"}})), ("openai", "generate"), "error event"),
         (httpx.ReadTimeout("slow"), ("openai", "generate"), "timeout"),

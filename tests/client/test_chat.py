@@ -76,6 +76,10 @@ def test_a_schema_is_sent_as_openai_has_it(tmp_path, capsys: pytest.CaptureFixtu
     [
         (error(400, "no chat template"), r"no chat template (HTTP 400)"),
         (events(chunk(content="Hel"), ("", {"error": {"message": "engine"}})), "engine"),
+        (
+            events(chunk(content="Hel"), ("", {"error": {"message": "the deadline passed", "code": "timeout"}})),
+            "the deadline passed",
+        ),
         (events(chunk(content="Hel")), "the answer broke off"),
         (Reply(events(chunk(content="Hel")).encode(), broken=True), "the answer broke off"),
     ],

@@ -28,14 +28,21 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+def end_of(text: str) -> dict[str, str]:
+    """The finish reason of an answer, if it is not the usual one."""
+    return {"finish_reason": "timeout"} if "SLOW" in text else {}
+
+
 def answer(request: FakeRequest) -> Reply:
-    """Answers as Triptych does: a stream in two parts, or whole answers in upper case. Refuses texts with `bad`."""
+    """Answers as Triptych does: a stream in two parts, or whole answers in upper case. Refuses texts with `bad`, and
+    reports a deadline for those with `slow`.
+    """
     body = request.body
     if request.path == "/generate":
         text = body["prompt"].upper()
         if "bad" in body["prompt"]:
             return error(422, "`prompt` is bad")
-        whole = {"choices": [{"text": text} for _ in range(body.get("n", 1))]}
+        whole = {"choices": [{"text": text} | end_of(text) for _ in range(body.get("n", 1))]}
         if not body.get("stream"):
             return Reply(whole)
         return events(("token", {"text": text[:2]}), ("token", {"text": text[2:]}), ("done", whole))
@@ -43,7 +50,8 @@ def answer(request: FakeRequest) -> Reply:
     if any("bad" in text for text in inputs):
         return error(422, "`inputs` is bad")
     if request.path == "/translate":
-        return Reply({"translations": [{"text": text.upper(), "alternatives": []} for text in inputs]})
+        texts = [text.upper() for text in inputs]
+        return Reply({"translations": [{"text": text, "alternatives": []} | end_of(text) for text in texts]})
     if request.path == "/classify":
         labels = [{"label": "GOOD", "score": 0.75}, {"label": "BAD", "score": 0.25}]
         return Reply([labels[: body.get("top_k", 2)]] * len(inputs))
@@ -171,6 +179,32 @@ def test_a_failed_line_keeps_its_place(capsys: pytest.CaptureFixture[str], monke
     shown = capsys.readouterr()
     assert shown.out == "A\n\nC\n"
     assert shown.err == "triptych: text 2: `inputs` is bad\ntriptych: 1 of 3 texts failed\n"
+
+
+@pytest.mark.parametrize(
+    "argv", [["generate", "slow"], ["generate", "slow", "--n", "2"], ["translate", "slow", "slow"]]
+)
+def test_an_answer_that_a_time_limit_has_cut_is_written_and_told(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(*argv, status=1)
+    shown = capsys.readouterr()
+    assert set(shown.out.split()) == {"SLOW"}
+    assert "incomplete, because the time limit of the request passed (--timeout)\n" in shown.err
+
+
+def test_cut_answers_of_a_batch_are_sent_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("a\nslow\nbad\n")
+    argv = ["translate", "--input", str(source), "--output", str(output), "--batch-size", "1"]
+    run(*argv, status=1)
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "triptych: 1 of 3 texts failed; 1 of 3 answers are incomplete, because the time limit of the request passed "
+        "(--timeout); --resume sends them again"
+    )
+    assert json.loads(output.read_text().splitlines()[1])["answer"]["text"] == "SLOW"
+    requests = run(*argv, "--resume", status=1)
+    assert sorted(request.body["inputs"][0] for request in requests) == ["bad", "slow"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from server.client.connection import (
+    LATE_SECONDS,
     MAX_PAUSE_SECONDS,
     Connection,
     ServerAddress,
@@ -96,6 +97,11 @@ async def test_a_silent_server_is_a_timeout() -> None:
     with pytest.raises(Unreachable, match="sent nothing for 31 s") as failed:
         await Script(httpx.ReadTimeout("slow"), timeout_seconds=1).connection.post("/embed", {})
     assert failed.value.timed_out
+
+
+def test_without_a_time_limit_an_answer_may_take_any_time() -> None:
+    timeouts = [Script(timeout_seconds=seconds).connection._client.timeout.read for seconds in (None, 2.0)]
+    assert timeouts == [None, 2.0 + LATE_SECONDS]
 
 
 async def test_key_and_time_limit_are_headers() -> None:

@@ -53,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--api-key-file", type=Path, metavar="FILE", help=f"file with the API key (default: ${environment.API_KEY})"
     )
-    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="time limit of a request (default: 60)")
+    parser.add_argument(
+        "--timeout", type=seconds, default=60.0, metavar="SECONDS", help="time limit of a request (default: 60)"
+    )
     what = parser.add_argument_group("requests")
     what.add_argument(
         "--dialect", choices=("openai", "native"), default="openai", help="API of the requests (default: openai)"

@@ -10,6 +10,7 @@ from typing import Any
 from server.client.bench.load import Clock, Job, Sample
 from server.client.connection import Connection, StreamEvent
 from server.client.errors import RequestFailed, Unreachable
+from server.client.records import is_cut
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,9 @@ def _read_events(sample: Sample, received: Sequence[tuple[float, StreamEvent]]) 
         data = json.loads(event.data)
         if event.name == "error" or "error" in data:
             sample.error = "error event"
+            return
+        if event.name == "done" and is_cut(data):
+            sample.error = "timeout"
             return
         complete = complete or event.name == "done"
         _read_usage(sample, data.get("usage"))
