@@ -46,6 +46,8 @@ def log_request(scope: Scope, level: int, status: int, seconds: float, request_i
             "prompt_tokens": call.prompt_tokens,
             "completion_tokens": call.completion_tokens,
         }
+        if reasons := dict.fromkeys([*call.finish_reasons, *filter(None, [call.failure])]):
+            fields["finish"] = ",".join(reasons)
     if isinstance(call, Call) and call.ignored:
         fields["ignored"] = len(set(call.ignored))
     fields["request_id"] = request_id
@@ -62,6 +64,8 @@ def _text(fields: dict[str, Any]) -> str:
         text += " key={key}".format_map(fields)
     if "model" in fields:
         text += " model={model} tokens={prompt_tokens}+{completion_tokens}".format_map(fields)
+    if "finish" in fields:
+        text += " finish={finish}".format_map(fields)
     if "ignored" in fields:
         text += " ignored={ignored}".format_map(fields)
     return f"{text} {fields['request_id']}"

@@ -32,7 +32,7 @@ from server.api.state import State, arrival, cache_salt, of
 from server.errors import ClientGone, InvalidRequest, RequestError
 from server.ipc.call import Call
 from server.operations.cost import Cost
-from server.operations.generation_run import Run
+from server.operations.generation_run import Run, check_complete
 from server.operations.runtime import Runtime, ServedModel
 from server.turns import next_turn
 
@@ -125,10 +125,11 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         return await state.runtime.pools.parse.run(convert, call) if is_large(request) else convert()
 
     def call(self, request: Request, state: State, body: BodyT) -> Call:
-        """The engine work of a request, with its deadline."""
+        """The engine work of a request, with its time limits."""
         deadline = state.deadline(request, getattr(body, "timeout_ms", None))
         key = request.scope.get(KEY_LIMITS)
-        call = Call(state.runtime.client, deadline, arrival(request), cache_salt(request), key)
+        queue_seconds = state.settings.queue_timeout_seconds
+        call = Call(state.runtime.client, deadline, arrival(request), cache_salt(request), key, queue_seconds)
         request.scope[CALL] = call
         request.scope[OPERATION] = self.operation
         return call
@@ -202,11 +203,13 @@ class StreamingRoute(
     parse: converts a body to a specification. Raises InvalidRequest.
     renderer: creates the renderer of one request, from its body and its submitted run.
     format: media type and pings of the stream.
+    reports_timeouts: the renderer reports an answer that its deadline has ended. On other routes that is an error.
     """
 
     parse: Callable[[BodyT], StreamingSpecT]
     renderer: Callable[[BodyT, Any], Renderer[DeltaT, ResultT]]
     format: StreamFormat = SERVER_SENT_EVENTS
+    reports_timeouts: bool = False
 
     async def respond(self, request: Request) -> Response:
         state = of(request)
@@ -223,6 +226,7 @@ class StreamingRoute(
                         # The deadline's timer would keep the request in memory after its answer.
                         with call:
                             await run.complete()
+                            self.check_time(run)
                             await next_turn()
                             pool = state.runtime.pools.render
                             answer = await json_answer(
@@ -234,21 +238,26 @@ class StreamingRoute(
         except BaseException:
             call.close()
             raise
-        stream = _Stream(state, call, run, renderer, first, request.scope["triptych.request_id"], self.errors)
+        stream = _Stream(self, state, call, run, renderer, first, request.scope["triptych.request_id"])
         return EventStream(stream.events, call.leave, self.format, headers=call_headers(call))
+
+    def check_time(self, run: Run[Any, Any]) -> None:
+        """Raise DeadlineExceeded for an answer that its deadline has ended, unless the renderer reports that."""
+        if not self.reports_timeouts:
+            check_complete(run)
 
 
 @dataclass
 class _Stream(Generic[DeltaT, ResultT]):
     """One streamed answer, from the first deltas to the end."""
 
+    route: StreamingRoute[Any, Any, DeltaT, ResultT]
     state: State
     call: Call
     run: Run[DeltaT, ResultT]
     renderer: Renderer[DeltaT, ResultT]
     first: list[DeltaT]
     request_id: str
-    errors: ErrorShape
 
     async def events(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
         """Write deltas to the connection in the call that receives them from the worker.
@@ -263,11 +272,12 @@ class _Stream(Generic[DeltaT, ResultT]):
 
         metrics.streams_open.inc()
         try:
-            with self.call, self.errors.renaming():
+            with self.call, self.route.errors.renaming():
                 if not sink(self.first):
                     yield writer.take()
                 while await self.run.forward(sink):
                     yield writer.take()
+                self.route.check_time(self.run)
                 if self.run.answer_size < MAX_INLINE:
                     yield renderer.end(self.run.result())
                 else:

@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from server.ipc.messages import Finished, Hypothesis, Tokens
+from server.ipc.messages import Failed, Finished, Hypothesis, Tokens
 from server.log_format import JsonFormatter
 from tests.api.conftest import Bench
+from tests.wire.fake_worker import FIRST_BYTE
 
 Records = Callable[[], list[logging.LogRecord]]
 
@@ -54,13 +55,17 @@ async def test_model_and_tokens_of_a_request(
         "model": "decoder",
         "prompt_tokens": prompts,
         "completion_tokens": 12,
+        "finish": "stop",
         "request_id": "mine",
     }
     if not stream:
         assert answer.json()["usage"]["prompt_tokens"] == prompts
         assert answer.json()["usage"]["completion_tokens"] == 12
     line = record.getMessage()
-    assert line.startswith("127.0.0.1 POST /generate 200 ") and f" model=decoder tokens={prompts}+12 mine" in line
+    assert (
+        line.startswith("127.0.0.1 POST /generate 200 ")
+        and f" model=decoder tokens={prompts}+12 finish=stop mine" in line
+    )
     assert "secret" not in str(record.__dict__) and "hidden" not in str(record.__dict__)
 
 
@@ -103,3 +108,36 @@ def test_a_json_record_is_one_line_with_its_exception() -> None:
         "/embed",
     )
     assert value["time"].endswith("+00:00")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_why_the_answers_have_ended(
+    bench: Bench, http: httpx.AsyncClient, records: Records, stream: bool
+) -> None:
+    bench.become_ready()
+    body = {"prompt": ["a", "b", "c", "d"], "model": "decoder", "stop": "xy", "stream": stream}
+    posted = asyncio.create_task(http.post("/generate", json=body))
+    rows = await bench.sent_rows()
+    for row, (reason, tokens) in zip(rows, [("length", [100]), ("timeout", [100]), ("length", [101])], strict=False):
+        bench.output(tokens=[Tokens(row.request_id, [100])])
+        bench.output(finished=[Finished(row.request_id, [Hypothesis([100, *tokens], reason)], 0.0, 0.0, 0.0)])
+    for letter in "xy":
+        bench.output(tokens=[Tokens(rows[3].request_id, [FIRST_BYTE + ord(letter)])])
+    await posted
+    record = records()[-1]
+    assert fields(record)["finish"] == "length,timeout,stop" and " finish=length,timeout,stop " in record.getMessage()
+    assert json.loads(JsonFormatter().format(record))["finish"] == "length,timeout,stop"
+
+
+async def test_a_stream_that_fails_is_logged_with_the_failure(
+    bench: Bench, http: httpx.AsyncClient, records: Records
+) -> None:
+    bench.become_ready()
+    posted = asyncio.create_task(http.post("/v1/completions", json={"prompt": "a", "model": "decoder", "stream": True}))
+    (row,) = await bench.sent_rows()
+    bench.output(tokens=[Tokens(row.request_id, [100])])
+    while not bench.metrics.streams_open._value.get():
+        await asyncio.sleep(0)
+    bench.output(failed=[Failed(row.request_id, "engine_error", "a fault")])
+    assert (await posted).status_code == 200
+    assert fields(records()[-1])["finish"] == "engine_error"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -318,6 +321,35 @@ def test_a_deadline_after_the_first_byte_is_a_partial_answer(client: httpx.Clien
             break
     (choice,) = response.json()["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("abc", "timeout")
+
+
+def test_a_wait_and_an_answer_have_limits_of_their_own(start: Callable[..., Process]) -> None:
+    """The fake worker never starts the first two requests, and stops within the others."""
+    server = start("--queue-timeout-seconds", "2", "--default-timeout-seconds", "5", "--log-format", "json")
+    server.wait_ready()
+    waiting = {"model": "decoder", "prompt": "&"}
+    begun = {"model": "decoder", "prompt": "abc&d", "max_tokens": 5}
+    requests = [
+        ("/generate", waiting | {"stream": True}),
+        ("/v1/completions", waiting),
+        ("/v1/completions", begun),
+        ("/v1/completions", begun | {"stream": True}),
+        ("/generate", {"model": "decoder", "prompt": ["abc&d", "&"]}),
+    ]
+    with ThreadPoolExecutor(len(requests)) as pool:
+        answers = [*pool.map(lambda one: server.post(one[0], json=one[1]), requests)]
+    assert [answer.status_code for answer in answers] == [504, 504, 504, 200, 200]
+    for answer in answers[:2]:
+        assert answer.json()["error"]["code"] == "timeout" and "--queue-timeout-seconds" in answer.text
+    assert answers[2].json()["error"]["message"] == "the deadline passed before the answer was complete"
+    assert "[DONE]" not in answers[3].text and '"code":"timeout"' in answers[3].text
+    first, second = answers[4].json()["choices"]
+    assert (first["text"], first["finish_reason"]) == ("abc", "timeout")
+    assert (second["text"], second["finish_reason"], second["error"]["code"]) == ("", "timeout", "timeout")
+    assert answers[4].json()["timings"]["total_ms"] > 4000
+    server.stop()
+    logged = [json.loads(line) for line in server.lines if '"triptych.access"' in line]
+    assert [one["finish"] for one in logged if "model" in one] == ["timeout"] * 5
 
 
 def test_request_ids(client: httpx.Client) -> None:

@@ -43,6 +43,7 @@ def test_the_whole_log_of_a_server_in_json(start: Callable[..., Process], tmp_pa
         "127.0.0.1",
         "team-a",
     )
+    assert known["finish"] == "stop"
     assert {value["status"] for value in access} >= {200, 401, 404, 422}
     assert "CaNaRy" not in server.output and "CaNaRy" not in metrics
 

@@ -78,7 +78,6 @@ def test_a_streamed_message_equals_the_whole_one() -> None:
         ("stop", "END", 3, "stop_sequence"),
         ("length", None, 8, "max_tokens"),
         ("length", None, 5, "model_context_window_exceeded"),
-        ("timeout", None, 5, "pause_turn"),
     ],
 )
 def test_the_stop_reason(finish_reason: Any, stop: str | None, tokens: int, reported: str) -> None:

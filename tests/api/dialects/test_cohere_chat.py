@@ -10,7 +10,7 @@ from cohere.v2.types import V2ChatResponse, V2ChatStreamResponse
 
 from server.api.dialects.cohere.chat import CohereChatAnswer, CohereChatRenderer
 from server.api.dialects.cohere.chat_body import CohereChatBody
-from server.errors import EngineFailure, InvalidRequest
+from server.errors import DeadlineExceeded, EngineFailure, InvalidRequest
 from server.operations.chat import ChatChoice, ChatDelta, ChatResult, ToolCall, ToolCallDelta, ToolChoice
 from server.operations.generation_run import PhaseSeconds, TokenUsage
 from tests.wire.conftest import parse_events
@@ -73,7 +73,6 @@ def test_a_streamed_message_equals_the_whole_one() -> None:
         ("stop", None, "COMPLETE"),
         ("stop", "END", "STOP_SEQUENCE"),
         ("length", None, "MAX_TOKENS"),
-        ("timeout", None, "TIMEOUT"),
     ],
 )
 def test_the_finish_reason(finish_reason: Any, stop: str | None, reported: str) -> None:
@@ -87,6 +86,8 @@ def test_a_fault_within_a_stream_ends_it() -> None:
     data = renderer.deltas([ChatDelta(0, "I")]) + renderer.error(EngineFailure("a fault"), "req_1")
     name, event = parse_events(data.decode())[-1]
     assert name == "message-end" and event["delta"] == {"finish_reason": "ERROR", "error": "a fault"}
+    _, late = parse_events(renderer.error(DeadlineExceeded("too late"), "req_1").decode())[-1]
+    assert late["delta"] == {"finish_reason": "TIMEOUT", "error": "too late"}
 
 
 def test_messages_become_chat_messages() -> None:

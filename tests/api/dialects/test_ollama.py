@@ -78,10 +78,10 @@ def test_the_lines_of_a_stream_add_up_to_the_whole_answer() -> None:
 
 
 def test_unknown_durations_are_left_out() -> None:
-    choice = ChatChoice("I", "", [], "timeout", None, [1], None)
+    choice = ChatChoice("I", "", [], "length", None, [1], None)
     answer = TextRenderer(MadeUpRun(), is_chat=True).whole(result(choice, decode_seconds=None))
     OllamaChatAnswer.model_validate(answer)
-    assert "eval_duration" not in answer and answer["done_reason"] == "timeout"
+    assert "eval_duration" not in answer and answer["done_reason"] == "length"
 
 
 def test_a_call_that_the_limit_cut_is_left_out() -> None:

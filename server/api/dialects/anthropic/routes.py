@@ -48,22 +48,14 @@ class AnthropicAnswerToolUse(AnswerBody):
 
 
 class AnthropicMessage(AnswerBody):
-    """`stop_reason`: `pause_turn` for an answer that the deadline ended.
-
-    A client that sends it back gets its continuation.
-
-    A call that `max_tokens` cut is left out of a whole answer, and ends early in a stream.
-    """
+    """A call that `max_tokens` cut is left out of a whole answer, and ends early in a stream."""
 
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
     content: list[AnthropicAnswerText | AnthropicAnswerThinking | AnthropicAnswerToolUse]
-    stop_reason: (
-        Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "model_context_window_exceeded"]
-        | None
-    )
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"] | None
     stop_sequence: str | None
     usage: AnthropicUsage
 
@@ -176,8 +168,8 @@ class MessageRenderer:
         if choice.finish_reason == "length":
             full = len(choice.token_ids) >= self.body.max_tokens
             reason = "max_tokens" if full else "model_context_window_exceeded"
-        elif choice.finish_reason != "stop":
-            reason = "tool_use" if choice.finish_reason == "tool_calls" else "pause_turn"
+        elif choice.finish_reason == "tool_calls":
+            reason = "tool_use"
         elif isinstance(choice.stop_reason, str):
             reason, text = "stop_sequence", choice.stop_reason
         return {"stop_reason": reason, "stop_sequence": text}

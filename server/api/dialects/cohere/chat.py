@@ -11,7 +11,7 @@ from server.api.dialects.cohere.common import ERRORS, CohereUnits
 from server.api.error_shape import AnswerBody
 from server.api.route import StreamingRoute
 from server.api.sse import frame
-from server.errors import RequestError
+from server.errors import DeadlineExceeded, RequestError
 from server.operations.chat import ChatChoice, ChatDelta, ChatResult, chat
 from server.operations.generated_text import ScoredToken
 from server.operations.generation_run import TokenUsage
@@ -60,7 +60,7 @@ class CohereLogprob(AnswerBody):
 
 class CohereChatAnswer(AnswerBody):
     id: str
-    finish_reason: Literal["COMPLETE", "STOP_SEQUENCE", "MAX_TOKENS", "TOOL_CALL", "TIMEOUT"]
+    finish_reason: Literal["COMPLETE", "STOP_SEQUENCE", "MAX_TOKENS", "TOOL_CALL"]
     message: CohereAnswerMessage
     usage: CohereUsage
     logprobs: list[CohereLogprob] | None = None
@@ -116,7 +116,8 @@ class CohereChatRenderer:
         return self._close() + _event("message-end", id=self.id, delta=delta) + b"data: [DONE]\n\n"
 
     def error(self, error: RequestError, request_id: str) -> bytes:
-        return _event("message-end", id=self.id, delta={"finish_reason": "ERROR", "error": error.message})
+        reason = "TIMEOUT" if isinstance(error, DeadlineExceeded) else "ERROR"
+        return _event("message-end", id=self.id, delta={"finish_reason": reason, "error": error.message})
 
     def _part(self, kind: str, text: str, logprobs: list[ScoredToken] | None = None) -> bytes:
         """Events with new text of a content part. If another part is in progress, it is ended first."""
@@ -153,7 +154,7 @@ def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
 def _finish_reason(choice: ChatChoice) -> str:
     if choice.finish_reason == "stop":
         return "COMPLETE" if choice.stop_reason is None else "STOP_SEQUENCE"
-    return {"length": "MAX_TOKENS", "tool_calls": "TOOL_CALL", "timeout": "TIMEOUT"}[choice.finish_reason]
+    return {"length": "MAX_TOKENS", "tool_calls": "TOOL_CALL"}[choice.finish_reason]
 
 
 def _usage(usage: TokenUsage) -> dict[str, Any]:

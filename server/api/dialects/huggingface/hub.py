@@ -30,6 +30,7 @@ from server.operations.embed import embed
 from server.operations.entities import NamedEntity
 from server.operations.fill_mask import FilledMask, fill_mask
 from server.operations.generate import GenerateResult, GenerateSpec, generate
+from server.operations.generation_run import complete_result
 from server.operations.question_answer import ContextAnswer, question_answer
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.similarity import similarity
@@ -77,15 +78,11 @@ class HubGenerateRenderer(TgiRenderer):
 
 
 async def _generated(runtime: Runtime, call: Call, spec: GenerateSpec) -> GenerateResult:
-    run = await generate(runtime, call, spec)
-    await run.complete()
-    return run.result()
+    return await complete_result(await generate(runtime, call, spec))
 
 
 async def _translated(runtime: Runtime, call: Call, spec: TranslateSpec) -> TranslateResult:
-    run = await translate(runtime, call, spec)
-    await run.complete()
-    return run.result()
+    return await complete_result(await translate(runtime, call, spec))
 
 
 def _summaries(body: bodies.HubSummarizeBody, result: GenerateResult) -> list[dict[str, str]]:

@@ -14,7 +14,7 @@ from server.api.dialects.huggingface.tgi_bodies import TgiBody
 from server.api.error_shape import AnswerBody, ErrorShape, named_message
 from server.api.route import Route, StreamingRoute
 from server.api.sse import data_frame
-from server.errors import DeadlineExceeded, RequestError
+from server.errors import RequestError
 from server.ipc.logprobs import TokenLogprob
 from server.operations.generate import SEED_LIMIT, GenerateResult, GenerateRun, generate
 from server.operations.generated_text import GeneratedText, TextDelta
@@ -130,7 +130,6 @@ class TgiRenderer:
     def whole(self, result: GenerateResult) -> dict[str, Any]:
         texts = [row[0] for row in self.run.texts]
         best = max(texts, key=GeneratedText.mean_logprob)
-        _finish_reason(best)
         rendered: dict[str, Any] = {"generated_text": self._full(best)}
         if self.body.given().details:
             rendered["details"] = self._sequence(best, result.seed)
@@ -186,9 +185,6 @@ def _pieces(text: str, pieces: list[str]) -> list[str]:
 
 
 def _finish_reason(text: GeneratedText) -> str:
-    """Why an answer ended. Raises DeadlineExceeded for an answer that was cut off."""
-    if text.finish_reason == "timeout":
-        raise DeadlineExceeded("the deadline passed before the text was complete")
     if text.finish_reason == "length":
         return "length"
     return "eos_token" if text.stop_reason is None else "stop_sequence"

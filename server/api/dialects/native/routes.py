@@ -105,6 +105,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         parse=bodies.GenerateBody.spec,
         run=generate,
         renderer=lambda body, run: GenerateRenderer(body),
+        reports_timeouts=True,
     ),
     StreamingRoute(
         path="/translate",
@@ -117,6 +118,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         parse=bodies.TranslateBody.spec,
         run=translate,
         renderer=lambda body, run: TranslateRenderer(body),
+        reports_timeouts=True,
     ),
     JsonRoute(
         path="/embed",

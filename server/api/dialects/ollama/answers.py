@@ -134,6 +134,10 @@ class LoadedRun:
     async def complete(self) -> None:
         return
 
+    @property
+    def timed_out(self) -> bool:
+        return False
+
     def result(self) -> None:
         return
 

@@ -75,11 +75,11 @@ def usage(tokens: TokenUsage) -> dict[str, Any]:
 
 
 def finish_reason(reason: str | None) -> str | None:
-    """The finish reason of an answer.
+    """The finish reason of an answer or of a part of a stream.
 
-    OpenAI has none for a deadline, so an answer that the deadline ends has `length`.
+    OpenAI has none for a deadline, so the stream of an answer that its deadline ends has an error and no reason.
     """
-    return "length" if reason == "timeout" else reason
+    return None if reason == "timeout" else reason
 
 
 def end_of_stream(chunk: dict[str, Any], include_usage: bool, tokens: TokenUsage) -> bytes:

@@ -62,8 +62,7 @@ class ResponsesRenderer:
 
     def _finished(self, result: ChatResult) -> dict[str, Any]:
         """The whole response after its end. Only its last item may be incomplete."""
-        is_cut = result.choices[0].finish_reason in ("length", "timeout")
-        status = "incomplete" if is_cut else "completed"
+        status = "incomplete" if result.choices[0].finish_reason == "length" else "completed"
         output = [item.whole("completed") for item in self.items[:-1]] + [
             item.whole(status) for item in self.items[-1:]
         ]

@@ -47,7 +47,7 @@ export function httpx({ path, body, form, file, stream }) {
   } else {
     call.push(`json=${python(body)}`);
   }
-  call.push("timeout=60");
+  call.push("timeout=600");
   const lines = imports.map((name) => `import ${name}`);
   lines.push(...(imports.length ? [""] : []), "import httpx", "");
   const given = call.map((part) => `    ${part},`);

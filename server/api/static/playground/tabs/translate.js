@@ -39,7 +39,7 @@ export const translate = {
   async run(panel, signal) {
     const { answer, numbers } = await ask(panel, signal);
     const { translations, usage } = answer;
-    const [{ text, target_lang: language, alternatives, attention }] = translations;
+    const [{ text, target_lang: language, alternatives, attention, finish_reason: end }] = translations;
     const views = (attention ?? []).map((one) => new AlignmentView(one));
     const others = alternatives.map((one) => el("li", {}, one.text));
     panel.show(
@@ -52,6 +52,7 @@ export const translate = {
       ...numbers,
       tokens: String(usage.completion_tokens),
       "source tokens": String(usage.prompt_tokens),
+      end,
     });
   },
 };
