@@ -35,20 +35,18 @@ def max_prompt_characters(runtime: Runtime, model: ServedModel) -> int:
 
 
 def check_body_bytes(runtime: Runtime, num_bytes: int) -> None:
-    """Raise ContextLengthExceeded for a body that is longer than the messages of any chat model may be."""
-    longest = max((one for one in runtime.loaded() if "chat" in one.operations()), default=None, key=_context)
-    if longest is None:
-        return
-    most = _BYTES_PER_CHARACTER * max_prompt_characters(runtime, longest)
+    """Raise ContextLengthExceeded for a body that is longer than the messages of any chat model may be.
+
+    Raises NotReady while the models are loading.
+    """
+    contexts = [model.max_input_tokens for model in runtime.ready() if "chat" in model.operations()]
+    longest = max(contexts, default=0)
+    most = _BYTES_PER_CHARACTER * max(runtime.max_text_characters, CHARACTERS_PER_TOKEN * longest)
     if num_bytes > most:
         raise ContextLengthExceeded(
             f"the body has {num_bytes:,} bytes; a conversation that fits the longest context of a loaded model "
-            f"({_context(longest):,} tokens) has at most {most:,}"
+            f"({longest:,} tokens) has at most {most:,}"
         )
-
-
-def _context(model: ServedModel) -> int:
-    return model.max_input_tokens
 
 
 def check_characters(runtime: Runtime, model: ServedModel, spec: ChatSpec) -> None:
