@@ -150,8 +150,10 @@ format: $(PACKAGES)  ## Format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-reference: $(DEV)  ## Write docs/api-reference.md from the schema of the server
+reference: $(DEV)  ## Write docs/api-reference.md, the index of docs/decisions, and the import rules of CONTRIBUTING.md
 	@$(BIN)/python docs/api_reference.py
+	@$(BIN)/python docs/decisions_index.py
+	@$(BIN)/python docs/import_rules.py
 
 demo: $(DEV)  ## Train the demo models from scratch (under 40 minutes on two cores)
 	@$(BIN)/python -m weights.demo.train

@@ -282,7 +282,7 @@ def test_beside_streams_a_decode_step_follows_every_encoder_step(pairs):
         both.step()
 
 
-def test_an_encoder_step_beside_streams_takes_as_long_as_a_decode_step(pairs):
+def test_an_encoder_step_beside_streams_takes_three_quarters_of_a_decode_step(pairs):
     encoding = engine([pairs("bert")]).models["bert"].encoding
     assert encoding._max_step_tokens(0.01) == encoding.max_shared_tokens, "nothing is measured yet"
     encoding._costs.observe(100, 0.02)
