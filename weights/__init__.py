@@ -13,6 +13,6 @@
 | `gguf`             | the header of GGUF files, and the JSON files that their metadata replace         |
 | `demo`             | small checkpoints that ship with Triptych, and the recipe that trains them       |
 
-Imports nothing of `models` or `server`, except in the recipe of `demo`.
+Imports nothing of `models` or `server`.
 This file imports nothing, so that `weights.rules` can be imported without torch.
 """

@@ -1,1 +1,1 @@
-"""What one step is given: batches, KV cache, states, inputs and alignment."""
+"""Inputs of one step: batches, KV cache, states of mixers, positions and alignment."""
