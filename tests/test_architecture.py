@@ -1,0 +1,69 @@
+"""docs/architecture.md names files that exist and what is in them, and so do the paths on the other pages."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGES = [
+    *sorted((ROOT / "docs").glob("*.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+]
+PATH = re.compile(r"(?<![\w/.-])(?:models|weights|server|tests|benchmarks|deploy|examples)/[\w./-]*[\w/]")
+
+
+def section(title: str) -> str:
+    """The part of the page below a heading."""
+    return PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def steps(title: str) -> list[list[tuple[str, str]]]:
+    """For each step of a table, the files that do it, each with a class, function or method."""
+    rows = re.findall(r"^\| (\d+) \| .* \| (.*) \|$", section(title), re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
+    return [re.findall(r"`([\w/]+\.py)`: `([\w.]+)`", cell) for _, cell in rows]
+
+
+def is_defined(path: str, name: str) -> bool:
+    """Whether a file defines a class, function or method. name: with the class for a method."""
+    body: list[ast.stmt] = ast.parse((ROOT / path).read_bytes()).body
+    for part in name.split("."):
+        found = [node for node in body if getattr(node, "name", None) == part]
+        if not found:
+            return False
+        body = getattr(found[0], "body", [])
+    return True
+
+
+@pytest.mark.parametrize(("title", "count"), [("The life of a request", 10), ("The life of a checkpoint", 6)])
+def test_each_step_names_files_and_what_does_it(title: str, count: int):
+    found = steps(title)
+    assert len(found) == count and all(found)
+    for places in found:
+        for path, name in places:
+            assert is_defined(path, name), f"{path} has no {name}"
+
+
+def test_a_wrong_name_is_found():
+    assert is_defined("server/ipc/call.py", "Call.submit")
+    assert not is_defined("server/ipc/call.py", "Call.no_such_method")
+    assert not is_defined("server/ipc/call.py", "submit")
+
+
+def test_the_reading_list_has_ten_files_and_their_length():
+    files = re.findall(r"^\d+\. `([\w/]+\.py)`: ", section("What to read first"), re.MULTILINE)
+    assert len(files) == 10
+    lines = sum(len((ROOT / path).read_text().splitlines()) for path in files)
+    (stated,) = re.findall(r"some ([\d,]+) lines", PAGE)
+    assert abs(lines - int(stated.replace(",", ""))) < 500, f"the files have {lines} lines"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_on_pages_exist(page: Path):
+    named = set(PATH.findall(page.read_text()))
+    assert [path for path in sorted(named) if not ((ROOT / path).exists() or (page.parent / path).exists())] == []
