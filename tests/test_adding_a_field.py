@@ -1,0 +1,44 @@
+"""docs/adding-a-field.md names every place of the field `min_p`, and of the processor `no_repeat_ngram_size`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "adding-a-field.md").read_text()
+ROWS = re.findall(r"^\| (?:(\d+) \| )?`([\w/.-]+)`: .* \| `(.*?)` \|$", PAGE, re.MULTILINE)
+PLACES = [(path, snippet.replace("\\|", "|")) for _, path, snippet in ROWS]
+FILTER = {path for number, path, _ in ROWS if number}
+
+
+def sources() -> list[Path]:
+    """The source files of the product, without compiled and copied ones."""
+    found = [path for room in ("models", "server", "weights") for path in (ROOT / room).rglob("*")]
+    return [path for path in found if path.suffix in (".py", ".h", ".cpp", ".js") and "swagger-ui" not in path.parts]
+
+
+def mentions(pattern: str) -> set[str]:
+    """Paths of the source files that contain a pattern."""
+    return {path.relative_to(ROOT).as_posix() for path in sources() if re.search(pattern, path.read_text())}
+
+
+def test_the_places_have_consecutive_numbers():
+    numbers = [int(number) for number, _, _ in ROWS if number]
+    assert numbers == list(range(1, 24)) and len(ROWS) == len(numbers) + 3
+
+
+@pytest.mark.parametrize(("path", "snippet"), PLACES, ids=[number or "processor" for number, _, _ in ROWS])
+def test_each_place_has_what_the_page_says(path: str, snippet: str):
+    assert snippet in (ROOT / path).read_text()
+
+
+def test_the_filter_has_no_other_places():
+    assert mentions(r"\b(log_)?min_ps?\b") == {path for path in FILTER if not path.startswith("docs/")}
+
+
+def test_the_processor_has_no_other_places():
+    named = {path for path, _ in PLACES}
+    assert mentions(r"\bno_repeat_ngram_size\b") <= named
