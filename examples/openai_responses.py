@@ -1,4 +1,4 @@
-"""POST /v1/responses with the `openai` package. The server stores nothing: the client sends the conversation."""
+"""POST /v1/responses with the `openai` package: a conversation that the server stores, and one that it does not."""
 
 import os
 
@@ -8,15 +8,17 @@ client = OpenAI(
     base_url=os.environ.get("TRIPTYCH_URL", "http://127.0.0.1:8000") + "/v1",
     api_key=os.environ.get("TRIPTYCH_API_KEY", "not-needed"),
 )
-model = os.environ.get("TRIPTYCH_MODEL", "story")
+options = {"model": os.environ.get("TRIPTYCH_MODEL", "story"), "max_output_tokens": 40, "temperature": 0}
 
-conversation = [{"role": "user", "content": "Once upon a time"}]
-answer = client.responses.create(model=model, input=conversation, max_output_tokens=40, store=False)
-print("answer:", answer.output_text)
-
-conversation += [*answer.output, {"role": "user", "content": "One day"}]
+stored = client.responses.create(input="Once upon a time", **options)
+print("answer:", stored.output_text)
 print("streamed: ", end="")
-for event in client.responses.create(model=model, input=conversation, max_output_tokens=40, stream=True):
+for event in client.responses.create(input="One day", previous_response_id=stored.id, stream=True, **options):
     if event.type == "response.output_text.delta":
         print(event.delta, end="", flush=True)
 print()
+
+conversation = [{"role": "user", "content": "Once upon a time"}, *stored.output, {"role": "user", "content": "One day"}]
+answer = client.responses.create(input=conversation, store=False, **options)
+print("without a store:", answer.output_text)
+client.responses.delete(stored.id)

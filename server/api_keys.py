@@ -44,6 +44,11 @@ class ApiKey:
     limits: KeyLimits
 
 
+def key_digest(key: bytes) -> bytes:
+    """The digest by which keys are compared."""
+    return hashlib.sha256(key).digest()
+
+
 class ApiKeys:
     """The keys that the server accepts. Its truth value is False if it has none; requests then need no key."""
 
@@ -53,13 +58,18 @@ class ApiKeys:
     def __len__(self) -> int:
         return len(self._keys)
 
+    @property
+    def digests(self) -> list[bytes]:
+        """The digest of each key, as `key_digest` gives it."""
+        return [key.digest for key in self._keys.values()]
+
     def find(self, sent: bytes) -> KeyLimits | None:
         """The limits of the key that a client has sent, or None for an unknown key.
 
         The time does not depend on the result or on the number of correct characters: all keys are compared, by
         digests of equal length.
         """
-        digest = hashlib.sha256(sent).digest()
+        digest = key_digest(sent)
         found = None
         for key in self._keys.values():
             found = key.limits if hmac.compare_digest(digest, key.digest) else found
@@ -101,7 +111,7 @@ def load_keys(stated: Sequence[str], path: Path | None) -> ApiKeys:
 
 
 def _api_key(name: str, key: str) -> ApiKey:
-    return ApiKey(hashlib.sha256(key.encode()).digest(), KeyLimits(name))
+    return ApiKey(key_digest(key.encode()), KeyLimits(name))
 
 
 def _different(keys: Iterable[ApiKey]) -> list[ApiKey]:
@@ -159,7 +169,7 @@ def _from_table(where: str, name: str, fields: Mapping[str, Any]) -> ApiKey:
         key = fields["key"]
         if not isinstance(key, str) or not key or key != key.strip():
             raise ValueError(f"{where}: key must be text, without spaces at its ends")
-        digest = hashlib.sha256(key.encode()).digest()
+        digest = key_digest(key.encode())
     else:
         if not isinstance(fields["sha256"], str) or not re.fullmatch(r"[0-9a-fA-F]{64}", fields["sha256"]):
             raise ValueError(f"{where}: sha256 must be 64 hexadecimal digits")

@@ -7,12 +7,15 @@
         ├── InvalidRequest          422  invalid_request
         │   ├── ContextLengthExceeded    context_length_exceeded
         │   ├── RequestTooLarge          request_too_large
+        │   ├── PreviousResponseNotFound previous_response_not_found
         │   └── UnsupportedMediaType     415
         ├── BadHost                 400  invalid_request
         ├── Unauthorized            401  unauthorized
         ├── Forbidden               403  forbidden
         ├── NotFound                404  not_found
-        │   └── ModelNotFound            model_not_found
+        │   ├── ModelNotFound            model_not_found
+        │   ├── ResponseNotFound         response_not_found
+        │   └── ItemNotFound             item_not_found
         ├── MethodNotAllowed        405  method_not_allowed
         ├── BodyTimeout             408  body_timeout
         ├── BodyTooLarge            413  body_too_large
@@ -91,6 +94,12 @@ class RequestTooLarge(InvalidRequest):
     code = "request_too_large"
 
 
+class PreviousResponseNotFound(InvalidRequest):
+    """The conversation that a request continues is not stored, or not all of it."""
+
+    code = "previous_response_not_found"
+
+
 class UnsupportedMediaType(InvalidRequest):
     """The content type of the body is not accepted."""
 
@@ -133,6 +142,18 @@ class ModelNotFound(NotFound):
     """No model with this name is loaded."""
 
     code = "model_not_found"
+
+
+class ResponseNotFound(NotFound):
+    """No response of this API key is stored under the id."""
+
+    code = "response_not_found"
+
+
+class ItemNotFound(NotFound):
+    """No item of this API key is stored under the id."""
+
+    code = "item_not_found"
 
 
 class MethodNotAllowed(RequestError):

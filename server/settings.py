@@ -252,6 +252,14 @@ class Settings(BaseSettings):
         description="Memory of the HTTP process for the requests in progress, such as 384M. What a request may need is "
         "reserved before its work begins; by default a sixteenth of the memory, at most 384M.",
     )
+    responses_memory: Size = Field(
+        default=256 << 20,
+        description="Memory of the HTTP process for the stored answers of /v1/responses, such as 64M. Each API key has "
+        "an equal share. 0 stores none.",
+    )
+    responses_ttl_seconds: Seconds = Field(
+        default=86_400.0, description="Time after its last use until a stored response is dropped."
+    )
     max_queue_requests: Count | None = Field(
         default=None,
         description="Maximum number of sequences (texts) that wait for their first step, over all models; by default "

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from server.api import docs_page, playground_page, status_routes
 from server.api.background import with_background
-from server.api.dialects.registry import GET_ROUTES, ROUTES, add_routes, error_shape, with_paths
+from server.api.dialects.registry import GET_ROUTES, OWNED_ROUTES, ROUTES, add_routes, error_shape, with_paths
 from server.api.documents import DESCRIPTION, document
 from server.api.head import HeadMiddleware
 from server.api.middleware import RequestMiddleware, error_response
@@ -65,7 +65,7 @@ def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
 
     add_error_handlers(app, state)
     status_answers = (status_routes.Status, status_routes.InfoAnswer)
-    app.openapi = cache(lambda: document(app, ROUTES, GET_ROUTES, status_answers))  # type: ignore[method-assign]
+    app.openapi = cache(lambda: document(app, ROUTES, (*GET_ROUTES, *OWNED_ROUTES), status_answers))  # type: ignore[method-assign]
     return app
 
 

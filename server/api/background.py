@@ -1,4 +1,4 @@
-"""Background work for as long as the application runs: key file, garbage collection, sending traces."""
+"""Background work for as long as the application runs: key file, garbage collection, old responses, traces."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
 from server.api.state import State
-from server.api_keys import ApiKeys, KeyFileWatcher
+from server.api_keys import KeyFileWatcher
 from server.garbage import collect_when_cheap
+
+TIDY_SECONDS = 5.0
+"""Time between two searches for stored responses whose time is over."""
 
 
 @contextlib.asynccontextmanager
@@ -21,6 +24,7 @@ async def with_background(
     tasks = [
         asyncio.create_task(_watch_keys(state), name="key file"),
         asyncio.create_task(collect_when_cheap(), name="garbage collection"),
+        asyncio.create_task(_tidy_responses(state), name="stored responses"),
     ]
     try:
         async with lifespan():
@@ -38,7 +42,12 @@ async def _watch_keys(state: State) -> None:
     if path is None:
         return
 
-    def use(keys: ApiKeys) -> None:
-        state.keys = keys
+    await KeyFileWatcher(path, state.settings.keys, state.keys).run(state.use_keys)
 
-    await KeyFileWatcher(path, state.settings.keys, state.keys).run(use)
+
+async def _tidy_responses(state: State) -> None:
+    """Drop stored responses whose time is over, also while no request uses the store."""
+    while True:
+        await asyncio.sleep(TIDY_SECONDS)
+        while state.responses.tidy():
+            await asyncio.sleep(0)

@@ -77,6 +77,11 @@ def keep(request: Request, value: Any, num_bytes: int) -> None:
     request.scope[_BODY], request.scope[_BODY_BYTES] = value, num_bytes
 
 
+def add_bytes(request: Request, num_bytes: int) -> None:
+    """Count stored text that the body, which was read before, refers to as if it were a part of the body."""
+    request.scope[_BODY_BYTES] += num_bytes
+
+
 def is_kept(request: Request) -> bool:
     """Whether the body was read and parsed before."""
     return _BODY in request.scope

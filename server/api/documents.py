@@ -14,6 +14,7 @@ from pydantic.json_schema import models_json_schema
 from server.api.error_shape import NATIVE_ERRORS, ErrorAnswer, ErrorShape
 from server.api.field_descriptions import describe_fields
 from server.api.form import MULTIPART, URL_ENCODED
+from server.api.owned_route import OwnedRoute
 from server.api.route import GetRoute, Route, StreamingRoute
 
 DESCRIPTION = (
@@ -88,11 +89,12 @@ def _add_alternatives(described: dict[str, Any], other: dict[str, Any]) -> None:
                 mine["schema"] = {"anyOf": [*alternatives, content["schema"]]}
 
 
-def describe_get(route: GetRoute) -> dict[str, Any]:
-    """Arguments of `FastAPI.add_api_route` for a `GetRoute`."""
+def describe_get(route: GetRoute | OwnedRoute) -> dict[str, Any]:
+    """Arguments of `FastAPI.add_api_route` for a route without a body."""
     content = {"application/json": {"schema": _reference(route.answer), "example": route.example}}
     responses: dict[int | str, dict[str, Any]] = {200: {"description": "the answer", "content": content}}
-    responses |= _error_responses((401, 403, 404, 500, 503), route.errors)
+    found = (401, 403, 404, 422, 500, 503) if isinstance(route, OwnedRoute) else (401, 403, 404, 500, 503)
+    responses |= _error_responses(found, route.errors)
     return {
         "operation_id": route.name,
         "description": route.description,
@@ -129,12 +131,12 @@ def describe_status(name: str, answer: type[BaseModel] | None = None, example: A
 def document(
     app: FastAPI,
     routes: Sequence[Route[Any, Any, Any]],
-    get_routes: Sequence[GetRoute],
+    get_routes: Sequence[GetRoute | OwnedRoute],
     status_answers: Sequence[type[BaseModel]],
 ) -> dict[str, Any]:
     """The whole OpenAPI document of an application. status_answers: answer schemas of the native `GET` routes."""
     described = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    dialect_routes: list[Route[Any, Any, Any] | GetRoute] = [*routes, *get_routes]
+    dialect_routes: list[Route[Any, Any, Any] | GetRoute | OwnedRoute] = [*routes, *get_routes]
     dialect_answers = [answer for route in dialect_routes for answer in (route.answer, route.errors.answer)]
     answers: dict[type[BaseModel], None] = dict.fromkeys([*dialect_answers, *status_answers, ErrorAnswer])
     modes: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = []

@@ -33,8 +33,11 @@ CHAT_VALUES = ValueLimits(values=1 << 18, strings=1 << 16, keys=1 << 15, contain
 """A call and its result have about 10 objects and lists, and a tool about 20. So many messages validate in 50 ms."""
 
 
-def check_size(raw: bytes, limits: ValueLimits = BODY_VALUES) -> None:
-    """Raise InvalidRequest for too many values. Invalid JSON may pass; the parser refuses it later."""
+def check_size(raw: bytes, limits: ValueLimits = BODY_VALUES, what: str = "the body") -> None:
+    """Raise InvalidRequest for too many values. Invalid JSON may pass; the parser refuses it later.
+
+    what: what the error says the JSON is.
+    """
     # Most bodies are within the limits even if the characters inside strings are counted.
     commas, keys = raw.count(b","), raw.count(b":")
     containers = raw.count(b"[") + raw.count(b"{")
@@ -42,15 +45,15 @@ def check_size(raw: bytes, limits: ValueLimits = BODY_VALUES) -> None:
     many_values = commas + keys + containers > limits.values
     if many_values or keys > limits.keys or containers > limits.containers or many_strings:
         commas, keys, containers, strings = _outside_strings(raw)
-        _check("values and keys", commas + keys + containers, limits.values)
-        _check("strings", strings, limits.strings)
-        _check("keys", keys, limits.keys)
-        _check("lists and objects", containers, limits.containers)
+        _check(what, "values and keys", commas + keys + containers, limits.values)
+        _check(what, "strings", strings, limits.strings)
+        _check(what, "keys", keys, limits.keys)
+        _check(what, "lists and objects", containers, limits.containers)
 
 
-def _check(name: str, count: int, limit: int) -> None:
+def _check(what: str, name: str, count: int, limit: int) -> None:
     if count > limit:
-        raise InvalidRequest(f"the body has {count} {name}; the limit is {limit}")
+        raise InvalidRequest(f"{what} has {count} {name}; the limit is {limit}")
 
 
 def _outside_strings(raw: bytes) -> tuple[int, int, int, int]:

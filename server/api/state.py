@@ -15,7 +15,8 @@ from starlette.requests import Request
 from server.api.door import Door
 from server.api.page_check import PageCheck
 from server.api.scope import CACHE_SALT
-from server.api_keys import ApiKeys
+from server.api.stored_responses import StoredResponses
+from server.api_keys import ApiKeys, key_digest
 from server.errors import InvalidRequest
 from server.operations.runtime import Runtime
 from server.settings import Settings
@@ -38,7 +39,8 @@ class State:
     started: all models have been loaded once. draining: new requests are refused.
     door: limits the requests in progress.
     page_check: refuses requests of foreign web pages.
-    keys: the accepted API keys; replaced when the key file changes.
+    keys: the accepted API keys; `use_keys` replaces them when the key file changes.
+    responses: the stored responses of all keys.
     tracing: None if traces are off.
     answering: number of requests in progress. recordings: number of requests with a recording in memory.
     start_time: when the server started, in seconds since 1970.
@@ -52,6 +54,7 @@ class State:
     workers: Callable[[], tuple[int, int]] = lambda: (1, 1)
     door: Door = field(init=False)
     page_check: PageCheck = field(init=False)
+    responses: StoredResponses = field(init=False)
     keys: ApiKeys = field(default_factory=ApiKeys)
     started: bool = False
     draining: bool = False
@@ -65,6 +68,8 @@ class State:
         settings, memory = self.settings, self.runtime.admission.memory_bytes
         self.door = Door(settings.max_requests, memory // _BODY_SHARE, settings.max_body_bytes)
         self.page_check = PageCheck(settings.allowed_hosts, settings.cors_origins)
+        self.responses = StoredResponses(settings.responses_memory, settings.responses_ttl_seconds)
+        self.use_keys(self.keys)
 
     @property
     def ready(self) -> bool:
@@ -72,7 +77,15 @@ class State:
 
     def cache_salt(self, key: bytes) -> str:
         """A value that separates the prefix cache entries of API keys without revealing the key to the worker."""
-        return hmac.new(self.secret, key, hashlib.sha256).hexdigest()[:32]
+        return self._salt(key_digest(key))
+
+    def use_keys(self, keys: ApiKeys) -> None:
+        """Accept these keys from now on. What other keys have stored is dropped."""
+        self.keys = keys
+        self.responses.use_owners({self._salt(digest) for digest in keys.digests} or {""})
+
+    def _salt(self, digest: bytes) -> str:
+        return hmac.new(self.secret, digest, hashlib.sha256).hexdigest()[:32]
 
     def deadline(self, request: Request, timeout_ms: int | None) -> float | None:
         """Time of `time.monotonic()` at which the answer ends: the earlier one of body field and header, else the

@@ -5,6 +5,7 @@ The parts depend only on the text, however it is cut into pieces. No part of a m
 
 from __future__ import annotations
 
+import math
 import secrets
 import string
 from collections import deque
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from server.ipc.sections import WHITE_SPACE, Marker, MarkerScanner
-from server.operations.answer_plan import AnswerPlan
+from server.operations.answer_plan import AnswerPlan, SectionKind
 from server.operations.tool_grammar import NAME
 
 _ID_CHARACTERS = string.ascii_letters + string.digits
@@ -56,6 +57,8 @@ class AnswerParser:
     """The parser of one answer.
 
     parts: everything that `push` and `finish` have returned, with one entry per call.
+    spans: places in the text where each part begins and ends, without the markers. The end of the last part is
+        infinite.
     """
 
     def __init__(self, plan: AnswerPlan) -> None:
@@ -66,7 +69,10 @@ class AnswerParser:
         self._space = ""
         self._had_reasoning = False
         self._index = 0
+        self._place = 0
+        self._is_finished = False
         self._scanner = MarkerScanner(plan.sections[0].markers)
+        self.spans: dict[SectionKind, tuple[int, float]] = {self._kind: (0, math.inf)}
 
     @property
     def tool_calls(self) -> list[ToolCall]:
@@ -77,6 +83,19 @@ class AnswerParser:
     def has_complete_calls(self) -> bool:
         """Whether there are calls, and the last one is complete."""
         return bool(self.parts.tool_calls) and self._calls.is_complete
+
+    @property
+    def unfinished(self) -> SectionKind | None:
+        """The part in which the text ends: reasoning, content, or a call that is not complete. None between parts."""
+        if self._kind == "calls":
+            return None if self.has_complete_calls else "calls"
+        has_begun = self._kind == "reasoning" or not self._had_reasoning or bool(self.parts.content)
+        return self._kind if has_begun else None
+
+    @property
+    def settled_place(self) -> int:
+        """Place in the text up to which it is known what part each character belongs to."""
+        return self._place if self._is_finished else self._place - len(self._scanner.held)
 
     def push(self, text: str, marks: Sequence[tuple[int, int]] = ()) -> AnswerParts:
         """Read the next piece of the text. marks: (place in the piece, token id) of each special token in it."""
@@ -90,6 +109,7 @@ class AnswerParser:
 
     def finish(self) -> AnswerParts:
         """Read the end of the text. Nothing may be pushed afterwards."""
+        self._is_finished = True
         self._write(self._scanner.held)
         if self._kind == "content":
             self._new.content += self._space
@@ -98,21 +118,24 @@ class AnswerParser:
         return self._take()
 
     @property
-    def _kind(self) -> str:
+    def _kind(self) -> SectionKind:
         return self._plan.kinds[self._index]
 
     def _read(self, text: str) -> None:
         while text:
             if not self._plan.sections[self._index].markers:
+                self._place += len(text)
                 self._write(text)
                 return
             seen = self._scanner.held + text
             found = self._scanner.push(text)
             if found is None:
+                self._place += len(text)
                 self._write(seen[: len(seen) - len(self._scanner.held)])
                 return
             marker, end = found
             before = "" if marker.at_start else seen[: len(seen) - len(text) + end - len(marker.text)]
+            self._place += end
             self._write(before)
             self._enter(marker)
             text = text[end:]
@@ -126,9 +149,12 @@ class AnswerParser:
             self._calls.read([token_id])
 
     def _enter(self, marker: Marker) -> None:
+        """Enter the section after a marker, whose text has just been read."""
         self._had_reasoning |= self._kind == "reasoning"
+        self.spans[self._kind] = self.spans[self._kind][0], self._place - len(marker.text)
         self._space = ""
         self._index = marker.section
+        self.spans[self._kind] = self._place, math.inf
         self._scanner = MarkerScanner(self._plan.sections[self._index].markers)
         if self._kind == "calls":
             self._calls.read(marker.text if marker.token_id is None else [marker.token_id])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -10,17 +11,18 @@ from typing import Any, Literal
 from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.operations.answer_parser import AnswerParser, ToolCall, ToolCallDelta
-from server.operations.answer_plan import AnswerPlan, AnswerPlanner, Reasoning
+from server.operations.answer_plan import AnswerPlan, AnswerPlanner, Reasoning, SectionKind
 from server.operations.chat_prompt import check_characters, encode_prompt, reasoning_of, render_prompt
 from server.operations.chat_spec import ChatSpec
 from server.operations.function_tool import FunctionTool
 from server.operations.generate import GeneratedChoice, GenerateRun, GenerateSpec, generate
-from server.operations.generated_text import ScoredToken, TextDelta
+from server.operations.generated_text import GeneratedText, ScoredToken, TextDelta, tokens_within
 from server.operations.generation_run import PhaseSeconds, TokenUsage
 from server.operations.grammar import source_of
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.template_tools import template_tools
 from server.operations.tool_grammar import CallGrammar, Function, ToolChoice, callable_functions, special_tokens
+from server.text.computed import Computed
 from server.text.tool_formats import TemplateTools
 
 FinishReason = Literal["stop", "length", "tool_calls", "timeout"]
@@ -31,6 +33,7 @@ __all__ = [
     "ChatRun",
     "ChatSpec",
     "FunctionTool",
+    "SectionKind",
     "ToolCall",
     "ToolCallDelta",
     "ToolChoice",
@@ -41,7 +44,11 @@ __all__ = [
 
 @dataclass(slots=True)
 class ChatDelta:
-    """New parts of one answer. index: place of the answer among the choices. Deltas concatenate to the answer."""
+    """New parts of one answer. Deltas concatenate to the answer.
+
+    index: place of the answer among the choices.
+    logprobs: of all tokens, if requested. content_logprobs: of the tokens of the content.
+    """
 
     index: int
     content: str = ""
@@ -49,6 +56,7 @@ class ChatDelta:
     tool_calls: list[ToolCallDelta] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[ScoredToken] = field(default_factory=list)
+    content_logprobs: list[ScoredToken] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,9 @@ class ChatChoice:
     content: text for the user; empty for an answer of calls alone.
     reasoning: text that the template marks as thinking; empty without any.
     stop_reason: the stop string or stop token that ended it, or None.
-    logprobs: one entry per generated token, if requested.
+    logprobs: one entry per generated token, if requested. content_logprobs: those of the content.
+    unfinished: the part in which the text ends, as in `AnswerParser`. An answer with the finish reason `length` was cut
+        there; the last call of another answer is not complete if the part is `calls`.
     """
 
     content: str
@@ -68,6 +78,8 @@ class ChatChoice:
     stop_reason: str | int | None
     token_ids: list[int]
     logprobs: Sequence[ScoredToken] | None
+    unfinished: SectionKind | None = None
+    content_logprobs: Sequence[ScoredToken] | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,9 @@ class ChatRun:
     def __init__(self, run: GenerateRun, plan: AnswerPlan) -> None:
         self.run = run
         self._names = _field_names(run.spec)
+        self._special_ids = plan.special_ids
         self._parsers = {text.index: AnswerParser(plan) for row in run.texts for text in row}
+        self._content_logprobs = {index: _ContentLogprobs(plan.special_ids) for index in self._parsers}
 
     @property
     def model_name(self) -> str:
@@ -118,12 +132,24 @@ class ChatRun:
 
     def result(self) -> ChatResult:
         result = self.run.result()
-        choices = [self._choice(choice) for choice in result.choices]
-        return ChatResult(result.model, choices, result.usage, result.seed, result.timings)
+        texts = {text.index: text for row in self.run.texts for text in row}
+        choices = [self._choice(choice, texts[choice.index]) for choice in result.choices]
+        reasoning_tokens = sum(len(self._tokens_of("reasoning", text)) for text in texts.values())
+        usage = replace(result.usage, reasoning_tokens=reasoning_tokens)
+        return ChatResult(result.model, choices, usage, result.seed, result.timings)
+
+    def _tokens_of(self, part: SectionKind, text: GeneratedText) -> list[int]:
+        """Indices of the tokens of a part of an answer."""
+        span = self._parsers[text.index].spans.get(part)
+        return [] if span is None else text.tokens_within(*span, self._special_ids)
 
     def _deltas(self, deltas: list[TextDelta]) -> list[ChatDelta]:
         new = [self._delta(delta) for delta in deltas]
-        return [one for one in new if one.content or one.reasoning or one.tool_calls or one.token_ids]
+        return [
+            one
+            for one in new
+            if one.content or one.reasoning or one.tool_calls or one.token_ids or one.content_logprobs
+        ]
 
     def _delta(self, delta: TextDelta) -> ChatDelta:
         parser = self._parsers[delta.answer.index]
@@ -131,13 +157,19 @@ class ChatRun:
         if delta.answer.done:
             new.extend(parser.finish())
         logprobs = [delta.answer.scored(entry) for entry in delta.logprobs]
-        return ChatDelta(delta.answer.index, new.content, new.reasoning, new.tool_calls, delta.token_ids, logprobs)
+        of_content = self._content_logprobs[delta.answer.index].push(delta, logprobs, parser)
+        parts = new.content, new.reasoning, new.tool_calls
+        return ChatDelta(delta.answer.index, *parts, delta.token_ids, logprobs, of_content)
 
-    def _choice(self, choice: GeneratedChoice) -> ChatChoice:
+    def _choice(self, choice: GeneratedChoice, text: GeneratedText) -> ChatChoice:
         parser = self._parsers[choice.index]
         reason: Any = choice.finish_reason
         if reason == "stop" and parser.has_complete_calls:
             reason = "tool_calls"
+        scored, of_content = choice.logprobs, None
+        if scored is not None:
+            indices = self._tokens_of("content", text)
+            of_content = Computed(len(indices), lambda index: scored[indices[index]])
         return ChatChoice(
             parser.parts.content,
             parser.parts.reasoning,
@@ -146,7 +178,33 @@ class ChatRun:
             choice.stop_reason,
             choice.token_ids,
             choice.logprobs,
+            parser.unfinished,
+            of_content,
         )
+
+
+class _ContentLogprobs:
+    """Finds the log-probabilities of the content of one answer, as soon as it is known which tokens belong to it."""
+
+    def __init__(self, special_ids: frozenset[int]) -> None:
+        self._special_ids = special_ids
+        self._place = 0
+        self._tokens: deque[tuple[int, str, ScoredToken]] = deque()
+
+    def push(self, delta: TextDelta, logprobs: Sequence[ScoredToken], parser: AnswerParser) -> list[ScoredToken]:
+        """Add the tokens of a delta that the parser has read. Returns those that are known to be of the content."""
+        if logprobs:
+            self._tokens += zip(delta.token_ids, delta.pieces, logprobs, strict=True)
+        settled: list[tuple[int, str, ScoredToken]] = []
+        begin = self._place
+        while self._tokens and (self._place < parser.settled_place or delta.answer.done):
+            settled.append(self._tokens.popleft())
+            self._place += len(settled[-1][1])
+        span = parser.spans.get("content")
+        if span is None:
+            return []
+        ids, pieces = [token_id for token_id, _, _ in settled], [piece for _, piece, _ in settled]
+        return [settled[index][2] for index in tokens_within(ids, pieces, begin, *span, self._special_ids)]
 
 
 async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:

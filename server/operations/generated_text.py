@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -102,6 +102,25 @@ def load_token_bytes(tokenizer: Tokenizer) -> None:
     """Compute the bytes of all tokens, once per tokenizer. This is slow for a large vocabulary."""
     with suppress(NoTokenBytes):
         _ = tokenizer.token_bytes
+
+
+def tokens_within(
+    token_ids: Sequence[int], pieces: Sequence[str], place: int, begin: float, end: float, marker_ids: Collection[int]
+) -> list[int]:
+    """Indices of the tokens whose text begins within a part of an answer's text.
+
+    pieces: text that each token adds. place: place of the first of them in the text.
+    begin, end: places in the text; `end` is outside of the part.
+    marker_ids: special tokens that are reported as marks, after their piece. Those at the beginning and the end of the
+        part are not within it.
+    """
+    found = []
+    for index, (token_id, piece) in enumerate(zip(token_ids, pieces, strict=True)):
+        after = place + len(piece)
+        if begin < after < end if token_id in marker_ids else begin <= place < end:
+            found.append(index)
+        place = after
+    return found
 
 
 class GeneratedText:
@@ -249,6 +268,10 @@ class GeneratedText:
             hidden = token_id in self._hidden_ids
             ends.append(ends[-1] + (0 if hidden else len(detokenizer.push_one(token_id))))
         return list(pairwise(ends))
+
+    def tokens_within(self, begin: float, end: float, marker_ids: Collection[int]) -> list[int]:
+        """Indices of the tokens in a part of the text. See the function `tokens_within`."""
+        return tokens_within(self.token_ids, self.pieces, 0, begin, end, marker_ids)
 
     def alignment(self, source_ids: Sequence[int]) -> AttentionMatrix:
         """Attention of the answer's tokens over the source tokens."""

@@ -72,11 +72,16 @@ async def complete_result(run: Run[Any, ResultT]) -> ResultT:
 
 @dataclass(frozen=True)
 class TokenUsage:
-    """Token counts of a request. cached_tokens: prompt tokens found in the prefix cache."""
+    """Token counts of a request.
+
+    cached_tokens: prompt tokens found in the prefix cache.
+    reasoning_tokens: the completion tokens of the reasoning of chat answers. Known after the end only.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    reasoning_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

@@ -36,11 +36,17 @@ class ToolChoice:
     """Whether the answer calls tools.
 
     mode: `none` forbids calls, `auto` allows them, `required` demands at least one.
-    name: the only function that may be called; None for any. Only with `required`.
+    name: the only function that may be called, exactly once; None for any. Only with `required`.
+    allowed: the only functions that may be called; None for any. The model sees the others too.
     """
 
     mode: Literal["none", "auto", "required"] = "auto"
     name: str | None = None
+    allowed: tuple[str, ...] | None = None
+
+    def allows(self, function: str) -> bool:
+        """Whether an answer may call a function."""
+        return self.name in (None, function) and (self.allowed is None or function in self.allowed)
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,10 @@ def callable_functions(tools: Sequence[FunctionTool], choice: ToolChoice, compil
     repeated = next((index for index, name in enumerate(names) if name in names[:index]), None)
     if repeated is not None:
         raise InvalidRequest(f"`{tools[repeated].place}.name` is also the name of an earlier function", "tools")
-    if choice.name is not None and choice.name not in names:
+    if any(name not in names for name in (*(choice.allowed or ()), *filter(None, [choice.name]))):
         raise InvalidRequest("`tool_choice` names a function that is not in `tools`", "tool_choice")
+    if choice.mode == "required" and choice.allowed == ():
+        raise InvalidRequest("`tool_choice` requires a call, but allows no function", "tool_choice")
     schemas = [_arguments_schema(tool) for tool in tools]
     try:
         sources = compiler.json_sources(schemas, JSON_OPTIONS)
@@ -77,7 +85,7 @@ def callable_functions(tools: Sequence[FunctionTool], choice: ToolChoice, compil
     functions = [Function(name, source) for name, source in zip(names, sources, strict=True)]
     if choice.mode == "none":
         return []
-    return [one for one in functions if choice.name in (None, one.name)]
+    return [one for one in functions if choice.allows(one.name)]
 
 
 def _name(tool: FunctionTool) -> str:

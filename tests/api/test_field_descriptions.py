@@ -70,5 +70,6 @@ def test_the_api_reference_has_every_route_and_field(schemas: dict[str, Any]) ->
     page = (ROOT / "docs" / "api-reference.md").read_text()
     assert not [route.path for route in registry.ROUTES if f"`POST {route.path}`" not in page]
     assert not [route.path for route in registry.GET_ROUTES if f"`GET {route.path}`" not in page]
+    assert not [route.path for route in registry.OWNED_ROUTES if f"`{route.method} {route.path}`" not in page]
     fields = {field for name in reachable(schemas, NAMES) for field in schemas[name].get("properties", {})}
     assert not [field for field in fields if f"| `{field}` |" not in page]

@@ -48,6 +48,7 @@ def resolve(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
 def test_every_route_is_described(document: dict[str, Any]) -> None:
     routes: dict[tuple[str, str], Any] = {(route.path, "post"): route for route in registry.ROUTES}
     routes |= {(route.path, "get"): route for route in registry.GET_ROUTES}
+    routes |= {(route.path, route.method.lower()): route for route in registry.OWNED_ROUTES}
     described = {(path, method) for path, item in document["paths"].items() for method in item}
     assert described == routes.keys() | {(path, "get") for path in STATUS_ROUTES}
     assert {f"/{name}" for name in NATIVE} < document["paths"].keys()
@@ -57,11 +58,12 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
         answers = operation["responses"]
         assert "200" in answers
         assert "schema" in answers["200"]["content"]["application/json"]
-        statuses = {401, 404, 408, 413, 415, 422, 429, 500, 503, 504} if method == "post" else {401, 404, 500, 503}
+        has_body = path in registry.OPERATION_PATHS and method == "post"
+        statuses = {401, 404, 408, 413, 415, 422, 429, 500, 503, 504} if has_body else {401, 404, 500, 503}
         assert answers.keys() >= {"200", *(str(route.errors.statuses.get(status, status)) for status in statuses)}
         sharing = [one for one in registry.ROUTES if path in (one.path, *one.aliases)] or [route]
         assert "422" not in answers or any(422 not in one.errors.statuses for one in sharing)
-        if method == "post":
+        if has_body:
             is_form = route.media_type == "multipart/form-data"
             media = operation["requestBody"]["content"][route.media_type]
             body = resolve(document, media["schema"]) if "$ref" in media["schema"] else None
@@ -105,8 +107,8 @@ def test_examples_are_valid(route: Any) -> None:
     route.answer.model_validate(answer)
 
 
-@pytest.mark.parametrize("route", registry.GET_ROUTES, ids=lambda route: route.path)
-def test_examples_of_get_routes_are_valid(route: Any) -> None:
+@pytest.mark.parametrize("route", (*registry.GET_ROUTES, *registry.OWNED_ROUTES), ids=lambda route: route.path)
+def test_examples_of_routes_without_a_body_are_valid(route: Any) -> None:
     route.answer.model_validate(route.example)
 
 
@@ -114,6 +116,7 @@ def test_no_route_is_missing_from_the_document(bench: Bench) -> None:
     app = create_routes(bench.state)
     documented = {path for route in registry.ROUTES for path in (route.path, *route.aliases)}
     documented |= {path for route in registry.GET_ROUTES for path in (route.path, *route.aliases)}
+    documented |= {route.path for route in registry.OWNED_ROUTES}
     routers = (status_routes.router, status_routes.probes, status_routes.metrics_router)
     documented |= {route.path for router in routers for route in router.routes if isinstance(route, APIRoute)}
     assert documented >= STATUS_ROUTES | {"/predict", "/ner"}

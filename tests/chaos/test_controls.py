@@ -14,6 +14,7 @@ import pytest
 from server.errors import Overloaded
 from server.ipc.messages import Finished, Hypothesis, Tokens
 from server.ipc.queue import Queue
+from tests.api import test_stored_responses as stored
 from tests.api.conftest import Bench
 from tests.chaos.bugs import planted
 from tests.chaos.checks import answers, engine
@@ -176,3 +177,18 @@ async def test_lost_worker(bench: Bench, http: httpx.AsyncClient, with_bug: bool
         assert bench.client.open_requests == 0
     bench.client.fail_all("engine_error", "the end of the test")
     assert (await posted).status_code == 500
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("check", "bug"),
+    [
+        (stored.test_a_record_is_found_by_its_owner_only, "stored-responses-know-no-keys"),
+        (stored.test_a_key_never_drops_records_of_another_key, "stored-responses-have-no-bounds"),
+        (stored.test_records_are_dropped_when_their_time_is_over, "stored-responses-have-no-bounds"),
+    ],
+    ids=["key", "bytes", "time"],
+)
+def test_stored_responses(check: Callable[[], None], bug: str, with_bug: bool) -> None:
+    with expecting(bug, with_bug):
+        check()

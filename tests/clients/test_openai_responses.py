@@ -1,4 +1,4 @@
-"""`/v1/responses` with the `openai` package: items, events, structured output, and refusals of what needs a store."""
+"""`/v1/responses` with the `openai` package: items, events, structured output, stored conversations, and refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_text(client: OpenAI) -> None:
     assert answer.id.startswith("resp_") and answer.object == "response" and answer.model == "story"
     assert answer.output_text == told(400) and answer.status == "completed" and answer.incomplete_details is None
     (item,) = answer.output
-    assert item.type == "message" and item.status == "completed" and answer.store is False
+    assert item.type == "message" and item.status == "completed" and answer.store is True
     assert answer.usage is not None
     assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
 
@@ -126,16 +126,40 @@ def test_stream(client: OpenAI, limit: int | None) -> None:
     assert last.output[0] == events[-2].item and last.id == events[0].response.id
 
 
-def test_events_fit_the_types_of_the_package(server: ClientServer) -> None:
-    """The package itself checks nothing: it builds its objects from any JSON."""
-    body = {"model": "story", "input": STORY, "stream": True, "include": ["message.output_text.logprobs"]}
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"model": "story", "include": ["message.output_text.logprobs"]},
+        {
+            "model": "thinker",
+            "max_output_tokens": 12,
+            "include": ["reasoning.encrypted_content"],
+            "reasoning": {"effort": "high", "summary": "auto"},
+            "chat_template_kwargs": {"enable_thinking": True},
+            "ignore_eos": True,
+        },
+        {"model": "caller", "tools": [{"type": "function", "name": "f"}], "tool_choice": "required"},
+    ],
+    ids=lambda body: body["model"],
+)
+def test_events_fit_the_types_of_the_package(server: ClientServer, body: dict[str, Any]) -> None:
+    """The package itself checks nothing: it builds its objects from any JSON. Other clients have typed fields."""
     types = {one.model_fields["type"].annotation.__args__[0]: one for one in get_args(get_args(ResponseStreamEvent)[0])}
-    for name, event in stream(f"{server.url}/v1/responses", body, server.headers):
+    sent = {"input": STORY, "stream": True, "temperature": 0, "parallel_tool_calls": False, **body}
+    for name, event in stream(f"{server.url}/v1/responses", sent, server.headers):
         assert event["type"] == name
-        if "response" in event:
-            # The type of the usage asks for numbers that the server does not have.
-            assert (event["response"].pop("usage") is None) is (name != "response.completed")
         types[name].model_validate(event)
+
+
+def test_reasoning_is_counted(client: OpenAI) -> None:
+    answer = client.responses.create(
+        model="thinker",
+        input=STORY,
+        max_output_tokens=12,
+        extra_body={"chat_template_kwargs": {"enable_thinking": True}, "ignore_eos": True},
+    )
+    assert [(item.type, item.status) for item in answer.output] == [("reasoning", "incomplete")]
+    assert answer.usage.output_tokens_details.reasoning_tokens == answer.usage.output_tokens == 12
 
 
 def test_the_stream_helper_of_the_package(client: OpenAI) -> None:
@@ -171,18 +195,16 @@ def test_structured_output(client: OpenAI) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("store", True),
         ("background", True),
-        ("previous_response_id", "resp_1"),
         ("conversation", "conv_1"),
         ("prompt", {"id": "pmpt_1"}),
-        ("reasoning", {"effort": "high"}),
-        ("include", ["reasoning.encrypted_content"]),
-        ("truncation", "auto"),
-        ("max_tool_calls", 1),
-        ("tools", [{"type": "web_search"}]),
+        ("moderation", {"model": "omni-moderation-latest"}),
+        ("truncation", "sometimes"),
+        ("store", "yes"),
+        ("tools", [{"name": "look"}]),
+        ("tool_choice", {"type": "web_search_preview"}),
         ("tool_choice", {"type": "function", "name": "look"}),
-        ("input", [{"type": "item_reference", "id": "msg_1"}]),
+        ("input", [{"type": "compaction", "encrypted_content": "x"}]),
         ("input", [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]),
         ("text", {"format": {"type": "json_schema", "name": "x", "schema": {"type": "no such type"}}}),
         ("max_output_tokens", 0),
@@ -201,8 +223,45 @@ def test_errors_of_the_chat_name_the_input(client: OpenAI) -> None:
     assert caught.value.param == "input" and caught.value.code == "context_length_exceeded"
 
 
-def test_store_false_is_accepted(client: OpenAI) -> None:
+def test_store_false_stores_nothing(client: OpenAI) -> None:
     answer = client.responses.create(
         model="story", input=STORY, max_output_tokens=2, store=False, background=False, truncation="disabled"
     )
-    assert answer.output_text == told(2)
+    assert answer.output_text == told(2) and answer.store is False
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(answer.id)
+
+
+def test_a_conversation_is_continued(client: OpenAI) -> None:
+    """The same answer as if the client sent all items, and the same objects as before when they are read."""
+    options: dict[str, Any] = {"model": "story", "max_output_tokens": 20, "temperature": 0}
+    first = client.responses.create(input=STORY, instructions="Tell a tale.", **options)
+    second = client.responses.create(input="One day", previous_response_id=first.id, **options)
+    items: list[Any] = [{"role": "user", "content": STORY}, *first.output, {"role": "user", "content": "One day"}]
+    assert second.output_text == client.responses.create(input=items, store=False, **options).output_text
+    assert client.responses.retrieve(second.id) == second and second.previous_response_id == first.id
+    references: list[Any] = [{"type": "item_reference", "id": item.id} for item in first.output]
+    third = client.responses.create(input=[items[0], *references, items[-1]], **options)
+    assert third.output_text == second.output_text
+
+
+def test_stored_responses_are_listed_and_deleted(client: OpenAI) -> None:
+    first = client.responses.create(model="story", input=STORY, max_output_tokens=2)
+    second = client.responses.create(model="story", input="One day", previous_response_id=first.id, max_output_tokens=2)
+    items = list(client.responses.input_items.list(second.id, order="asc", limit=1))
+    assert [item.content[0].text for item in items] == [STORY, first.output_text, "One day"]
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.id)
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(model="story", input="So?", previous_response_id=second.id)
+    assert caught.value.code == "previous_response_not_found" and caught.value.param == "previous_response_id"
+    with pytest.raises(openai.BadRequestError, match="has ended"):
+        client.responses.cancel(second.id)
+
+
+def test_tools_that_the_server_does_not_have_are_named(client: OpenAI) -> None:
+    answer = client.responses.with_raw_response.create(
+        model="caller", input=STORY, max_output_tokens=2, tools=[{"type": "web_search"}, {"type": "local_shell"}]
+    )
+    assert answer.headers["x-ignored-parameters"] == "tools[0]:web_search, tools[1]:local_shell"

@@ -88,7 +88,7 @@ PRINTED = {
     "openai_chat": r"answer: , there was .+\nusage: 45 tokens\nstreamed: , there was .+",
     "openai_completions": r" +'<s>' \n( +'.+' -\d+\.\d\d\n)+",
     "openai_embeddings": r"sentence-encoder reads 128 tokens\n(\d\.\d+: .+\n){2}",
-    "openai_responses": r"answer: , there was .+\nstreamed: .+",
+    "openai_responses": r"answer: (, there was .+)\nstreamed: (.+)\nwithout a store: \2",
     "huggingface_client": r"text: .+\nstream: .+\n",
     "tgi_stream": r".+\nfinished: (length|eos_token)",
     "embed_sparse": r"weights above zero: \d+ and \d+\ndot product: \d+\.\d{3}",

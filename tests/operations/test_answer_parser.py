@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import pytest
@@ -136,6 +137,30 @@ def test_reasoning_is_told_apart(thought, content, calls, cuts, is_open, has_cal
     kept = content.lstrip("\n")
     assert parser.parts.content == (kept.rstrip(" \n") if has_calls else kept)
     assert [one.name for one in parser.tool_calls] == [name for name, _ in calls if has_calls]
+    begin, end = parser.spans["reasoning"]
+    assert text[begin:end] == f"\n{thought}<tool_call>\n", "the span leaves the markers out"
+    begin, end = parser.spans["content"]
+    assert text[begin : len(text) if end == math.inf else end].strip() == content.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "unfinished"),
+    [
+        ("<think>Let", "reasoning"),
+        ("<think>Let</thi", "reasoning"),
+        ("<think>Let</think>\n\n", None),
+        ("<think>Let</think>\n\nYes", "content"),
+        ("", "content"),
+        ("Yes", "content"),
+        ('Yes<tool_call>{"name": "get", "argum', "calls"),
+        ('<tool_call>{"name": "get", "arguments": {"a": 1', "calls"),
+        ('<tool_call>{"name": "get", "arguments": {"a": 1}}', None),
+        ('<tool_call>{"name": "get", "arguments": {"a": 1}}</tool_call>', None),
+    ],
+)
+def test_the_part_that_a_cut_answer_ends_in(text, unfinished):
+    plan = planner(ROWS["hermes"], reasoning=THINK)
+    assert parse(plan, text, [len(text) // 2], {}).unfinished == unfinished
 
 
 @given(thought=WORDS, cuts=CUTS)

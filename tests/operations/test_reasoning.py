@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import jsonschema
 import pytest
 
 from server.errors import InvalidRequest
 from server.operations.grammar import JsonFormat
-from tests.operations.chat_bench import ChatBench
+from tests.operations.chat_bench import ChatBench, write_checkpoint
 from tests.operations.tool_cases import REQUIRED, SCHEMAS, check_calls, spec, template
+from tests.text.tool_templates import QWEN_3
 
 
 @template("opens-thinking")
@@ -56,6 +58,36 @@ async def test_a_format_applies_to_the_answer_after_reasoning(llm: ChatBench, re
     llm.follow([*([] if opened else ["<", "think>"]), "Let me", "</", "think>\n\n"])
     for choice in (await llm.ask(asked))[0].choices:
         assert choice.reasoning == "Let me" and json.loads(choice.content)["a"] in (1, 2)
+
+
+@template("qwen", "opens-thinking")
+@pytest.mark.parametrize(("more", "counted"), [(1, 1), (3, 3), (4, 4), (5, 3), (7, 3)])
+async def test_the_tokens_of_the_reasoning_are_counted(
+    llm: ChatBench, request: pytest.FixtureRequest, more: int, counted: int
+) -> None:
+    """Those of its text, without its markers. All tokens of an answer that was cut within the reasoning count."""
+    opening = [] if request.node.callspec.params["llm"] == "opens-thinking" else ["<", "think>"]
+    llm.follow([*opening, "Let me", " the", "\n", "</", "think>\n\n", "city", "Paris"])
+    result, _ = await llm.ask(spec(tools=[], n=2, max_new_tokens=len(opening) + more))
+    assert result.usage.reasoning_tokens == 2 * counted
+    cut = ["reasoning" if more < 5 else "content" if more > 5 else None] * 2
+    assert [choice.unfinished for choice in result.choices] == cut
+
+
+async def test_special_markers_are_not_counted(tmp_path: Path) -> None:
+    """Nor is the end of a token's text that the marker after it completes."""
+    llm = ChatBench(write_checkpoint(tmp_path / "llm", QWEN_3, ["<think>", "</think>"]))
+    half = llm.tokenizer.token_bytes.by_id.index("日".encode()[:1])
+    llm.follow(["<think>", "Let me", half, "</think>", "\n\n", "Paris"])
+    result, _ = await llm.ask(spec(tools=[], max_new_tokens=6))
+    assert result.usage.reasoning_tokens == 2 and result.choices[0].content == "Paris"
+    llm.close()
+
+
+@template("hermes")
+async def test_an_answer_without_reasoning_has_no_reasoning_tokens(llm: ChatBench) -> None:
+    llm.follow("Paris")
+    assert (await llm.ask(spec(tools=[], max_new_tokens=2)))[0].usage.reasoning_tokens == 0
 
 
 @template("qwen")

@@ -267,7 +267,7 @@ def test_every_route_but_probes_and_the_page_needs_a_key(start: Callable[..., Pr
         ("get", "//health"),
     ]
     assert len(routes) >= 14
-    dialects = (*registry.ROUTES, *registry.GET_ROUTES)
+    dialects = (*registry.ROUTES, *registry.GET_ROUTES, *registry.OWNED_ROUTES)
     statuses = {route.path: route.errors.statuses.get(401, 401) for route in dialects}
     for method, path in routes:
         for key in (

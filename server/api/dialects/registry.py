@@ -20,6 +20,7 @@ from server.api.dialects.ollama.answers import ERRORS as OLLAMA_ERRORS
 from server.api.dialects.openai import routes as openai
 from server.api.documents import describe, describe_get, describe_shared
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
+from server.api.owned_route import OwnedRoute
 from server.api.route import ERROR_FORMAT, ERROR_SHAPE, GetRoute, Route, SharedPath
 from server.errors import InvalidRequest, NotReady, RequestError
 from server.operations.runtime import OperationNotSupported, Runtime, ServedModel
@@ -48,6 +49,8 @@ GET_ROUTES: tuple[GetRoute, ...] = (
     *deepl.GET_ROUTES,
 )
 """Routes that describe the server or its models."""
+OWNED_ROUTES: tuple[OwnedRoute, ...] = (*openai.OWNED_ROUTES,)
+"""Routes on what an API key has stored."""
 
 
 def _by_path() -> Mapping[str, list[Route[Any, Any, Any]]]:
@@ -76,6 +79,7 @@ _SHAPES_BY_PREFIX = {"/api/": OLLAMA_ERRORS, "/v2/glossar": deepl.ERRORS, "/v2/d
 _ERROR_SHAPES = [
     *((compile_path(path)[0], routes[0].errors) for path, routes in _ROUTES_BY_PATH.items()),
     *((compile_path(path)[0], route.errors) for route in GET_ROUTES for path in (route.path, *route.aliases)),
+    *((compile_path(route.path)[0], route.errors) for route in OWNED_ROUTES),
 ]
 
 
@@ -93,6 +97,9 @@ def add_routes(app: FastAPI) -> None:
             app.add_api_route(route.path, route.respond, methods=["POST"], include_in_schema=False)
         for alias in route.aliases:
             app.add_api_route(alias, route.respond, methods=["GET"], name=route.name, include_in_schema=False)
+    for owned in OWNED_ROUTES:
+        described = describe_get(owned)
+        app.add_api_route(owned.path, owned.respond, methods=[owned.method], name=owned.name, **described)
 
 
 def is_chat(path: str) -> bool:

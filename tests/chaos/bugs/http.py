@@ -311,3 +311,22 @@ def every_request_leaves_a_kilobyte() -> None:
 def loading_has_no_limit() -> None:
     """The server waits for a worker that never becomes ready, and restarts failing workers, without any limit."""
     _without_limits("max_failures", "loading_hang_seconds")
+
+
+@bug("http")
+def stored_responses_know_no_keys() -> None:
+    """A key finds what any key has stored."""
+    from server.api.stored_responses import StoredResponses
+
+    old = replace(
+        StoredResponses, "shelf", lambda self, owner: next(iter(self._shelves.values()), None) or old(self, owner)
+    )
+
+
+@bug("http")
+def stored_responses_have_no_bounds() -> None:
+    """Stored responses are never dropped, neither for their bytes nor for their age."""
+    from server.api.stored_responses import Shelf, StoredResponses
+
+    old = replace(StoredResponses, "__init__", lambda self, max_bytes, *rest: old(self, 1 << 60, *rest))
+    replace(Shelf, "_is_current", lambda self, record_id: record_id in self._packed)

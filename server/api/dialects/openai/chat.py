@@ -190,6 +190,7 @@ EXAMPLE = (
             "completion_tokens": 8,
             "total_tokens": 22,
             "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
         },
     },
 )

@@ -48,11 +48,18 @@ class OpenAIUsageDetails(AnswerBody):
     cached_tokens: int
 
 
+class OpenAICompletionDetails(AnswerBody):
+    """`reasoning_tokens`: tokens of the reasoning, which `completion_tokens` contains too."""
+
+    reasoning_tokens: int
+
+
 class OpenAIUsage(AnswerBody):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: OpenAIUsageDetails
+    completion_tokens_details: OpenAICompletionDetails
 
 
 def new_id(prefix: str) -> str:
@@ -71,6 +78,7 @@ def usage(tokens: TokenUsage) -> dict[str, Any]:
         "completion_tokens": tokens.completion_tokens,
         "total_tokens": tokens.total_tokens,
         "prompt_tokens_details": {"cached_tokens": tokens.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": tokens.reasoning_tokens},
     }
 
 

@@ -188,6 +188,7 @@ EXAMPLE = (
             "completion_tokens": 6,
             "total_tokens": 10,
             "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
         },
     },
 )

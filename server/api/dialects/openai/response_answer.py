@@ -31,13 +31,14 @@ class ResponseReasoningText(AnswerBody):
 
 
 class ResponseReasoningItem(AnswerBody):
-    """Reasoning before an answer."""
+    """Reasoning before an answer. `encrypted_content`: its text in another form, if `include` asks for it."""
 
     id: str
     type: Literal["reasoning"]
     status: ItemStatus
     summary: list[Any]
     content: list[ResponseReasoningText]
+    encrypted_content: str | None = None
 
 
 class ResponseFunctionCall(AnswerBody):
@@ -55,14 +56,31 @@ class ResponseIncomplete(AnswerBody):
     reason: Literal["max_output_tokens"]
 
 
+class ResponseError(AnswerBody):
+    """Why an answer failed after its beginning."""
+
+    code: Literal["server_error", "rate_limit_exceeded"]
+    message: str
+
+
 class ResponseInputDetails(AnswerBody):
+    """`cached_tokens`: tokens found in the prefix cache. `cache_write_tokens`: not counted, and always 0."""
+
     cached_tokens: int
+    cache_write_tokens: int
 
 
 class ResponseOutputDetails(AnswerBody):
-    """`reasoning_tokens`: null for an answer with reasoning, whose tokens are not counted separately."""
+    """`reasoning_tokens`: tokens of the reasoning, which `output_tokens` contains too."""
 
-    reasoning_tokens: int | None
+    reasoning_tokens: int
+
+
+class ResponseReasoningSettings(AnswerBody):
+    """The settings of the request. A summary is never made."""
+
+    effort: Any
+    summary: None
 
 
 class ResponseUsage(AnswerBody):
@@ -74,13 +92,15 @@ class ResponseUsage(AnswerBody):
 
 
 class ResponsesAnswer(AnswerBody):
-    """An answer. The fields after `usage` repeat the request."""
+    """An answer. The fields after `usage` repeat the request, but `store` tells whether the answer is stored."""
 
     id: str
     object: Literal["response"]
     created_at: int
-    status: Literal["in_progress", "completed", "incomplete"]
-    error: None
+    completed_at: int | None
+    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    background: Literal[False]
+    error: ResponseError | None
     incomplete_details: ResponseIncomplete | None
     model: str
     output: list[ResponseReasoningItem | ResponseOutputMessage | ResponseFunctionCall]
@@ -89,11 +109,28 @@ class ResponsesAnswer(AnswerBody):
     max_output_tokens: int | None
     metadata: Any
     parallel_tool_calls: bool
-    previous_response_id: None
-    store: Literal[False]
+    previous_response_id: str | None
+    reasoning: ResponseReasoningSettings
+    store: bool
     temperature: float | None
     text: Any
     tool_choice: Any
     tools: list[Any]
     top_p: float | None
     truncation: Literal["disabled"]
+
+
+class DeletedResponse(AnswerBody):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class ResponseItemList(AnswerBody):
+    """A page of items, as the client sent them or as an earlier answer had them."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool

@@ -1,92 +1,44 @@
-"""The request body of `/v1/responses`, and its conversion to a `ChatSpec`. The server stores no answer."""
+"""The request body of `/v1/responses`, and its conversion to a `ChatSpec`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
-from server.api.chat_fields import (
-    TEXT_OR_PARTS,
-    TOOL_CHOICE,
-    ArgumentsText,
-    ChatObject,
-    FunctionName,
-    function_call,
-    text_parts,
-    tool_choice,
-)
-from server.api.dialects.openai.shared_fields import (
-    ConversationFields,
-    MaxTokens,
-    NamedFunction,
-    OpenAIFunction,
+from server.api.chat_fields import ChatObject, FunctionName
+from server.api.dialects.openai.response_conversation import StoredConversation
+from server.api.dialects.openai.response_input import BuiltInItem, InputItem, chat_messages
+from server.api.dialects.openai.response_tools import (
+    ResponseTool,
+    ResponseToolChoice,
+    Tool,
     chosen_tool,
+    dropped_tools,
 )
-from server.api.field_kinds import Hint, Unsupported, only
+from server.api.dialects.openai.shared_fields import ConversationFields, MaxTokens
+from server.api.field_kinds import Hint, Unsupported, only, wish
 from server.api.response_format import ResponseFormatJsonObject, ResponseFormatJsonSchema, ResponseFormatText
+from server.errors import InvalidRequest
 from server.operations.chat import ChatSpec
 from server.operations.grammar import JsonFormat, TextFormat
 
 LOGPROBS = "message.output_text.logprobs"
-
-
-class ResponseItem(ChatObject):
-    """Base of the items of `input`. `id` and `status` are those of an earlier answer and have no effect."""
-
-    id: Hint = None
-    status: Hint = None
-
-
-class InputMessage(ResponseItem):
-    type: Literal["message"] = "message"
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, text_parts("input_text", "output_text", "refusal"), TEXT_OR_PARTS]
-    phase: Hint = None
-
-
-class InputCall(ResponseItem):
-    type: Literal["function_call"]
-    call_id: str
-    name: FunctionName
-    arguments: ArgumentsText
-
-
-class InputCallOutput(ResponseItem):
-    type: Literal["function_call_output"]
-    call_id: str
-    output: Annotated[str, text_parts("input_text", "output_text"), TEXT_OR_PARTS]
-
-
-class InputReasoning(ResponseItem):
-    """Reasoning before an earlier answer, for templates that show it."""
-
-    type: Literal["reasoning"]
-    summary: Annotated[Any, only([])] = None
-    content: Annotated[str | None, text_parts("reasoning_text"), TEXT_OR_PARTS] = None
-    encrypted_content: Unsupported = None
-
-
-_ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
-
-
-def _member(item: Any) -> str | None:
-    """The tag of an item, by which pydantic chooses a member of `InputItem`. Messages may leave out their type."""
-    kind = item.get("type", "message") if isinstance(item, dict) else None
-    return f"<{kind}>" if kind in _ITEM_TYPES else None
-
-
-InputItem = Annotated[
-    Annotated[InputMessage, Tag("<message>")]
-    | Annotated[InputCall, Tag("<function_call>")]
-    | Annotated[InputCallOutput, Tag("<function_call_output>")]
-    | Annotated[InputReasoning, Tag("<reasoning>")],
-    Discriminator(
-        _member,
-        custom_error_type="item_type",
-        custom_error_message=f"has a type that is not supported; the supported ones are {', '.join(_ITEM_TYPES)}",
-    ),
-]
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
+INCLUDABLE = frozenset(
+    {
+        LOGPROBS,
+        ENCRYPTED_REASONING,
+        "code_interpreter_call.outputs",
+        "computer_call_output.output.image_url",
+        "file_search_call.results",
+        "message.input_image.image_url",
+        "web_search_call.action.sources",
+        "web_search_call.results",
+    }
+)
+"""Values of `include`. The others than the first two are about items that no answer of this server has."""
 
 
 def _as_items(value: Any) -> Any:
@@ -97,22 +49,6 @@ def _as_items(value: Any) -> Any:
 def _text_or_items(schema: dict[str, Any]) -> None:
     """Add text to the JSON schema of the list of items."""
     schema["anyOf"] = [{"type": "string"}, {name: schema.pop(name) for name in ("type", "items", "minItems")}]
-
-
-def _check_include(names: list[str] | None) -> list[str] | None:
-    if any(name != LOGPROBS for name in names or ()):
-        raise ValueError(f"supports only {LOGPROBS}")
-    return names
-
-
-class ResponseTool(OpenAIFunction):
-    """A function. `strict`: refuse a schema that cannot be enforced in full."""
-
-    type: Literal["function"]
-
-
-class ResponseNamedChoice(NamedFunction):
-    type: Literal["function"]
 
 
 class ResponseJsonSchema(ResponseFormatJsonSchema):
@@ -132,19 +68,19 @@ class ResponseText(ChatObject):
     format: Annotated[
         ResponseFormatText | ResponseFormatJsonObject | ResponseJsonSchema | None, Field(discriminator="type")
     ] = None
-    verbosity: Annotated[Any, only("medium")] = None
+    verbosity: Annotated[Any, wish("medium")] = None
 
 
 class ResponseReasoning(ChatObject):
-    effort: Unsupported = None
-    summary: Unsupported = None
+    effort: Hint = None
+    summary: Annotated[Any, wish()] = None
+    generate_summary: Annotated[Any, wish()] = None
+    context: Annotated[Any, wish("auto")] = None
+    mode: Annotated[Any, wish("standard")] = None
 
 
 class ResponseStreamOptions(ChatObject):
-    include_obfuscation: Annotated[Any, only(False)] = None
-
-
-ResponseToolChoice = Annotated[Any, tool_choice(ResponseNamedChoice, '{"type": "function", "name"}'), TOOL_CHOICE]
+    include_obfuscation: Hint = None
 
 
 class ResponsesBody(ConversationFields):
@@ -153,22 +89,63 @@ class ResponsesBody(ConversationFields):
     input: Annotated[list[InputItem], BeforeValidator(_as_items), Field(min_length=1, json_schema_extra=_text_or_items)]
     instructions: str | None = None
     max_output_tokens: MaxTokens | None = None
-    include: Annotated[list[str], AfterValidator(_check_include)] | None = None
+    include: list[str] | None = None
     text: ResponseText | None = None
-    tools: list[ResponseTool] | None = None
+    tools: list[Tool] | None = None
     tool_choice: ResponseToolChoice = None
     reasoning: ResponseReasoning | None = None
     stream_options: ResponseStreamOptions | None = None
-    truncation: Annotated[Any, only("disabled")] = None
-    store: Annotated[Any, only(False), Field(description="the server stores no answer")] = None
+    truncation: Annotated[Literal["auto", "disabled"] | None, wish("disabled")] = None
+    store: Annotated[bool | None, Field(description="whether the answer is stored; default true")] = None
     background: Annotated[Any, only(False)] = None
-    previous_response_id: Unsupported = None
+    background_options: Hint = None
+    previous_response_id: str | None = None
     conversation: Unsupported = None
-    context_management: Unsupported = None
-    max_tool_calls: Unsupported = None
+    context_management: Annotated[Any, wish([])] = None
+    max_tool_calls: Hint = None
     prompt: Unsupported = None
+    service_tier: Hint = None
+    client_metadata: Hint = None
+    image: Hint = None
+
+    _given: list[dict[str, Any]] = PrivateAttr(default_factory=list)
+    _stored: StoredConversation = PrivateAttr(default_factory=StoredConversation)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_items(cls, value: Any, handler: ModelWrapValidatorHandler[ResponsesBody]) -> ResponsesBody:
+        """Keep the items as they were sent, because they are stored in this form."""
+        body = handler(value)
+        body._given = _as_items(value["input"])
+        return body
+
+    @property
+    def stored(self) -> StoredConversation:
+        """What the request continues, and where its answer is stored."""
+        return self._stored
+
+    def continue_stored(self, stored: StoredConversation, max_bytes: int) -> int:
+        """Find the stored items that the request names. Must come before `spec`. See `StoredConversation.find`."""
+        self._stored = stored
+        return stored.find(self.previous_response_id, self.input, max_bytes)
+
+    @property
+    def stores(self) -> bool:
+        """Whether the answer is to be stored."""
+        return self.store is not False and self._stored.can_store
+
+    def dropped(self) -> Iterator[str]:
+        """Names of the list items that are dropped, and of `store` where the server stores nothing."""
+        yield from dropped_tools(self.tools or [])
+        for index, item in enumerate(self.input):
+            if isinstance(item, BuiltInItem) and not item.messages():
+                yield f"input[{index}]:{item.type}"
+        yield from (f"include[{index}]" for index, name in enumerate(self.include or ()) if name not in INCLUDABLE)
+        if self.store and not self._stored.can_store:
+            yield "store"
 
     def spec(self) -> ChatSpec:
+        """Convert the body. Raises InvalidRequest, RequestTooLarge."""
         text_format = self.text and self.text.format and self.text.format.text_format()
         options = self.options(
             max_new_tokens=self.max_output_tokens,
@@ -176,49 +153,28 @@ class ResponsesBody(ConversationFields):
             logprobs=self.with_logprobs,
             text_format=text_format,
         )
+        messages = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        messages += chat_messages(self._stored.items(self.input))
+        if not messages:
+            raise InvalidRequest("`input` has no item that the model can read", "input")
+        if self.stores:
+            self._stored.keep(self.input, self._given)
+        self._given = []
         return ChatSpec(
-            self._messages(),
+            messages,
             options,
             self.model,
-            [tool.tool(f"tools[{i}]") for i, tool in enumerate(self.tools or [])],
+            [tool.tool(f"tools[{i}]") for i, tool in enumerate(self.tools or []) if isinstance(tool, ResponseTool)],
             chosen_tool(self.tool_choice),
             parallel_tool_calls=self.parallel_tool_calls is not False,
             template_variables=self.chat_template_kwargs or {},
         )
 
     @property
+    def functions(self) -> list[ResponseTool]:
+        """The tools that the model can call."""
+        return [tool for tool in self.tools or [] if isinstance(tool, ResponseTool)]
+
+    @property
     def with_logprobs(self) -> bool:
-        return bool(self.include or self.top_logprobs)
-
-    def _messages(self) -> list[dict[str, Any]]:
-        """The items as chat messages. Items of one answer in a row become one message of the assistant."""
-        messages: list[dict[str, Any]] = []
-        if self.instructions:
-            messages.append({"role": "system", "content": self.instructions})
-        for item in self.input:
-            part = _part(item)
-            if part["role"] == "assistant" and messages and messages[-1]["role"] == "assistant":
-                _extend(messages[-1], part)
-            else:
-                messages.append(part)
-        return messages
-
-
-def _part(item: InputMessage | InputCall | InputCallOutput | InputReasoning) -> dict[str, Any]:
-    """A message with the content of one item."""
-    if isinstance(item, InputMessage):
-        return {"role": "system" if item.role == "developer" else item.role, "content": item.content}
-    if isinstance(item, InputCall):
-        return {"role": "assistant", "tool_calls": [function_call(item.call_id, item.name, item.arguments)]}
-    if isinstance(item, InputCallOutput):
-        return {"role": "tool", "tool_call_id": item.call_id, "content": item.output}
-    return {"role": "assistant", "reasoning_content": item.content or ""}
-
-
-def _extend(message: dict[str, Any], part: dict[str, Any]) -> None:
-    """Append the parts of a later item to a message of the assistant."""
-    for name in ("reasoning_content", "content"):
-        if name in part:
-            message[name] = "\n".join(filter(None, (message.get(name), part[name])))
-    if "tool_calls" in part:
-        message["tool_calls"] = [*message.get("tool_calls", []), *part["tool_calls"]]
+        return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)

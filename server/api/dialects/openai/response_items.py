@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from server.operations.chat import SectionKind
 
 ItemEvents = list[tuple[str, dict[str, Any]]]
 """Events of one item: type and fields, without the sequence number."""
@@ -12,8 +15,13 @@ ItemEvents = list[tuple[str, dict[str, Any]]]
 
 @dataclass
 class OutputItem(ABC):
-    """One item of the output. text: its text so far, or the arguments of a call. index: its place in the output."""
+    """One item of the output.
 
+    section: the part of the answer that it has. prefix: beginning of its id. index: its place in the output.
+    text: its text so far, or the arguments of a call.
+    """
+
+    section: ClassVar[SectionKind]
     prefix: ClassVar[str]
     id: str
     index: int
@@ -76,18 +84,25 @@ class TextItem(OutputItem):
         ]
 
 
+@dataclass
 class ReasoningItem(TextItem):
+    """Reasoning. is_encoded: the whole item has the text as `encrypted_content` too, as the request has asked."""
+
+    section = "reasoning"
     prefix = "rs"
     event = "response.reasoning_text"
+    is_encoded: bool = False
 
     def part(self) -> dict[str, Any]:
         return {"type": "reasoning_text", "text": self.text}
 
     def whole(self, status: str) -> dict[str, Any]:
-        return {"id": self.id, "type": "reasoning", "status": status, "summary": [], "content": [self.part()]}
+        item = {"id": self.id, "type": "reasoning", "status": status, "summary": [], "content": [self.part()]}
+        return item | ({"encrypted_content": encoded_reasoning(self.text)} if self.is_encoded else {})
 
 
 class MessageItem(TextItem):
+    section = "content"
     prefix = "msg"
     event = "response.output_text"
 
@@ -106,6 +121,7 @@ class MessageItem(TextItem):
 class CallItem(OutputItem):
     """A call of a function. Its text is the JSON of the arguments."""
 
+    section = "calls"
     prefix = "fc"
     call_id: str = ""
     name: str = ""
@@ -130,3 +146,25 @@ class CallItem(OutputItem):
     def end(self, status: str) -> ItemEvents:
         done = self._place() | {"arguments": self.text, "name": self.name}
         return [("response.function_call_arguments.done", done), self._item("done", self.whole(status))]
+
+
+_ENCODED = "triptych-1."
+"""Beginning of the `encrypted_content` of this server's reasoning."""
+
+
+def encoded_reasoning(text: str) -> str:
+    """The `encrypted_content` of reasoning, for clients that keep nothing else of it.
+
+    It is not encrypted: the item has the same text in `content`.
+    """
+    return _ENCODED + base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def decoded_reasoning(content: str | None) -> str | None:
+    """The reasoning in an `encrypted_content`; None if it is not this server's."""
+    if content is None or not content.startswith(_ENCODED):
+        return None
+    try:
+        return base64.urlsafe_b64decode(content.removeprefix(_ENCODED)).decode()
+    except ValueError:
+        return None

@@ -1,182 +1,110 @@
-"""`POST /v1/responses`: answers as items, and the events of streamed answers. Stateless: the server stores nothing."""
+"""`POST /v1/responses`, and the routes that read, list and delete stored responses."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
+from itertools import accumulate
 from typing import Any
 
-from server.api.dialects.openai.common import STATUSES, logprobs, now
-from server.api.dialects.openai.response_answer import ResponsesAnswer
-from server.api.dialects.openai.response_body import ResponsesBody
-from server.api.dialects.openai.response_items import CallItem, MessageItem, OutputItem, ReasoningItem
-from server.api.error_shape import ErrorShape
+import orjson
+from starlette.requests import Request
+
+from server.api.body import add_bytes
+from server.api.dialects.openai.response_answer import DeletedResponse, ResponseItemList, ResponsesAnswer
+from server.api.dialects.openai.response_body import INCLUDABLE, ResponsesBody
+from server.api.dialects.openai.response_conversation import StoredConversation, rendered_response
+from server.api.dialects.openai.response_renderer import ERRORS, ResponsesRenderer
+from server.api.owned_route import OwnedRoute
 from server.api.route import StreamingRoute
-from server.api.sse import frame
-from server.errors import RequestError
-from server.operations.chat import ChatDelta, ChatResult, chat
-from server.operations.generated_text import ScoredToken
-from server.operations.generation_run import TokenUsage
+from server.api.state import State, cache_salt
+from server.api.stored_responses import Shelf, StoredItem, StoredResponse
+from server.errors import InvalidRequest, ResponseNotFound
+from server.ipc.call import Call
+from server.operations.chat import ChatDelta, ChatResult, ChatSpec, chat
 
-ERRORS = ErrorShape(
-    statuses=STATUSES,
-    fields={
-        "messages": "input",
-        "max_new_tokens": "max_output_tokens",
-        "response_format": "text",
-        "logprobs": "include",
-    },
-)
+DEFAULT_LISTED = 20
+MAX_LISTED = 100
+"""Items in one page of the list of input items."""
+PAGE_BYTES = 1 << 20
+"""A page of this size ends before its number of items, so that no large list stands the event loop."""
 
 
-class ResponsesRenderer:
-    """Responses, whole or as events with a sequence number each.
+class ResponsesRoute(StreamingRoute[ResponsesBody, ChatSpec, ChatDelta, ChatResult]):
+    """The route that creates responses. A request may continue what the store holds for its API key."""
 
-    The items of the answer are in the order in which the model writes them: reasoning, text, calls.
-    """
-
-    def __init__(self, body: ResponsesBody, model: str) -> None:
-        self.body, self.model, self.created = body, model, now()
-        self.key = uuid.uuid4().hex
-        self.items: list[OutputItem] = []
-        self.calls: dict[int, CallItem] = {}
-        self.sequence = 0
-
-    def whole(self, result: ChatResult) -> dict[str, Any]:
-        (choice,) = result.choices
-        if choice.reasoning:
-            self._open(ReasoningItem).text = choice.reasoning
-        if choice.content or not choice.tool_calls:
-            message = self._open(MessageItem)
-            message.text, message.logprobs = choice.content, _logprobs(choice.logprobs or [])
-        for call in choice.tool_calls:
-            item = self._open(CallItem)
-            item.call_id, item.name, item.text = call.id, call.name, call.arguments
-        return self._finished(result)
-
-    def _open(self, kind: type[OutputItem]) -> Any:
-        """A new item at the end of the output."""
-        item = kind(f"{kind.prefix}_{self.key}{len(self.items)}", len(self.items))
-        self.items.append(item)
-        return item
-
-    def _finished(self, result: ChatResult) -> dict[str, Any]:
-        """The whole response after its end. Only its last item may be incomplete."""
-        status = "incomplete" if result.choices[0].finish_reason == "length" else "completed"
-        output = [item.whole("completed") for item in self.items[:-1]] + [
-            item.whole(status) for item in self.items[-1:]
-        ]
-        return self._response(status, output, result.usage)
-
-    def _response(self, status: str, output: list[Any], usage: TokenUsage | None) -> dict[str, Any]:
-        body = self.body
-        return {
-            "id": f"resp_{self.key}",
-            "object": "response",
-            "created_at": self.created,
-            "status": status,
-            "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-            "model": self.model,
-            "output": output,
-            "usage": usage and _usage(usage, any(isinstance(item, ReasoningItem) for item in self.items)),
-            "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
-            "metadata": body.metadata or {},
-            "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "previous_response_id": None,
-            "store": False,
-            "temperature": body.temperature,
-            "text": _sent(body.text) or {"format": {"type": "text"}},
-            "tool_choice": _sent(body.tool_choice) or "auto",
-            "tools": [_sent(tool) for tool in body.tools or []],
-            "top_p": body.top_p,
-            "truncation": "disabled",
-        }
-
-    # ------------------------------------------------------------------------------------------------------- stream
-
-    def deltas(self, deltas: list[ChatDelta]) -> bytes:
-        return b"".join([self._delta(delta) for delta in deltas])
-
-    def _delta(self, delta: ChatDelta) -> bytes:
-        frames = self._begin()
-        if delta.reasoning:
-            frames += self._add(ReasoningItem, delta.reasoning)
-        if delta.content or delta.logprobs:
-            frames += self._add(MessageItem, delta.content, _logprobs(delta.logprobs))
-        for call in delta.tool_calls:
-            if call.index not in self.calls:
-                frames += self._close_last()
-                self.calls[call.index] = item = self._open(CallItem)
-                item.call_id, item.name = call.id, call.name
-                frames += self._events(item.begin())
-            frames += self._events(self.calls[call.index].add(call.arguments, []))
-        return frames
-
-    def _begin(self) -> bytes:
-        """The first events of the stream; nothing if they were sent."""
-        if self.sequence:
-            return b""
-        response = self._response("in_progress", [], None)
-        return self._events(
-            [("response.created", {"response": response}), ("response.in_progress", {"response": response})]
-        )
-
-    def _add(self, kind: type[OutputItem], text: str, scored: list[Any] | None = None) -> bytes:
-        """Add text to the last item, or to a new one if the last one is of another kind."""
-        frames = b""
-        if not self.items or not isinstance(self.items[-1], kind):
-            frames += self._close_last()
-            frames += self._events(self._open(kind).begin())
-        return frames + self._events(self.items[-1].add(text, scored or []))
-
-    def _close_last(self, status: str = "completed") -> bytes:
-        return self._events(self.items[-1].end(status)) if self.items else b""
-
-    def _events(self, events: list[tuple[str, dict[str, Any]]]) -> bytes:
-        frames = []
-        for kind, value in events:
-            frames.append(frame(kind, {"type": kind, "sequence_number": self.sequence} | value))
-            self.sequence += 1
-        return b"".join(frames)
-
-    def end(self, result: ChatResult) -> bytes:
-        frames = self._begin()
-        if not self.items:
-            frames += self._add(MessageItem, "")
-        response = self._finished(result)
-        frames += self._close_last(response["status"])
-        return frames + self._events([(f"response.{response['status']}", {"response": response})])
-
-    def error(self, error: RequestError, request_id: str) -> bytes:
-        body = ERRORS.render(error, request_id)["error"]
-        return self._events([("error", {name: body[name] for name in ("code", "message", "param")})])
+    async def specify(
+        self,
+        request: Request,
+        state: State,
+        call: Call,
+        body: ResponsesBody,
+        parse: Callable[[ResponsesBody], ChatSpec],
+    ) -> ChatSpec:
+        stored = StoredConversation(state.responses.shelf(cache_salt(request)))
+        add_bytes(request, body.continue_stored(stored, state.settings.max_chat_body_bytes))
+        return await super().specify(request, state, call, body, parse)
 
 
-def _sent(value: Any) -> Any:
-    """A field of the request as the client sent it."""
-    dump = getattr(value, "model_dump", None)
-    return value if dump is None else dump(by_alias=True, exclude_none=True)
+def _found(shelf: Shelf, parameters: Mapping[str, str]) -> StoredResponse:
+    record = shelf.get(parameters["response_id"])
+    if record is None:
+        raise ResponseNotFound("no response is stored under this id")
+    return record
 
 
-def _logprobs(tokens: Sequence[ScoredToken]) -> list[dict[str, Any]]:
-    """Log-probabilities as in chat answers, but with an empty list as the bytes of a token that adds no text."""
-    rendered = list(logprobs(tokens))
-    for token in rendered:
-        for one in (token, *token["top_logprobs"]):
-            one["bytes"] = one["bytes"] or []
-    return rendered
+def _retrieve(shelf: Shelf, parameters: Mapping[str, str]) -> Any:
+    if parameters.get("stream", "false") != "false" or "starting_after" in parameters:
+        raise InvalidRequest("`stream` is not supported: a stored response is not streamed again", "stream")
+    _check_include(parameters)
+    return rendered_response(_found(shelf, parameters))
 
 
-def _usage(usage: TokenUsage, has_reasoning: bool) -> dict[str, Any]:
+def _delete(shelf: Shelf, parameters: Mapping[str, str]) -> Any:
+    record = _found(shelf, parameters)
+    shelf.delete(record.id)
+    return {"id": record.id, "object": "response", "deleted": True}
+
+
+def _cancel(shelf: Shelf, parameters: Mapping[str, str]) -> Any:
+    _found(shelf, parameters)
+    raise InvalidRequest("the response has ended; close the connection of a request to cancel it")
+
+
+def _list_items(shelf: Shelf, parameters: Mapping[str, str]) -> Any:
+    """One page of all items that a response was generated from, those of earlier responses included."""
+    _check_include(parameters)
+    limit, order = parameters.get("limit", str(DEFAULT_LISTED)), parameters.get("order", "desc")
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_LISTED):
+        raise InvalidRequest(f"`limit` must be a number from 1 to {MAX_LISTED}", "limit")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("`order` must be asc or desc", "order")
+    record = _found(shelf, parameters)
+    chain = shelf.chain(record.id)
+    if chain is None:
+        raise ResponseNotFound("a response that this one continues is not stored any more, so its input is not known")
+    items: dict[str, StoredItem] = {}
+    for item in (*(item for one in chain[:-1] for item in one.items), *record.inputs):
+        items.setdefault(item.id, item)
+    ids = list(items) if order == "asc" else list(items)[::-1]
+    after = parameters.get("after")
+    if after is not None and after not in items:
+        raise InvalidRequest("`after` must be the id of an item of this response", "after")
+    rest = ids if after is None else ids[ids.index(after) + 1 :]
+    sizes = accumulate(len(items[item_id].part.data) for item_id in rest)
+    page = [item_id for item_id, size in zip(rest[: int(limit)], sizes, strict=False) if size <= PAGE_BYTES] or rest[:1]
     return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": None if has_reasoning else 0},
-        "total_tokens": usage.total_tokens,
+        "object": "list",
+        "data": [orjson.Fragment(items[item_id].json()) for item_id in page],
+        "first_id": page[0] if page else None,
+        "last_id": page[-1] if page else None,
+        "has_more": len(rest) > len(page),
     }
+
+
+def _check_include(parameters: Mapping[str, str]) -> None:
+    for name in ("include", "include[]"):
+        if parameters.get(name, next(iter(INCLUDABLE))) not in INCLUDABLE:
+            raise InvalidRequest("`include` has an unknown value", "include")
 
 
 _EXAMPLE = (
@@ -185,7 +113,9 @@ _EXAMPLE = (
         "id": "resp_0d1f",
         "object": "response",
         "created_at": 1764000000,
+        "completed_at": 1764000001,
         "status": "completed",
+        "background": False,
         "error": None,
         "incomplete_details": None,
         "model": "llama",
@@ -207,7 +137,7 @@ _EXAMPLE = (
         ],
         "usage": {
             "input_tokens": 14,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": 8,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": 22,
@@ -217,7 +147,8 @@ _EXAMPLE = (
         "metadata": {},
         "parallel_tool_calls": True,
         "previous_response_id": None,
-        "store": False,
+        "reasoning": {"effort": None, "summary": None},
+        "store": True,
         "temperature": None,
         "text": {"format": {"type": "text"}},
         "tool_choice": "auto",
@@ -227,11 +158,12 @@ _EXAMPLE = (
     },
 )
 
-ROUTE = StreamingRoute(
+ROUTE = ResponsesRoute(
     path="/v1/responses",
     operation="chat",
     name="responses",
-    description="Answer messages, calls and their results, all of which the request contains: nothing is stored.",
+    description="Answer messages, calls and their results. Unless `store` is false, the answer is stored for later "
+    "requests of the same API key.",
     body=ResponsesBody,
     answer=ResponsesAnswer,
     example=_EXAMPLE,
@@ -239,4 +171,77 @@ ROUTE = StreamingRoute(
     run=chat,
     renderer=lambda body, run: ResponsesRenderer(body, run.model_name),
     errors=ERRORS,
+)
+
+_QUERY = {
+    "include": "further fields, which stored responses have or lack already",
+    "include[]": "the same as `include`",
+}
+OWNED_ROUTES = (
+    OwnedRoute(
+        path="/v1/responses/{response_id}",
+        method="GET",
+        name="retrieve_response",
+        description="A stored response.",
+        answer=ResponsesAnswer,
+        example=_EXAMPLE[1],
+        render=_retrieve,
+        errors=ERRORS,
+        parameters=_QUERY
+        | {
+            "stream": "must be false or absent",
+            "starting_after": "not supported",
+            "include_obfuscation": "without effect",
+        },
+    ),
+    OwnedRoute(
+        path="/v1/responses/{response_id}",
+        method="DELETE",
+        name="delete_response",
+        description="Delete a stored response. Responses that continue it cannot be continued any more.",
+        answer=DeletedResponse,
+        example={"id": "resp_0d1f", "object": "response", "deleted": True},
+        render=_delete,
+        errors=ERRORS,
+    ),
+    OwnedRoute(
+        path="/v1/responses/{response_id}/cancel",
+        method="POST",
+        name="cancel_response",
+        description="Always an error: a response is stored when it has ended.",
+        answer=ResponsesAnswer,
+        example=_EXAMPLE[1],
+        render=_cancel,
+        errors=ERRORS,
+    ),
+    OwnedRoute(
+        path="/v1/responses/{response_id}/input_items",
+        method="GET",
+        name="list_response_input_items",
+        description="The items that a stored response was generated from, those of earlier responses included.",
+        answer=ResponseItemList,
+        example={
+            "object": "list",
+            "data": [
+                {
+                    "id": "msg_0d1fi0",
+                    "type": "message",
+                    "role": "user",
+                    "status": "completed",
+                    "content": [{"type": "input_text", "text": "Why is the sky blue?"}],
+                }
+            ],
+            "first_id": "msg_0d1fi0",
+            "last_id": "msg_0d1fi0",
+            "has_more": False,
+        },
+        render=_list_items,
+        errors=ERRORS,
+        parameters=_QUERY
+        | {
+            "limit": f"items in a page, 1 to {MAX_LISTED}; default {DEFAULT_LISTED}",
+            "order": "asc or desc; default desc, the latest item first",
+            "after": "id of the last item of the page before",
+        },
+    ),
 )

@@ -15,3 +15,4 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     *audio.ROUTES,
 )
 GET_ROUTES = models.GET_ROUTES
+OWNED_ROUTES = responses.OWNED_ROUTES

@@ -1,0 +1,229 @@
+"""The items of `input` of `/v1/responses`, and the chat messages that they become.
+
+Clients send items of earlier answers back, those of other servers among them. An item that a chat template can show is
+shown. One that it cannot, such as a screenshot, is dropped and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+
+from server.api.chat_fields import TEXT_OR_PARTS, ArgumentsText, ChatObject, FunctionName, function_call, text_parts
+from server.api.dialects.openai.built_in_items import BUILT_IN_ITEMS, REFUSED_ITEMS
+from server.api.dialects.openai.response_items import decoded_reasoning
+from server.api.field_kinds import Hint
+
+_NOT_TEXT = ("input_image", "input_file", "input_audio")
+"""Parts of a tool's output that the model cannot read."""
+
+
+class ResponseItem(ChatObject):
+    """Base of the items of `input`. `id` and `status` are those of an earlier answer."""
+
+    id: Hint = None
+    status: Hint = None
+    created_by: Hint = None
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The chat messages that the item becomes; none for an item that is dropped."""
+        raise NotImplementedError
+
+
+class InputMessage(ResponseItem):
+    type: Literal["message"] | None = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str, text_parts("input_text", "output_text", "refusal"), TEXT_OR_PARTS]
+    phase: Hint = None
+
+    def messages(self) -> list[dict[str, Any]]:
+        return [{"role": "system" if self.role == "developer" else self.role, "content": self.content}]
+
+
+class InputCall(ResponseItem):
+    type: Literal["function_call"]
+    call_id: str
+    name: FunctionName
+    arguments: ArgumentsText
+    namespace: Hint = None
+    caller: Hint = None
+    async_: Annotated[Hint, Field(alias="async")] = None
+
+    def messages(self) -> list[dict[str, Any]]:
+        return [_calling(function_call(self.call_id, self.name, self.arguments))]
+
+
+class InputCustomCall(ResponseItem):
+    """A call of a tool whose argument is a text. It is shown as a function with the argument `input`."""
+
+    type: Literal["custom_tool_call"]
+    call_id: str
+    name: str
+    input: str
+    namespace: Hint = None
+    caller: Hint = None
+    async_: Annotated[Hint, Field(alias="async")] = None
+
+    def messages(self) -> list[dict[str, Any]]:
+        return [_calling(function_call(self.call_id, self.name, {"input": self.input}))]
+
+
+@dataclass(frozen=True)
+class ToolOutput:
+    """The text of a tool's output. dropped: its other parts, as places in the list."""
+
+    text: str
+    dropped: tuple[str, ...] = ()
+
+
+def _read_output(value: Any) -> ToolOutput:
+    """A text, or a list of parts, as a `ToolOutput`."""
+    if isinstance(value, str):
+        return ToolOutput(value)
+    if not isinstance(value, list):
+        raise ValueError("must be text, or a list of parts with a `type`")
+    kinds = [part.get("type") if isinstance(part, dict) else None for part in value]
+    texts = [part for part, kind in zip(value, kinds, strict=True) if kind not in _NOT_TEXT]
+    dropped = (f"[{index}]:{kind}" for index, kind in enumerate(kinds) if kind in _NOT_TEXT)
+    return ToolOutput(_joined(texts), tuple(dropped))
+
+
+_joined: Callable[[Any], str] = text_parts("input_text", "output_text").func  # type: ignore[assignment]
+
+
+class InputCallOutput(ResponseItem):
+    type: Literal["function_call_output", "custom_tool_call_output"]
+    call_id: str | None = None
+    output: Annotated[Any, AfterValidator(_read_output), TEXT_OR_PARTS]
+    name: Hint = None
+    namespace: Hint = None
+    caller: Hint = None
+
+    def messages(self) -> list[dict[str, Any]]:
+        return [{"role": "tool", "tool_call_id": self.call_id or "", "content": self.output.text}]
+
+    def dropped(self) -> Iterator[str]:
+        return (f"output{place}" for place in self.output.dropped)
+
+
+class InputReasoning(ResponseItem):
+    """Reasoning before an earlier answer, for templates that show it.
+
+    The text is in `content`, or in `encrypted_content` of this server's answers, or in `summary`.
+    """
+
+    type: Literal["reasoning"]
+    summary: Annotated[str | None, text_parts("summary_text"), TEXT_OR_PARTS] = None
+    content: Annotated[str | None, text_parts("reasoning_text", "text"), TEXT_OR_PARTS] = None
+    encrypted_content: str | None = None
+
+    def messages(self) -> list[dict[str, Any]]:
+        text = self.content or decoded_reasoning(self.encrypted_content) or self.summary
+        return [{"role": "assistant", "reasoning_content": text}] if text else []
+
+    def dropped(self) -> Iterator[str]:
+        if self.encrypted_content and not self.content and decoded_reasoning(self.encrypted_content) is None:
+            yield "encrypted_content"
+
+
+class InputReference(ResponseItem):
+    """An item of a stored response, by its id."""
+
+    type: Literal["item_reference"] | None = None
+    id: str
+
+
+class BuiltInItem(ResponseItem):
+    """A call of a tool that another server runs itself, or the result of one. It may have any fields."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Annotated[str, WithJsonSchema({"enum": list(BUILT_IN_ITEMS)})]
+    id: str | None = None
+
+    def messages(self) -> list[dict[str, Any]]:
+        shown = BUILT_IN_ITEMS[self.type]({"id": self.id, "status": self.status, **(self.model_extra or {})})
+        messages = [_calling(function_call(*shown.call))] if shown.call is not None else []
+        if shown.result is not None:
+            messages.append({"role": "tool", "tool_call_id": shown.result[0], "content": shown.result[1]})
+        return messages
+
+
+def _refuse(value: Any) -> Any:
+    raise ValueError(REFUSED_ITEMS[value["type"]])
+
+
+RefusedItem = Annotated[InputReference, BeforeValidator(_refuse)]
+_TAGS = {
+    "message": "<message>",
+    "function_call": "<function_call>",
+    "custom_tool_call": "<custom_tool_call>",
+    "function_call_output": "<output>",
+    "custom_tool_call_output": "<output>",
+    "reasoning": "<reasoning>",
+    "item_reference": "<item_reference>",
+    **dict.fromkeys(BUILT_IN_ITEMS, "<built-in>"),
+    **dict.fromkeys(REFUSED_ITEMS, "<refused>"),
+}
+
+
+def _member(item: Any) -> str | None:
+    """The tag of an item, by which pydantic chooses a member of `InputItem`.
+
+    Messages may leave out their type, and so may references, which have nothing but an id.
+    """
+    if isinstance(item, ResponseItem):
+        return _TAGS[getattr(item, "type", None) or "item_reference"]
+    if not isinstance(item, dict):
+        return None
+    if item.get("type") is None:
+        return "<item_reference>" if "id" in item and "role" not in item else "<message>"
+    return _TAGS.get(item["type"]) if isinstance(item["type"], str) else None
+
+
+InputItem = Annotated[
+    Annotated[InputMessage, Tag("<message>")]
+    | Annotated[InputCall, Tag("<function_call>")]
+    | Annotated[InputCustomCall, Tag("<custom_tool_call>")]
+    | Annotated[InputCallOutput, Tag("<output>")]
+    | Annotated[InputReasoning, Tag("<reasoning>")]
+    | Annotated[InputReference, Tag("<item_reference>")]
+    | Annotated[BuiltInItem, Tag("<built-in>")]
+    | Annotated[RefusedItem, Tag("<refused>")],
+    Discriminator(
+        _member,
+        custom_error_type="item_type",
+        custom_error_message="has a type that is not supported; the server can read `message`, `reasoning`, "
+        "`function_call`, `function_call_output`, `item_reference` and the calls of OpenAI's own tools",
+    ),
+]
+
+
+def chat_messages(items: Iterable[ResponseItem]) -> list[dict[str, Any]]:
+    """The items as chat messages. Items of one answer in a row become one message of the assistant."""
+    messages: list[dict[str, Any]] = []
+    for new in (message for item in items for message in item.messages()):
+        if new["role"] == "assistant" and messages and messages[-1]["role"] == "assistant":
+            _extend(messages[-1], new)
+        else:
+            messages.append(new)
+    for message in messages:
+        if message.keys() == {"role", "reasoning_content"}:
+            message["content"] = ""  # an answer that was cut within its reasoning
+    return messages
+
+
+def _calling(call: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "assistant", "tool_calls": [call]}
+
+
+def _extend(message: dict[str, Any], new: dict[str, Any]) -> None:
+    """Append the parts of a later item to a message of the assistant."""
+    for name in ("reasoning_content", "content"):
+        if name in new:
+            message[name] = "\n".join(filter(None, (message.get(name), new[name])))
+    if "tool_calls" in new:
+        message["tool_calls"] = [*message.get("tool_calls", []), *new["tool_calls"]]
