@@ -9,6 +9,7 @@ chat = ChatOpenAI(
     base_url=os.environ.get("TRIPTYCH_URL", "http://127.0.0.1:8000") + "/v1",
     api_key=os.environ.get("TRIPTYCH_API_KEY", "not-needed"),
     max_tokens=40,
+    temperature=0,
 )
 print("answer:", chat.invoke("Once upon a time").content)
 

@@ -12,11 +12,13 @@ client = OpenAI(
 model = os.environ.get("TRIPTYCH_MODEL", "story")
 
 messages = [{"role": "user", "content": "Once upon a time"}]
-answer = client.chat.completions.create(model=model, messages=messages, max_tokens=40)
+# Temperature 0 gives the same text each time. Without it the answer is drawn at random, as OpenAI's is.
+request = {"model": model, "messages": messages, "max_tokens": 40, "temperature": 0}
+answer = client.chat.completions.create(**request)
 print("answer:", answer.choices[0].message.content)
 print("usage:", answer.usage.total_tokens, "tokens")
 
 print("streamed: ", end="")
-for chunk in client.chat.completions.create(model=model, messages=messages, max_tokens=40, stream=True):
+for chunk in client.chat.completions.create(**request, stream=True):
     print(chunk.choices[0].delta.content or "", end="", flush=True)
 print()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated, Any, get_args
 
 import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import InitErrorDetails
 
-from server.operations.chat import ToolCall
+from server.errors import InvalidRequest
+from server.operations.chat import ToolCall, ToolChoice
 
 _OTHER_PARTS = frozenset(
     {"image_url", "input_image", "image", "input_audio", "audio", "video_url", "file", "input_file", "document"}
 )
 """Types of parts that clients send and the server does not support. Errors name them."""
-_PART_HINTS = frozenset({"annotations", "logprobs", "cache_control", "prompt_cache_breakpoint"})
+_PART_HINTS = frozenset(
+    {"annotations", "logprobs", "citations", "cache_control", "prompt_cache_breakpoint", "id", "index"}
+)
 """Further keys of a text part, which do not change the prompt."""
 _SET_BY_SERVER = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 """Variables of chat templates for which requests have separate fields."""
@@ -97,18 +100,46 @@ TemplateVariables = Annotated[
 ]
 
 
-def tool_choice(named: type[BaseModel], form: str) -> AfterValidator:
-    """A validator for `tool_choice`. named: schema of the choice of one function; form: how an error describes it."""
+def tool_choice(named: type[BaseModel], form: str, *others: type[BaseModel]) -> AfterValidator:
+    """A validator for `tool_choice`. Null is the same as an absent field.
+
+    named: schema of the choice of one function. form: how an error describes it. others: schemas of other choices,
+    which have a `type` of their own.
+    """
+    schemas = {str(get_args(one.model_fields["type"].annotation)[0]): one for one in others}
 
     def check(value: Any) -> Any:
-        if isinstance(value, str) and value in ("none", "auto", "required"):
+        if value is None or (isinstance(value, str) and value in ("none", "auto", "required")):
             return value
+        kind = value.get("type") if isinstance(value, dict) else None
         try:
-            return named.model_validate(value)
+            return schemas.get(kind if isinstance(kind, str) else "", named).model_validate(value)
         except ValueError:
             raise ValueError(f'must be "none", "auto", "required" or {form}') from None
 
     return AfterValidator(check)
+
+
+def tool_kind(*functions: str) -> Callable[[Any], str]:
+    """The discriminator of a list of tools: `function tool` for those of the client, else `built-in tool`.
+
+    functions: the values of `type` for functions of the client; without a type, a tool is one too.
+    """
+
+    def kind(value: Any) -> str:
+        found = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+        return "built-in tool" if isinstance(found, str) and found not in functions else "function tool"
+
+    return kind
+
+
+def check_dropped(choice: ToolChoice, functions: Collection[str], sent: int) -> None:
+    """Raise InvalidRequest for a choice that requires a call of a tool that was dropped.
+
+    functions: names of the tools that were not. sent: number of all tools.
+    """
+    if choice.mode == "required" and not any(map(choice.allows, functions)) and len(functions) < sent:
+        raise InvalidRequest("`tool_choice` asks for a tool that this server does not have", "tool_choice")
 
 
 TOOL_CHOICE = WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]})

@@ -1,7 +1,8 @@
 """Descriptions of request fields, for the OpenAPI document and docs/api-reference.md: one place for each field.
 
 A field has the same description in every body that has it. A key `Schema.field` is for a field that means something
-else in one schema. A field whose schema has its own description is not listed here.
+else in one schema. A field whose schema has its own description is not listed here. Hints, wishes and refused fields
+are described by their kind (`field_kinds`), and `REASONS` has what there is to say besides.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-NO_EFFECT = "accepted without effect"
-UNSUPPORTED = "not supported; must be null or the value that changes nothing"
+from server.api.field_kinds import KIND
 
 DESCRIPTIONS: Mapping[str, str] = {
     # Prompts and inputs
@@ -34,15 +34,11 @@ DESCRIPTIONS: Mapping[str, str] = {
     "question": "the question",
     "QuestionAnswerBody.context": "text that contains the answer",
     "HubQuestion.context": "text that contains the answer",
-    "DeeplTranslateBody.context": UNSUPPORTED,
     "source_sentence": "sentence that the others are compared with",
     "sentences": "sentences to compare with `source_sentence`",
     "ids": "token ids of one text, or a list of such lists",
     "tokens": "token ids of one text",
-    "suffix": UNSUPPORTED,
-    "images": UNSUPPORTED,
     "ChatCompletionBody.documents": "documents that the chat template inserts",
-    "CohereChatBody.documents": "documents that the chat template inserts",
     "CohereRerankBody.documents": "texts to rank",
     "JinaRerankBody.documents": "texts to rank",
     "add_special_tokens": "add the tokens that the checkpoint puts around a text; default true",
@@ -57,7 +53,6 @@ DESCRIPTIONS: Mapping[str, str] = {
     "SimilarityBody.inputs": "a sentence, and the sentences to compare with it",
     "OllamaEmbeddingsBody.prompt": "the text to embed",
     "PromptTokensBody.prompt": "the text to tokenize",
-    "OllamaGenerateBody.context": UNSUPPORTED,
     "AnthropicToolUse.input": "arguments of the call",
     # Length and sampling
     "stream": "answer in parts while the text is generated; default false",
@@ -132,7 +127,6 @@ DESCRIPTIONS: Mapping[str, str] = {
     "TranslationForm.stream": "answer in parts, with `response_format` json or text; default false",
     "stream_options": "what the stream reports in addition to the answer",
     "include_usage": "report the number of tokens in one more chunk at the end",
-    "include_obfuscation": NO_EFFECT,
     "OllamaChatBody.stream": "answer in parts while the text is generated; default true",
     "OllamaGenerateBody.stream": "answer in parts while the text is generated; default true",
     # Truncation: one meaning per route
@@ -153,10 +147,6 @@ DESCRIPTIONS: Mapping[str, str] = {
     "non_splitting_tags": "tags that do not divide a text",
     "ignore_tags": "tags whose content is not translated",
     "show_billed_characters": "report the number of characters of each text",
-    "formality": "only values that need no other wording are accepted",
-    "model_type": "only values that every model satisfies are accepted",
-    "glossary_ids": UNSUPPORTED,
-    "custom_instructions": UNSUPPORTED,
     # Encoders
     "top_n": "number of texts to report; default: all",
     "return_documents": "report the texts with their scores",
@@ -168,7 +158,6 @@ DESCRIPTIONS: Mapping[str, str] = {
     "pooling": "how token vectors become the vector of a text; default: the checkpoint's",
     "chunks": "parts of the text that get a vector each",
     "encoding_format": "float for numbers, base64 for little-endian float32",
-    "HubEmbedBody.encoding_format": "only float is accepted",
     "function_to_apply": "turns logits into scores: softmax, sigmoid or none; default: the checkpoint's",
     "raw_scores": "report logits instead of numbers from 0 to 1",
     "return_text": "report the texts with their scores",
@@ -190,10 +179,6 @@ DESCRIPTIONS: Mapping[str, str] = {
     "QuestionAnswerBody.top_k": "number of answers to report; default 1",
     "HubQuestionParameters.top_k": "number of answers to report; default 1",
     "max_answer_len": "longest answer in tokens",
-    "align_to_words": "answers begin and end at words",
-    "doc_stride": "only the value that changes nothing is accepted",
-    "max_seq_len": "only the value that changes nothing is accepted",
-    "handle_impossible_answer": "only the value that changes nothing is accepted",
     # Formats
     "choices": "texts of which the answer is one",
     "pattern": "regular expression that the whole answer matches",
@@ -223,26 +208,16 @@ DESCRIPTIONS: Mapping[str, str] = {
     "description": "what the function does",
     "strict": "refuse a schema that cannot be enforced in full; otherwise the rest of it is enforced",
     "strict_tools": "`strict` for every tool",
-    "eager_input_streaming": NO_EFFECT + ": arguments are always streamed",
     "id": "id of the call",
     "tool_call_id": "id of the call that this message answers",
     "tool_use_id": "id of the call that this part answers",
     "tool_name": "name of the function that this message answers",
     "is_error": "whether the call failed",
-    "functions": UNSUPPORTED + "; use `tools`",
-    "function_call": UNSUPPORTED + "; use `tools`",
     "reasoning_content": "reasoning before the answer",
-    "refusal": UNSUPPORTED,
     "thinking": "whether the model reasons before it answers",
     "AnthropicThinking.thinking": "the reasoning",
     "OllamaChatMessage.thinking": "reasoning before the answer",
     "think": "whether the model reasons before it answers, or how much: low, medium, high",
-    "signature": NO_EFFECT,
-    "budget_tokens": NO_EFFECT + ": `max_tokens` is the limit",
-    "display": NO_EFFECT,
-    "citations": UNSUPPORTED,
-    "cache_control": NO_EFFECT + ": prompts are always cached",
-    "ttl": NO_EFFECT,
     "continue_final_message": "continue the last message instead of answering it",
     "add_generation_prompt": "let the template begin the answer; default true",
     "chat_template_kwargs": "further variables of the chat template",
@@ -265,37 +240,60 @@ DESCRIPTIONS: Mapping[str, str] = {
     "InputReference.id": "id of the stored item",
     "InputCustomCall.input": "the text of the call",
     "BuiltInItem.id": "id of the item",
+    "effort": "how much the model reasons, if its chat template has a setting for it",
+    "reasoning_effort": "none, minimal, low, medium, high, xhigh or max: how much the model reasons, if its chat "
+    "template has a setting for it",
+    "enable_thinking": "whether the model reasons before it answers",
+    "OpenAIReasoning.enabled": "whether the model reasons before it answers",
+    "OpenAIMessage.reasoning": "the same as `reasoning_content`",
+    "OpenAIMessage.refusal": "text of an answer without `content`",
+    "custom": "a call of a tool whose input is text",
     # Other fields that clients send
+    "output_format": "the same as `output_config.format`",
+    "context_management": "changes of the conversation before it is answered",
+    "edits": "the changes; those that would remove text are left out",
+    "AnthropicEdit.keep": "what the edit keeps",
+    "clear_at": "when the text of a turn of the role system ends: never, or next_user_message",
+    "usage": "report the number of tokens at the end of a stream",
+    "OpenAIStreamUsage.include": "report the number of tokens at the end of a stream",
+    "continuous_usage_stats": "with `include_usage`: report the number of tokens in each chunk",
     "include": "further parts of the answer",
-    "background": UNSUPPORTED,
     "k": "draw from this many of the likeliest tokens; 0 for all",
     "p": "draw from the likeliest tokens that together have this probability",
-    "safety_mode": "not supported; `OFF`, `NONE` or null",
-    "metadata": NO_EFFECT,
-    "user_id": NO_EFFECT,
-    "service_tier": NO_EFFECT,
-    "speed": "only standard is accepted",
-    "modalities": "only text is accepted",
-    "verbosity": UNSUPPORTED,
     "options": "sampling fields",
-    "HubOptions.use_cache": NO_EFFECT,
-    "HubOptions.wait_for_model": NO_EFFECT,
     "raw": "use the prompt as it is, without the chat template",
-    "template": UNSUPPORTED,
     "repeat_penalty": "above 1: tokens of the prompt and the text become less likely",
-    "mirostat": UNSUPPORTED,
-    "tfs_z": UNSUPPORTED,
-    "penalize_newline": UNSUPPORTED,
-    "logits_all": UNSUPPORTED,
-    "vocab_only": UNSUPPORTED,
-    "embedding_only": UNSUPPORTED,
     "generate_parameters": "decoding fields, as in /generate",
-    "clean_up_tokenization_spaces": UNSUPPORTED,
     "decoder_input_details": "report the log-probability of each prompt token",
     "details": "report the tokens of the answer",
     "return_full_text": "put the prompt before the answer",
     "top_n_tokens": "number of the likeliest alternatives reported for each token",
 }
+
+REASONS: Mapping[str, str] = {
+    "cache_control": "prompts are always cached",
+    "prompt_cache_key": "prompts are always cached",
+    "cache_prompt": "prompts are always cached",
+    "budget_tokens": "`max_tokens` is the limit",
+    "thinking_budget": "`max_tokens` is the limit",
+    "thinking_token_budget": "`max_tokens` is the limit",
+    "eager_input_streaming": "arguments are always streamed",
+    "defer_loading": "all tools are in the prompt",
+    "fallbacks": "the requested model answers",
+    "models": "the requested model answers",
+    "thread": "each request has all messages",
+    "functions": "use `tools`",
+    "function_call": "use `tools`",
+    "guided_json": "use `response_format`",
+    "guided_regex": "use `response_format`",
+    "guided_choice": "use `response_format`",
+    "structured_outputs": "use `response_format`",
+    "truncate_prompt_tokens": "a prompt that is too long is refused",
+    "n_predict": "use `max_tokens`",
+    "keep_alive": "models stay loaded",
+    "preserve_formatting": "the server never corrects what the model writes",
+}
+"""Hints, wishes and refused fields: what to do instead, or why nothing is lost."""
 
 
 def describe_fields(schemas: dict[str, Any], bodies: list[str]) -> None:
@@ -306,6 +304,9 @@ def describe_fields(schemas: dict[str, Any], bodies: list[str]) -> None:
     for name in reachable(schemas, bodies):
         for field, schema in schemas[name].get("properties", {}).items():
             text = DESCRIPTIONS.get(f"{name}.{field}") or _parameters_text(name, field) or DESCRIPTIONS.get(field)
+            if KIND in schema:
+                reason = REASONS.get(f"{name}.{field}") or REASONS.get(field)
+                schema["description"] += f": {reason}" if reason else ""
             if text is not None and "description" not in schema:
                 schema["description"] = text
 
@@ -314,7 +315,7 @@ def _parameters_text(name: str, field: str) -> str | None:
     """Description of the fields `parameters` and `options` of a request body; None for those of a function."""
     if field == "parameters" and name.endswith("Body"):
         return "further fields of the task"
-    return NO_EFFECT if field == "options" and name.startswith("Hub") else None
+    return "settings of the hosted service" if field == "options" and name.startswith("Hub") else None
 
 
 def reachable(schemas: Mapping[str, Any], names: list[str]) -> list[str]:

@@ -12,15 +12,16 @@ See docs/decisions/0117-three-kinds-of-fields.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+Kind = Literal["hint", "wish", "refused"]
 KIND = "x-kind"
-"""Key of a field's JSON schema: `hint`, `wish` or `refused`. Fields that work do not have it."""
+"""Key of a field's JSON schema: one of `Kind`. Fields that work do not have it."""
 
 
 def _is_one_of(value: Any, neutral: tuple[Any, ...]) -> bool:
@@ -28,44 +29,63 @@ def _is_one_of(value: Any, neutral: tuple[Any, ...]) -> bool:
     return value is None or any(type(value) is type(one) and value == one for one in neutral)
 
 
+def _spelled(values: tuple[Any, ...]) -> str:
+    return " or ".join(orjson.dumps(one).decode() for one in values)
+
+
+def _marked(schema: JsonSchemaValue, kind: Kind, text: str) -> JsonSchemaValue:
+    """The JSON schema of a field with its kind. text: description of a field that has no other one."""
+    return {"description": text} | schema | {KIND: kind}
+
+
 @dataclass(frozen=True)
 class _Hint:
     """Marks a hint. Types without bounds are best: `Annotated[Any, ...]`."""
 
+    kind: ClassVar[Kind] = "hint"
+
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return handler(schema) | {KIND: "hint"}
+        return _marked(handler(schema), self.kind, "accepted without effect")
 
 
 @dataclass(frozen=True)
 class Wish:
     """Marks a wish. neutral: values that ask for nothing, besides null; the header does not name them."""
 
+    kind: ClassVar[Kind] = "wish"
     neutral: tuple[Any, ...] = ()
 
     def is_neutral(self, value: Any) -> bool:
         return _is_one_of(value, self.neutral)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return handler(schema) | {KIND: "wish"}
+        asks = f" unless it is {_spelled(self.neutral)}" if self.neutral else ""
+        return _marked(handler(schema), self.kind, f"dropped, and named{asks}")
 
 
 @dataclass(frozen=True)
 class _Refused:
     """Marks a refused field and checks its value. neutral: accepted values, besides null."""
 
+    kind: ClassVar[Kind] = "refused"
     neutral: tuple[Any, ...] = ()
 
     def check(self, value: Any) -> Any:
         if _is_one_of(value, self.neutral):
             return value
-        choice = " or ".join(orjson.dumps(one).decode() for one in self.neutral)
-        raise ValueError(f"is not supported, except as {choice}" if self.neutral else "is not supported")
+        raise ValueError(f"is {self._text()}")
+
+    def _text(self, otherwise: str = "") -> str:
+        """otherwise: what is said of a field without neutral values."""
+        if self.neutral:
+            return f"not supported, except as {_spelled(self.neutral)}"
+        return f"not supported; {otherwise}" if otherwise else "not supported"
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return handler(schema) | {KIND: "refused"}
+        return _marked(handler(schema), self.kind, self._text("must be null or absent"))
 
 
 def wish(*neutral: Any) -> Wish:
@@ -78,5 +98,5 @@ def only(*neutral: Any) -> _Refused:
     return _Refused(neutral)
 
 
-Hint = Annotated[Any, _Hint(), Field(description="accepted without effect")]
-Unsupported = Annotated[Any, only(), Field(description="not supported: must be null or absent")]
+Hint = Annotated[Any, _Hint()]
+Unsupported = Annotated[Any, only()]

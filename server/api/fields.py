@@ -20,6 +20,7 @@ MAX_ITEMS = 1024
 MAX_WORDS = 256
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
+MAX_NEW_TOKENS = 1 << 20
 
 ModelName = Annotated[
     str | None, Field(min_length=1, max_length=256, description="a loaded model; default: the first that can answer")
@@ -86,6 +87,11 @@ def _same_kind(value: Any) -> Any:
     if isinstance(value, list) and len({type(item) for item in value}) > 1:
         raise ValueError(f"must be {_PROMPT}")
     return value
+
+
+def absent(*values: int) -> BeforeValidator:
+    """A validator for a field of another server where `values` mean the same as null, for example -1."""
+    return BeforeValidator(lambda value: None if type(value) is int and value in values else value)
 
 
 def one_or_many(value: object) -> object:

@@ -12,6 +12,8 @@ from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.call import Call
 from server.operations.answer_plan import Reasoning
 from server.operations.chat_spec import ChatSpec
+from server.operations.late_instructions import reads_late_instructions, with_instructions_at_front
+from server.operations.reasoning_settings import reasoning_variables
 from server.operations.runtime import MAX_TEXT_TOKENS, PIECE_TOKENS, Runtime, ServedModel
 from server.text.chat import ChatError, ChatTooLong, as_parts, chat_context, continued_text, with_continued
 from server.text.tool_formats import TemplateTools, reasoning_markers
@@ -76,9 +78,9 @@ async def render_prompt(
     templates = model.text.chat_templates
     shown = [tool.for_template() for tool in spec.tools] if spec.tool_choice.mode != "none" else []
 
-    def render() -> str:
-        messages = template_messages(spec.messages, tools or _NO_TOOLS, model.name)
-        source, text = templates.choose(with_tools=tools is not None), ""
+    def render(source: str, reads_late: bool) -> str:
+        given = spec.messages if reads_late else with_instructions_at_front(spec.messages)
+        messages, text = template_messages(given, tools or _NO_TOOLS, model.name), ""
         lost = templates.forms_of(source).lost & {message.get("role") for message in messages}
         call.ignore(f"messages:{role}" for role in sorted(lost))
         if spec.continue_final_message:
@@ -90,14 +92,16 @@ async def render_prompt(
             documents=list(spec.documents) or None,
             null_content=True,
             add_generation_prompt=spec.add_generation_prompt and not spec.continue_final_message,
-            extra_variables={**_thinking_variable(spec.thinking, source), **spec.template_variables},
+            extra_variables={**_reasoning_variables(call, spec, source), **spec.template_variables},
         )
         longest = max_prompt_characters(runtime, model)
         rendered = runtime.chat_renderer.render(source, context, longest, call.limits.next_deadline)
         return continued_text(rendered, text) if spec.continue_final_message else rendered
 
     try:
-        return await runtime.in_template_thread(render, call)
+        source = templates.choose(with_tools=tools is not None)
+        reads_late = await reads_late_instructions(runtime, call, model, spec.messages, source)
+        return await runtime.in_template_thread(lambda: render(source, reads_late), call)
     except ChatTooLong as error:
         raise ContextLengthExceeded(
             f"`messages`: {error}; the context of `{model.name}` is {model.max_input_tokens:,} tokens", "messages"
@@ -139,20 +143,12 @@ def _count_tokens(model: ServedModel, text: str) -> int:
     return len(model.tokenizer.encode([text], add_special_tokens=False, offsets=False)[0].ids)
 
 
-def _thinking_variable(thinking: bool | None, source: str) -> dict[str, Any]:
-    """The template variable that turns reasoning on or off. Raises InvalidRequest where the template has none.
-
-    A template that mentions no reasoning needs no variable to turn it off.
-    """
-    if thinking is None:
-        return {}
-    if "enable_thinking" in source:
-        return {"enable_thinking": thinking}
-    if thinking or "think" in source or "reasoning" in source:
-        raise InvalidRequest(
-            "`thinking` cannot be chosen: the model's chat template has no variable `enable_thinking`", "thinking"
-        )
-    return {}
+def _reasoning_variables(call: Call, spec: ChatSpec, source: str) -> dict[str, Any]:
+    """The template variables for reasoning. A switch that the template does not have is reported as a dropped wish."""
+    variables, is_granted = reasoning_variables(source, spec.thinking, spec.reasoning_effort)
+    if not is_granted:
+        call.ignore([spec.thinking_field])
+    return variables
 
 
 def template_messages(messages: Sequence[Mapping[str, Any]], tools: TemplateTools, model: str) -> list[dict[str, Any]]:

@@ -29,8 +29,9 @@ class ChatSpec:
     parallel_tool_calls: whether an answer may contain several calls.
     add_generation_prompt: end the prompt with the beginning of an assistant message.
     continue_final_message: continue the last message instead of starting a new one.
-    thinking: whether the model reasons before it answers, as the template's variable `enable_thinking`; None leaves it
-        to the template.
+    thinking: whether the model reasons before it answers; None leaves it to `reasoning_effort` and the template.
+    thinking_field: name of the request's field for `thinking`, to be reported where the template cannot choose it.
+    reasoning_effort: how much it reasons, as `reasoning_settings.EFFORTS`; without effect in other templates.
     template_variables: further variables of the template.
     documents: texts that some templates put into the prompt.
     """
@@ -44,6 +45,8 @@ class ChatSpec:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     thinking: bool | None = None
+    thinking_field: str = "thinking"
+    reasoning_effort: str | None = None
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     documents: Sequence[Mapping[str, Any]] = ()
     _given: str = field(init=False, repr=False, compare=False)

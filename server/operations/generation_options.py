@@ -20,9 +20,26 @@ SAMPLER_NEUTRAL: Mapping[str, tuple[float, ...]] = {
 
 
 @dataclass(frozen=True)
+class SamplingDefaults:
+    """Sampling fields that apply to a decoder where neither the request nor the checkpoint sets them.
+
+    Every dialect has its own, from the documentation of the API that it follows. Those of the native routes draw no
+    tokens. do_sample: whether tokens are drawn at random if nothing else decides it.
+    """
+
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+
+
+@dataclass(frozen=True)
 class GenerationOptions:
     """Decoding options of one request, as in docs/decoding.md. None means that the checkpoint's default applies.
 
+    sampling_defaults: the sampling fields of the dialect, which apply after those of the checkpoint.
     max_new_tokens: 0 for an answer without any token, which is useful for the prompt's log-probabilities.
     fill_context: without `max_new_tokens`, let the answer fill the context or the KV pool.
     n, best_of: answers to return and to generate per prompt. Without `best_of`, `n` are generated. With beam search,
@@ -83,6 +100,7 @@ class GenerationOptions:
     source_lang: str | None = None
     target_lang: str | None = None
     text_format: TextFormat | None = None
+    sampling_defaults: SamplingDefaults = SamplingDefaults()
 
     def sampler(self, neutral: bool = False) -> str | None:
         """Name of the first sampler option that changes the distribution; None without one.

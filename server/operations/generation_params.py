@@ -1,6 +1,7 @@
 """Resolve generation options and checkpoint defaults into the `GenerationParams` that the engine receives.
 
-Precedence of every option: the request, then the checkpoint, then the table of docs/decoding.md.
+Precedence of every option: the request, then the checkpoint, then the dialect (sampling options only), then the table
+of docs/decoding.md.
 """
 
 from __future__ import annotations
@@ -8,14 +9,20 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from server.errors import InvalidRequest
 from server.ipc.descriptions import ModelInfo
 from server.ipc.params import GenerationParams
 from server.ipc.sections import AnswerSection
 from server.operations.encode import check_ids
-from server.operations.generation_options import GenerationOptions, check_best_of, check_combinations
+from server.operations.generation_options import (
+    SAMPLER_NEUTRAL,
+    GenerationOptions,
+    SamplingDefaults,
+    check_best_of,
+    check_combinations,
+)
 from server.operations.runtime import ServedModel
 from server.text.languages import TranslationPrompt
 from server.text.tokenizer import Tokenizer
@@ -61,17 +68,10 @@ def resolve(
     check_family(options, info)
     num_beams = num_beams_of(options, info, min_beams)
     check_combinations(options, num_beams)
-    by_default = options.do_sample is None and options.temperature != 0 and bool(defaults.do_sample)
     beams = num_beams > 1
-    sample = not beams and (_asks_to_sample(options) or by_default)
     params = GenerationParams(
         min_new_tokens=_first(options.min_new_tokens, defaults.min_new_tokens, default=0),
-        do_sample=sample,
-        temperature=_first(options.temperature, defaults.temperature, default=1.0) if sample else 1.0,
-        top_k=_first(options.top_k, defaults.top_k, default=0) if sample else 0,
-        top_p=_first(options.top_p, defaults.top_p, default=1.0) if sample else 1.0,
-        min_p=_first(options.min_p, defaults.min_p, default=0.0) if sample else 0.0,
-        typical_p=_first(options.typical_p, defaults.typical_p, default=1.0) if sample else 1.0,
+        **_sampling(options, info, beams),
         repetition_penalty=_first(options.repetition_penalty, defaults.repetition_penalty, default=1.0),
         presence_penalty=options.presence_penalty,
         frequency_penalty=options.frequency_penalty,
@@ -109,6 +109,23 @@ def resolve(
     _check_minimum(options, max_new_tokens)
     _check_ends(model, params, "response_format" if options.text_format is not None else "tools")
     return ResolvedOptions(params, max_new_tokens, _first(options.seed, default=secrets.randbits(63)))
+
+
+def _sampling(options: GenerationOptions, info: ModelInfo, beams: bool) -> dict[str, Any]:
+    """The fields of `GenerationParams` for sampling. Without it, they are neutral. beams: whether beam search is used.
+
+    Each field is looked up by itself. The dialect's defaults apply to decoders only.
+    """
+    defaults = info.generation
+    dialect = SamplingDefaults() if info.is_encoder_decoder else options.sampling_defaults
+    found = {
+        name: _first(getattr(options, name), getattr(defaults, name), default=getattr(dialect, name))
+        for name in SAMPLER_NEUTRAL
+    }
+    by_default = options.do_sample is None and _first(defaults.do_sample, default=dialect.do_sample)
+    if beams or found["temperature"] == 0 or not (_asks_to_sample(options) or by_default):
+        return {}
+    return {"do_sample": True, **found}
 
 
 def num_beams_of(options: GenerationOptions, info: ModelInfo, min_beams: int = 1) -> int:

@@ -181,6 +181,8 @@ class Runtime:
     max_text_characters: a longer text is refused before it is tokenized.
     chat_renderer: renders chat templates.
     template_tools: tool support of each chat template, by its source; filled by `template_tools.template_tools`.
+    late_instructions: whether each chat template reads system messages after the first message, by its source; filled
+        by `late_instructions.reads_late_instructions`.
     pair_templates: how each model's tokenizer joins pairs, by model name; filled by `pairs.pair_template`.
     grammar_compiler: compiles the formats of answers.
     language_detector: detects the languages of texts.
@@ -195,6 +197,7 @@ class Runtime:
     max_text_characters: int
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
     template_tools: dict[str, TemplateTools] = field(default_factory=dict)
+    late_instructions: dict[str, bool] = field(default_factory=dict)
     pair_templates: dict[str, PairTemplate] = field(default_factory=dict)
     grammar_compiler: GrammarCompiler = field(default_factory=GrammarCompiler)
     language_detector: LanguageDetector = field(default_factory=LanguageDetector)

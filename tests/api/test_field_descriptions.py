@@ -11,7 +11,8 @@ from pydantic.json_schema import models_json_schema
 
 from server.api.app import create_routes
 from server.api.dialects import registry
-from server.api.field_descriptions import DESCRIPTIONS, describe_fields, reachable
+from server.api.field_descriptions import DESCRIPTIONS, REASONS, describe_fields, reachable
+from server.api.field_kinds import KIND
 from tests.api.conftest import Bench
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,9 +45,23 @@ def test_every_description_is_used() -> None:
     used: set[str] = set()
     for name in reachable(schemas, NAMES):
         for field, schema in schemas[name].get("properties", {}).items():
-            if "description" not in schema:
-                used.add(f"{name}.{field}" if f"{name}.{field}" in DESCRIPTIONS else field)
-    assert not DESCRIPTIONS.keys() - used
+            texts = REASONS if KIND in schema else DESCRIPTIONS
+            if KIND in schema or "description" not in schema:
+                used.add(f"{name}.{field}" if f"{name}.{field}" in texts else field)
+    assert not (DESCRIPTIONS.keys() | REASONS.keys()) - used
+
+
+def test_a_description_agrees_with_the_kind_of_its_field(schemas: dict[str, Any]) -> None:
+    """A field without effect is marked as such, and a field that works is not called otherwise."""
+    says = {"accepted without effect": "hint", "dropped, and named": "wish", "not supported": "refused"}
+    wrong = []
+    for name in reachable(schemas, NAMES):
+        for field, schema in schemas[name].get("properties", {}).items():
+            text = schema["description"]
+            said = next((kind for words, kind in says.items() if words in text), None)
+            if said != schema.get(KIND) and (said is not None or schema[KIND] != "refused"):
+                wrong.append(f"{name}.{field}: {text}")
+    assert not wrong
 
 
 def test_answers_get_no_description_of_requests() -> None:

@@ -311,14 +311,14 @@ def bench(server_answer: Any, *argv: str, status: int = 0) -> list[FakeRequest]:
 def test_a_run_with_several_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--json", str(tmp_path / "results.json"), "--plot", str(tmp_path / "plot.svg")]
     argv = ["--concurrency", "1,2", "--requests", "5", "--warmup", "3", "--prompt-words", "uniform:2,4", "--ignore-eos"]
-    requests = bench(answer, *argv, "--output-tokens", "7", "--extra", '{"temperature": 0}', *files)
+    requests = bench(answer, *argv, "--output-tokens", "7", "--extra", '{"user": "me"}', *files)
     sent = [request.body for request in requests if request.body]
     assert len(sent) == 2 * (5 + 3)  # the warm-up is sent, and not measured
     assert {len(body["prompt"].split()) for body in sent} <= {2, 3, 4}
     assert len({body["prompt"] for body in sent}) > 8
     first = sent[0]
     assert first["max_tokens"] == 7 and first["stream_options"] == {"include_usage": True} and first["model"] == "llm"
-    assert first["ignore_eos"] is True and first["temperature"] == 0
+    assert first["ignore_eos"] is True and first["temperature"] == 0 and first["user"] == "me"
     shown = capsys.readouterr().out
     assert "1 at a time" in shown and "inter-token, ms, p99" in shown
     results = json.loads((tmp_path / "results.json").read_text())

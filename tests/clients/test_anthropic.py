@@ -8,6 +8,8 @@ import pytest
 from tests.clients.conftest import ClientServer
 
 MESSAGES = [{"role": "user", "content": "Once upon a time"}]
+GREEDY = {"temperature": 0}
+"""Gives the same text each time. The package has no argument for it any more."""
 WEATHER = {
     "name": "weather",
     "description": "The weather of a city.",
@@ -22,6 +24,7 @@ def client(server: ClientServer) -> anthropic.Anthropic:
 
 def test_a_message_and_its_stream_are_equal(client: anthropic.Anthropic) -> None:
     arguments = {"model": "caller", "max_tokens": 24, "messages": MESSAGES, "system": "Tell stories."}
+    arguments["extra_body"] = GREEDY
     message = client.messages.create(**arguments)
     assert message.type == "message" and message.role == "assistant" and message.model == "caller"
     (block,) = message.content
@@ -50,9 +53,10 @@ def test_the_events_of_a_stream(client: anthropic.Anthropic) -> None:
 
 
 def test_a_stop_sequence_is_reported(client: anthropic.Anthropic) -> None:
-    whole = client.messages.create(model="caller", max_tokens=24, messages=MESSAGES).content[0].text
+    arguments = {"model": "caller", "max_tokens": 24, "messages": MESSAGES, "extra_body": GREEDY}
+    whole = client.messages.create(**arguments).content[0].text
     stop = whole.split()[3]
-    message = client.messages.create(model="caller", max_tokens=24, messages=MESSAGES, stop_sequences=[stop, "@@"])
+    message = client.messages.create(**arguments, stop_sequences=[stop, "@@"])
     assert message.stop_reason == "stop_sequence" and message.stop_sequence == stop
     assert message.content[0].text == whole[: whole.index(stop)]
 
@@ -71,6 +75,40 @@ def test_sampling_options_and_hints_are_accepted(client: anthropic.Anthropic) ->
         extra_headers={"anthropic-beta": "prompt-caching-2024-07-31"},
     )
     assert message.usage.output_tokens <= 4
+
+
+def test_fields_of_newer_models_are_accepted(client: anthropic.Anthropic) -> None:
+    """What the server cannot do is named in a header."""
+    answer = client.beta.messages.with_raw_response.create(
+        model="caller",
+        max_tokens=4,
+        messages=[*MESSAGES, {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}],
+        thinking={"type": "adaptive", "display": "omitted"},
+        output_config={"effort": "high"},
+        context_management={
+            "edits": [{"type": "clear_thinking_20251015", "keep": "all"}, {"type": "clear_tool_uses_20250919"}]
+        },
+        tools=[
+            WEATHER | {"defer_loading": True, "eager_input_streaming": True, "input_examples": [{"city": "Rome"}]},
+            {"type": "web_search_20250305", "name": "web_search"},
+        ],
+        mcp_servers=[{"type": "url", "name": "m", "url": "https://a.example"}],
+        betas=["context-management-2025-06-27"],
+        speed="fast",
+        diagnostics={"previous_message_id": None},
+        cache_control={"type": "ephemeral", "scope": "global"},
+    )
+    assert answer.parse().usage.output_tokens <= 4
+    names = "tools[0].input_examples, context_management.edits[1], mcp_servers, tools[1]"
+    assert answer.headers["x-ignored-parameters"] == names
+
+
+def test_zero_tokens_fill_the_prefix_cache(client: anthropic.Anthropic) -> None:
+    messages = [{"role": "user", "content": "A prompt that is read before anybody asks about it. " * 8}]
+    first = client.messages.create(model="caller", max_tokens=0, messages=messages)
+    assert first.content == [] and first.stop_reason == "max_tokens" and first.usage.output_tokens == 0
+    usage = client.messages.create(model="caller", max_tokens=1, messages=messages).usage
+    assert usage.cache_read_input_tokens and usage.cache_read_input_tokens > usage.input_tokens
 
 
 def test_the_prefix_cache_is_reported(client: anthropic.Anthropic) -> None:
@@ -95,7 +133,9 @@ def test_structured_output(client: anthropic.Anthropic) -> None:
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     schema["additionalProperties"] = False
     output = {"format": {"type": "json_schema", "schema": schema}}
-    message = client.messages.create(model="caller", max_tokens=64, messages=MESSAGES, output_config=output)
+    message = client.messages.create(
+        model="caller", max_tokens=64, messages=MESSAGES, output_config=output, extra_body=GREEDY
+    )
     assert message.content[0].text.replace(" ", "") in ('{"ok":true}', '{"ok":false}')
 
 
@@ -116,7 +156,7 @@ def test_a_call_is_forced_and_streamed(client: anthropic.Anthropic) -> None:
     cities = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
     tool = WEATHER | {"input_schema": cities | {"additionalProperties": False}}
     for choice in ({"type": "any"}, {"type": "tool", "name": "weather"}):
-        arguments = {"model": "caller", "max_tokens": 100, "messages": MESSAGES, "tools": [tool]}
+        arguments = {"model": "caller", "max_tokens": 100, "messages": MESSAGES, "tools": [tool], "extra_body": GREEDY}
         arguments["thinking"] = {"type": "disabled"}
         arguments["tool_choice"] = choice | {"disable_parallel_tool_use": True}
         message = client.messages.create(**arguments)
@@ -145,7 +185,7 @@ def test_thinking_is_a_switch_of_the_template(client: anthropic.Anthropic) -> No
 
 
 REFUSED = {
-    "`max_tokens`": {"max_tokens": 0},
+    "`max_tokens`": {"max_tokens": -1},
     "`temperature`": {"extra_body": {"temperature": 1.5}},
     "`messages`": {"messages": []},
     "`messages[1].role`": {"messages": [*MESSAGES, {"role": "tool", "content": "x"}]},
@@ -155,11 +195,10 @@ REFUSED = {
     "`tool_use`": {
         "messages": [{"role": "user", "content": [{"type": "tool_use", "id": "x", "name": "y", "input": {}}]}]
     },
-    "`tools[0].type`": {"tools": [{"type": "bash_20250124", "name": "bash"}]},
+    "`tool_choice` asks for": {"tools": [{"type": "bash_20250124", "name": "bash"}], "tool_choice": {"type": "any"}},
     "`tool_choice`": {"tools": [WEATHER], "tool_choice": {"type": "tool"}},
-    "`speed`": {"speed": "fast"},
-    "`container`": {"extra_body": {"container": {"id": "x"}}},
-    "`effort`": {"output_config": {"effort": "low"}},
+    "`compaction`": {"extra_body": {"compaction": {"type": "summarize"}}},
+    "`thread.type`": {"extra_body": {"thread": {"type": "continue", "previous_message_id": "msg_1"}}},
 }
 
 

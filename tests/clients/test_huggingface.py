@@ -196,7 +196,7 @@ def test_chat(client) -> None:
         assert text == answer.choices[0].message.content
     schema = {"type": "object", "properties": {"animal": {"enum": ["cat", "dog"]}}, "required": ["animal"]}
     format = {"type": "json_schema", "json_schema": {"name": "animal", "schema": schema | _CLOSED}}
-    answer = client("caller").chat_completion(messages, max_tokens=40, response_format=format)
+    answer = client("caller").chat_completion(messages, max_tokens=40, temperature=0, response_format=format)
     assert json.loads(answer.choices[0].message.content)["animal"] in ("cat", "dog")
 
 

@@ -22,7 +22,7 @@ __all__ = ["client", "tokenizer"]
 
 class TestCompletions:
     def test_a_prompt(self, client: OpenAI) -> None:
-        answer = client.completions.create(model="story", prompt=STORY, max_tokens=20)
+        answer = client.completions.create(model="story", temperature=0, prompt=STORY, max_tokens=20)
         assert answer.id.startswith("cmpl-") and answer.object == "text_completion" and answer.model == "story"
         (choice,) = answer.choices
         assert choice.text == told(20) and choice.finish_reason == "length" and choice.logprobs is None
@@ -31,14 +31,14 @@ class TestCompletions:
         assert answer.usage.total_tokens == answer.usage.prompt_tokens + 20
 
     def test_sixteen_tokens_by_default(self, client: OpenAI) -> None:
-        answer = client.completions.create(model="story", prompt=STORY)
+        answer = client.completions.create(model="story", temperature=0, prompt=STORY)
         assert answer.usage is not None and answer.usage.completion_tokens == 16
 
     def test_prompts_in_all_forms(self, client: OpenAI, tokenizer) -> None:
         ids = tokenizer(STORY)["input_ids"]
         expected = told(8)
         for prompt, count in ((STORY, 1), ([STORY, STORY], 2), (ids, 1), ([ids, ids, ids], 3)):
-            choices = client.completions.create(model="story", prompt=prompt, max_tokens=8).choices
+            choices = client.completions.create(model="story", temperature=0, prompt=prompt, max_tokens=8).choices
             assert [(choice.index, choice.text) for choice in choices] == [(i, expected) for i in range(count)]
 
     def test_several_answers(self, client: OpenAI) -> None:
@@ -52,12 +52,14 @@ class TestCompletions:
         assert [choice.text for choice in best] == [eight[int(np.argmax(means))].text]
 
     def test_stop(self, client: OpenAI) -> None:
-        answer = client.completions.create(model="story", prompt=STORY, max_tokens=64, stop=[" who", "."])
+        answer = client.completions.create(
+            model="story", temperature=0, prompt=STORY, max_tokens=64, stop=[" who", "."]
+        )
         assert answer.choices[0].text == told(64).partition(" who")[0]
         assert answer.choices[0].finish_reason == "stop"
 
     def test_logprobs(self, client: OpenAI) -> None:
-        answer = client.completions.create(model="story", prompt=STORY, max_tokens=6, logprobs=3)
+        answer = client.completions.create(model="story", temperature=0, prompt=STORY, max_tokens=6, logprobs=3)
         (choice,) = answer.choices
         logprobs = choice.logprobs
         assert "".join(logprobs.tokens) == choice.text
@@ -77,7 +79,7 @@ class TestCompletions:
         expected = [float(scores[i, token]) for i, token in enumerate(ids[1:])]
         for max_tokens in (0, 1):
             (choice,) = client.completions.create(
-                model="story", prompt=[ids], max_tokens=max_tokens, logprobs=1, echo=True, temperature=0
+                model="story", temperature=0, prompt=[ids], max_tokens=max_tokens, logprobs=1, echo=True
             ).choices
             logprobs = choice.logprobs
             assert choice.text == STORY + told(max_tokens) and choice.finish_reason == "length"
@@ -90,16 +92,19 @@ class TestCompletions:
             assert all(greedy)
 
     def test_no_new_token(self, client: OpenAI) -> None:
-        answer = client.completions.create(model="story", prompt=STORY, max_tokens=0, echo=True)
+        answer = client.completions.create(model="story", temperature=0, prompt=STORY, max_tokens=0, echo=True)
         assert answer.choices[0].text == STORY and answer.choices[0].finish_reason == "length"
         assert answer.usage is not None and answer.usage.completion_tokens == 0
-        streamed = client.completions.create(model="story", prompt=STORY, max_tokens=0, echo=True, stream=True)
+        streamed = client.completions.create(
+            model="story", temperature=0, prompt=STORY, max_tokens=0, echo=True, stream=True
+        )
         assert "".join(chunk.choices[0].text for chunk in streamed) == STORY
 
     def test_stream(self, client: OpenAI) -> None:
         chunks = list(
             client.completions.create(
                 model="story",
+                temperature=0,
                 prompt=[STORY, "The old fox"],
                 max_tokens=12,
                 logprobs=1,
@@ -132,7 +137,7 @@ class TestCompletions:
 class TestChat:
     def test_the_storyteller_continues_the_tale(self, client: OpenAI) -> None:
         messages = [{"role": "user", "content": STORY}]
-        answer = client.chat.completions.create(model="story", messages=messages, max_tokens=20)
+        answer = client.chat.completions.create(model="story", temperature=0, messages=messages, max_tokens=20)
         assert answer.id.startswith("chatcmpl-") and answer.object == "chat.completion" and answer.model == "story"
         (choice,) = answer.choices
         assert choice.message.role == "assistant" and choice.message.content == told(20)
@@ -140,7 +145,9 @@ class TestChat:
         assert answer.usage is not None and answer.usage.completion_tokens == 20
 
     def test_without_a_limit_the_answer_ends_by_itself(self, client: OpenAI) -> None:
-        answer = client.chat.completions.create(model="story", messages=[{"role": "user", "content": STORY}])
+        answer = client.chat.completions.create(
+            model="story", temperature=0, messages=[{"role": "user", "content": STORY}]
+        )
         assert answer.choices[0].finish_reason == "stop"
         assert answer.choices[0].message.content == told(400)
 
@@ -173,7 +180,12 @@ class TestChat:
     def test_stream_with_usage(self, client: OpenAI) -> None:
         messages = [{"role": "user", "content": STORY}]
         with client.chat.completions.create(
-            model="story", messages=messages, max_tokens=16, stream=True, stream_options={"include_usage": True}
+            model="story",
+            temperature=0,
+            messages=messages,
+            max_tokens=16,
+            stream=True,
+            stream_options={"include_usage": True},
         ) as stream:
             first, *chunks, last = stream
         assert first.choices[0].delta.role == "assistant" and first.choices[0].delta.content == ""
@@ -185,7 +197,7 @@ class TestChat:
 
     def test_the_stream_helper_of_the_package(self, client: OpenAI) -> None:
         messages = [{"role": "user", "content": STORY}]
-        with client.chat.completions.stream(model="story", messages=messages) as stream:
+        with client.chat.completions.stream(model="story", temperature=0, messages=messages) as stream:
             text = "".join(event.delta for event in stream if event.type == "content.delta")
             answer = stream.get_final_completion()
         assert answer.choices[0].message.content == text == told(400)
@@ -216,7 +228,7 @@ class TestChat:
         beginning = told(6)
         messages = [{"role": "user", "content": STORY}, {"role": "assistant", "content": beginning}]
         answer = client.chat.completions.create(
-            model="story", messages=messages, max_tokens=6, extra_body={"continue_final_message": True}
+            model="story", temperature=0, messages=messages, max_tokens=6, extra_body={"continue_final_message": True}
         )
         assert beginning + answer.choices[0].message.content == told(12)
 
@@ -238,6 +250,7 @@ class TestChat:
             model="story",
             messages=[{"role": "user", "content": STORY}],
             max_tokens=8,
+            temperature=0,
             n=1,
             presence_penalty=0,
             frequency_penalty=0,
@@ -271,7 +284,12 @@ class Hero(BaseModel):
 class TestStructuredOutput:
     def test_parse(self, client: OpenAI) -> None:
         answer = client.chat.completions.parse(
-            model="story", messages=[{"role": "user", "content": STORY}], response_format=Hero, max_tokens=200, seed=1
+            model="story",
+            temperature=0,
+            messages=[{"role": "user", "content": STORY}],
+            response_format=Hero,
+            max_tokens=200,
+            seed=1,
         )
         assert isinstance(answer.choices[0].message.parsed, Hero)
 
@@ -285,7 +303,11 @@ class TestStructuredOutput:
     )
     def test_schemas_in_other_forms(self, client: OpenAI, form: dict) -> None:
         answer = client.chat.completions.create(
-            model="story", messages=[{"role": "user", "content": STORY}], response_format=form, max_tokens=200
+            model="story",
+            temperature=0,
+            messages=[{"role": "user", "content": STORY}],
+            response_format=form,
+            max_tokens=200,
         )
         Hero.model_validate_json(answer.choices[0].message.content)
 
@@ -293,6 +315,7 @@ class TestStructuredOutput:
         answer = client.chat.completions.create(
             model="story",
             messages=[{"role": "user", "content": STORY}],
+            temperature=0,
             response_format={"type": "json_object"},
             max_tokens=8,
         )
@@ -349,8 +372,10 @@ def test_models(client: OpenAI, server: ClientServer) -> None:
 async def test_the_async_client(server: ClientServer) -> None:
     async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=server.key) as client:
         messages = [{"role": "user", "content": STORY}]
-        answer = await client.chat.completions.create(model="story", messages=messages, max_tokens=12)
+        answer = await client.chat.completions.create(model="story", temperature=0, messages=messages, max_tokens=12)
         assert answer.choices[0].message.content == told(12)
-        stream = await client.chat.completions.create(model="story", messages=messages, max_tokens=12, stream=True)
+        stream = await client.chat.completions.create(
+            model="story", temperature=0, messages=messages, max_tokens=12, stream=True
+        )
         text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
         assert text == told(12)

@@ -18,7 +18,7 @@ __all__ = ["client"]
 
 
 def test_a_text(client: OpenAI) -> None:
-    answer = client.responses.create(model="story", input=STORY)
+    answer = client.responses.create(model="story", temperature=0, input=STORY)
     assert answer.id.startswith("resp_") and answer.object == "response" and answer.model == "story"
     assert answer.output_text == told(400) and answer.status == "completed" and answer.incomplete_details is None
     (item,) = answer.output
@@ -28,20 +28,24 @@ def test_a_text(client: OpenAI) -> None:
 
 
 def test_a_cut_answer_is_incomplete(client: OpenAI) -> None:
-    answer = client.responses.create(model="story", input=STORY, max_output_tokens=20)
+    answer = client.responses.create(model="story", temperature=0, input=STORY, max_output_tokens=20)
     assert answer.output_text == told(20) and answer.status == "incomplete"
     assert answer.incomplete_details is not None and answer.incomplete_details.reason == "max_output_tokens"
     assert answer.output[0].status == "incomplete" and answer.usage.output_tokens == 20
 
 
 def test_the_answer_can_be_sent_back(client: OpenAI) -> None:
-    first = client.responses.create(model="story", input=STORY, max_output_tokens=10)
+    first = client.responses.create(model="story", temperature=0, input=STORY, max_output_tokens=10)
     items: list[Any] = [{"role": "user", "content": [{"type": "input_text", "text": STORY}]}, *first.output]
     second = client.responses.create(
-        model="story", instructions="Tell a tale.", input=[*items, {"role": "user", "content": "One day"}]
+        model="story",
+        temperature=0,
+        instructions="Tell a tale.",
+        input=[*items, {"role": "user", "content": "One day"}],
     )
     written = client.chat.completions.create(
         model="story",
+        temperature=0,
         messages=[
             {"role": "user", "content": STORY},
             {"role": "assistant", "content": first.output_text},
@@ -103,7 +107,7 @@ def test_reasoning_reaches_the_template(client: OpenAI) -> None:
 @pytest.mark.parametrize("limit", [16, None], ids=["cut", "whole"])
 def test_stream(client: OpenAI, limit: int | None) -> None:
     options: dict[str, Any] = {} if limit is None else {"max_output_tokens": limit}
-    events = list(client.responses.create(model="story", input=STORY, stream=True, **options))
+    events = list(client.responses.create(model="story", temperature=0, input=STORY, stream=True, **options))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     kinds = [event.type for event in events]
     assert kinds[:4] == [
@@ -163,7 +167,7 @@ def test_reasoning_is_counted(client: OpenAI) -> None:
 
 
 def test_the_stream_helper_of_the_package(client: OpenAI) -> None:
-    with client.responses.stream(model="story", input=STORY) as events:
+    with client.responses.stream(model="story", temperature=0, input=STORY) as events:
         text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
         answer = events.get_final_response()
     assert answer.output_text == text == told(400)
@@ -171,7 +175,12 @@ def test_the_stream_helper_of_the_package(client: OpenAI) -> None:
 
 def test_logprobs(client: OpenAI) -> None:
     answer = client.responses.create(
-        model="story", input=STORY, max_output_tokens=6, include=["message.output_text.logprobs"], top_logprobs=2
+        model="story",
+        temperature=0,
+        input=STORY,
+        max_output_tokens=6,
+        include=["message.output_text.logprobs"],
+        top_logprobs=2,
     )
     logprobs = answer.output[0].content[0].logprobs
     assert "".join(token.token for token in logprobs) == answer.output_text
@@ -188,7 +197,7 @@ class Hero(BaseModel):
 
 
 def test_structured_output(client: OpenAI) -> None:
-    answer = client.responses.parse(model="story", input=STORY, text_format=Hero)
+    answer = client.responses.parse(model="story", temperature=0, input=STORY, text_format=Hero)
     assert isinstance(answer.output_parsed, Hero)
 
 
@@ -213,7 +222,7 @@ def test_structured_output(client: OpenAI) -> None:
 )
 def test_what_is_not_supported_is_refused_by_name(client: OpenAI, field: str, value: object) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        client.responses.create(model="story", input=STORY, extra_body={field: value})
+        client.responses.create(model="story", temperature=0, input=STORY, extra_body={field: value})
     assert caught.value.param == field and f"`{field}" in caught.value.message
 
 
@@ -225,7 +234,13 @@ def test_errors_of_the_chat_name_the_input(client: OpenAI) -> None:
 
 def test_store_false_stores_nothing(client: OpenAI) -> None:
     answer = client.responses.create(
-        model="story", input=STORY, max_output_tokens=2, store=False, background=False, truncation="disabled"
+        model="story",
+        temperature=0,
+        input=STORY,
+        max_output_tokens=2,
+        store=False,
+        background=False,
+        truncation="disabled",
     )
     assert answer.output_text == told(2) and answer.store is False
     with pytest.raises(openai.NotFoundError):

@@ -37,7 +37,7 @@ def check_arguments(text: str) -> None:
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "walk"}}], ids=str)
 def test_a_forced_call(client: OpenAI, choice: Any) -> None:
     answer = client.chat.completions.create(
-        model="caller", messages=MESSAGES, tools=TOOLS, tool_choice=choice, parallel_tool_calls=False
+        model="caller", temperature=0, messages=MESSAGES, tools=TOOLS, tool_choice=choice, parallel_tool_calls=False
     )
     (choice_made,) = answer.choices
     assert choice_made.finish_reason == "tool_calls" and choice_made.message.content is None
@@ -54,7 +54,7 @@ def test_streamed_arguments(client: OpenAI) -> None:
         "tools": TOOLS,
         "tool_choice": "required",
         "parallel_tool_calls": False,
-        "seed": 3,
+        "temperature": 0,
     }
     (expected,) = client.chat.completions.create(**options).choices[0].message.tool_calls
 
@@ -73,11 +73,12 @@ def test_streamed_arguments(client: OpenAI) -> None:
 
 
 def test_a_call_and_its_result_can_be_sent_back(client: OpenAI) -> None:
-    first = client.chat.completions.create(model="caller", messages=MESSAGES, tools=TOOLS, tool_choice="required")
+    options: dict[str, Any] = {"model": "caller", "temperature": 0, "tools": TOOLS}
+    first = client.chat.completions.create(**options, messages=MESSAGES, tool_choice="required")
     message = first.choices[0].message
     results = [{"role": "tool", "tool_call_id": call.id, "content": "blue"} for call in message.tool_calls]
     second = client.chat.completions.create(
-        model="caller", messages=[*MESSAGES, message, *results], tools=TOOLS, tool_choice="none", max_tokens=8
+        **options, messages=[*MESSAGES, message, *results], tool_choice="none", max_tokens=8
     )
     assert second.choices[0].message.content and second.choices[0].message.tool_calls is None
 
@@ -89,6 +90,7 @@ class Walk(BaseModel):
 def test_parsed_calls(client: OpenAI) -> None:
     answer = client.chat.completions.parse(
         model="caller",
+        temperature=0,
         messages=MESSAGES,
         tools=[pydantic_function_tool(Walk)],
         tool_choice="required",
@@ -104,6 +106,7 @@ def test_reasoning(client: OpenAI) -> None:
         "model": "thinker",
         "messages": MESSAGES,
         "max_tokens": 12,
+        "temperature": 0,
         "extra_body": {"chat_template_kwargs": {"enable_thinking": True}, "ignore_eos": True},
     }
     message = client.chat.completions.create(**options).choices[0].message
@@ -118,7 +121,7 @@ def test_reasoning(client: OpenAI) -> None:
         ([], "required", "`tool_choice` requires a call"),
         (TOOLS, {"type": "function", "function": {"name": "fly"}}, "`tool_choice` names a function"),
         (TOOLS, "sometimes", "`tool_choice` must be"),
-        ([{"type": "custom", "custom": {"name": "x"}}], "auto", r"`tools"),
+        ([{"type": "custom", "custom": {"name": "x"}}], "required", "`tool_choice` asks for a tool"),
         ([{"type": "function", "function": {"name": "a b"}}], "auto", r"`tools\[0\].function.name`"),
         ([TOOLS[0], TOOLS[0]], "auto", r"`tools\[1\]"),
         ([{"type": "function", "function": {"name": "f", "parameters": {"type": "x"}}}], "auto", "`tools"),
@@ -140,7 +143,7 @@ class TestResponses:
     TOOLS: Any = ({"type": "function", "name": "look", "parameters": SCHEMA, "strict": True},)
 
     def test_a_call_and_its_result(self, client: OpenAI) -> None:
-        options: dict[str, Any] = {"model": "caller", "tools": self.TOOLS}
+        options: dict[str, Any] = {"model": "caller", "temperature": 0, "tools": self.TOOLS}
         first = client.responses.create(
             **options, input="Once upon a time", tool_choice="required", parallel_tool_calls=False
         )
@@ -161,6 +164,7 @@ class TestResponses:
         def read() -> tuple[list[Any], Any]:
             with client.responses.stream(
                 model="caller",
+                temperature=0,
                 tools=self.TOOLS,
                 input="Once upon a time",
                 tool_choice=choice,
@@ -182,6 +186,7 @@ class TestResponses:
     def test_reasoning_is_an_item(self, client: OpenAI) -> None:
         extra = {"chat_template_kwargs": {"enable_thinking": True}, "ignore_eos": True}
         options: dict[str, Any] = {"model": "thinker", "input": "Once upon a time", "max_output_tokens": 12}
+        options["temperature"] = 0
         answer = client.responses.create(**options, extra_body=extra)
         assert answer.output[0].type == "reasoning"
         events = list(client.responses.create(**options, extra_body=extra, stream=True))

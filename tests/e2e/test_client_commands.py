@@ -79,10 +79,10 @@ def test_errors_of_the_server_are_one_line(demo_server: RunningServer) -> None:
 
 
 def test_chat(demo_server: RunningServer) -> None:
-    body = {"model": "story", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12}
+    body = {"model": "story", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12, "temperature": 0}
     expected = demo_server.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
     argv = ["chat", "--url", demo_server.url, "-m", "story"]
-    assert output(*argv, "--max-new-tokens", "12", "Hello") == expected.removesuffix("\n") + "\n"
+    assert output(*argv, "--max-new-tokens", "12", "--temperature", "0", "Hello") == expected.removesuffix("\n") + "\n"
     assert output(*argv, "--choice", "yes", "--choice", "no", input="Yes or no?") in ("yes\n", "no\n")
     done = warm_processes.run("chat", "--url", demo_server.url, "-m", "sentiment", "Hello")
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "(HTTP 4" in done.stderr

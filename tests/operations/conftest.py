@@ -9,7 +9,7 @@ import pytest
 
 from tests.api.conftest import bench, http
 from tests.operations.chat_bench import ChatBench, write_checkpoint
-from tests.text.chat_templates import CHATML
+from tests.text.chat_templates import CHATML, FRONT_ONLY, FRONT_OR_NOTHING
 from tests.text.tool_templates import BY_FORMAT, OPENS_THINKING, QWEN_3, SPECIAL_TOKENS
 
 __all__ = ["bench", "http", "llm"]
@@ -20,6 +20,7 @@ async def llm(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[C
     """A bench with the template and special tokens that a test names; by default those of `hermes`."""
     name = getattr(request, "param", "hermes")
     templates = {**BY_FORMAT, "qwen": QWEN_3, "opens-thinking": OPENS_THINKING, "none": CHATML}
+    templates |= {"front-only": FRONT_ONLY, "front-or-nothing": FRONT_OR_NOTHING}
     special = SPECIAL_TOKENS.get(name, [])
     added = ["<tool_call>", "</tool_call>"] if name == "qwen" else []
     made = ChatBench(write_checkpoint(tmp_path / "llm", templates[name], special, added))

@@ -91,6 +91,20 @@ EVERY_HELPER = """{%- macro show(value) -%}{{ value | tojson }}{%- endmacro -%}
 {{ messages[0].reasoning_content | default('-') }}{{ dict(a=1).items() | list }}{{ '%s-%d' | format('a', 3) }}
 """
 
+FRONT_ONLY = """{% for message in messages %}
+{% if message.role == 'system' and not loop.first %}
+{{ raise_exception('System message must be at the beginning.') }}
+{% endif %}
+{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{% endfor %}"""
+"""A template that rejects a system message after the first message."""
+
+FRONT_OR_NOTHING = """{% if messages[0].role == 'system' %}{{ messages[0].content + '\\n' }}{% endif %}
+{% for message in messages if message.role != 'system' %}
+{{ message.role + ': ' + message.content + '\\n' }}
+{% endfor %}"""
+"""A template that leaves out a system message after the first message."""
+
 ALL = {"chatml": CHATML, "llama-3": LLAMA_3, "mistral": MISTRAL, "gemma": GEMMA, "every-helper": EVERY_HELPER}
 
 TURNS = [

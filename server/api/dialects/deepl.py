@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, RootModel
 
 from server.api.error_shape import AnswerBody, ErrorShape
-from server.api.field_kinds import Unsupported, only
+from server.api.field_kinds import Hint, Unsupported, only
 from server.api.fields import Body, Language, Texts, form_value, one_or_many
 from server.api.route import GetRoute, JsonRoute, Route
 from server.api.state import State
@@ -63,11 +63,9 @@ class DeeplTranslateBody(Body):
     target_lang: Language
     source_lang: Language | None = None
     split_sentences: Annotated[Literal["0", "1", "nonewlines"] | None, BeforeValidator(_split_mode)] = None
-    preserve_formatting: Annotated[
-        Flag, Field(description="accepted without effect: the server never corrects what the model writes")
-    ] = None
+    preserve_formatting: Hint = None
     tag_handling: Annotated[Literal["html", "xml"] | None, BeforeValidator(lambda value: value or None)] = None
-    tag_handling_version: Annotated[Literal["v1", "v2"] | None, Field(description="accepted without effect")] = None
+    tag_handling_version: Hint = None
     outline_detection: Flag = None
     splitting_tags: Tags = None
     non_splitting_tags: Tags = None

@@ -26,7 +26,8 @@ class Measured:
     streams: bool = True
 
 
-_STREAM = {"stream": True, "stream_options": {"include_usage": True}}
+_STREAM = {"stream": True, "stream_options": {"include_usage": True}, "temperature": 0}
+"""With temperature 0, the texts and their lengths are the same in each run."""
 
 ROUTES: dict[tuple[str, str], Measured] = {
     ("openai", "generate"): Measured(

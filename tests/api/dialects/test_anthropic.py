@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from server.api.dialects.anthropic.bodies import AnthropicMessagesBody
 from server.api.dialects.anthropic.routes import AnthropicMessage, MessageRenderer
+from server.api.ignored_parameters import ignored_parameters
 from server.errors import EngineFailure, InvalidRequest
 from server.operations.chat import ChatChoice, ChatDelta, ChatResult, ChatSpec, ToolCall, ToolCallDelta, ToolChoice
 from server.operations.generation_run import PhaseSeconds, TokenUsage
@@ -118,6 +119,101 @@ def test_turns_become_chat_messages() -> None:
     ]
     assert not made.continue_final_message
     assert spec(("user", "a"), ("assistant", "b")).continue_final_message
+
+
+def test_blocks_that_only_anthropic_can_read_are_dropped_and_named() -> None:
+    searched = [
+        {"type": "redacted_thinking", "data": "x"},
+        {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "x"}},
+        {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"type": "web_search_result", "url": "x"}]},
+        {"type": "text", "text": "I found it.", "citations": [{"type": "char_location", "cited_text": "x"}]},
+    ]
+    made = body(messages=[{"role": "user", "content": "a"}, {"role": "assistant", "content": searched}])
+    assert ignored_parameters(made) == [f"messages[1].content[{index}]" for index in range(3)]
+    assert made.spec().messages == [{"role": "user", "content": "a"}, {"role": "assistant", "content": "I found it."}]
+
+
+def test_results_of_all_forms() -> None:
+    use = [{"type": "tool_use", "id": f"t{i}", "name": "find", "input": {}} for i in range(5)]
+    contents: list[Any] = [None, "", [], "x", [{"type": "tool_reference", "tool_name": "weather"}]]
+    results = [{"type": "tool_result", "tool_use_id": f"t{i}", "content": one} for i, one in enumerate(contents)]
+    made = spec(("user", "a"), ("assistant", use), ("user", results))
+    assert [message["content"] for message in made.messages[2:]] == ["", "", "", "x", "Tool: weather"]
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+    results[4]["content"] = [image]
+    with pytest.raises(ValueError, match="contains a block of type image"):
+        spec(("user", "a"), ("assistant", use), ("user", results))
+
+
+def test_empty_texts_and_summaries() -> None:
+    content = [
+        {"type": "compaction", "content": "So far."},
+        {"type": "text", "text": ""},
+        {"type": "text", "text": "b"},
+    ]
+    assert spec(("user", content)).messages == [{"role": "user", "content": "So far.\nb"}]
+    assert spec(("user", [{"type": "compaction", "content": None}])).messages == [{"role": "user", "content": ""}]
+    with pytest.raises(InvalidRequest, match="`compaction` block whose content is encrypted"):
+        spec(("user", [{"type": "compaction", "encrypted_content": "x"}]))
+
+
+def test_system_messages_within_the_conversation() -> None:
+    late = {"role": "system", "content": [{"type": "text", "text": "Be kind."}]}
+    passing = late | {"clear_at": "next_user_message"}
+    user, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+    kept = [{"role": "user", "content": "a"}, {"role": "system", "content": "Be kind."}]
+    assert body(messages=[user, late]).spec().messages == kept == body(messages=[user, passing]).spec().messages
+    later = body(messages=[user, passing, answer, user]).spec().messages
+    assert [message["role"] for message in later] == ["user", "assistant", "user"]
+
+
+@pytest.mark.parametrize(
+    ("system", "expected", "names"),
+    [
+        ("x-anthropic-billing-header: cch=1;", [], ["system[0]"]),
+        ("x-anthropic-billing-header: cch=1;\n\nBe brief.", ["Be brief."], ["system[0]"]),
+        ("Be brief.\nx-anthropic-billing-header: cch=1;", None, []),
+        (["x-anthropic-billing-header: cch=1;", "Be brief."], ["Be brief."], ["system[0]"]),
+        (["", "x-anthropic-billing-header: a\nx-anthropic-billing-header: b", "B"], ["B"], ["system[1]"]),
+        (["Be brief.", "x-anthropic-billing-header: cch=1;"], None, []),
+    ],
+)
+def test_a_line_that_changes_with_every_request_is_dropped_at_the_front(
+    system: Any, expected: list[str] | None, names: list[str]
+) -> None:
+    given = system if isinstance(system, str) else [{"type": "text", "text": text} for text in system]
+    made = body(system=given)
+    texts = [message["content"] for message in made.spec().messages if message["role"] == "system"]
+    assert texts == ([system if isinstance(system, str) else "\n".join(system)] if expected is None else expected)
+    assert ignored_parameters(made) == names
+
+
+@pytest.mark.parametrize(
+    ("config", "thinking", "names"),
+    [
+        ({"type": "enabled", "budget_tokens": 1}, True, ["thinking.budget_tokens"]),
+        ({"type": "disabled"}, False, []),
+        ({"type": "adaptive", "display": "omitted"}, None, []),
+        ({"type": "between_tools"}, None, []),
+    ],
+)
+def test_thinking_and_effort(config: dict[str, Any], thinking: bool | None, names: list[str]) -> None:
+    made = body(thinking=config, output_config={"effort": "xhigh"})
+    asked = made.spec()
+    assert (asked.thinking, asked.thinking_field, asked.reasoning_effort) == (thinking, "thinking", "xhigh")
+    assert ignored_parameters(made) == names
+
+
+def test_limits_beyond_any_context_are_accepted() -> None:
+    assert body(max_tokens=10**9).spec().options.max_new_tokens == 1 << 20
+    assert body(max_tokens=0).spec().options.max_new_tokens == 0
+
+
+def test_two_formats_are_refused() -> None:
+    format = {"type": "json_schema", "schema": {"type": "object"}}
+    assert body(output_format=format).spec().options.text_format is not None
+    with pytest.raises(InvalidRequest, match="send one of them"):
+        body(output_format=format, output_config={"format": format}).spec()
 
 
 def test_a_prefilled_call_is_refused() -> None:

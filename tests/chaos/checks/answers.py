@@ -35,7 +35,7 @@ def canaries(requests: int) -> Record:
             ("/generate", {"prompt": "Once", "response_format": choice, "max_new_tokens": 40}),
             ("/generate", {"prompt": "Once", "response_format": choice, "max_new_tokens": 40, "stream": True}),
             ("/generate", {"prompt": ["Once", "The"], "response_format": choice, "max_new_tokens": 40, "num_beams": 2}),
-            ("/v1/completions", {"model": "story", "prompt": canary, "echo": True, "max_tokens": 4}),
+            ("/v1/completions", {"model": "story", "prompt": canary, "echo": True, "max_tokens": 4, "temperature": 0}),
             ("/tokenize", {"model": "story", "inputs": canary}),
         ][i % 5]
 

@@ -17,13 +17,15 @@ from server.api.chat_fields import (
     function_call,
     text_parts,
 )
-from server.api.field_kinds import Hint, only
+from server.api.field_kinds import Hint, only, wish
 from server.api.fields import MAX_STOPS, Count, Finite, ShortText, TimedBody
 from server.errors import InvalidRequest
 from server.operations.chat import ChatSpec, FunctionTool, ToolChoice
-from server.operations.generation_options import GenerationOptions
+from server.operations.generation_options import GenerationOptions, SamplingDefaults
 from server.operations.grammar import JsonFormat, TextFormat
 
+SAMPLING = SamplingDefaults(do_sample=True, temperature=0.3, top_p=0.75)
+"""Sampling of a request without sampling fields, as Cohere documents it."""
 _TOOL_CHOICES: dict[str | None, ToolChoice] = {
     None: ToolChoice("auto"),
     "REQUIRED": ToolChoice("required"),
@@ -90,7 +92,7 @@ class CohereAssistantMessage(ChatObject):
     ] = None
     tool_plan: str | None = None
     tool_calls: list[CohereToolCall] | None = None
-    citations: Annotated[list[Any] | None, only([])] = None
+    citations: Hint = None
 
 
 class CohereToolMessage(ChatObject):
@@ -134,7 +136,10 @@ class CohereResponseFormat(ChatObject):
 
 
 class CohereThinking(ChatObject):
+    """Whether the model reasons, as far as its chat template can choose that; else the field is a wish."""
+
     type: Literal["enabled", "disabled"]
+    token_budget: Annotated[Any, wish()] = None
 
 
 class CohereChatBody(TimedBody):
@@ -183,6 +188,7 @@ class CohereChatBody(TimedBody):
                 stop=self.stop_sequences or (),
                 logprobs=bool(self.logprobs),
                 text_format=None if self.response_format is None else self.response_format.text_format(),
+                sampling_defaults=SAMPLING,
             ),
             self.model,
             tools=tools,

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from server.api.dialects.huggingface.tgi_bodies import TgiBody
+from server.api.field_kinds import Hint, only
 from server.api.fields import MAX_ITEMS, MAX_WORDS, Count, Finite, Language, ShortText, Side, Texts, TimedBody
 from server.operations.classify import ClassifySpec
 from server.operations.embed import EmbedSpec
@@ -34,8 +35,9 @@ class HubFields(BaseModel):
 class HubOptions(HubFields):
     """Settings of the hosted service. They do not change an answer."""
 
-    use_cache: bool | None = None
-    wait_for_model: bool | None = None
+    use_cache: Hint = None
+    wait_for_model: Hint = None
+    use_gpu: Hint = None
 
 
 class HubBody(TimedBody):
@@ -64,7 +66,7 @@ class HubEmbedBody(HubBody):
     truncate: bool | None = None
     truncation_direction: Side | None = None
     dimensions: Annotated[int | None, Field(ge=1)] = None
-    encoding_format: Literal["float"] | None = None
+    encoding_format: Annotated[Any, only("float")] = None
 
     def spec(self) -> EmbedSpec:
         side = None if self.truncate is False else self.truncation_direction or "right"
@@ -170,11 +172,11 @@ class HubQuestion(HubFields):
 class HubQuestionParameters(HubFields):
     """Windows have the length and the overlap that transformers gives them."""
 
-    align_to_words: Literal[True] | None = None
-    doc_stride: Literal[128] | None = None
-    handle_impossible_answer: Literal[False] | None = None
+    align_to_words: Annotated[Any, only(True)] = None
+    doc_stride: Annotated[Any, only(128)] = None
+    handle_impossible_answer: Annotated[Any, only(False)] = None
     max_answer_len: Annotated[int | None, Field(ge=1, le=384)] = None
-    max_seq_len: Literal[384] | None = None
+    max_seq_len: Annotated[Any, only(384)] = None
     top_k: Annotated[int | None, Field(ge=1, le=MAX_WORDS)] = None
 
 
@@ -214,9 +216,9 @@ class HubDecoding(HubFields):
 
 
 class HubSummarizeParameters(HubFields):
-    clean_up_tokenization_spaces: Literal[False] | None = None
+    clean_up_tokenization_spaces: Annotated[Any, only(False)] = None
     generate_parameters: HubDecoding | None = None
-    truncation: Literal["do_not_truncate"] | None = None
+    truncation: Annotated[Any, only("do_not_truncate")] = None
 
     def options(self, **more: Any) -> GenerationOptions:
         given = self.generate_parameters.model_dump(exclude_none=True) if self.generate_parameters else {}

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from server.api.field_kinds import only
 from server.api.fields import Finite, Stops, TimedBody
 from server.api.response_format import MAX_PATTERN_CHARACTERS
 from server.errors import InvalidRequest
@@ -70,7 +71,7 @@ class TgiParameters(_TgiSchema):
     top_p: Annotated[Finite | None, Field(gt=0, le=1)] = None
     truncate: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
     typical_p: Annotated[Finite | None, Field(gt=0, le=1)] = None
-    watermark: Annotated[Literal[False] | None, Field(description="true is refused")] = None
+    watermark: Annotated[Any, only(False)] = None
 
 
 class TgiBody(TimedBody):

@@ -26,10 +26,12 @@ from server.operations.chat import ChatSpec
 from server.operations.cost import Cost
 from server.operations.embed import EmbedSpec
 from server.operations.generate import GenerateSpec
-from server.operations.generation_options import GenerationOptions
+from server.operations.generation_options import GenerationOptions, SamplingDefaults
 from server.operations.grammar import JsonFormat
 from server.operations.runtime import ServedModel
 
+SAMPLING = SamplingDefaults(do_sample=True, temperature=0.8, top_k=40, top_p=0.9)
+"""Sampling of a request without sampling options, as Ollama documents it. Its repeat penalty is 1: without effect."""
 UNKNOWN_OPTION = "options:unknown"
 """Name of dropped options that are not known here. Their own names are the client's and are not repeated."""
 NUM_CTX = "options.num_ctx"
@@ -98,6 +100,14 @@ class OllamaTextBody(OllamaBody):
         """Whether the model reasons before it answers. A text, such as "high", is an effort."""
         return self.think != "none" if isinstance(self.think, str) else self.think
 
+    @property
+    def switch(self) -> bool | None:
+        return self.think if isinstance(self.think, bool) else None
+
+    @property
+    def effort(self) -> str | None:
+        return self.think if isinstance(self.think, str) else None
+
     def generation_options(self) -> GenerationOptions:
         # As in Ollama, an empty schema stands for any object.
         schema = {"type": "object"} if self.format in ("json", {}) else self.format or None
@@ -107,6 +117,7 @@ class OllamaTextBody(OllamaBody):
             top_logprobs=self.top_logprobs or 0,
             text_format=JsonFormat(schema, False, "format") if isinstance(schema, dict) else None,
             **(self.options or OllamaOptions()).sampling(),
+            sampling_defaults=SAMPLING,
         )
 
 
@@ -146,7 +157,9 @@ class OllamaChatBody(OllamaTextBody):
             self.model,
             tools=function_tools(self.tools or ()),
             tool_choice=chosen_tool(self.tool_choice),
-            thinking=self.thinking,
+            thinking=self.switch,
+            thinking_field="think",
+            reasoning_effort=self.effort,
         )
         return OllamaSpec(chat if self.messages else None, None, self.model, options.stream, self.num_ctx)
 
@@ -176,7 +189,9 @@ class OllamaGenerateBody(OllamaTextBody):
             return OllamaSpec(None, None, self.model, options.stream, self.num_ctx)
         messages = [{"role": "system", "content": self.system}] if self.system else []
         messages += [{"role": "user", "content": self.prompt}] if self.prompt else []
-        chat = ChatSpec(messages, options, self.model, thinking=self.thinking)
+        chat = ChatSpec(
+            messages, options, self.model, thinking=self.switch, thinking_field="think", reasoning_effort=self.effort
+        )
         plain = None
         if not self.system and not self.thinking:
             plain = GenerateSpec([self.prompt or ""], options, self.model)

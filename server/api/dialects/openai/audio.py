@@ -13,7 +13,8 @@ from server.api.dialects.openai.audio_answer import TranscriptionAnswer, render,
 from server.api.dialects.openai.audio_form import LISTS, TranscriptionForm, TranslationForm
 from server.api.dialects.openai.common import ERRORS
 from server.api.form import read_form
-from server.api.route import Route, leaving_on_disconnect
+from server.api.ignored_parameters import ignored_parameters
+from server.api.route import Route, call_headers, leaving_on_disconnect
 from server.api.state import State, of
 from server.errors import Overloaded
 from server.operations.transcribe import transcribe
@@ -50,6 +51,7 @@ class AudioRoute(Route[TranslationForm, TranscribeSpec, Transcript]):
         )
         call = self.call(request, state, form)
         try:
+            call.ignore(ignored_parameters(form))
             spec = form.spec(file, settings.max_audio_seconds)
             if form.stream:
                 request_id = request.scope["triptych.request_id"]
@@ -62,6 +64,7 @@ class AudioRoute(Route[TranslationForm, TranscribeSpec, Transcript]):
                     )
                 held.is_streaming = True
                 call.on_close(held.release)
+                response.headers.update(call_headers(call))
                 return response
             with call:
                 async with leaving_on_disconnect(request, call):
@@ -70,7 +73,9 @@ class AudioRoute(Route[TranslationForm, TranscribeSpec, Transcript]):
             call.close()
             raise
         granularities = form.timestamp_granularities if isinstance(form, TranscriptionForm) else None
-        return render(form, spec.task, transcript, granularities)
+        answer = render(form, spec.task, transcript, granularities)
+        answer.headers.update(call_headers(call))
+        return answer
 
 
 class _Held:

@@ -6,12 +6,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from server.api.field_kinds import wish
 from server.api.fields import TIMEOUT_DESCRIPTION, Finite, Language, ModelName
 from server.errors import InvalidRequest
 from server.operations.transcribe_spec import TranscribeSpec
 from server.text.speech import SpeechTask
 
-LISTS = frozenset({"timestamp_granularities"})
+LISTS = frozenset(
+    {
+        "timestamp_granularities",
+        "include",
+        "keywords",
+        "languages",
+        "known_speaker_names",
+        "known_speaker_references",
+    }
+)
 """Fields that may be repeated."""
 _TIMED = frozenset({"verbose_json", "srt", "vtt"})
 _STREAMED = frozenset({"json", "text"})
@@ -38,6 +48,12 @@ class TranslationForm(BaseModel):
     no_speech_threshold: Probability = None
     condition_on_previous_text: bool | None = None
     chunking_strategy: Literal["auto"] | None = None
+    chunking_type: Annotated[
+        Literal["server_vad"] | None, Field(alias="chunking_strategy[type]", description="the same as `auto`")
+    ] = None
+    chunking_padding: Annotated[Any, wish(), Field(alias="chunking_strategy[prefix_padding_ms]")] = None
+    chunking_silence: Annotated[Any, wish(), Field(alias="chunking_strategy[silence_duration_ms]")] = None
+    chunking_threshold: Annotated[Any, wish(), Field(alias="chunking_strategy[threshold]")] = None
 
     def spec(self, file: bytes, max_seconds: float) -> TranscribeSpec:
         """Convert the form to a specification. Raises InvalidRequest.
@@ -66,7 +82,7 @@ class TranslationForm(BaseModel):
             logprob_threshold=self.logprob_threshold,
             no_speech_threshold=self.no_speech_threshold,
             condition_on_previous_text=self.condition_on_previous_text,
-            batched=self.chunking_strategy is not None,
+            batched=self.chunking_strategy is not None or self.chunking_type is not None,
             with_times=self.response_format in _TIMED,
             with_logprobs=self.response_format == "verbose_json",
             **more,
@@ -76,6 +92,11 @@ class TranslationForm(BaseModel):
 class TranscriptionForm(TranslationForm):
     language: Annotated[Language | None, Field(description="code or English name; default: detected")] = None
     timestamp_granularities: list[Literal["segment", "word"]] | None = None
+    include: Annotated[Any, wish([])] = None
+    keywords: Annotated[Any, wish([])] = None
+    languages: Annotated[Any, wish([])] = None
+    known_speaker_names: Annotated[Any, wish([])] = None
+    known_speaker_references: Annotated[Any, wish([])] = None
 
     def spec(self, file: bytes, max_seconds: float) -> TranscribeSpec:
         if self.timestamp_granularities and self.response_format != "verbose_json":

@@ -9,20 +9,21 @@ from server.api.dialects.openai.common import (
     ERRORS,
     FinishReason,
     OpenAIUsage,
+    continuous_usage,
     end_of_stream,
     finish_reason,
-    includes_usage,
     logprobs,
     new_id,
     now,
     stream_error,
     usage,
+    usage_of_chunk,
 )
 from server.api.error_shape import AnswerBody
 from server.api.route import StreamingRoute
 from server.api.sse import data_frame
 from server.errors import RequestError
-from server.operations.chat import ChatChoice, ChatDelta, ChatResult, ToolCallDelta, chat
+from server.operations.chat import ChatChoice, ChatDelta, ChatResult, ChatRun, ToolCallDelta, chat
 
 
 class CalledFunction(AnswerBody):
@@ -87,9 +88,10 @@ class ChatCompletionRenderer:
     The first chunk of a choice has the role, the last one the finish reason.
     """
 
-    def __init__(self, body: ChatCompletionBody, model: str) -> None:
-        self.include_usage = includes_usage(body.stream_options)
-        self.id, self.created, self.model = new_id("chatcmpl"), now(), model
+    def __init__(self, body: ChatCompletionBody, run: ChatRun) -> None:
+        self.include_usage = body.includes_usage
+        self.usage_so_far = run.usage if continuous_usage(body.stream_options) else None
+        self.id, self.created, self.model = new_id("chatcmpl"), now(), run.model_name
         self.begun: set[int] = set()
 
     def whole(self, result: ChatResult) -> dict[str, Any]:
@@ -136,7 +138,7 @@ class ChatCompletionRenderer:
     def _chunk(self, index: int, delta: Any, logprobs: Any = None, finish_reason: str | None = None) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
         chunk = self._head("chat.completion.chunk") | {"choices": [choice]}
-        return data_frame(chunk | {"usage": None} if self.include_usage else chunk)
+        return data_frame(chunk | usage_of_chunk(self.include_usage, self.usage_so_far))
 
     def end(self, result: ChatResult) -> bytes:
         frames = b"".join(
@@ -206,6 +208,6 @@ ROUTE = StreamingRoute(
     example=EXAMPLE,
     parse=ChatCompletionBody.spec,
     run=chat,
-    renderer=lambda body, run: ChatCompletionRenderer(body, run.model_name),
+    renderer=ChatCompletionRenderer,
     errors=ERRORS,
 )

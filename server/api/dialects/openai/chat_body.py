@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from server.api.chat_fields import (
-    TEXT_OR_PARTS,
     TOOL_CHOICE,
-    ArgumentsText,
     ChatObject,
     FunctionName,
     JsonSchema,
-    function_call,
-    text_parts,
+    check_dropped,
     tool_choice,
+    tool_kind,
 )
-from server.api.dialects.openai.common import StreamOptions, check_stream_options
+from server.api.dialects.openai.chat_messages import OpenAIMessage, changing_messages, chat_messages
+from server.api.dialects.openai.common import StreamOptions, check_stream_options, includes_usage
 from server.api.dialects.openai.shared_fields import (
+    AllowedTools,
     ConversationFields,
     MaxTokens,
     NamedFunction,
     OpenAIFunction,
     chosen_tool,
 )
-from server.api.field_kinds import Hint, Unsupported, only
-from server.api.fields import AnswerCount
+from server.api.field_kinds import Hint, Unsupported, only, wish
+from server.api.fields import AnswerCount, absent
 from server.api.response_format import ResponseFormatChoice, ResponseFormatRegex, ResponseFormatText
 from server.errors import InvalidRequest
 from server.operations.chat import ChatSpec
@@ -34,58 +35,17 @@ from server.operations.grammar import JsonFormat, TextFormat
 
 
 class OpenAITool(ChatObject):
-    type: Literal["function"]
+    type: Literal["function"] | None = None
     function: OpenAIFunction
+    cache_control: Hint = None
 
 
-class OpenAICalledFunction(ChatObject):
-    name: FunctionName
-    arguments: ArgumentsText
+class OpenAIBuiltInTool(BaseModel):
+    """A tool that is no function, such as `custom` or a search of the web. It is dropped, and named."""
 
+    model_config = ConfigDict(strict=True, extra="ignore")
 
-class OpenAICall(ChatObject):
-    id: str
-    type: Literal["function"] = "function"
-    function: OpenAICalledFunction
-
-
-class OpenAIMessage(ChatObject):
-    """A message. `reasoning_content`: reasoning before an earlier answer, for templates that show it."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, text_parts("text", "refusal"), TEXT_OR_PARTS] = None
-    name: str | None = None
-    tool_calls: list[OpenAICall] | None = None
-    tool_call_id: str | None = None
-    reasoning_content: str | None = None
-    refusal: str | None = None
-    annotations: Hint = None
-    audio: Unsupported = None
-    function_call: Unsupported = None
-
-    @model_validator(mode="after")
-    def _check(self) -> OpenAIMessage:
-        of_assistant = self.role == "assistant"
-        if (self.tool_calls or self.reasoning_content or self.refusal) and not of_assistant:
-            raise ValueError("has fields that only a message of the role assistant can have")
-        if (self.tool_call_id is None) is (self.role == "tool"):
-            raise ValueError("needs `tool_call_id` if its role is tool, and only then")
-        if self.content is None and not (of_assistant and (self.tool_calls or self.refusal)):
-            raise ValueError("needs `content`")
-        return self
-
-    def for_template(self) -> dict[str, Any]:
-        """The message as chat templates take it. OpenAI's newer name of the role system is developer."""
-        calls = [function_call(call.id, call.function.name, call.function.arguments) for call in self.tool_calls or []]
-        message = {
-            "role": "system" if self.role == "developer" else self.role,
-            "content": self.refusal if self.content is None else self.content,
-            "name": self.name,
-            "tool_calls": calls or None,
-            "tool_call_id": self.tool_call_id,
-            "reasoning_content": self.reasoning_content,
-        }
-        return {key: value for key, value in message.items() if value is not None}
+    type: str
 
 
 class OpenAIJsonObject(ChatObject):
@@ -125,40 +85,107 @@ OpenAIResponseFormat = Annotated[
 
 
 class OpenAINamedChoice(ChatObject):
-    type: Literal["function"]
+    type: Literal["function"] | None = None
     function: NamedFunction
 
 
+class OpenAIAllowedChoice(ChatObject):
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 OpenAIToolChoice = Annotated[
-    Any, tool_choice(OpenAINamedChoice, '{"type": "function", "function": {"name"}}'), TOOL_CHOICE
+    Any,
+    tool_choice(OpenAINamedChoice, '{"type": "function", "function": {"name"}}', OpenAIAllowedChoice),
+    TOOL_CHOICE,
 ]
 
 
+class OpenAIReasoning(ChatObject):
+    """How much the model reasons, as OpenRouter spells it."""
+
+    effort: Any = None
+    enabled: bool | None = None
+    max_tokens: Annotated[Any, wish()] = None
+    exclude: Annotated[Any, wish(False)] = None
+    summary: Hint = None
+
+
+class OpenAIThinking(ChatObject):
+    """Whether the model reasons, as GLM, DeepSeek and Kimi spell it. `auto`, `adaptive`: the template's default."""
+
+    type: Literal["enabled", "disabled", "auto", "adaptive"]
+    budget_tokens: Annotated[Any, wish()] = None
+    clear_thinking: Hint = None
+
+
+class OpenAIStreamUsage(ChatObject):
+    """OpenRouter's `stream_options.include_usage`."""
+
+    include: bool | None = None
+
+
 class ChatCompletionBody(ConversationFields):
-    """`POST /v1/chat/completions`."""
+    """`POST /v1/chat/completions`.
+
+    `reasoning_effort`, `reasoning`, `thinking`, `enable_thinking`: for chat templates with a setting for it. An effort
+    is a hint for other templates, and a switch is a wish.
+    """
 
     messages: Annotated[list[OpenAIMessage], Field(min_length=1)]
-    max_tokens: MaxTokens | None = None
-    max_completion_tokens: MaxTokens | None = None
+    max_tokens: Annotated[MaxTokens | None, absent(-1)] = None
+    max_completion_tokens: Annotated[MaxTokens | None, absent(-1)] = None
     n: AnswerCount | None = None
+    best_of: AnswerCount | None = None
     num_return_sequences: AnswerCount | None = None
-    logprobs: bool | None = None
+    logprobs: Annotated[bool | None, absent(0)] = None
     response_format: OpenAIResponseFormat | None = None
     stream_options: StreamOptions | None = None
-    tools: list[OpenAITool] | None = None
+    usage: OpenAIStreamUsage | None = None
+    tools: (
+        list[
+            Annotated[
+                Annotated[OpenAITool, Tag("function tool")] | Annotated[OpenAIBuiltInTool, Tag("built-in tool")],
+                Discriminator(tool_kind("function")),
+            ]
+        ]
+        | None
+    ) = None
     tool_choice: OpenAIToolChoice = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
     documents: list[dict[str, Any]] | None = None
-    store: Hint = None
+    reasoning_effort: Any = None
+    reasoning: OpenAIReasoning | None = None
+    thinking: OpenAIThinking | None = None
+    enable_thinking: bool | None = None
+    thinking_budget: Annotated[Any, wish()] = None
+    thinking_token_budget: Annotated[Any, wish()] = None
+    include_reasoning: Annotated[Any, wish(True)] = None
+    reasoning_format: Annotated[Any, only("auto", "deepseek", "parsed")] = None
+    verbosity: Hint = None
+    prediction: Hint = None
+    web_search_options: Annotated[Any, wish()] = None
     modalities: Annotated[Any, only(["text"])] = None
-    verbosity: Annotated[Any, only("medium")] = None
-    functions: Annotated[Any, only([])] = None
-    function_call: Annotated[Any, only("none")] = None
     audio: Unsupported = None
-    prediction: Unsupported = None
-    reasoning_effort: Unsupported = None
-    web_search_options: Unsupported = None
+    functions: Annotated[Any, only([])] = None
+    function_call: Annotated[Any, only("none", "auto")] = None
+    tool_prompt: Unsupported = None
+    chat_template: Unsupported = None
+    echo: Annotated[Any, only(False)] = None
+    add_special_tokens: Annotated[Any, only(False)] = None
+
+    def dropped(self) -> Iterator[str]:
+        """Places of the tools and of the lines at the front that are dropped."""
+        yield from (f"messages[{index}].content" for index in changing_messages(self.messages))
+        for index, tool in enumerate(self.tools or ()):
+            if isinstance(tool, OpenAIBuiltInTool):
+                yield f"tools[{index}]"
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return includes_usage(self.stream_options) or (self.usage is not None and bool(self.usage.include))
 
     def spec(self) -> ChatSpec:
         check_stream_options(self.stream_options, self.stream)
@@ -169,21 +196,52 @@ class ChatCompletionBody(ConversationFields):
             raise InvalidRequest(
                 "`continue_final_message` cannot be combined with `add_generation_prompt`", "continue_final_message"
             )
-        choice = self.tool_choice
+        functions = [
+            tool.function.tool(f"tools[{i}].function")
+            for i, tool in enumerate(self.tools or ())
+            if isinstance(tool, OpenAITool)
+        ]
+        choice = chosen_tool(_tool_choice(self.tool_choice))
+        check_dropped(choice, [function.name for function in functions], len(self.tools or ()))
         options = self.options(
             max_new_tokens=limits[0] if limits else None,
             fill_context=True,
             text_format=self.response_format and self.response_format.text_format(),
         )
+        thinking, field = self._thinking()
         return ChatSpec(
-            [message.for_template() for message in self.messages],
+            list(chat_messages(self.messages)),
             options,
             self.model,
-            [tool.function.tool(f"tools[{i}].function") for i, tool in enumerate(self.tools or [])],
-            chosen_tool(choice.function if isinstance(choice, OpenAINamedChoice) else choice),
+            functions,
+            choice,
             parallel_tool_calls=self.parallel_tool_calls is not False,
             add_generation_prompt=self.add_generation_prompt is not False,
             continue_final_message=bool(self.continue_final_message),
+            thinking=thinking,
+            thinking_field=field,
+            reasoning_effort=self._effort(),
             template_variables=self.chat_template_kwargs or {},
             documents=self.documents or [],
         )
+
+    def _effort(self) -> str | None:
+        effort = self.reasoning_effort
+        if effort is None and self.reasoning is not None:
+            effort = self.reasoning.effort
+        return effort if isinstance(effort, str) else None
+
+    def _thinking(self) -> tuple[bool | None, str]:
+        """Whether the model should reason, and the field that says so."""
+        if self.enable_thinking is not None:
+            return self.enable_thinking, "enable_thinking"
+        if self.thinking is not None and self.thinking.type in ("enabled", "disabled"):
+            return self.thinking.type == "enabled", "thinking"
+        return None if self.reasoning is None else self.reasoning.enabled, "reasoning.enabled"
+
+
+def _tool_choice(choice: Any) -> Any:
+    """The choice without the object around it."""
+    if isinstance(choice, OpenAINamedChoice):
+        return choice.function
+    return choice.allowed_tools if isinstance(choice, OpenAIAllowedChoice) else choice

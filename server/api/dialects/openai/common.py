@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from server.api.chat_fields import ChatObject
 from server.api.error_shape import AnswerBody, ErrorShape
-from server.api.field_kinds import only
+from server.api.field_kinds import Hint
 from server.api.sse import data_frame
 from server.errors import InvalidRequest, RequestError
 from server.operations.generated_text import ScoredToken, SpelledToken
@@ -23,15 +23,18 @@ ERRORS = ErrorShape(statuses=STATUSES, fields={"max_new_tokens": "max_tokens"})
 DONE = b"data: [DONE]\n\n"
 
 FinishReason = Literal["stop", "length", "tool_calls"]
-ServiceTier = Annotated[Any, only("auto", "default")]
 TopLogprobs = Annotated[int, Field(ge=0, le=20)]
 
 
 class StreamOptions(ChatObject):
-    """`include_usage`: end the stream with a chunk that has the usage and no choices."""
+    """`include_usage`: end the stream with a chunk that has the usage and no choices.
+
+    `continuous_usage_stats`: report the usage so far in each chunk too. It needs `include_usage`, as in vLLM.
+    """
 
     include_usage: bool | None = None
-    include_obfuscation: Annotated[Any, only(False)] = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: Hint = None
 
 
 def check_stream_options(options: StreamOptions | None, stream: bool | None) -> None:
@@ -42,6 +45,10 @@ def check_stream_options(options: StreamOptions | None, stream: bool | None) -> 
 
 def includes_usage(options: StreamOptions | None) -> bool:
     return options is not None and bool(options.include_usage)
+
+
+def continuous_usage(options: StreamOptions | None) -> bool:
+    return includes_usage(options) and options is not None and bool(options.continuous_usage_stats)
 
 
 class OpenAIUsageDetails(AnswerBody):
@@ -88,6 +95,13 @@ def finish_reason(reason: str | None) -> str | None:
     OpenAI has none for a deadline, so the stream of an answer that its deadline ends has an error and no reason.
     """
     return None if reason == "timeout" else reason
+
+
+def usage_of_chunk(include_usage: bool, usage_so_far: Callable[[], TokenUsage] | None) -> dict[str, Any]:
+    """The field `usage` of a chunk before the last one. It is null unless the client asks for the usage so far."""
+    if usage_so_far is not None:
+        return {"usage": usage(usage_so_far())}
+    return {"usage": None} if include_usage else {}
 
 
 def end_of_stream(chunk: dict[str, Any], include_usage: bool, tokens: TokenUsage) -> bytes:

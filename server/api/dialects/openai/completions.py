@@ -15,6 +15,7 @@ from server.api.dialects.openai.common import (
     StreamOptions,
     TopLogprobs,
     check_stream_options,
+    continuous_usage,
     end_of_stream,
     finish_reason,
     includes_usage,
@@ -23,25 +24,30 @@ from server.api.dialects.openai.common import (
     stream_error,
     token_text,
     usage,
+    usage_of_chunk,
 )
+from server.api.dialects.openai.sampling_fields import OpenAISamplingFields
 from server.api.error_shape import AnswerBody
-from server.api.field_kinds import Hint, only
-from server.api.fields import AnswerCount, Prompt, SamplingFields
+from server.api.field_kinds import only
+from server.api.fields import MAX_NEW_TOKENS, AnswerCount, Prompt
 from server.api.route import StreamingRoute
 from server.api.sse import data_frame
 from server.errors import InvalidRequest, RequestError
-from server.operations.generate import GeneratedChoice, GenerateResult, GenerateSpec, generate
+from server.operations.generate import GeneratedChoice, GenerateResult, GenerateRun, GenerateSpec, generate
 from server.operations.generated_text import ScoredToken, SpelledToken, TextDelta
 
 DEFAULT_MAX_TOKENS = 16
 _ERRORS = replace(ERRORS, fields={**ERRORS.fields, "top_logprobs": "logprobs", "prompt_logprobs": "logprobs"})
 
 
-class CompletionBody(SamplingFields):
-    """`POST /v1/completions`. `logprobs`: number of likeliest tokens to return with each token."""
+class CompletionBody(OpenAISamplingFields):
+    """`POST /v1/completions`. `logprobs`: number of likeliest tokens to return with each token.
+
+    `max_tokens` -1: as many as the context leaves, as in llama.cpp.
+    """
 
     prompt: Prompt
-    max_tokens: Annotated[int | None, Field(ge=0, le=1 << 20, description=f"default {DEFAULT_MAX_TOKENS}")] = None
+    max_tokens: Annotated[int | None, Field(ge=-1, description=f"default {DEFAULT_MAX_TOKENS}")] = None
     n: AnswerCount | None = None
     best_of: AnswerCount | None = None
     num_return_sequences: AnswerCount | None = None
@@ -49,15 +55,17 @@ class CompletionBody(SamplingFields):
     logprobs: TopLogprobs | None = None
     stream_options: StreamOptions | None = None
     suffix: Annotated[Any, only("")] = None
-    store: Hint = None
+    add_special_tokens: Annotated[Any, only(True)] = None
 
     def spec(self) -> GenerateSpec:
         check_stream_options(self.stream_options, self.stream)
         if self.stream and self.echo and self.logprobs is not None:
             raise InvalidRequest("`echo` with `logprobs` cannot be combined with `stream`", "echo")
         is_one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        limit = DEFAULT_MAX_TOKENS if self.max_tokens is None else min(self.max_tokens, MAX_NEW_TOKENS)
         options = self.options(
-            max_new_tokens=DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens,
+            max_new_tokens=limit if limit >= 0 else None,
+            fill_context=limit < 0,
             logprobs=self.logprobs is not None,
             top_logprobs=self.logprobs,
             prompt_logprobs=bool(self.echo) and self.logprobs is not None,
@@ -131,10 +139,11 @@ def _top(token: ScoredToken) -> dict[str, float]:
 class CompletionRenderer:
     """Completions, whole or as chunks with one choice each. The last chunk of a choice has its finish reason."""
 
-    def __init__(self, body: CompletionBody, model: str) -> None:
+    def __init__(self, body: CompletionBody, run: GenerateRun) -> None:
         self.body = body
         self.include_usage = includes_usage(body.stream_options)
-        self.head = {"id": new_id("cmpl"), "object": "text_completion", "created": now(), "model": model}
+        self.usage_so_far = run.usage if continuous_usage(body.stream_options) else None
+        self.head = {"id": new_id("cmpl"), "object": "text_completion", "created": now(), "model": run.model_name}
         self.places: dict[int, TokenPlaces] = {}
 
     def whole(self, result: GenerateResult) -> dict[str, Any]:
@@ -166,7 +175,7 @@ class CompletionRenderer:
             choice["logprobs"] = _logprobs([answer.scored(entry) for entry in delta.logprobs], places)
         choice["finish_reason"] = finish_reason(answer.finish_reason)
         chunk = self.head | {"choices": [choice]}
-        return data_frame(chunk | {"usage": None} if self.include_usage else chunk)
+        return data_frame(chunk | usage_of_chunk(self.include_usage, self.usage_so_far))
 
     def end(self, result: GenerateResult) -> bytes:
         return end_of_stream(self.head, self.include_usage, result.usage)
@@ -204,6 +213,6 @@ ROUTE = StreamingRoute(
     example=EXAMPLE,
     parse=CompletionBody.spec,
     run=generate,
-    renderer=lambda body, run: CompletionRenderer(body, run.model_name),
+    renderer=CompletionRenderer,
     errors=_ERRORS,
 )

@@ -22,6 +22,8 @@ class EmbeddingsBody(TimedBody):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int | None, Field(ge=1)] = None
     user: Hint = None
+    priority: Hint = None
+    request_id: Hint = None
 
     def spec(self) -> EmbedSpec:
         is_one = isinstance(self.input, str) or isinstance(self.input[0], int)

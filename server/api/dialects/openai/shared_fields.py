@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from server.api.chat_fields import ChatObject, FunctionName, JsonSchema, TemplateVariables
-from server.api.dialects.openai.common import ServiceTier, TopLogprobs
-from server.api.field_kinds import Hint, Unsupported
-from server.api.fields import SamplingFields
+from server.api.dialects.openai.common import TopLogprobs
+from server.api.dialects.openai.sampling_fields import OpenAISamplingFields
+from server.api.field_kinds import Unsupported
+from server.api.fields import MAX_NEW_TOKENS
 from server.operations.chat import FunctionTool, ToolChoice
 
-MaxTokens = Annotated[int, Field(ge=1, le=1 << 20)]
+MaxTokens = Annotated[int, Field(ge=1), AfterValidator(lambda limit: min(limit, MAX_NEW_TOKENS))]
+"""A limit on new tokens. It may be far beyond any context."""
 
 
 class OpenAIFunction(ChatObject):
@@ -34,22 +37,35 @@ class NamedFunction(ChatObject):
     name: FunctionName
 
 
-def chosen_tool(choice: Literal["none", "auto", "required"] | NamedFunction | None) -> ToolChoice:
+class AllowedTools(ChatObject):
+    """A choice among some of the tools. Those that are no functions are dropped, and named."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+    def names(self) -> list[str | None]:
+        """The name of each tool, if it is a function."""
+        functions = (tool.get("function", tool) if tool.get("type") == "function" else {} for tool in self.tools)
+        names = (one.get("name") if isinstance(one, dict) else None for one in functions)
+        return [name if isinstance(name, str) else None for name in names]
+
+    def dropped(self) -> Iterator[str]:
+        yield from (f"tools[{index}]" for index, name in enumerate(self.names()) if name is None)
+
+
+def chosen_tool(choice: Literal["none", "auto", "required"] | NamedFunction | AllowedTools | None) -> ToolChoice:
     """The value of `tool_choice`. None: the field is absent."""
     if isinstance(choice, NamedFunction):
         return ToolChoice("required", choice.name)
+    if isinstance(choice, AllowedTools):
+        return ToolChoice(choice.mode, allowed=tuple(name for name in choice.names() if name is not None))
     return ToolChoice(choice or "auto")
 
 
-class ConversationFields(SamplingFields):
+class ConversationFields(OpenAISamplingFields):
     """Fields that the bodies of `/v1/chat/completions` and `/v1/responses` share."""
 
     top_logprobs: TopLogprobs | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: TemplateVariables | None = None
-    service_tier: ServiceTier = None
-    safety_identifier: Hint = None
-    prompt_cache_key: Hint = None
-    prompt_cache_retention: Hint = None
-    prompt_cache_options: Hint = None
     moderation: Unsupported = None

@@ -1,0 +1,231 @@
+"""Turns and content blocks of the Anthropic dialect, and their conversion to chat messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from server.api.changing_lines import without_changing_lines
+from server.api.chat_fields import ChatObject, function_call
+from server.api.field_kinds import Hint
+from server.errors import InvalidRequest
+
+WITHOUT_TEXT = frozenset({"image", "document", "search_result", "container_upload", "browser_state"})
+"""Types of blocks that the model would have to read, and that are not text."""
+_Dropped = Literal[
+    "redacted_thinking",
+    "server_tool_use",
+    "web_search_tool_result",
+    "web_fetch_tool_result",
+    "code_execution_tool_result",
+    "bash_code_execution_tool_result",
+    "text_editor_code_execution_tool_result",
+    "tool_search_tool_result",
+    "advisor_tool_result",
+    "mcp_tool_use",
+    "mcp_tool_result",
+    "mcp_tool_listing",
+    "tool_addition",
+    "tool_removal",
+    "fallback",
+]
+"""Types of blocks that are dropped: encrypted reasoning, and what tools inside Anthropic's servers did and returned."""
+
+
+def as_blocks(value: Any) -> Any:
+    """A string as a list of one text block. Raises ValueError for a block whose content a text model cannot read."""
+    if isinstance(value, str):
+        return [{"type": "text", "text": value}]
+    for block in value if isinstance(value, list) else []:
+        kind = block.get("type") if isinstance(block, dict) else None
+        if isinstance(kind, str) and kind in WITHOUT_TEXT:
+            raise ValueError(f"contains a block of type {kind}, which is not supported; send text")
+    return value
+
+
+class AnthropicText(ChatObject):
+    """Text. Empty ones are left out."""
+
+    type: Literal["text"]
+    text: str
+    citations: Hint = None
+    cache_control: Hint = None
+
+
+TextBlocks = Annotated[
+    list[AnthropicText], BeforeValidator(as_blocks, json_schema_input_type=str | list[AnthropicText])
+]
+
+
+class AnthropicThinking(ChatObject):
+    """Reasoning of an earlier answer."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: Hint = None
+
+
+class AnthropicToolUse(ChatObject):
+    type: Literal["tool_use"]
+    id: Annotated[str, Field(min_length=1, max_length=256)]
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    input: dict[str, Any]
+    caller: Hint = None
+    toolset_name: Hint = None
+    cache_control: Hint = None
+
+
+class AnthropicToolReference(ChatObject):
+    """A tool that a search of the client has found. The model reads its name; all tools are in the prompt already."""
+
+    type: Literal["tool_reference"]
+    tool_name: str
+    cache_control: Hint = None
+
+
+_Result = Annotated[AnthropicText | AnthropicToolReference, Field(discriminator="type")]
+_Results = Annotated[list[_Result], BeforeValidator(as_blocks, json_schema_input_type=str | list[_Result])]
+
+
+class AnthropicToolResult(ChatObject):
+    """`is_error`: the text that the model reads then begins with `Error: `."""
+
+    type: Literal["tool_result"]
+    tool_use_id: Annotated[str, Field(min_length=1, max_length=256)]
+    content: _Results | None = None
+    is_error: bool | None = None
+    toolset_name: Hint = None
+    cache_control: Hint = None
+
+
+class AnthropicCompaction(ChatObject):
+    """A summary in place of earlier messages, which the model reads as text. Without content, it has no effect."""
+
+    type: Literal["compaction"]
+    content: str | None = None
+    encrypted_content: Hint = None
+    signature: Hint = None
+    tool_changes: Hint = None
+    cache_control: Hint = None
+
+
+class AnthropicDroppedBlock(BaseModel):
+    """A block of an earlier answer that only Anthropic's servers can read or use. It is dropped, and named."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    type: _Dropped
+
+
+Block = Annotated[
+    AnthropicText
+    | AnthropicThinking
+    | AnthropicToolUse
+    | AnthropicToolResult
+    | AnthropicCompaction
+    | AnthropicDroppedBlock,
+    Field(discriminator="type"),
+]
+
+
+class AnthropicTurn(ChatObject):
+    """One turn. `clear_at`, `output_config`: of a turn of the role system.
+
+    With `next_user_message`, its text is left out as soon as a later turn of the user follows.
+    """
+
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[list[Block], BeforeValidator(as_blocks, json_schema_input_type=str | list[Block])]
+    clear_at: Literal["never", "next_user_message"] | None = None
+    output_config: Hint = None
+
+    def dropped(self) -> Iterator[str]:
+        """Places of the blocks that are dropped."""
+        for index, block in enumerate(self.content):
+            if isinstance(block, AnthropicDroppedBlock):
+                yield f"content[{index}]"
+
+
+def chat_messages(system: Sequence[AnthropicText] | None, turns: Sequence[AnthropicTurn]) -> Iterator[dict[str, Any]]:
+    """Chat messages of a conversation.
+
+    Consecutive turns of one role are one message; each tool result is a message of its own.
+    Raises InvalidRequest for blocks that do not fit together.
+    """
+    instructions = without_changing_lines(_joined(system or ()))
+    if instructions:
+        yield {"role": "system", "content": instructions}
+    names: dict[str, str] = {}
+    for role, group in groupby(_shown(turns), key=lambda turn: turn.role):
+        yield from _message(role, [block for turn in group for block in turn.content], names)
+
+
+def _shown(turns: Sequence[AnthropicTurn]) -> Iterator[AnthropicTurn]:
+    """The turns whose text is still valid."""
+    last_of_user = max((index for index, turn in enumerate(turns) if turn.role == "user"), default=-1)
+    for index, turn in enumerate(turns):
+        if turn.clear_at != "next_user_message" or index > last_of_user:
+            yield turn
+
+
+def _message(role: str, blocks: Sequence[Any], names: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """The messages of one role. names: name of the tool by id of each call so far; new calls are added."""
+    texts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    thoughts: list[str] = []
+    has_results = False
+    for block in blocks:
+        if isinstance(block, AnthropicText):
+            texts.append(block.text)
+        elif isinstance(block, AnthropicCompaction):
+            texts.append(_summary(block))
+        elif isinstance(block, AnthropicToolResult):
+            _check_role(block, role, "user")
+            yield _result(block, names)
+            has_results = True
+        elif isinstance(block, AnthropicThinking):
+            _check_role(block, role, "assistant")
+            thoughts.append(block.thinking)
+        elif isinstance(block, AnthropicToolUse):
+            _check_role(block, role, "assistant")
+            names[block.id] = block.name
+            calls.append(function_call(block.id, block.name, block.input))
+    text = "\n".join(filter(None, texts))
+    if text or calls or not has_results:
+        message: dict[str, Any] = {"role": role, "content": text}
+        message |= {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
+        yield message | ({"tool_calls": calls} if calls else {})
+
+
+def _result(block: AnthropicToolResult, names: Mapping[str, str]) -> dict[str, Any]:
+    """The message with the result of a call."""
+    if block.tool_use_id not in names:
+        raise InvalidRequest("`messages` has a `tool_result` without its `tool_use` before it", "messages")
+    return {
+        "role": "tool",
+        "tool_call_id": block.tool_use_id,
+        "name": names[block.tool_use_id],
+        "content": ("Error: " if block.is_error else "") + _joined(block.content or ()),
+    }
+
+
+def _summary(block: AnthropicCompaction) -> str:
+    if block.content is None and block.encrypted_content is not None:
+        raise InvalidRequest(
+            "`messages` has a `compaction` block whose content is encrypted; send its text", "messages"
+        )
+    return block.content or ""
+
+
+def _joined(blocks: Sequence[AnthropicText | AnthropicToolReference]) -> str:
+    """The text of blocks, a line or more for each one that is not empty."""
+    texts = (block.text if isinstance(block, AnthropicText) else f"Tool: {block.tool_name}" for block in blocks)
+    return "\n".join(filter(None, texts))
+
+
+def _check_role(block: AnthropicThinking | AnthropicToolUse | AnthropicToolResult, role: str, allowed: str) -> None:
+    if role != allowed:
+        raise InvalidRequest(f"`messages`: a `{block.type}` block requires the role {allowed}", "messages")

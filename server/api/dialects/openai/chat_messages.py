@@ -1,0 +1,114 @@
+"""Messages of `/v1/chat/completions`, and their conversion to messages as chat templates take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from server.api.changing_lines import changing_texts, without_changing_lines
+from server.api.chat_fields import TEXT_OR_PARTS, ArgumentsText, ChatObject, FunctionName, function_call, text_parts
+from server.api.field_kinds import Hint, Unsupported, only, wish
+
+
+class OpenAICalledFunction(ChatObject):
+    name: FunctionName
+    arguments: ArgumentsText
+
+
+class OpenAICalledTool(ChatObject):
+    """A call of a tool whose input is any text. The model reads it as a call with one argument, `input`."""
+
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    input: str
+
+
+class OpenAICall(ChatObject):
+    id: str
+    type: Literal["function", "custom"] | None = None
+    function: OpenAICalledFunction | None = None
+    custom: OpenAICalledTool | None = None
+    index: Hint = None
+    cache_control: Hint = None
+    extra_content: Hint = None
+    provider_specific_fields: Hint = None
+
+    @model_validator(mode="after")
+    def _check(self) -> OpenAICall:
+        if (self.function is None) is not (self.type == "custom") or (self.custom is None) is (self.type == "custom"):
+            raise ValueError("needs `function`, or `custom` if its type is custom")
+        return self
+
+    def for_template(self) -> dict[str, Any]:
+        if self.custom is not None:
+            return function_call(self.id, self.custom.name, {"input": self.custom.input})
+        assert self.function is not None
+        return function_call(self.id, self.function.name, self.function.arguments)
+
+
+class OpenAIMessage(ChatObject):
+    """A message. `reasoning_content` or `reasoning`: reasoning before an earlier answer, for templates that show it."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str | None, text_parts("text", "refusal"), TEXT_OR_PARTS] = None
+    name: str | None = None
+    tool_calls: list[OpenAICall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    reasoning_details: Annotated[Any, wish([])] = None
+    thinking_blocks: Annotated[Any, wish([])] = None
+    images: Annotated[Any, only([])] = None
+    id: Hint = None
+    annotations: Hint = None
+    parsed: Hint = None
+    cache_control: Hint = None
+    extra_content: Hint = None
+    provider_specific_fields: Hint = None
+    audio: Unsupported = None
+    function_call: Unsupported = None
+
+    @model_validator(mode="after")
+    def _check(self) -> OpenAIMessage:
+        of_assistant = self.role == "assistant"
+        if (self.tool_calls or self.reasoning_content or self.reasoning or self.refusal) and not of_assistant:
+            raise ValueError("has fields that only a message of the role assistant can have")
+        if (self.tool_call_id is None) is (self.role == "tool"):
+            raise ValueError("needs `tool_call_id` if its role is tool, and only then")
+        if self.content is None and not (of_assistant or self.role == "tool"):
+            raise ValueError("needs `content`")
+        return self
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as chat templates take it. OpenAI's newer name of the role system is developer."""
+        calls = [call.for_template() for call in self.tool_calls or []]
+        content = self.refusal if self.content is None else self.content
+        message = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": content if calls else content or "",
+            "name": self.name,
+            "tool_calls": calls or None,
+            "tool_call_id": self.tool_call_id,
+            "reasoning_content": self.reasoning_content or self.reasoning or None,
+        }
+        return {key: value for key, value in message.items() if value is not None}
+
+
+def changing_messages(messages: Sequence[OpenAIMessage]) -> list[int]:
+    """Indices of the messages at the front whose first lines are dropped."""
+    instructions = takewhile(lambda message: message.role in ("system", "developer"), messages)
+    return changing_texts([message.content or "" for message in instructions])
+
+
+def chat_messages(messages: Sequence[OpenAIMessage]) -> Iterator[dict[str, Any]]:
+    """Messages as chat templates take them, without lines that change with every request."""
+    changing = changing_messages(messages)
+    for index, message in enumerate(messages):
+        made = message.for_template()
+        if index not in changing:
+            yield made
+        elif content := without_changing_lines(made["content"]):
+            yield made | {"content": content}
