@@ -72,7 +72,7 @@ class ResponseText(ChatObject):
 
 
 class ResponseReasoning(ChatObject):
-    effort: Hint = None
+    effort: Any = None
     summary: Annotated[Any, wish()] = None
     generate_summary: Annotated[Any, wish()] = None
     context: Annotated[Any, wish("auto")] = None
@@ -167,8 +167,13 @@ class ResponsesBody(ConversationFields):
             [tool.tool(f"tools[{i}]") for i, tool in enumerate(self.tools or []) if isinstance(tool, ResponseTool)],
             chosen_tool(self.tool_choice),
             parallel_tool_calls=self.parallel_tool_calls is not False,
+            reasoning_effort=self._effort(),
             template_variables=self.chat_template_kwargs or {},
         )
+
+    def _effort(self) -> str | None:
+        effort = self.reasoning and self.reasoning.effort
+        return effort if isinstance(effort, str) else None
 
     @property
     def functions(self) -> list[ResponseTool]:
