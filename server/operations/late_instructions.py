@@ -42,7 +42,9 @@ def _reads(runtime: Runtime, call: Call, model: ServedModel, source: str) -> boo
     templates = model.text.chat_templates
     context = chat_context(templates, templates.in_forms(source, _CONVERSATION))
     try:
-        return _SAMPLE in runtime.chat_renderer.render(source, context, runtime.max_text_characters, call.limits.next_deadline)
+        return _SAMPLE in runtime.chat_renderer.render(
+            source, context, runtime.max_text_characters, call.limits.next_deadline
+        )
     except ChatStopped:
         raise
     except ChatError:

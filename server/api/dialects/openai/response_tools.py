@@ -83,7 +83,7 @@ AllowedTool = Annotated[
 ]
 
 
-class AllowedTools(ChatObject):
+class ResponseAllowedTools(ChatObject):
     """A choice that allows some of the tools. The model sees all of them."""
 
     type: Literal["allowed_tools"]
@@ -103,7 +103,7 @@ def _check_choice(value: Any) -> Any:
     if value is None or (isinstance(value, str) and value in ("none", "auto", "required")):
         return value
     kind = value.get("type") if isinstance(value, dict) else None
-    schemas: dict[Any, type[ChatObject]] = {"function": ResponseNamedChoice, "allowed_tools": AllowedTools}
+    schemas: dict[Any, type[ChatObject]] = {"function": ResponseNamedChoice, "allowed_tools": ResponseAllowedTools}
     if isinstance(kind, str) and kind in DROPPED_TOOLS:
         raise ValueError(f"forces a tool of type {kind}, which the server does not have")
     try:
@@ -123,11 +123,11 @@ def dropped_tools(tools: list[Any]) -> Iterator[str]:
     return (f"tools[{index}]{tool.suffix}" for index, tool in enumerate(tools) if isinstance(tool, DroppedTool))
 
 
-def chosen_tool(choice: str | ResponseNamedChoice | AllowedTools | None) -> ToolChoice:
+def chosen_tool(choice: str | ResponseNamedChoice | ResponseAllowedTools | None) -> ToolChoice:
     """The value of `tool_choice`. None: the field is absent."""
     if isinstance(choice, ResponseNamedChoice):
         return ToolChoice("required", choice.name)
-    if isinstance(choice, AllowedTools):
+    if isinstance(choice, ResponseAllowedTools):
         names = [tool.name for tool in choice.tools if isinstance(tool, AllowedFunction)]
         return ToolChoice(choice.mode, allowed=tuple(names))
     modes: dict[str | None, ToolChoice] = {"none": ToolChoice("none"), "required": ToolChoice("required")}
