@@ -135,9 +135,6 @@ DESCRIPTIONS: Mapping[str, str] = {
     "GenerateBody.truncate": "keep this many prompt tokens: the last of a decoder, the first of an encoder-decoder",
     "TranslateBody.truncate": "keep this many tokens of each segment, from its beginning",
     "TgiParameters.truncate": "keep this many tokens of the prompt",
-    "HubSummarizeParameters.truncation": "only do_not_truncate is accepted",
-    "HubTranslateParameters.truncation": "only do_not_truncate is accepted",
-    "ResponsesBody.truncation": "auto is dropped and named: long input is refused",
     "CohereEmbedBody.truncate": "NONE refuses a long text; START and END remove tokens on that side",
     "max_tokens_per_doc": "keep this many tokens of each text",
     # Markup
@@ -228,12 +225,6 @@ DESCRIPTIONS: Mapping[str, str] = {
     "ResponsesBody.input": "a text, or the items of the conversation, oldest first",
     "ResponsesBody.previous_response_id": "id of the stored response that the request continues",
     "ResponsesBody.tools": "functions that the model may call; tools of other types are dropped and named",
-    "ResponsesBody.context_management": "dropped and named: the server shortens no conversation",
-    "ResponseReasoning.summary": "dropped and named: no summary is made",
-    "ResponseReasoning.generate_summary": "dropped and named: no summary is made",
-    "ResponseReasoning.context": "dropped and named: the chat template decides",
-    "ResponseReasoning.mode": "dropped and named",
-    "ResponseText.verbosity": "dropped and named",
     "InputReasoning.content": "parts of the reasoning",
     "InputReasoning.encrypted_content": "reasoning in the form in which an answer of this server had it",
     "InputReasoning.summary": "parts of a summary, which is used if there is no other text",
@@ -271,6 +262,11 @@ DESCRIPTIONS: Mapping[str, str] = {
 }
 
 REASONS: Mapping[str, str] = {
+    "ResponseReasoning.context": "the chat template decides",
+    "ResponseReasoning.generate_summary": "no summary is made",
+    "ResponseReasoning.summary": "no summary is made",
+    "ResponsesBody.context_management": "the server shortens no conversation",
+    "ResponsesBody.truncation": "long input is refused",
     "cache_control": "prompts are always cached",
     "prompt_cache_key": "prompts are always cached",
     "cache_prompt": "prompts are always cached",

@@ -14,9 +14,11 @@ import pytest
 from pydantic import BaseModel
 
 from server.api.body import validate
+from server.api.dialects.openai.response_body import ResponsesBody
+from server.api.dialects.openai.response_conversation import StoredConversation
 from server.api.dialects.registry import ROUTES
 from server.api.ignored_parameters import ignored_parameters
-from server.errors import InvalidRequest
+from server.errors import RequestError
 from tests.api.field_samples import bodies, classes, objects, samples
 
 Place = tuple[str | int, ...]
@@ -71,9 +73,11 @@ def outcome(body: type[BaseModel], value: dict[str, Any]) -> tuple[Any, list[str
     """The specification of a body, or the text of the error, and the names of the dropped parameters."""
     try:
         checked = validate(value, body)
+        if isinstance(checked, ResponsesBody):
+            checked.continue_stored(StoredConversation(), 1 << 20)
         parse = next((getattr(route, "parse", None) for route in ROUTES if route.body is body), None) or body.spec
         spec = checked.spec(b"RIFF", 60.0) if is_form(body) else parse(checked)
-    except InvalidRequest as error:
+    except RequestError as error:
         return f"{error.message} ({error.param})", []
     return spec, ignored_parameters(checked)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
@@ -95,7 +95,7 @@ class ResponsesBody(ConversationFields):
     tool_choice: ResponseToolChoice = None
     reasoning: ResponseReasoning | None = None
     stream_options: ResponseStreamOptions | None = None
-    truncation: Annotated[Literal["auto", "disabled"] | None, wish("disabled")] = None
+    truncation: Annotated[Any, wish("disabled")] = None
     store: Annotated[bool | None, Field(description="whether the answer is stored; default true")] = None
     background: Annotated[Any, only(False)] = None
     background_options: Hint = None
