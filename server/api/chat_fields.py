@@ -7,10 +7,11 @@ from typing import Annotated, Any, get_args
 
 import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
-from pydantic_core import InitErrorDetails
+from pydantic_core import InitErrorDetails, from_json
 
 from server.errors import InvalidRequest
 from server.operations.chat import ToolCall, ToolChoice
+from server.operations.tool_grammar import NAME
 
 _OTHER_PARTS = frozenset(
     {"image_url", "input_image", "image", "input_audio", "audio", "video_url", "file", "input_file", "document"}
@@ -61,15 +62,9 @@ def _text_of(part: Any, types: Sequence[str], index: int) -> str:
     return text
 
 
-def _parse_arguments(value: Any) -> Any:
-    """The object in the JSON text of a call's arguments. Some clients write an empty text for no arguments."""
-    try:
-        parsed = orjson.loads(value or "{}") if isinstance(value, str) else None
-    except orjson.JSONDecodeError:
-        parsed = None
-    if not isinstance(parsed, dict):
-        raise ValueError("must be the JSON text of an object")
-    return parsed
+def _arguments_text(value: Any) -> Any:
+    """The text of a call's arguments. Some clients send an object, or nothing for no arguments."""
+    return orjson.dumps(value).decode() if isinstance(value, dict) else value or ""
 
 
 def _check_variables(variables: dict[str, Any]) -> dict[str, Any]:
@@ -90,8 +85,9 @@ TEXT_OR_PARTS = WithJsonSchema(
         ]
     }
 )
-FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-ArgumentsText = Annotated[dict[str, Any], BeforeValidator(_parse_arguments), WithJsonSchema({"type": "string"})]
+FunctionName = Annotated[str, Field(pattern=rf"^{NAME.pattern}$")]
+ArgumentsText = Annotated[str, BeforeValidator(_arguments_text), WithJsonSchema({"type": "string"})]
+"""Arguments of an earlier call. Any text: a call that the token limit cut has a part of a JSON text."""
 JsonSchema = Annotated[dict[str, Any], Field(description="a JSON Schema")]
 TemplateVariables = Annotated[
     dict[str, Any],
@@ -145,8 +141,8 @@ def check_dropped(choice: ToolChoice, functions: Collection[str], sent: int) -> 
 TOOL_CHOICE = WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]})
 
 
-def function_call(call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A call of an earlier answer as chat templates and `ChatSpec` take it."""
+def function_call(call_id: str, name: str, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
+    """A call of an earlier answer as chat templates and `ChatSpec` take it. arguments: an object, or any text."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -155,7 +151,19 @@ def complete_calls(calls: Sequence[ToolCall]) -> list[tuple[ToolCall, dict[str, 
     found = []
     for call in calls:
         try:
-            found.append((call, orjson.loads(call.arguments)))
-        except orjson.JSONDecodeError:
+            found.append((call, from_json(call.arguments)))
+        except ValueError:
             continue
     return found
+
+
+def started_arguments(text: str) -> dict[str, Any]:
+    """The arguments of a call as an object. Of a call that the token limit cut, the members that are complete.
+
+    Anthropic's clients read the same object from a stream.
+    """
+    try:
+        value = from_json(text, allow_partial=True)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -29,6 +29,8 @@ MAX_LEXER_STATES = 1 << 15
 LIMITS = llguidance.LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
 
 TOO_COMPLEX = "`response_format` grew too complex"
+_REFUSED = "doesn't satisfy the grammar"
+"""Part of the library's error about a token that the grammar does not allow."""
 NO_ALLOWED_TOKEN = "`response_format` cannot be followed: no token of the model's vocabulary goes on from here"
 
 
@@ -83,14 +85,11 @@ class GrammarMasks:
         for grammar_state, tokens, ends, other_ends in rows:
             if not self._consume(grammar_state, tokens, ends, other_ends):
                 continue
-            assert grammar_state.matcher is not None
-            bits: Bits = np.zeros(self._all_words, dtype=np.uint32)
-            grammar_state.matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
-            word, bit = divmod(self._end, 32)
-            may_end = bool(bits[word] >> np.uint32(bit) & np.uint32(1))
-            bits = bits[: self._words]
-            bits[word] &= np.uint32((1 << bit) - 1)
-            self._store_mask(grammar_state, bits, may_end, ends, other_ends)
+            is_stored = self._store_mask(grammar_state, ends, other_ends)
+            if not is_stored and self._fall_back(grammar_state):
+                is_stored = self._store_mask(grammar_state, ends, other_ends)
+            if not is_stored:
+                self._fail(grammar_state)
 
     def _consume(
         self, grammar_state: GrammarState, tokens: Sequence[int], ends: Sequence[int], other_ends: Sequence[int]
@@ -100,9 +99,10 @@ class GrammarMasks:
         grammar_state.bits = np.zeros(self._words, dtype=np.uint32)
         if grammar_state.failure:
             return False
+        grammar_state.tokens = tokens
         for token in tokens[grammar_state.num_consumed :]:
             self._advance(grammar_state, token)
-        grammar_state.num_consumed = len(tokens)
+            grammar_state.num_consumed += 1
         section = grammar_state.section
         if not section.grammar and not grammar_state.failure:
             grammar_state.accepts = section.may_end
@@ -110,7 +110,7 @@ class GrammarMasks:
             return False
         if grammar_state.matcher is None and not grammar_state.failure:
             grammar_state.matcher = _matcher(grammar_state)
-            if grammar_state.matcher.is_error():
+            if grammar_state.matcher.is_error() and not self._fall_back(grammar_state):
                 self._fail(grammar_state)
         return not grammar_state.failure
 
@@ -124,24 +124,43 @@ class GrammarMasks:
         if not data:
             marker = grammar_state.scanner.of_token(token)
             if marker is not None:
-                grammar_state.enter(marker.section)
+                grammar_state.enter(marker.section, grammar_state.num_consumed + 1)
             return
         while data and grammar_state.section.markers:
             found = grammar_state.scanner.push(data.decode("latin-1"))
             if found is None:
                 return
             marker, end = found
-            grammar_state.enter(marker.section)
+            grammar_state.enter(marker.section, grammar_state.num_consumed + 1)
             data = data[end:]
             if data and grammar_state.section.grammar:
-                self._read(grammar_state, [self._first_byte + byte for byte in data])
+                rest = [self._first_byte + byte for byte in data]
+                self._read(grammar_state, rest)
+                grammar_state.section_bytes = rest
 
     def _read(self, grammar_state: GrammarState, tokens: list[int]) -> None:
         """Advance the grammar of the current section."""
         if grammar_state.matcher is None:
             grammar_state.matcher = _matcher(grammar_state)
-        if not grammar_state.matcher.consume_tokens(tokens):
+        if not grammar_state.matcher.consume_tokens(tokens) and not self._fall_back(grammar_state, tokens):
             self._fail(grammar_state)
+
+    def _fall_back(self, grammar_state: GrammarState, tokens: Sequence[int] = ()) -> bool:
+        """Follow the fallback of the section from now on. Returns whether there is one that allows its text.
+
+        tokens: tokens to read after those that were read.
+        """
+        section, failed = grammar_state.section, grammar_state.matcher
+        if not section.fallback or grammar_state.uses_fallback or failed is None or _REFUSED in failed.get_error():
+            return False
+        grammar_state.grammars[section.grammar].has_failed = True
+        read = grammar_state.tokens[grammar_state.section_start : grammar_state.num_consumed]
+        matcher = llguidance.LLMatcher(self._vocabulary, section.fallback, limits=LIMITS, log_level=0)
+        matcher.consume_tokens([*grammar_state.section_bytes, *read, *tokens])
+        if matcher.is_error():
+            return False
+        grammar_state.matcher, grammar_state.uses_fallback = matcher, True
+        return True
 
     def _free_mask(self, grammar_state: GrammarState, ends: Sequence[int]) -> Bits | None:
         """The mask in a section without a grammar. None if it allows every token."""
@@ -168,11 +187,18 @@ class GrammarMasks:
             mask[token // 32] &= ~np.uint32(1 << token % 32)
         return mask
 
-    def _store_mask(
-        self, grammar_state: GrammarState, mask: Bits, may_end: bool, ends: Sequence[int], other_ends: Sequence[int]
-    ) -> None:
-        """Store a mask, with end tokens allowed exactly if the grammar accepts the text."""
+    def _store_mask(self, grammar_state: GrammarState, ends: Sequence[int], other_ends: Sequence[int]) -> bool:
+        """Store a mask, with end tokens allowed exactly if the grammar accepts the text. Returns whether it allows any.
+
+        The mask is that of the matcher.
+        """
         assert grammar_state.matcher is not None
+        mask: Bits = np.zeros(self._all_words, dtype=np.uint32)
+        grammar_state.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        word, bit = divmod(self._end, 32)
+        may_end = bool(mask[word] >> np.uint32(bit) & np.uint32(1))
+        mask = mask[: self._words]
+        mask[word] &= np.uint32((1 << bit) - 1)
         grammar_state.bits = mask
         for token in ends:
             mask[token // 32] &= ~np.uint32(1 << token % 32)
@@ -183,8 +209,7 @@ class GrammarMasks:
         if grammar_state.accepts:
             for token in (*ends, *other_ends):
                 mask[token // 32] |= np.uint32(1 << token % 32)
-        elif not has_text_token:
-            self._fail(grammar_state)
+        return grammar_state.accepts or has_text_token
 
     def _fail(self, grammar_state: GrammarState) -> None:
         assert grammar_state.matcher is not None

@@ -42,6 +42,10 @@ class GrammarState:
     grammars: the compiled grammars of the sections by their text, shared by all beams; empty until
         `GrammarMasks.prepare`.
     matcher: position in the section's grammar, or None before the first use.
+    tokens: the tokens that are being read, of which `num_consumed` have been read.
+    section_start, section_bytes: where the section's text begins: the place in `tokens`, and the tokens of single bytes
+        that come before, which spell the end of the token that ended the section before.
+    uses_fallback: the matcher follows the section's fallback.
     bits: mask of the next token: [words], uint32, or None if every token is allowed. Token i is allowed if bit i % 32
         of word i // 32 is set.
     accepts: the text may end here. is_complete: the text can only end here.
@@ -53,17 +57,21 @@ class GrammarState:
     def __init__(self, sections: Sequence[AnswerSection], start: int) -> None:
         self.sections = [replace(one, markers=[_in_bytes(marker) for marker in one.markers]) for one in sections]
         self.num_consumed = start
+        self.tokens: Sequence[int] = ()
         self.bits: Bits | None = None
         self.accepts = False
         self.is_complete = False
         self.failure = ""
         self.free_masks: dict[tuple[int, str, bool], Bits | None] = {}
         self.grammars: dict[str, CompiledGrammar] = {}
-        self.enter(0)
+        self.enter(0, start)
 
-    def enter(self, index: int) -> None:
-        """Begin a section."""
+    def enter(self, index: int, start: int) -> None:
+        """Begin a section. start: place of its first token."""
         self.index = index
+        self.section_start = start
+        self.section_bytes: list[int] = []
+        self.uses_fallback = False
         self.matcher: llguidance.LLMatcher | None = None
         self.scanner = MarkerScanner(self.section.markers)
 

@@ -35,12 +35,15 @@ class AnswerSection(msgspec.Struct, frozen=True, array_like=True):
 
     markers: markers that end the section.
     grammar: grammar of the text in llguidance's format, which decides when the text may end; empty for any text.
+    fallback: a grammar that allows every text of `grammar`. It is followed from where `grammar` grows too complex or
+        allows no token. Empty for none: the answer then fails.
     may_end: whether the answer may end in this section. Only for a section without a grammar.
     """
 
     markers: list[Marker] = []
     grammar: str = ""
     may_end: bool = True
+    fallback: str = ""
 
 
 class MarkerScanner:

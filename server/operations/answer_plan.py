@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from server.ipc.sections import AnswerSection, Marker
-from server.operations.grammar import assemble
+from server.operations.grammar import TextGrammar, assemble
 from server.operations.tool_grammar import CallGrammar, lark, symbols
 
 SectionKind = Literal["reasoning", "content", "calls"]
@@ -50,12 +50,13 @@ class _Section:
     """A section under construction. Its markers count sections from the first one of the list that contains it.
 
     rules: Lark rules of its grammar, the first one named `answer`; empty for any text.
-    sources: the other grammars that the rules use.
+    sources: the other grammars that the rules use. fallbacks: those that are followed where these fail.
     """
 
     kind: SectionKind
     rules: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
+    fallbacks: Mapping[str, str] = field(default_factory=dict)
     markers: list[Marker] = field(default_factory=list)
 
     def build(self, offset: int = 0) -> AnswerSection:
@@ -65,7 +66,8 @@ class _Section:
             return AnswerSection(markers)
         ways_out = [f"<[{one.token_id}]>" if one.token_id is not None else lark(one.text, {}) for one in markers]
         rules = f"start: {' | '.join(['answer', *ways_out])}\n{self.rules}"
-        return AnswerSection(markers, assemble(rules, self.sources))
+        fallback = assemble(rules, self.fallbacks) if self.fallbacks != self.sources else ""
+        return AnswerSection(markers, assemble(rules, self.sources), fallback=fallback)
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class AnswerPlanner:
     calls: the calls that it may contain, or None.
     is_required: the answer consists of calls, after any reasoning.
     at_start: the answer begins a message; false if it continues one.
-    text_source: grammar of the content, in llguidance's JSON form, or None for any text.
+    text: grammar of the content, or None for any text.
     reasoning: how the answer begins with reasoning, or None.
     special: ids of the special tokens in the texts of calls and reasoning.
     """
@@ -83,7 +85,7 @@ class AnswerPlanner:
     calls: CallGrammar | None = None
     is_required: bool = False
     at_start: bool = True
-    text_source: str | None = None
+    text: TextGrammar | None = None
     reasoning: Reasoning | None = None
     special: Mapping[str, int] = field(default_factory=dict)
 
@@ -122,8 +124,9 @@ class AnswerPlanner:
         """The sections of content and calls."""
         gap = "GAP? " if after_reasoning else ""
         content = _Section("content")
-        if self.text_source is not None:
-            content = _Section("content", f"answer: {gap}@text\n{_GAP_RULE}", {"text": self.text_source})
+        if self.text is not None:
+            sources, fallbacks = {"text": self.text.source}, {"text": self.text.fallback or self.text.source}
+            content = _Section("content", f"answer: {gap}@text\n{_GAP_RULE}", sources, fallbacks)
         if self.calls is None:
             return [content]
         if self.is_required:
@@ -138,7 +141,8 @@ class AnswerPlanner:
 
     def _calls(self, text_before: str) -> _Section:
         assert self.calls is not None
-        return _Section("calls", f"answer: calls\n{self.calls.rules(text_before)}", self.calls.sources)
+        rules = f"answer: calls\n{self.calls.rules(text_before)}"
+        return _Section("calls", rules, self.calls.sources, self.calls.fallbacks)
 
     def _marker(self, text: str, section: int, at_start: bool = False) -> Marker:
         if text in self.special:

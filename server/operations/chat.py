@@ -18,7 +18,7 @@ from server.operations.function_tool import FunctionTool
 from server.operations.generate import GeneratedChoice, GenerateRun, GenerateSpec, generate
 from server.operations.generated_text import GeneratedText, ScoredToken, TextDelta, tokens_within
 from server.operations.generation_run import PhaseSeconds, TokenUsage
-from server.operations.grammar import source_of
+from server.operations.grammar import TextGrammar, text_grammar
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.template_tools import template_tools
 from server.operations.tool_grammar import CallGrammar, Function, ToolChoice, callable_functions, special_tokens
@@ -215,10 +215,12 @@ async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:
     functions = await _functions(runtime, call, spec)
     tools = await _template_tools(runtime, call, model, spec)
     prompt = await render_prompt(runtime, call, model, spec, tools)
-    source, text_format = None, spec.options.text_format
+    text, text_format = None, spec.options.text_format
     if text_format is not None:
-        source = await runtime.pools.grammar.run(lambda: source_of(text_format, runtime.grammar_compiler), call)
-    plan = await runtime.pools.tokenize.run(lambda: _plan(model, spec, functions, tools, prompt, source), call)
+        text = await runtime.pools.grammar.run(
+            lambda: text_grammar(text_format, runtime.grammar_compiler, call.ignore), call
+        )
+    plan = await runtime.pools.tokenize.run(lambda: _plan(model, spec, functions, tools, prompt, text), call)
     prompt_ids = await encode_prompt(runtime, call, model, prompt)
     sections = plan.sections if plan.kinds != ["content"] else ()
     # A longer answer than the memory for keys and values holds ends with `length`, as one that fills the context does.
@@ -256,6 +258,7 @@ async def _functions(runtime: Runtime, call: Call, spec: ChatSpec) -> list[Funct
     functions = await runtime.pools.grammar.run(
         lambda: callable_functions(spec.tools, spec.tool_choice, runtime.grammar_compiler), call
     )
+    call.ignore(name for function in functions for name in function.ignored)
     if functions and spec.options.ignore_eos:
         raise InvalidRequest(
             "`ignore_eos` cannot be combined with `tools`, which decide where the text ends", "ignore_eos"
@@ -283,9 +286,9 @@ def _plan(
     functions: Sequence[Function],
     tools: TemplateTools | None,
     prompt: str,
-    source: str | None,
+    text: TextGrammar | None,
 ) -> AnswerPlan:
-    """The sections of the answers. source: grammar of the content, or None for any text.
+    """The sections of the answers. text: grammar of the content, or None for any text.
 
     Raises InvalidRequest for a format that cannot be combined with the model's calls.
     """
@@ -309,7 +312,7 @@ def _plan(
         calls=CallGrammar(row, functions, special, several and row.parallel) if row is not None else None,
         is_required=spec.tool_choice.mode == "required",
         at_start=not spec.continue_final_message,
-        text_source=source,
+        text=text,
         reasoning=reasoning,
         special=special,
     ).plan()

@@ -94,8 +94,9 @@ async def render_prompt(
             add_generation_prompt=spec.add_generation_prompt and not spec.continue_final_message,
             extra_variables={**_reasoning_variables(call, spec, source), **spec.template_variables},
         )
-        longest = max_prompt_characters(runtime, model)
-        rendered = runtime.chat_renderer.render(source, context, longest, call.limits.next_deadline)
+        longest, deadline = max_prompt_characters(runtime, model), call.limits.next_deadline
+        as_objects = tools is not None and not tools.arguments_as_text
+        rendered = runtime.chat_renderer.render(source, context, longest, deadline, arguments_as_objects=as_objects)
         return continued_text(rendered, text) if spec.continue_final_message else rendered
 
     try:
@@ -154,7 +155,7 @@ def _reasoning_variables(call: Call, spec: ChatSpec, source: str) -> dict[str, A
 def template_messages(messages: Sequence[Mapping[str, Any]], tools: TemplateTools, model: str) -> list[dict[str, Any]]:
     """Messages with calls as the template takes them. Members that are None are left out.
 
-    Raises InvalidRequest for calls and results that the template leaves out, and for arguments that are not an object.
+    Raises InvalidRequest for calls and results that the template leaves out.
     """
     prepared = []
     for index, message in enumerate(messages):
@@ -165,9 +166,7 @@ def template_messages(messages: Sequence[Mapping[str, Any]], tools: TemplateTool
                     f"`messages[{index}].tool_calls`: the chat template of `{model}` leaves function calls out",
                     "messages",
                 )
-            calls = [
-                _call(call, tools, f"`messages[{index}].tool_calls[{i}]") for i, call in enumerate(stated["tool_calls"])
-            ]
+            calls = [_call(call, tools) for call in stated["tool_calls"]]
             stated = {**stated, **({} if stated.get("content") else tools.empty_content), "tool_calls": calls}
         if stated.get("role") == "tool" and not tools.writes_results:
             raise InvalidRequest(
@@ -182,18 +181,17 @@ def template_messages(messages: Sequence[Mapping[str, Any]], tools: TemplateTool
     return prepared
 
 
-def _call(call: Mapping[str, Any], tools: TemplateTools, place: str) -> dict[str, Any]:
-    """A call whose arguments are an object or JSON text, whichever the template takes."""
+def _call(call: Mapping[str, Any], tools: TemplateTools) -> dict[str, Any]:
+    """A call whose arguments have the form that the template takes.
+
+    A text stays as it was sent. The renderer makes an object of it for a template that takes no text.
+    """
     function = dict(call["function"])
-    arguments = function.get("arguments")
+    arguments = function["arguments"]
     if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except ValueError:
-            arguments = None
-    if not isinstance(arguments, Mapping):
-        raise InvalidRequest(f"{place}.function.arguments` must be a JSON object", "messages")
-    function["arguments"] = json.dumps(arguments, ensure_ascii=False) if tools.arguments_as_text else arguments
+        function["arguments"] = arguments if arguments.strip() else "{}"
+    elif tools.arguments_as_text:
+        function["arguments"] = json.dumps(arguments, ensure_ascii=False)
     call_id = {"id": _id(call["id"], tools)} if call.get("id") is not None else {}
     return {**call, **call_id, "type": "function", "function": function}
 

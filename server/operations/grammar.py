@@ -6,7 +6,7 @@ Also sends the bytes of a model's tokens to the worker, which needs them for gra
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,23 +14,13 @@ from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.ipc.messages import Vocabulary
 from server.ipc.sections import AnswerSection
-from server.operations.grammar_compiler import GrammarCompiler, GrammarRefused
+from server.operations.enforced_schema import enforce
+from server.operations.grammar_compiler import CompileBudget, GrammarCompiler
 from server.operations.runtime import Runtime, ServedModel
 from server.text.token_bytes import NoTokenBytes, TokenBytes
 
 MAX_FORMAT_BYTES = 1 << 16
 _PARAM = "response_format"
-JSON_OPTIONS: Mapping[str, Any] = {
-    "whitespace_flexible": True,
-    # White space between the parts of a JSON answer: none, the spaces of `json.dumps`, or indentation. Unlimited white
-    # space would allow an endless answer.
-    "whitespace_pattern": r"( |\n {0,20})?",
-    "item_separator": ",",
-    "key_separator": ":",
-    "lenient": False,
-    "coerce_one_of": False,
-}
-"""All options that a schema can set under `x-guidance`. The values here override those of the schema."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +65,14 @@ async def prepare(
     """
     if text_format is None:
         return [], None
-    source = await runtime.pools.grammar.run(lambda: source_of(text_format, runtime.grammar_compiler), call)
+    text = await runtime.pools.grammar.run(
+        lambda: text_grammar(text_format, runtime.grammar_compiler, call.ignore), call
+    )
     problem = f"`{_PARAM}` is not supported for `{model.name}`"
     token_bytes = await send_token_bytes(runtime, call, model, problem, _PARAM)
-    grammar = assemble(answer_rule(token_bytes.opens_with_space and not continues), {"text": source})
-    return [AnswerSection(grammar=grammar)], token_bytes
+    rule = answer_rule(token_bytes.opens_with_space and not continues)
+    fallback = assemble(rule, {"text": text.fallback}) if text.fallback else ""
+    return [AnswerSection(grammar=assemble(rule, {"text": text.source}), fallback=fallback)], token_bytes
 
 
 async def token_bytes_for_stops(runtime: Runtime, call: Call, model: ServedModel) -> TokenBytes:
@@ -106,21 +99,41 @@ async def send_token_bytes(runtime: Runtime, call: Call, model: ServedModel, pro
     return token_bytes
 
 
-def source_of(text_format: TextFormat, compiler: GrammarCompiler) -> str:
-    """The grammar of a text, in llguidance's JSON form. Raises InvalidRequest for a format that cannot be followed."""
-    try:
-        if isinstance(text_format, JsonFormat):
-            schema = json.dumps(text_format.schema)
-            if len(schema) > MAX_FORMAT_BYTES:
-                raise InvalidRequest(
-                    f"`{_PARAM}` has a schema of {len(schema)} bytes; the limit is {MAX_FORMAT_BYTES}", _PARAM
-                )
-            return compiler.json_sources([schema], JSON_OPTIONS)[0]
-        if isinstance(text_format, RegexFormat):
-            return compiler.pattern_source(text_format.pattern)
-        return compiler.pattern_source("|".join(map(_literal, text_format.choices)))
-    except GrammarRefused as refused:
-        raise InvalidRequest(f"`{_PARAM}` {refused}", _PARAM) from None
+@dataclass(frozen=True)
+class TextGrammar:
+    """The grammar of a text, in llguidance's JSON form.
+
+    fallback: a grammar that is followed where the first one fails; empty for none.
+    """
+
+    source: str
+    fallback: str = ""
+
+
+def text_grammar(
+    text_format: TextFormat, compiler: GrammarCompiler, ignore: Callable[[Iterable[str]], None] = lambda names: None
+) -> TextGrammar:
+    """The grammar of a format.
+
+    ignore: receives the names of the keywords that are not enforced. A strict schema has none.
+    Raises InvalidRequest for a format that cannot be followed.
+    """
+    if isinstance(text_format, JsonFormat):
+        schema, budget = text_format.schema, CompileBudget()
+        enforced = enforce(schema, compiler, budget, is_strict=text_format.is_strict)
+        if not enforced.source:
+            param = text_format.place.partition(".")[0]
+            raise InvalidRequest(f"`{text_format.place}` {enforced.losses[0]}", param)
+        ignore(enforced.lost_names(text_format.place))
+        return TextGrammar(enforced.source, enforced.fallback)
+    if isinstance(text_format, RegexFormat):
+        pattern = text_format.pattern
+    else:
+        pattern = "|".join(map(_literal, text_format.choices))
+    compiled = compiler.remember(f"pattern {pattern}", lambda: compiler.compile_pattern(pattern, CompileBudget()))
+    if compiled.refused:
+        raise InvalidRequest(f"`{_PARAM}` {compiled.refused}", _PARAM)
+    return TextGrammar(compiled.source)
 
 
 def answer_rule(opens_with_space: bool) -> str:

@@ -7,30 +7,60 @@ import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from server.line_process import LineProcess
 
 CPU_SECONDS = 2.0
 MEMORY_BYTES = 512 << 20
 WALL_SECONDS = 20.0
-"""Limit for one request on a machine that is too busy to give the process its processor time."""
+"""Limit for one format on a machine that is too busy to give the process its processor time."""
+REQUEST_SECONDS = 8.0
+"""Processor time for all formats of one request together."""
 NUM_PROCESSES = 2
-MAX_CACHED_BYTES = 16 << 20
+MAX_CACHED_BYTES = 32 << 20
 _PROCESS_FILE = Path(__file__).with_name("grammar_process.py")
 
 
-class GrammarRefused(ValueError):
-    """A format cannot be used.
+@dataclass
+class CompileBudget:
+    """Processor time that one request may still take for compiling."""
 
-    index: place of the format in the request. The message completes a sentence that begins with the name of the field.
+    seconds_left: float = REQUEST_SECONDS
+
+
+@dataclass(frozen=True)
+class CompiledFormat:
+    """The result for one format.
+
+    source: its grammar in llguidance's JSON form; empty for a format that cannot be used.
+    refused: why it cannot be used. Completes a sentence that begins with the name of the field.
+    is_final: the result does not depend on how busy the server is.
     """
 
-    def __init__(self, index: int, reason: str) -> None:
-        super().__init__(reason)
-        self.index = index
+    source: str = ""
+    refused: str = ""
+    is_final: bool = True
+
+    @property
+    def size(self) -> int:
+        return len(self.source)
+
+
+class Remembered(Protocol):
+    """A result that `GrammarCompiler.remember` can keep. size: its memory in bytes. is_final: whether to keep it."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def is_final(self) -> bool: ...
+
+
+Result = TypeVar("Result", bound=Remembered)
 
 
 class GrammarCompiler:
@@ -38,30 +68,51 @@ class GrammarCompiler:
 
     The processes start with the first format, and are replaced after they exceeded a limit.
 
-    cpu_seconds, memory_bytes: limits for all formats of one request together.
+    cpu_seconds, memory_bytes: limits for one format.
     """
 
     def __init__(self, cpu_seconds: float = CPU_SECONDS, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._cpu_seconds = cpu_seconds
         self._too_complex = (
             f"takes more than {cpu_seconds:g} s or more than {memory_bytes >> 20} MiB of memory to compile"
         )
-        arguments = [str(cpu_seconds), str(memory_bytes)]
-        self._processes = [LineProcess(_PROCESS_FILE, arguments, gives_way=True) for _ in range(NUM_PROCESSES)]
+        self._processes = [
+            LineProcess(_PROCESS_FILE, [str(memory_bytes)], gives_way=True) for _ in range(NUM_PROCESSES)
+        ]
         self._idle: queue.LifoQueue[LineProcess] = queue.LifoQueue()
         for process in self._processes:
             self._idle.put(process)
-        self._replies: OrderedDict[bytes, list[dict[str, str]]] = OrderedDict()
+        self._results: OrderedDict[str, Any] = OrderedDict()
         self._cached_bytes = 0
         self._is_closed = False
         self._lock = threading.Lock()
 
-    def json_sources(self, schemas: Sequence[str], options: Mapping[str, Any]) -> list[str]:
-        """The grammar of each schema, in llguidance's JSON form. schemas: JSON texts. Raises GrammarRefused."""
-        return self._sources([{"schema": schema, "options": options} for schema in schemas])
+    def remember(self, key: str, make: Callable[[], Result]) -> Result:
+        """The result for a key, made by the first call. The least recently used results are forgotten."""
+        with self._lock:
+            if key in self._results:
+                self._results.move_to_end(key)
+                kept: Result = self._results[key]
+                return kept
+        result = make()
+        if result.is_final:
+            with self._lock:
+                self._store(key, result)
+        return result
 
-    def pattern_source(self, pattern: str) -> str:
-        """The grammar of a regular expression, in llguidance's JSON form. Raises GrammarRefused."""
-        return self._sources([{"pattern": pattern}])[0]
+    def compile_schema(
+        self, schema: str, options: Mapping[str, Any], budget: CompileBudget, is_quick: bool = False
+    ) -> CompiledFormat:
+        """Compile a JSON schema. schema: JSON text. is_quick: take at most a quarter of the usual processor time."""
+        return self._compile({"schema": schema, "options": options}, budget, 0.25 if is_quick else 1.0)
+
+    def compile_pattern(self, pattern: str, budget: CompileBudget) -> CompiledFormat:
+        """Compile a regular expression."""
+        return self._compile({"pattern": pattern}, budget)
+
+    def check_grammar(self, grammar: str, budget: CompileBudget) -> CompiledFormat:
+        """Compile a whole grammar, of which the result has no copy."""
+        return self._compile({"grammar": grammar}, budget)
 
     def close(self) -> None:
         """End the processes, so that formats are refused from now on. A second call does nothing."""
@@ -73,42 +124,35 @@ class GrammarCompiler:
         for _ in self._processes:
             self._idle.get().stop()
 
-    def _sources(self, formats: Sequence[Mapping[str, Any]]) -> list[str]:
-        if not formats:
-            return []
-        replies = self._compile(json.dumps(formats).encode() + b"\n")
-        for index, reply in enumerate(replies):
-            if "refused" in reply:
-                raise GrammarRefused(index, reply["refused"])
-        return [reply["source"] for reply in replies]
-
-    def _compile(self, line: bytes) -> list[dict[str, str]]:
-        with self._lock:
-            if line in self._replies:
-                self._replies.move_to_end(line)
-                return self._replies[line]
+    def _compile(self, text_format: Mapping[str, Any], budget: CompileBudget, share: float = 1.0) -> CompiledFormat:
         if self._is_closed:
-            raise GrammarRefused(0, "cannot be compiled any more: the server is stopping")
+            return CompiledFormat(refused="cannot be compiled any more: the server is stopping", is_final=False)
+        if budget.seconds_left <= 0:
+            together = f"takes, with the others of the request, more than {REQUEST_SECONDS:g} s to compile"
+            return CompiledFormat(refused=together, is_final=False)
+        cpu_seconds = share * self._cpu_seconds
+        line = json.dumps({**text_format, "cpu_seconds": cpu_seconds}).encode() + b"\n"
         process = self._idle.get()
         started = time.monotonic()
         try:
             reply = process.exchange(line, WALL_SECONDS)
         except TimeoutError as error:
-            raise GrammarRefused(0, f"cannot be compiled: the process for it {error}") from None
+            return CompiledFormat(refused=f"cannot be compiled: the process for it {error}", is_final=False)
         finally:
             self._idle.put(process)
-        replies: list[dict[str, str]] = json.loads(reply) if reply else [{"refused": self._too_complex}]
-        if not reply and time.monotonic() - started >= WALL_SECONDS:
-            return replies
-        with self._lock:
-            self._store(line, replies)
-        return replies
+        if not reply:
+            budget.seconds_left -= cpu_seconds
+            return CompiledFormat(refused=self._too_complex, is_final=time.monotonic() - started < WALL_SECONDS)
+        value = json.loads(reply)
+        budget.seconds_left -= value["seconds"]
+        return CompiledFormat(value.get("source", ""), value.get("refused", ""))
 
-    def _store(self, line: bytes, replies: list[dict[str, str]]) -> None:
-        """Keep replies for equal requests, the latest ones."""
-        if line not in self._replies:
-            self._cached_bytes += 2 * len(line)
-        self._replies[line] = replies
+    def _store(self, key: str, result: Remembered) -> None:
+        if key not in self._results:
+            self._cached_bytes += len(key) + result.size
+        else:
+            self._cached_bytes += result.size - self._results[key].size
+        self._results[key] = result
         while self._cached_bytes > MAX_CACHED_BYTES:
-            oldest, _ = self._replies.popitem(last=False)
-            self._cached_bytes -= 2 * len(oldest)
+            oldest, forgotten = self._results.popitem(last=False)
+            self._cached_bytes -= len(oldest) + forgotten.size

@@ -1,20 +1,22 @@
 """The process that compiles grammars, separate from the server because a small schema can take minutes or gigabytes.
 
-Usage: `python -P grammar_process.py CPU_SECONDS MEMORY_BYTES`. Each line of stdin is a JSON request, a list of formats;
-each line of stdout is its reply, one entry for each format:
+Usage: `python -P grammar_process.py MEMORY_BYTES`. Each line of stdin is a format, as JSON:
+`{"schema": JSON text, "options": ...}`, `{"pattern": regular expression}` or `{"grammar": a whole grammar}`, with
+`cpu_seconds`, its limit of processor time. Each line of stdout is its reply:
 
-- `{"source": ...}`: the grammar of the text, in llguidance's JSON form;
-- `{"refused": ...}`: the reason why the format cannot be used.
+- `source`: the grammar of the text, in llguidance's JSON form; empty for a whole grammar; or
+- `refused`: the reason why the format cannot be used;
+- `seconds`: the processor time.
 
-A format is `{"schema": JSON text, "options": ...}` or `{"pattern": regular expression}`. A request that takes more than
-the processor time or the memory ends the process without a reply. The library's reasons are shown to the client,
-without the text around them.
+A format that takes more than the processor time, the memory or the stack ends the process without a reply. The
+library's reasons are shown to the client, without the text around them.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -22,15 +24,21 @@ from typing import Any
 import llguidance
 
 MAX_REASON_CHARACTERS = 200
+STACK_BYTES = 4 << 20
+"""Half of the usual stack of a thread. The worker compiles accepted formats together, in a thread."""
 
 
 def compile(text_format: dict[str, Any]) -> dict[str, str]:
     """The reply for one format. Compiles the grammar and computes the mask of a first byte."""
-    try:
-        source = _source(text_format)
-    except ValueError as error:
-        return {"refused": f"cannot be used: {_reason(str(error))}"}
-    reason = _refusal(source)
+    source, grammar = "", text_format.get("grammar")
+    if grammar is None:
+        try:
+            source = _source(text_format)
+        except ValueError as error:
+            return {"refused": f"cannot be used: {_reason(str(error))}"}
+        start = {"name": "start", "lark_grammar": '%llguidance {"no_forcing": true}\nstart: @text'}
+        grammar = json.dumps({"grammars": [start, {"name": "text", **json.loads(source)}]})
+    reason = _refusal(grammar)
     return {"source": source} if reason is None else {"refused": reason}
 
 
@@ -44,9 +52,8 @@ def _source(text_format: dict[str, Any]) -> str:
     return json.dumps({name: value for name, value in rules.items() if name != "name" and value is not None})
 
 
-def _refusal(source: str) -> str | None:
-    start = {"name": "start", "lark_grammar": '%llguidance {"no_forcing": true}\nstart: @text'}
-    grammar = json.dumps({"grammars": [start, {"name": "text", **json.loads(source)}]})
+def _refusal(grammar: str) -> str | None:
+    """Why a whole grammar cannot be used, or None."""
     limits = llguidance.LLParserLimits(verbose_errors=False)
     matcher = llguidance.LLMatcher(_byte_vocabulary(), grammar, limits=limits, log_level=0)
     if matcher.is_error():
@@ -75,12 +82,13 @@ def _byte_vocabulary() -> llguidance.LLTokenizer:
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Limit the address space, and forbid core files."""
+    """Limit the address space and the stack, and forbid core files."""
     if sys.platform == "win32":
         return
     import resource
 
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, resource.getrlimit(resource.RLIMIT_STACK)[1]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
@@ -95,17 +103,18 @@ def _set_alarm(cpu_seconds: float) -> None:
 
 def main() -> None:
     """Print an empty line when ready, then reply to requests until stdin closes."""
-    cpu_seconds, memory_bytes = float(sys.argv[1]), int(sys.argv[2])
     compile({"pattern": "[ab]"})
-    _limit_memory(memory_bytes)
+    _limit_memory(int(sys.argv[1]))
     output = sys.stdout.buffer
     output.write(b"\n")
     output.flush()
     for line in sys.stdin.buffer:
-        _set_alarm(cpu_seconds)
-        reply = json.dumps([compile(text_format) for text_format in json.loads(line)])
+        text_format = json.loads(line)
+        _set_alarm(text_format["cpu_seconds"])
+        started = time.process_time()
+        reply = compile(text_format)
         _set_alarm(0)
-        output.write(reply.encode() + b"\n")
+        output.write(json.dumps({**reply, "seconds": time.process_time() - started}).encode() + b"\n")
         output.flush()
 
 

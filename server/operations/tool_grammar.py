@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from server.errors import InvalidRequest
+from server.operations.enforced_schema import enforce
 from server.operations.function_tool import FunctionTool
-from server.operations.grammar import JSON_OPTIONS, MAX_FORMAT_BYTES
-from server.operations.grammar_compiler import GrammarCompiler, GrammarRefused
+from server.operations.grammar import assemble
+from server.operations.grammar_compiler import CompileBudget, GrammarCompiler
 from server.text.tokenizer import Tokenizer
-from server.text.tool_formats import ToolFormat
+from server.text.tool_formats import GENERIC, ToolFormat
 
-MAX_TOOLS = 128
-MAX_TOOLS_BYTES = 1 << 18
+MAX_TOOLS = 512
+MAX_TOOLS_BYTES = 1 << 21
 NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
-_COMBINING = (
-    "$ref",
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "not",
-    "if",
-    "patternProperties",
-    "propertyNames",
-    "unevaluatedProperties",
-)
 
 
 @dataclass(frozen=True)
@@ -51,10 +43,17 @@ class ToolChoice:
 
 @dataclass(frozen=True)
 class Function:
-    """A function that the answer may call. source: grammar of its arguments, in llguidance's JSON form."""
+    """A function that the answer may call.
+
+    source: grammar of its arguments, in llguidance's JSON form.
+    fallback: the grammar that is followed where the first one fails; empty for none.
+    ignored: names of the keywords that it does not enforce, for `Call.ignore`.
+    """
 
     name: str
     source: str
+    fallback: str = ""
+    ignored: Sequence[str] = ()
 
 
 def callable_functions(tools: Sequence[FunctionTool], choice: ToolChoice, compiler: GrammarCompiler) -> list[Function]:
@@ -77,12 +76,10 @@ def callable_functions(tools: Sequence[FunctionTool], choice: ToolChoice, compil
         raise InvalidRequest("`tool_choice` names a function that is not in `tools`", "tool_choice")
     if choice.mode == "required" and choice.allowed == ():
         raise InvalidRequest("`tool_choice` requires a call, but allows no function", "tool_choice")
-    schemas = [_arguments_schema(tool) for tool in tools]
-    try:
-        sources = compiler.json_sources(schemas, JSON_OPTIONS)
-    except GrammarRefused as refused:
-        raise InvalidRequest(f"`{tools[refused.index].schema_place}` {refused}", "tools") from None
-    functions = [Function(name, source) for name, source in zip(names, sources, strict=True)]
+    budget = CompileBudget()
+    functions = [_function(tool, compiler, budget) for tool in tools]
+    if len(tools) > 1:
+        functions = _together(functions, tools, compiler, budget)
     if choice.mode == "none":
         return []
     return [one for one in functions if choice.allows(one.name)]
@@ -96,16 +93,43 @@ def _name(tool: FunctionTool) -> str:
     return tool.name
 
 
-def _arguments_schema(tool: FunctionTool) -> str:
-    """The schema of a function's arguments, as JSON. Members that the schema does not name are not generated."""
-    schema = {"properties": {}} if tool.parameters is None else tool.parameters
-    if schema.get("type", "object") != "object":
-        raise InvalidRequest(f"`{tool.schema_place}` must be a JSON schema of type `object`", "tools")
-    closed = {} if any(key in schema for key in _COMBINING) else {"additionalProperties": False}
-    text = json.dumps({"type": "object", **closed, **schema})
-    if len(text) > MAX_FORMAT_BYTES:
-        raise InvalidRequest(f"`{tool.schema_place}` has {len(text)} bytes; the limit is {MAX_FORMAT_BYTES}", "tools")
-    return text
+def _function(tool: FunctionTool, compiler: GrammarCompiler, budget: CompileBudget) -> Function:
+    """Compile the schema of a function's arguments. Raises InvalidRequest for a strict one with any loss."""
+    schema = tool.parameters or {"properties": {}}
+    enforced = enforce(schema, compiler, budget, is_strict=tool.is_strict, is_arguments=True)
+    if not enforced.source:
+        raise InvalidRequest(f"`{tool.schema_place}` of the function `{tool.name}` {enforced.losses[0]}", "tools")
+    return Function(tool.name, enforced.source, enforced.fallback, enforced.lost_names(tool.schema_place))
+
+
+def _together(
+    functions: Sequence[Function], tools: Sequence[FunctionTool], compiler: GrammarCompiler, budget: CompileBudget
+) -> list[Function]:
+    """The functions without their largest schemas, as far as the library cannot compile all of them together.
+
+    Raises InvalidRequest if they are too large because of schemas that are strict.
+    """
+    any_object = enforce({"type": "object"}, compiler, CompileBudget(), is_strict=True).source
+    found, size = list(functions), sum(len(function.source) for function in functions)
+    while True:
+        refused = _refusal_together(found, compiler, budget)
+        if not refused:
+            return found
+        size = size // 2 if budget.seconds_left > 0 else 0
+        loose = [i for i, tool in enumerate(tools) if not tool.is_strict and found[i].source != any_object]
+        if not loose:
+            raise InvalidRequest(f"`tools` {refused}", "tools")
+        for index in sorted(loose, key=lambda index: len(found[index].source), reverse=True):
+            if sum(len(function.source) for function in found) > size:
+                found[index] = Function(found[index].name, any_object, any_object, [tools[index].schema_place])
+
+
+def _refusal_together(functions: Sequence[Function], compiler: GrammarCompiler, budget: CompileBudget) -> str:
+    """Why the functions cannot be compiled together; empty if they can."""
+    calls = CallGrammar(GENERIC, functions, {}, several=False)
+    grammar = assemble(f"start: calls\n{calls.rules('')}", calls.sources)
+    key = f"together {hashlib.sha256(grammar.encode()).hexdigest()}"
+    return compiler.remember(key, lambda: compiler.check_grammar(grammar, budget)).refused
 
 
 # ---------------------------------------------------------------------------------------------------------- grammars
@@ -127,7 +151,18 @@ class CallGrammar:
     @property
     def sources(self) -> dict[str, str]:
         """The grammars of the arguments, which the rules refer to."""
-        return {f"args_{index}": function.source for index, function in enumerate(self.functions)}
+        return {name: source for (source, _), name in self._names.items()}
+
+    @property
+    def fallbacks(self) -> dict[str, str]:
+        """The grammars that are followed where those of the arguments fail, by the same names."""
+        return {name: fallback or source for (source, fallback), name in self._names.items()}
+
+    @cached_property
+    def _names(self) -> dict[tuple[str, str], str]:
+        """The names of the grammars of the arguments. Equal grammars are one."""
+        pairs = dict.fromkeys((function.source, function.fallback) for function in self.functions)
+        return {pair: f"args_{index}" for index, pair in enumerate(pairs)}
 
     def rules(self, text_before: str) -> str:
         """Rules of the calls; `calls` is the first one. text_before: text of the calls that the marker contains."""
@@ -135,8 +170,8 @@ class CallGrammar:
         more = f" ({self._lark(self.row.separator + self.row.before_name)} call)*" if self.several else ""
         before, after = self._lark(self.row.before_arguments), self._lark(self.row.after_arguments)
         calls = (
-            f"{json.dumps(function.name)} {before} @args_{index} {after}"
-            for index, function in enumerate(self.functions)
+            f"{json.dumps(function.name)} {before} @{self._names[function.source, function.fallback]} {after}"
+            for function in self.functions
         )
         return (
             f"calls: SPACE? {self._lark(first)} call{more} {self._lark(self.row.end)}\n"

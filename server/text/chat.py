@@ -241,7 +241,13 @@ class ChatRenderer:
         return self._thread.submit(work)
 
     def render(
-        self, source: str, context: Mapping[str, Any], max_characters: int, deadline: float | None = None
+        self,
+        source: str,
+        context: Mapping[str, Any],
+        max_characters: int,
+        deadline: float | None = None,
+        *,
+        arguments_as_objects: bool = False,
     ) -> str:
         """Render a template to text.
 
@@ -249,10 +255,16 @@ class ChatRenderer:
         context: its variables (`chat_context`).
         max_characters: limit on the length of the text.
         deadline: time of `time.monotonic()` at which rendering stops, if that is before the usual time limit.
+        arguments_as_objects: arguments of calls that are texts become objects, which the template prints as sent.
         Raises ChatTooLong for a text above the limit, and ChatError for a template that rejects the messages, fails,
         or exceeds another limit.
         """
-        request = {"source": source, "context": context, "max_characters": max_characters}
+        request = {
+            "source": source,
+            "context": context,
+            "max_characters": max_characters,
+            "arguments_as_objects": arguments_as_objects,
+        }
         with self._lock:
             if self._is_closed:
                 raise ChatStopped("chat templates are not rendered any more: the server is stopping")

@@ -9,6 +9,8 @@ https://huggingface.co/docs/transformers/chat_templating_writing
 from __future__ import annotations
 
 import json
+import re
+import secrets
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -43,8 +45,64 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """The filter `tojson` without Jinja's HTML escapes."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    """The filter `tojson` without Jinja's HTML escapes. Texts that a client sent are written as they were sent."""
+    sent: dict[str, str] = {}
+    value = _without_sent(value, sent)
+    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return _MARKED.sub(lambda found: sent[found[0]], text) if sent else text
+
+
+def _without_sent(value: Any, sent: dict[str, str]) -> Any:
+    """A value with a mark in the place of each text that a client sent. sent: receives the texts by mark, quoted."""
+    if isinstance(value, SentArguments | _SentNumber):
+        mark = f"{_MARK}{len(sent)}"
+        sent[f'"{mark}"'] = value._sent
+        return mark
+    if isinstance(value, dict):
+        return {key: _without_sent(one, sent) for key, one in value.items()}
+    return [_without_sent(one, sent) for one in value] if isinstance(value, list | tuple) else value
+
+
+_MARK = f"sent-{secrets.token_hex(8)}-"
+_MARKED = re.compile(f'"{_MARK}[0-9]+"')
+
+
+class _SentNumber(float):
+    """A number that is written as it was sent."""
+
+    _sent: str
+
+    def __new__(cls, sent: str) -> _SentNumber:
+        number = super().__new__(cls, sent)
+        number._sent = sent
+        return number
+
+    def __str__(self) -> str:
+        return self._sent
+
+
+class SentArguments(dict[str, Any]):
+    """Arguments of a call that a client sent as text, for templates that take an object.
+
+    `tojson` writes the text as it was sent, with its white space and numbers. A text that is no JSON object, such as
+    that of a call that was cut, is the value of the only member, `arguments`.
+    """
+
+    def __init__(self, sent: str) -> None:
+        try:
+            value = json.loads(sent, parse_float=_SentNumber)
+        except (ValueError, RecursionError):
+            value = None
+        super().__init__(value if isinstance(value, dict) else {"arguments": sent})
+        self._sent = sent
+
+
+def _with_objects(messages: list[dict[str, Any]]) -> None:
+    """Replace the texts of arguments by objects."""
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            if isinstance(call["function"]["arguments"], str):
+                call["function"]["arguments"] = SentArguments(call["function"]["arguments"])
 
 
 def _raise_exception(message: str) -> None:
@@ -63,7 +121,11 @@ def environment() -> ImmutableSandboxedEnvironment:
 
 
 def render(
-    compile: Callable[[str], Template], source: str, context: dict[str, Any], max_characters: int
+    compile: Callable[[str], Template],
+    source: str,
+    context: dict[str, Any],
+    max_characters: int,
+    arguments_as_objects: bool = False,
 ) -> dict[str, str]:
     """Render a template to one of four replies.
 
@@ -74,6 +136,8 @@ def render(
     """
     parts: list[str] = []
     size = 0
+    if arguments_as_objects:
+        _with_objects(context["messages"])
     try:
         for part in compile(source).generate(**context):
             parts.append(part)

@@ -124,7 +124,7 @@ def test_reasoning(client: OpenAI) -> None:
         ([{"type": "custom", "custom": {"name": "x"}}], "required", "`tool_choice` asks for a tool"),
         ([{"type": "function", "function": {"name": "a b"}}], "auto", r"`tools\[0\].function.name`"),
         ([TOOLS[0], TOOLS[0]], "auto", r"`tools\[1\]"),
-        ([{"type": "function", "function": {"name": "f", "parameters": {"type": "x"}}}], "auto", "`tools"),
+        ([{"type": "function", "function": {"name": "f", "parameters": {"type": "x"}, "strict": True}}], "auto", "`f`"),
     ],
 )
 def test_bad_tools_are_refused_by_name(client: OpenAI, tools: Any, choice: Any, problem: str) -> None:

@@ -10,6 +10,7 @@ import jsonschema
 import psutil
 import pytest
 import transformers
+from pydantic_core import from_json
 
 from server.text.tool_formats import TOOL_FORMATS
 from tests.e2e.conftest import RunningServer, serving
@@ -92,14 +93,100 @@ def test_a_named_function_and_bad_tools(server: RunningServer) -> None:
     answer = server.post("/v1/chat/completions", json=body("hermes", 1, **named)).json()
     (call,) = answer["choices"][0]["message"]["tool_calls"]
     assert call["function"] == {"name": "get", "arguments": "{}"} and call["id"].startswith("call_")
-    bad = [
-        {
-            "type": "function",
-            "function": {"name": "f", "parameters": {"type": "object", "properties": {"x": {"type": "y"}}}},
-        }
-    ]
-    refused = server.post("/v1/chat/completions", json=body("hermes", 1, tools=bad))
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"secret": {"type": "y"}}}}
+    bad = {"type": "function", "function": function}
+    kept = server.post("/v1/chat/completions", json=body("hermes", 1, tools=[bad]))
+    assert kept.status_code == 200 and kept.headers["x-ignored-parameters"] == "tools[0].function.parameters:type"
+    bad["function"] = {**function, "strict": True}
+    refused = server.post("/v1/chat/completions", json=body("hermes", 1, tools=[bad]))
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "tools"
+    assert "`f`" in refused.json()["error"]["message"]
+
+
+BAD_SCHEMA = {"type": "object", "properties": {"secret": {"type": "array", "uniqueItems": True}}}
+CHAT = {"model": "hermes", "messages": QUESTION, "max_tokens": 2}
+LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "tools[1].function.parameters": ("/v1/chat/completions", CHAT),
+    "response_format.json_schema.schema": ("/v1/chat/completions", CHAT),
+    "tools[1].parameters": ("/v1/responses", {"model": "hermes", "input": "a", "max_output_tokens": 2}),
+    "text.format.schema": ("/v1/responses", {"model": "hermes", "input": "a", "max_output_tokens": 2}),
+    "tools[1].input_schema": ("/v1/messages", CHAT),
+    "output_config.format.schema": ("/v1/messages", CHAT),
+    "tools[1].function.parameters of Cohere": ("/v2/chat", CHAT),
+    "response_format.json_schema": ("/v2/chat", CHAT),
+    "tools[1].function.parameters of Ollama": ("/api/chat", {**CHAT, "options": {"num_predict": 2}, "stream": False}),
+    "format": ("/api/chat", {**CHAT, "options": {"num_predict": 2}, "stream": False}),
+}
+"""Where a schema can be sent: its path in the words of the dialect, the route, and the rest of the body."""
+
+
+def with_schema(name: str, route: str, rest: dict[str, Any], strict: bool) -> dict[str, Any]:
+    """A body with a schema that cannot be enforced in full."""
+    own = {"strict": True} if strict else {}
+    if name.startswith("tools"):
+        field = name.split()[0].rpartition(".")[2]
+        functions = [{"name": one, field: BAD_SCHEMA if one == "f" else {"type": "object"}, **own} for one in "gf"]
+        nested = ".function." in name
+        tools = [{"type": "function", "function": one} if nested else one for one in functions]
+        return {**rest, "tools": [{"type": "function", **one} if route == "/v1/responses" else one for one in tools]}
+    named = {"name": "answer", "schema": BAD_SCHEMA, **own}
+    formats: dict[str, dict[str, Any]] = {
+        "response_format.json_schema.schema": {"response_format": {"type": "json_schema", "json_schema": named}},
+        "text.format.schema": {"text": {"format": {"type": "json_schema", **named}}},
+        "output_config.format.schema": {"output_config": {"format": {"type": "json_schema", "schema": BAD_SCHEMA}}},
+        "response_format.json_schema": {"response_format": {"type": "json_object", "json_schema": BAD_SCHEMA}},
+        "format": {"format": BAD_SCHEMA},
+    }
+    return {**rest, **formats[name]}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_is_not_enforced_is_named_in_the_words_of_the_dialect(server: RunningServer, name: str) -> None:
+    route, rest = LOSSES[name]
+    rest = {key: value for key, value in rest.items() if not (route == "/api/chat" and key == "max_tokens")}
+    answer = server.post(route, json=with_schema(name, route, rest, strict=False))
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-ignored-parameters"] == f"{name.split()[0]}:uniqueItems"
+    if name.startswith("tools") and route != "/v2/chat":
+        refused = server.post(route, json=with_schema(name, route, rest, strict=True))
+        assert refused.status_code in (400, 422)
+        message = "`{}` of the function `f` cannot be enforced: `properties.secret.uniqueItems`"
+        assert message.format(name.split()[0]) in refused.text
+
+
+def test_a_call_that_was_cut_can_come_back(server: RunningServer) -> None:
+    """The same texts reach the model from every dialect, and Anthropic's whole answers equal its streams."""
+    named = {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}}
+    whole = server.post("/v1/chat/completions", json=body("hermes", 0, **named)).json()
+    max_tokens = whole["usage"]["completion_tokens"] - 20
+    request = body("hermes", 0, **named, max_tokens=max_tokens)
+    (choice,) = server.post("/v1/chat/completions", json=request).json()["choices"]
+    (call,) = choice["message"]["tool_calls"]
+    cut = call["function"]["arguments"]
+    assert choice["finish_reason"] == "length" and cut.startswith("{") and not cut.endswith("}")
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "x"}
+    again = server.post("/v1/chat/completions", json={**CHAT, "messages": [*QUESTION, choice["message"], result]})
+    assert again.status_code == 200, again.text
+    items = [
+        {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": cut},
+        {"type": "function_call_output", "call_id": "c1", "output": "x"},
+    ]
+    response = server.post("/v1/responses", json={"model": "hermes", "input": items, "max_output_tokens": 2})
+    assert response.status_code == 200, response.text
+
+    tool = {"name": "get_weather", "input_schema": SCHEMAS["get_weather"]}
+    asked = {"model": "hermes", "messages": QUESTION, "tools": [tool], "max_tokens": max_tokens, "temperature": 0}
+    asked |= {"tool_choice": {"type": "tool", "name": "get_weather"}}
+    whole = server.post("/v1/messages", json=asked).json()
+    (block,) = whole["content"]
+    assert whole["stop_reason"] == "max_tokens" and block["name"] == "get_weather"
+    events = server.post("/v1/messages", json={**asked, "stream": True}).text.split("\n\n")
+    deltas = [json.loads(one.partition("data: ")[2]) for one in events if "input_json_delta" in one]
+    written = "".join(one["delta"]["partial_json"] for one in deltas)
+    assert block["input"] == from_json(written, allow_partial=True)
+    results = [{"type": "tool_result", "tool_use_id": block["id"], "content": "x"}]
+    messages = [*QUESTION, {"role": "assistant", "content": [block]}, {"role": "user", "content": results}]
+    assert server.post("/v1/messages", json={**CHAT, "messages": messages}).status_code == 200
 
 
 def test_the_process_of_templates_ends_with_the_server(server: RunningServer) -> None:

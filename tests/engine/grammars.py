@@ -25,7 +25,7 @@ from server.operations.grammar import (
     TextFormat,
     answer_rule,
     assemble,
-    source_of,
+    text_grammar,
 )
 from tests.engine.stored_logits import StoredLogits
 from tests.grammar_compiler import COMPILER
@@ -114,7 +114,7 @@ CHOICES = [
 
 
 def grammar_of(text_format: TextFormat, opens_with_space: bool = False) -> str:
-    return assemble(answer_rule(opens_with_space), {"text": source_of(text_format, COMPILER)})
+    return assemble(answer_rule(opens_with_space), {"text": text_grammar(text_format, COMPILER).source})
 
 
 def json_grammar(schema: dict) -> str:

@@ -87,32 +87,32 @@ async def test_the_grammar_allows_every_tokenization_of_the_text(bench: Bench, h
 
 
 def test_a_leading_space_comes_before_the_text() -> None:
-    sources = {"text": grammar.source_of(JsonFormat({"type": "object"}), COMPILER)}
+    sources = {"text": grammar.text_grammar(JsonFormat({"type": "object"}), COMPILER).source}
     assert rules(grammar.assemble(grammar.answer_rule(True), sources))[0].endswith('start: " " @text')
     assert rules(grammar.assemble(grammar.answer_rule(False), sources))[0].endswith("start: @text")
 
 
 def test_a_schema_cannot_set_options_of_the_library() -> None:
     loose = {"x-guidance": {"lenient": True, "whitespace_flexible": False}, "type": "object"}
-    options = json.loads(grammar.source_of(JsonFormat(loose), COMPILER))["json_schema"]["x-guidance"]
+    options = json.loads(grammar.text_grammar(JsonFormat(loose), COMPILER).source)["json_schema"]["x-guidance"]
     assert options["lenient"] is False and options["whitespace_flexible"] is True
 
 
 def test_members_stay_in_the_order_of_the_schema() -> None:
     schema = {"properties": {name: {} for name in "zyxabc"}}
-    source = grammar.source_of(JsonFormat(schema), COMPILER)
+    source = grammar.text_grammar(JsonFormat(schema), COMPILER).source
     assert list(json.loads(source)["json_schema"]["properties"]) == list("zyxabc")
 
 
 def test_choices_are_matched_literally() -> None:
     """Characters with a meaning in regular expressions have none in a choice."""
-    source = grammar.source_of(ChoiceFormat(["a.*(b)|/\\[^$", "\n\"'", "é😀"]), COMPILER)
+    source = grammar.text_grammar(ChoiceFormat(["a.*(b)|/\\[^$", "\n\"'", "é😀"]), COMPILER).source
     assert json.loads(source)["lark_grammar"].startswith("start: /a\\x{2e}\\x{2a}\\x{28}b")
 
 
 @pytest.mark.parametrize("pattern", ["a/b", "a\nb", "#", "//", "a\\/b", '"', "(?x) a b # c"])
 def test_patterns_do_not_break_the_surrounding_grammar(pattern: str) -> None:
-    assert grammar.source_of(RegexFormat(pattern), COMPILER)
+    assert grammar.text_grammar(RegexFormat(pattern), COMPILER)
 
 
 async def test_a_format_failure_during_generation_names_the_field(bench: Bench, http: httpx.AsyncClient) -> None:
@@ -140,7 +140,7 @@ def test_compiling_a_grammar_imports_nothing_heavy() -> None:
     code = (
         "import sys; from server.operations import grammar; from server.operations.grammar import JsonFormat; "
         "from server.operations.grammar_compiler import GrammarCompiler; compiler = GrammarCompiler(); "
-        "grammar.source_of(JsonFormat({'type': 'object'}), compiler); compiler.close(); "
+        "grammar.text_grammar(JsonFormat({'type': 'object'}), compiler); compiler.close(); "
         "print(sorted({'torch', 'server.engine', 'transformers', 'llguidance'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -155,13 +155,13 @@ def test_a_format_that_takes_too_long_is_refused_and_the_next_one_is_compiled() 
     hurried = GrammarCompiler(cpu_seconds=0.1)
     try:
         for _ in range(2):
-            with pytest.raises(InvalidRequest, match=r"`response_format` takes more than 0\.1 s") as refused:
-                grammar.source_of(JsonFormat(ENDLESS), hurried)
+            with pytest.raises(InvalidRequest, match=r"`response_format\.schema` .*takes more than 0\.1 s") as refused:
+                grammar.text_grammar(JsonFormat(ENDLESS), hurried)
             assert refused.value.param == "response_format"
-        assert grammar.source_of(JsonFormat({"type": "object"}), hurried)
-        tool = FunctionTool("f", None, {"properties": {"a": ENDLESS}}, "tools[0].function")
-        with pytest.raises(InvalidRequest, match="takes more than") as refused:
-            callable_functions([tool], ToolChoice(), hurried)
+        assert grammar.text_grammar(JsonFormat({"type": "object"}), hurried)
+        strict = FunctionTool("f", None, {"properties": {"a": ENDLESS}}, "tools[0].function", is_strict=True)
+        with pytest.raises(InvalidRequest, match=r"of the function `f` .*takes more than") as refused:
+            callable_functions([strict], ToolChoice(), hurried)
         assert refused.value.param == "tools"
     finally:
         hurried.close()
@@ -173,20 +173,26 @@ def test_a_refused_format_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(LineProcess, "exchange", lambda *given: lines.append(given[1]) or exchange(*given))
     compiler = GrammarCompiler(cpu_seconds=0.1)
     try:
-        for schema in (ENDLESS, {"type": "object"}, {"type": "nothing"}) * 2:
+        formats = [JsonFormat(ENDLESS), JsonFormat({"type": "object"}), JsonFormat({"enum": []}), RegexFormat("(")]
+        for text_format in formats:
             with contextlib.suppress(InvalidRequest):
-                grammar.source_of(JsonFormat(schema), compiler)
-        assert len(lines) == 3
+                grammar.text_grammar(text_format, compiler)
+        num_compiled = len(lines)
+        assert num_compiled >= len(formats) - 1
+        for text_format in formats:
+            with contextlib.suppress(InvalidRequest):
+                grammar.text_grammar(text_format, compiler)
+        assert len(lines) == num_compiled
         monkeypatch.setattr(grammar_compiler, "MAX_CACHED_BYTES", 0)
         for _ in range(2):
-            grammar.source_of(JsonFormat({"type": "array"}), compiler)
-        assert len(lines) == 5
+            grammar.text_grammar(JsonFormat({"type": "array"}), compiler)
+        assert len(lines) == num_compiled + 2
         niceness = [os.getpriority(os.PRIO_PROCESS, pid) for pid in (compiler._processes[-1].pid, 0)]
         assert niceness[0] > niceness[1], "compiling does not give way to the streams"
     finally:
         compiler.close()
     with pytest.raises(InvalidRequest, match="the server is stopping"):
-        grammar.source_of(JsonFormat({"type": "array"}), compiler)
+        grammar.text_grammar(JsonFormat({"type": "array"}), compiler)
 
 
 def test_a_format_that_needs_too_much_memory_is_refused() -> None:
@@ -194,18 +200,18 @@ def test_a_format_that_needs_too_much_memory_is_refused() -> None:
     try:
         with pytest.raises(InvalidRequest, match="more than 40 MiB of memory"):
             members: dict[str, Any] = {f"member {number}": {"type": "integer"} for number in range(1000)}
-            grammar.source_of(JsonFormat({"type": "object", "properties": members}), compiler)
-        assert grammar.source_of(JsonFormat({"type": "object"}), compiler)
+            grammar.text_grammar(JsonFormat({"type": "object", "properties": members}), compiler)
+        assert grammar.text_grammar(JsonFormat({"type": "object"}), compiler)
     finally:
         compiler.close()
 
 
-def test_a_schema_nested_too_deeply_for_the_library_is_refused() -> None:
-    schema: dict[str, Any] = {}
-    for _ in range(300):
-        schema = {"type": "array", "items": schema}
-    with pytest.raises(InvalidRequest, match="recursion limit"):
-        grammar.source_of(JsonFormat(schema), COMPILER)
+def test_a_value_nested_too_deeply_for_the_library_is_refused() -> None:
+    value: list[Any] = []
+    for _ in range(150):
+        value = [value]
+    with pytest.raises(InvalidRequest, match=r"`items\.const` .*recursion limit"):
+        grammar.text_grammar(JsonFormat({"type": "array", "items": {"const": value}}), COMPILER)
 
 
 async def test_a_format_that_takes_too_long_delays_no_other_request(

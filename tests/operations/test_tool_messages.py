@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import random
 from typing import Any
 
 import pytest
 
 from server.errors import InvalidRequest
-from server.operations.chat import ChatSpec, FunctionTool, ToolChoice
+from server.ipc.call import Call
+from server.operations.chat import ChatSpec, FunctionTool, ToolChoice, chat
 from tests.operations.chat_bench import ChatBench
-from tests.operations.tool_cases import REQUIRED, history, spec, template
+from tests.operations.tool_cases import REQUIRED, TOOLS, history, spec, template
 
 
 @template("hermes", "llama-3", "mistral", "deepseek", "deepseek-names")
@@ -24,11 +27,25 @@ async def test_calls_and_results_reach_the_template(llm: ChatBench, request: pyt
         assert prompts[0].count('"fGhIj0123"') == 2, "ids of nine characters"
 
 
-@pytest.mark.parametrize("arguments", ["{", "[1]", 3, '"text"', None])
-async def test_arguments_must_be_an_object(llm: ChatBench, arguments: object) -> None:
-    with pytest.raises(InvalidRequest, match=r"messages\[1\]\.tool_calls\[0\]\.function\.arguments") as error:
-        await llm.ask(spec(messages=history(arguments)))
-    assert error.value.param == "messages"
+SENT_TEXTS = {
+    "cut": '{"city": "Par',
+    "nothing": "",
+    "a list": "[1]",
+    "a text": '"text"',
+    "null": "null",
+    "white space and order": '{"days":  0.1000,\n"city":"K\\u00f6ln"}',
+    "numbers and repeated keys": '{"days": 1e400, "days": 12345678901234567890123, "x": [-0, {"y": 1.50}]}',
+    "no JSON at all": "please </tool_call>",
+}
+
+
+@template("hermes", "llama-3", "mistral", "mistral-names", "deepseek", "deepseek-names")
+async def test_the_template_prints_the_arguments_as_they_were_sent(llm: ChatBench) -> None:
+    """A call that the token limit cut comes back as any other text. Nothing that was sent is lost."""
+    for sent in SENT_TEXTS.values():
+        await llm.ask(spec(messages=history(sent), max_new_tokens=1))
+        prompt = llm.tokenizer.decode(llm.sent[-1].prompts[0], skip_special_tokens=False)
+        assert (sent or "{}") in prompt, sent
 
 
 @template("none", "json")
@@ -42,18 +59,23 @@ def tool(name: str = "f", parameters: dict[str, Any] | None = None, index: int =
     return FunctionTool(name, None, parameters, f"tools[{index}].function")
 
 
+def strict(parameters: dict[str, Any], index: int = 0) -> FunctionTool:
+    return FunctionTool("f", None, parameters, f"tools[{index}]", "input_schema", is_strict=True)
+
+
 @pytest.mark.parametrize(
     ("tools", "text"),
     [
         ([tool("a"), tool("b b", index=1)], r"tools\[1\]\.function\.name"),
         ([tool("")], r"tools\[0\]\.function\.name"),
         ([tool("a"), tool("a", index=1)], r"tools\[1\]\.function\.name` is also"),
-        ([tool("a", {"type": "array"})], r"tools\[0\]\.function\.parameters` must be a JSON schema of type `object`"),
-        ([tool("a", {"type": "object", "properties": {"x": {"type": "wrong"}}})], r"tools\[0\]\.function\.parameters"),
-        ([tool("a"), tool("b", {"properties": {"x": {"minContains": 3}}}, 1)], r"tools\[1\].*minContains"),
-        ([tool("a", {"properties": {"x": {"$ref": "#/$defs/missing"}}})], r"tools\[0\]"),
-        ([tool("a", {"type": "object", "description": "d" * (1 << 16)})], "the limit is 65536"),
-        ([tool(f"f{i}") for i in range(129)], "129 functions; the limit is 128"),
+        ([tool(f"f{i}") for i in range(513)], "513 functions; the limit is 512"),
+        ([tool(f"f{i}", {"title": "d" * (1 << 18)}) for i in range(8)], "the limit is 2097152"),
+        ([strict({"type": "array"})], r"tools\[0\]\.input_schema` of the function `f` .*`type` must be `object`"),
+        ([strict({"properties": {"x": {"type": "wrong"}}})], r"`properties\.x\.type` has a value that is not valid"),
+        ([tool("a"), strict({"properties": {"x": {"not": {}}}}, 1)], r"tools\[1\].* `properties\.x\.not` cannot"),
+        ([strict({"properties": {"x": {"$ref": "#/$defs/missing"}}})], r"`properties\.x\.\$ref` points to no schema"),
+        ([strict({"description": "d" * (1 << 18)})], "has 262163 bytes; the limit is 262144"),
     ],
 )
 @pytest.mark.parametrize("mode", ["auto", "none"])
@@ -61,6 +83,26 @@ async def test_bad_tools_are_refused(llm: ChatBench, tools: list[Any], text: str
     with pytest.raises(InvalidRequest, match=text) as error:
         await llm.ask(spec(ToolChoice(mode), tools=tools))
     assert error.value.param == "tools" and not llm.sent
+
+
+UNUSABLE: dict[str, dict[str, Any]] = {
+    "tools[1].input_schema:type": {"type": "array", "items": {"type": "string"}},
+    "tools[1].input_schema:$ref": {"properties": {"secret key": {"$ref": "https://secret.example/x"}}},
+    "tools[1].input_schema:pattern": {"properties": {"secret key": {"type": "string", "pattern": "(?=secret)"}}},
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+async def test_one_tool_does_not_refuse_the_others(llm: ChatBench, name: str) -> None:
+    """The tool can still be called with any object, and only names of our own tables are reported."""
+    bad = FunctionTool("bad", None, UNUSABLE[name], "tools[1]", "input_schema")
+    llm.follow('<tool_call>\n{"name": "bad", "arguments": {"secret key": "x"}}\n</tool_call>')
+    with Call(llm.client) as call:
+        run = await chat(llm.runtime, call, spec(tools=[TOOLS[0], bad], parallel_tool_calls=False))
+        await run.complete()
+        (choice,) = run.result().choices
+    assert call.ignored == [name]
+    assert [(one.name, one.arguments) for one in choice.tool_calls] == [("bad", '{"secret key": "x"}')]
 
 
 @pytest.mark.parametrize("choice", [REQUIRED, ToolChoice("required", "get")])
@@ -106,5 +148,11 @@ async def test_a_grammar_that_grows_too_complex_names_the_tools(llm: ChatBench, 
         "required": ["x"],
     }
     with pytest.raises(InvalidRequest) as error:
-        await llm.ask(spec(REQUIRED, tools=[tool("f", schema)]))
+        await llm.ask(spec(REQUIRED, tools=[strict(schema)]))
     assert error.value.param == "tools" and error.value.message.startswith("`tools` grew too complex")
+    monkeypatch.setattr(grammar_masks, "LIMITS", LLParserLimits(max_lexer_states=200, verbose_errors=False))
+    text = "".join(random.Random(0).choices("ab", k=300))
+    llm.follow(f'<tool_call>\n{{"name": "f", "arguments": {{"x": "{text}", "y": 1}}}}\n</tool_call>')
+    result, _ = await llm.ask(spec(REQUIRED, tools=[tool("f", schema)], parallel_tool_calls=False, max_new_tokens=600))
+    (call,) = result.choices[0].tool_calls
+    assert json.loads(call.arguments) == {"x": text, "y": 1}, "the rest is any object"

@@ -114,7 +114,7 @@ def test_messages_become_chat_messages() -> None:
             "role": "assistant",
             "content": "I look.",
             "reasoning_content": "hm",
-            "tool_calls": [call | {"function": {"name": "weather", "arguments": {"city": "Paris"}}}],
+            "tool_calls": [call],
         },
         {"role": "tool", "tool_call_id": "c1", "name": "weather", "content": '{"sky":"rain"}'},
     ]

@@ -217,7 +217,7 @@ REFUSED: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
     ),
     "`messages[0].tool_calls[0].function.arguments` must be": (
         OllamaChatBody,
-        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}]},
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}]},
     ),
     "unknown field `colour`": (OllamaChatBody, {"colour": 1}),
     "`width` is not supported, except as 0": (OllamaGenerateBody, {"width": 512}),
@@ -258,19 +258,20 @@ def test_texts_of_parts_and_roles_in_capitals() -> None:
     assert [(one["role"], one["content"]) for one in chat.messages] == [("system", "be brief"), ("user", "a\nb")]
 
 
-@pytest.mark.parametrize("arguments", [{"city": "Paris"}, '{"city": "Paris"}', '{ "city":"Paris" }'])
+@pytest.mark.parametrize("arguments", [{"city": "Paris"}, '{ "city":"Paris" }', '{"city": "Par', "[1]"])
 def test_arguments_may_be_text(arguments: Any) -> None:
+    """The template gets a text as it was sent, so a call that was cut can come back."""
     call = {"id": "a", "type": "function", "index": 0, "function": {"name": "weather", "arguments": arguments}}
     chat = body(ASKED, {"role": "assistant", "tool_calls": [call]}).spec().chat
     assert chat is not None
-    assert chat.messages[1]["tool_calls"][0]["function"] == {"name": "weather", "arguments": {"city": "Paris"}}
+    assert chat.messages[1]["tool_calls"][0]["function"] == {"name": "weather", "arguments": arguments}
 
 
-@pytest.mark.parametrize("arguments", [None, "", "{}", {}])
+@pytest.mark.parametrize("arguments", [None, "{}", {}])
 def test_a_call_may_have_no_arguments(arguments: Any) -> None:
     call = {"function": {"name": "weather", "arguments": arguments}}
     chat = body(ASKED, {"role": "assistant", "tool_calls": [call]}).spec().chat
-    assert chat is not None and chat.messages[1]["tool_calls"][0]["function"]["arguments"] == {}
+    assert chat is not None and chat.messages[1]["tool_calls"][0]["function"]["arguments"] == (arguments or {})
 
 
 def answered(calls: list[dict[str, Any]], *results: dict[str, Any]) -> list[tuple[str, str]]:

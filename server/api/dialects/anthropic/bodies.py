@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from server.api.changing_lines import changing_texts
-from server.api.chat_fields import ChatObject, JsonSchema, check_dropped, tool_kind
+from server.api.chat_fields import ChatObject, FunctionName, JsonSchema, check_dropped, tool_kind
 from server.api.dialects.anthropic.messages import AnthropicTurn, TextBlocks, chat_messages
 from server.api.field_kinds import Hint, Unsupported, wish
 from server.api.fields import MAX_NEW_TOKENS, MAX_STOPS, Count, Finite, ShortText, TimedBody, absent
@@ -35,7 +35,7 @@ class AnthropicTool(ChatObject):
     """
 
     type: Literal["custom"] | None = None
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
+    name: FunctionName
     description: str | None = None
     input_schema: JsonSchema
     strict: bool | None = None
@@ -119,16 +119,15 @@ class AnthropicCountBody(TimedBody):
 
     messages: Annotated[list[AnthropicTurn], Field(min_length=1)]
     system: TextBlocks | None = None
-    tools: Annotated[
+    tools: (
         list[
             Annotated[
                 Annotated[AnthropicTool, Tag("function tool")] | Annotated[AnthropicBuiltInTool, Tag("built-in tool")],
                 Discriminator(tool_kind("custom")),
             ]
         ]
-        | None,
-        Field(max_length=128),
-    ] = None
+        | None
+    ) = None
     tool_choice: AnthropicToolChoice | None = None
     thinking: AnthropicThinkingConfig | None = None
     output_config: AnthropicOutputConfig | None = None

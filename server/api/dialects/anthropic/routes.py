@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any, Literal
 
-from server.api.chat_fields import complete_calls
+from server.api.chat_fields import started_arguments
 from server.api.dialects.anthropic.bodies import AnthropicCountBody, AnthropicMessagesBody
 from server.api.error_shape import AnswerBody, ErrorShape
 from server.api.route import JsonRoute, Route, StreamingRoute
@@ -118,8 +118,9 @@ class MessageRenderer:
             content.append({"type": "thinking", "thinking": choice.reasoning, "signature": ""})
         if choice.content:
             content.append({"type": "text", "text": choice.content})
-        for call, arguments in complete_calls(choice.tool_calls):
-            content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments})
+        for call in choice.tool_calls:
+            given = started_arguments(call.arguments)
+            content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": given})
         return self._message(content, result.usage) | self._stop(choice)
 
     def deltas(self, deltas: list[ChatDelta]) -> bytes:

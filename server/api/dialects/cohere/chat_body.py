@@ -160,7 +160,7 @@ class CohereChatBody(TimedBody):
     presence_penalty: Annotated[Finite | None, Field(ge=-2, le=2)] = None
     logprobs: bool | None = None
     response_format: CohereResponseFormat | None = None
-    tools: Annotated[list[CohereTool] | None, Field(max_length=128)] = None
+    tools: list[CohereTool] | None = None
     tool_choice: Literal["REQUIRED", "NONE"] | None = None
     thinking: CohereThinking | None = None
     documents: Annotated[list[Any] | None, only([])] = None

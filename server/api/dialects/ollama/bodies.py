@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from server.api.dialects.ollama.messages import (
-    MAX_TOOLS,
     AnyTool,
     OllamaChatMessage,
     OllamaToolChoice,
@@ -146,7 +145,7 @@ class OllamaChatBody(OllamaTextBody):
     """`POST /api/chat`. `stream` is true by default."""
 
     messages: list[OllamaChatMessage] | None = None
-    tools: Annotated[list[AnyTool] | None, Field(max_length=MAX_TOOLS)] = None
+    tools: list[AnyTool] | None = None
     tool_choice: OllamaToolChoice = "auto"
 
     def spec(self) -> OllamaSpec:

@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, fie
 from server.api.chat_fields import (
     TEXT_OR_PARTS,
     TOOL_CHOICE,
-    ArgumentsText,
     ChatObject,
+    FunctionName,
     JsonSchema,
     function_call,
     text_parts,
@@ -21,16 +21,14 @@ from server.api.field_kinds import Hint, only, wish
 from server.errors import InvalidRequest
 from server.operations.chat import FunctionTool, ToolChoice
 
-MAX_TOOLS = 128
-
 
 class OllamaFunctionCall(ChatObject):
-    """`arguments`: an object, or its JSON text."""
+    """`arguments`: an object, or any text, such as the JSON text of a call that was cut."""
 
     name: Annotated[str, Field(min_length=1, max_length=128)]
-    arguments: Annotated[
-        dict[str, Any] | ArgumentsText, BeforeValidator(lambda value: {} if value is None else value)
-    ] = Field(default_factory=dict)
+    arguments: Annotated[dict[str, Any] | str, BeforeValidator(lambda value: {} if value is None else value)] = Field(
+        default_factory=dict
+    )
     index: Hint = None
 
 
@@ -64,7 +62,7 @@ class OllamaChatMessage(ChatObject):
 
 
 class OllamaFunction(ChatObject):
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}$")]
+    name: FunctionName
     description: str | None = None
     parameters: JsonSchema | None = None
     strict: bool | None = None
