@@ -127,7 +127,9 @@ class Admission:
             limit = f"the {of_key:,.0f} bytes of memory that its API key allows"
         if limit is not None:
             raise RequestTooLarge(
-                f"`{param}` makes the answer too large: with its {what} the request needs more than {limit}", param
+                f"`{param}` makes the answer too large: with its {what} the request needs more than {limit}; "
+                "ask for fewer tokens",
+                param,
             )
         self._check_key(call, 0, 0, memory_bytes, param)
         self._check_room(held.model, 0, memory_bytes, param, alone=self._by_model[held.model].requests == 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,6 @@ def long(bench: Bench) -> Bench:
     bench.infos["decoder"] = msgspec.structs.replace(info, context_tokens=CONTEXT, kv_blocks={"self": 1 << 15})
     bench.become_ready()
     return bench
-
-
-@pytest.fixture
-async def http(long: Bench) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(long.app), base_url="http://test") as client:
-        yield client
 
 
 def admitted(admission: Admission, model: str = "m", key: KeyLimits | None = None) -> Call:
