@@ -9,19 +9,25 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel
 
 from server.api import schema_errors
 from server.api.body import validate
+from server.api.dialects.huggingface.hub_bodies import HubTaskBody
 from server.api.dialects.openai.chat_body import ChatCompletionBody
 from server.api.dialects.openai.response_body import ResponsesBody
 from server.api.error_places import Place
 from server.errors import InvalidRequest
-from tests.api.test_schema_errors import BODIES, PYDANTIC, message_of
+from tests.api.test_schema_errors import BODIES as ROUTES
+from tests.api.test_schema_errors import PYDANTIC, message_of
 
 Path = tuple[str | int, ...]
+HUB = {one.__name__: one for one in get_args(HubTaskBody.model_fields["root"].annotation)}
+"""The bodies of the route that answers any task by its model."""
+BODIES: dict[str, type[BaseModel]] = {name: route.body for name, route in ROUTES.items()} | HUB
 WRONG: tuple[Any, ...] = (5, "x", [5], {"zz": 5}, True)
 DEPTH = 6
 TEXTS = {"arguments": "{}"}
@@ -126,7 +132,7 @@ def named_path(message: str) -> Path:
 
 def refusal(value: dict[str, Any], name: str) -> str | None:
     try:
-        validate(value, BODIES[name].body)
+        validate(value, BODIES[name])
     except InvalidRequest as error:
         return error.message
     return None
@@ -154,14 +160,14 @@ def check(value: dict[str, Any], broken: Path, union: Path, name: str, words: se
 
 def class_names(name: str) -> set[str]:
     """Names of the classes of a body. A message never has one."""
-    schema = BODIES[name].body.model_json_schema()
+    schema = BODIES[name].model_json_schema()
     return {key for key in schema.get("$defs", {}) if key[0].isupper()}
 
 
 def broken_requests(name: str) -> Iterator[tuple[dict[str, Any], Path, Path]]:
     """Requests with one broken field in a member of a union, the path of the field, and that of the union."""
-    root = BODIES[name].body.model_json_schema()
-    example = dict(BODIES[name].example[0])
+    root = BODIES[name].model_json_schema()
+    example = dict(ROUTES[name].example[0]) if name in ROUTES else smallest(root, root)
     for union, member in unions(root, root):
         given = smallest(member, root)
         value = put(example, union, given, root, root)
@@ -204,7 +210,7 @@ def test_a_tag_in_place_of_a_field_is_found(name: str, monkeypatch: pytest.Monke
 
 def test_messages_of_tagged_unions() -> None:
     def anthropic(*blocks: Any) -> str:
-        body = BODIES["AnthropicMessagesBody"].body
+        body = BODIES["AnthropicMessagesBody"]
         return message_of({"max_tokens": 5, "messages": [{"role": "user", "content": [*blocks]}]}, body)
 
     text = {"type": "text", "text": "a"}
@@ -217,13 +223,13 @@ def test_messages_of_tagged_unions() -> None:
     )
     nested = {"type": "tool_result", "tool_use_id": "a", "content": [{**text, "text": []}]}
     assert anthropic(nested) == "`messages[0].content[0].content[0].text` must be a string"
-    cohere = BODIES["CohereChatBody"].body
+    cohere = BODIES["CohereChatBody"]
     assert message_of({"messages": [{"role": "x"}]}, cohere).startswith("`messages[0]` has an unknown `role`; it must")
     assert message_of({"messages": [{}]}, cohere) == "`messages[0]` needs the field `role`"
 
 
 def test_messages_of_unions_without_tags() -> None:
-    rerank = BODIES["JinaRerankBody"].body
+    rerank = BODIES["JinaRerankBody"]
     assert message_of({"query": "a", "documents": [{"text": 5}]}, rerank) == "`documents[0].text` must be a string"
     assert message_of({"query": "a", "documents": [{}]}, rerank) == "`documents[0]` needs the field `text`"
     assert message_of({"query": "a", "documents": [5]}, rerank) == "`documents[0]` must be a string or an object"
@@ -242,6 +248,6 @@ def test_a_type_of_item_that_is_not_supported_has_its_own_message() -> None:
 
 
 def test_keys_of_the_client_are_not_repeated_unless_they_are_names_or_ids() -> None:
-    generate = BODIES["GenerateBody"].body
+    generate = BODIES["GenerateBody"]
     assert message_of({"prompt": "a", "logit_bias": {"7": "x"}}, generate) == "`logit_bias.7` must be a number"
     assert message_of({"prompt": "a", "logit_bias": {"a b": 1}}, generate).startswith("a value in `logit_bias` has")
