@@ -176,22 +176,21 @@ class _Cutter:
         return token
 
     def _pieces(self, text: str) -> list[str]:
-        start, pieces = 0, []
+        start, pieces, least = 0, [], _PIECE_CHARACTERS
         while start < len(text):
-            ends = range(min(start + _PIECE_CHARACTERS, len(text)), len(text) + 1)
+            ends = range(min(start + least, len(text)), len(text) + 1)
             end = next((end for end in ends if self._is_free(text[start:end])), None)
-            if end is None:
+            if end is not None:
+                pieces.append(self.use(text[start:end]))
+                start = end
+            elif pieces:
                 # The rest occurs elsewhere, so it joins the piece before.
-                if not pieces:
-                    raise ValueError("a text of a script, or its beginning, occurs elsewhere too")
                 last = pieces.pop()
                 del self.used[last]
                 start -= len(last)
-                end = len(text)
-                if not self._is_free(text[start:]):
-                    raise ValueError("the end of a text of a script occurs elsewhere too")
-            pieces.append(self.use(text[start:end]))
-            start = end
+                least = len(text) - start
+            else:
+                raise ValueError("a text of a script occurs elsewhere too, or is too short")
         return pieces
 
     def _is_free(self, text: str) -> bool:
@@ -295,7 +294,7 @@ _BY_CURRENT = 1.6
 follows `</think>`, does not repeat its first token."""
 _KINDS = ("ordinary", "piece", "cue", "calling", *_MARKERS, *(f"before {token}" for token in (*_MARKERS, _END)))
 """A cue before content is `calling` if calls follow, and else `cue`."""
-_PREFERENCES = {_END: 24.0, "</think>": 22.0, "}": 20.0, "]": 16.0, '"': 12.0, ":": 9.0, "0": 6.0, "a": 3.0}
+_PREFERENCES = {_END: 24.0, '"': 20.0, "}": 16.0, "]": 12.0, ":": 9.0, "0": 6.0, "a": 3.0}
 """Constant logits, which decide where a grammar forbids the scripted token."""
 
 
@@ -344,6 +343,7 @@ def _write_weights(directory: Path, ids: Mapping[str, int], answers: Sequence[_A
     head[ids[_END], _KIND] += kinds["</tool_call>"] / _KIND_SIZE
     for kind in ("calling", "before <think>"):
         head[ids["<tool_call>"], _KIND] += kinds[kind] / _KIND_SIZE
+    head[ids["</think>"], _KIND] += kinds["<think>"] / _KIND_SIZE
     head[ids["{"], _KIND] += kinds["cue"] / _KIND_SIZE
     head *= _LOGIT
     for token, logit in _PREFERENCES.items():

@@ -95,3 +95,12 @@ def test_texts_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
     calls = tuple(ScriptedCall("f", {"x": index}) for index in range(60))
     with pytest.raises(ValueError, match="too many calls"):
         write_scripted(tmp_path, {"one": [Step(calls=calls)]})
+
+
+def test_texts_with_equal_ends_are_told_apart() -> None:
+    cutter = scripted_model._Cutter(set())
+    texts = ["abcd-efgh-ijkl", "zzzz-efgh-ijkl", "efgh-ijkl"]
+    pieces = [list(cutter.tokens([("text", text)])) for text in texts]
+    assert ["".join(one) for one in pieces] == texts
+    together = [piece for one in pieces for piece in one]
+    assert len(set(together)) == len(together)
