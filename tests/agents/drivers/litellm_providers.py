@@ -1,0 +1,38 @@
+import json
+import os
+
+import litellm
+from turns import STREAMED, TASK, TURN, get_time, get_weather, report
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f"The {name[4:]} now.",
+            "parameters": {"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]},
+        },
+    }
+    for name, argument in (("get_weather", "city"), ("get_time", "zone"))
+]
+FUNCTIONS = {"get_weather": get_weather, "get_time": get_time}
+
+
+def ask(messages):
+    """The message of one answer."""
+    more = {"tools": TOOLS} if TURN == "tools" else {}
+    answer = litellm.completion(
+        os.environ["PROVIDER"] + "/scripted", messages, api_base=os.environ["API_BASE"], stream=STREAMED, **more
+    )
+    if STREAMED:
+        answer = litellm.stream_chunk_builder(list(answer), messages=messages)
+    return answer.choices[0].message
+
+
+messages = [{"role": "user", "content": TASK}]
+while (message := ask(messages)).tool_calls:
+    messages.append(message.model_dump())
+    for call in message.tool_calls:
+        result = FUNCTIONS[call.function.name](**json.loads(call.function.arguments))
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+report(message.content, getattr(message, "reasoning_content", None))

@@ -1,0 +1,45 @@
+"""The blocks of code of docs/agents.md, with the address, the model and the task of a test in place of the page's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tests.e2e.conftest import REPOSITORY
+
+PAGE = REPOSITORY / "docs" / "agents.md"
+ADDRESS, MODEL, TASK = "http://127.0.0.1:8000", "qwen3", "Explain this repository."
+"""What the page writes where a reader writes something else."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code. name: the second word after the fence: a file, or one of several ways to do it."""
+
+    language: str
+    name: str
+    code: str
+
+
+def sections() -> dict[str, list[Block]]:
+    """The blocks of each section of the page, by its title."""
+    found = {}
+    for part in re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
+        blocks = re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", part, flags=re.MULTILINE | re.DOTALL)
+        found[part.partition("\n")[0]] = [Block(*one) for one in blocks]
+    return found
+
+
+def block(section: str, language: str, name: str = "") -> str:
+    """The code of one block. Raises LookupError if the page has none, or several."""
+    fitting = [one.code for one in sections()[section] if (one.language, one.name) == (language, name)]
+    if len(fitting) != 1:
+        raise LookupError(f"docs/agents.md has {len(fitting)} blocks `{language} {name}` in section {section}")
+    return fitting[0]
+
+
+def pointed(code: str, address: str, model: str, task: str) -> str:
+    """Code that uses this server, this model and this task."""
+    for written, used in ((ADDRESS, address), (MODEL, model), (TASK, task)):
+        code = code.replace(written, used)
+    return code

@@ -1,0 +1,191 @@
+"""The programs that `make test-agents` runs, and the scripts of the model that they talk to.
+
+Each program takes the turns of `TURNS`: a text, a tool loop of two calls with the program's own tools, and an answer
+with reasoning. Some have turns of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.scripted_model import GENERAL, ScriptedCall, Scripts, Step
+
+TURNS = ("text", "tools", "reasoning")
+BOTH = ("streamed", "whole")
+
+
+@dataclass(frozen=True)
+class Program:
+    """One row of the table of agents: a program, or one way to use it.
+
+    section: its section of docs/agents.md.
+    packages: the packages whose versions the table shows, with `npm:` or `pip:` before the name.
+    way: name of the block in the section, where it has several.
+    driver: file of `drivers` that follows the block; empty for a command.
+    modes: whether it asks for streams, for whole answers, or for both.
+    arguments: for a command, what a mode adds to it.
+    variables: further environment variables of a driver.
+    """
+
+    id: str
+    section: str
+    packages: tuple[str, ...]
+    way: str = ""
+    driver: str = ""
+    turns: tuple[str, ...] = TURNS
+    modes: tuple[str, ...] = BOTH
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        return f"{self.section}, {self.way}" if self.way else self.section
+
+
+def _ways(prefix: str, section: str, driver: str, ways: Mapping[str, tuple[str, ...]], **more: object) -> list[Program]:
+    return [Program(f"{prefix}-{way}", section, packages, way, driver, **more) for way, packages in ways.items()]  # type: ignore[arg-type]
+
+
+_LITELLM = {
+    "/v1": (
+        "openai",
+        "custom_openai",
+        "openai_like",
+        "hosted_vllm",
+        "litellm_proxy",
+        "llamafile",
+        "lm_studio",
+        "aiohttp_openai",
+        "text-completion-openai",
+    ),
+    "": ("anthropic", "ollama", "ollama_chat"),
+    "/v1/chat/completions": ("huggingface",),
+}
+"""Providers of LiteLLM by the path of their `api_base`."""
+_TEXT_ONLY = ("text-completion-openai", "ollama")
+"""Providers that write messages and tools into one prompt of their own."""
+
+PROGRAMS = [
+    Program("claude-code", "Claude Code", ("npm:@anthropic-ai/claude-code",), modes=("streamed",)),
+    Program("codex", "Codex CLI", ("npm:@openai/codex",), modes=("streamed",)),
+    Program("opencode", "opencode", ("npm:opencode-ai",), modes=("streamed",)),
+    Program("qwen-code", "Qwen Code", ("npm:@qwen-code/qwen-code",), modes=("streamed",)),
+    Program(
+        "aider",
+        "aider",
+        ("pip:aider-chat",),
+        turns=("text", "edit", "reasoning"),
+        arguments={"whole": "--no-stream", "streamed": "--stream"},
+    ),
+    *_ways(
+        "ai-sdk",
+        "AI SDK",
+        "ai_sdk.mjs",
+        {
+            "openai": ("npm:ai", "npm:@ai-sdk/openai"),
+            "openai-chat": ("npm:ai", "npm:@ai-sdk/openai"),
+            "openai-compatible": ("npm:ai", "npm:@ai-sdk/openai-compatible"),
+            "anthropic": ("npm:ai", "npm:@ai-sdk/anthropic"),
+            "ollama": ("npm:ai", "npm:ollama-ai-provider-v2"),
+        },
+    ),
+    *_ways(
+        "langchain",
+        "LangChain",
+        "langchain.py",
+        {name: ("pip:langchain", f"pip:langchain-{name}") for name in ("openai", "anthropic", "ollama")},
+    ),
+    *_ways(
+        "langchain-js",
+        "LangChain.js",
+        "langchain_js.mjs",
+        {name: ("npm:langchain", f"npm:@langchain/{name}") for name in ("openai", "anthropic", "ollama")},
+    ),
+    *_ways(
+        "llama-index",
+        "LlamaIndex",
+        "llama_index.py",
+        {
+            "openai": ("pip:llama-index-core", "pip:llama-index-llms-openai-like"),
+            "ollama": ("pip:llama-index-core", "pip:llama-index-llms-ollama"),
+        },
+    ),
+    *_ways(
+        "openai-agents",
+        "OpenAI Agents SDK",
+        "openai_agents.py",
+        dict.fromkeys(("responses", "chat"), ("pip:openai-agents",)),
+    ),
+    *_ways(
+        "pydantic-ai",
+        "Pydantic AI",
+        "pydantic_ai.py",
+        dict.fromkeys(("openai", "responses", "anthropic", "ollama"), ("pip:pydantic-ai-slim",)),
+        turns=(*TURNS, "types"),
+    ),
+    *_ways(
+        "smolagents",
+        "smolagents",
+        "smolagents.py",
+        dict.fromkeys(("openai", "litellm"), ("pip:smolagents",)),
+        turns=(*TURNS, "code"),
+    ),
+    *(
+        Program(
+            f"litellm-{provider}",
+            "LiteLLM",
+            ("pip:litellm",),
+            provider,
+            "litellm_providers.py",
+            turns=("text",) if provider in _TEXT_ONLY else TURNS,
+            variables={"PROVIDER": provider, "API_PATH": path},
+        )
+        for path, providers in _LITELLM.items()
+        for provider in providers
+    ),
+]
+
+ANSWER = "The secret word is mango."
+NOTES = f"{ANSWER}\n"
+EDITED = "The secret word is kiwi.\n"
+
+
+def scripts(project: Path) -> Scripts:
+    """The scripts of all programs. project: the folder in which the coding agents work, with `notes.txt`."""
+    notes = str(project / "notes.txt")
+    agents = {
+        "claude-code": (
+            ScriptedCall("Bash", {"command": "cat notes.txt", "description": "Print the notes"}),
+            ScriptedCall("Read", {"file_path": notes}),
+        ),
+        "codex": (
+            ScriptedCall("exec_command", {"cmd": "cat notes.txt"}),
+            ScriptedCall("exec_command", {"cmd": "wc -c notes.txt"}),
+        ),
+        "opencode": (ScriptedCall("bash", {"command": "cat notes.txt"}), ScriptedCall("read", {"filePath": notes})),
+        "qwen-code": (
+            ScriptedCall("read_file", {"file_path": notes}),
+            ScriptedCall("glob", {"pattern": "*.txt"}),
+        ),
+    }
+    smolagents = ScriptedCall("final_answer", {"answer": GENERAL["tools"][-1].content})
+    keep = ScriptedCall("keep", {"path": "notes/a.txt", "labels": ["new", "old"], "token": "a token"})
+    return {
+        **GENERAL,
+        **{
+            f"{name}-tools": [Step(calls=(first,)), Step(calls=(second,)), Step(ANSWER)]
+            for name, (first, second) in agents.items()
+        },
+        "aider-edit": [Step(f"I change the word.\n\nnotes.txt\n```\n{EDITED}```")],
+        "types": [Step(calls=(keep,)), Step("The file is kept.")],
+        "smolagents-tools": [*GENERAL["tools"][:-1], Step(calls=(smolagents,))],
+        "smolagents-code": [Step(f'Thought: I know it.\n<code>\nfinal_answer("{ANSWER}")\n</code>')],
+    }
+
+
+def script_of(program: Program, turn: str) -> str:
+    """Name of the script for a turn of a program."""
+    own = f"{program.id}-{turn}" if not program.driver else f"{program.section}-{turn}"
+    return own if own in scripts(Path()) else turn
