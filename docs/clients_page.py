@@ -1,20 +1,27 @@
 """Write `docs/clients.md` from the results of the client tests: every client, its version, its calls, and an example.
 
-Run: `make clients`, which runs the tests first. Arguments: their JUnit XML files.
+Run: `make clients`, which runs the tests first. Arguments: their JUnit XML files. The second table is about agents and
+SDKs, whose tests are in tests/agents; docs/agents.md says how to point each one at the server.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.agents.programs import EXTRA_TURNS, PROGRAMS, TURNS, Program  # noqa: E402
+
 PAGE = ROOT / "docs" / "clients.md"
+AGENTS = ROOT / "tests" / "agents"
 HEAVY_REQUIREMENTS = ROOT / "tests" / "clients" / "heavy" / "requirements.txt"
 
 
@@ -95,10 +102,38 @@ and with a key that the client sends in its own way. This page is written from t
 | client | version | calls | tests without a key | tests with a key |
 |---|---|---|---|---|
 """
+AGENTS_HEAD = """
+## Agents and SDKs
+
+[agents.md](agents.md) says how to point each of these programs at Triptych. `make test-agents` runs each one unmodified
+and with its default settings, in versions that lock files pin, and with nothing on the network but the server. The
+model is a tiny LLaMA whose answers a test has written, so texts, tool calls and reasoning are known; each program must
+show them. A tool loop has two calls of the program's own tools, and their results. "Streamed" and "whole" say how the
+program asked. `make test-agents-newest` does the same with the newest versions.
+
+| program | version | text | tool loop | reasoning | more |
+|---|---|---|---|---|---|
+"""
 _EXAMPLES = """
+## Examples
+
 Every example below reads the address of the server from `TRIPTYCH_URL` and the key from `TRIPTYCH_API_KEY`. A server
 without keys needs none; packages that insist on one accept any text.
 """
+
+
+def agent_versions() -> dict[str, str]:
+    """Pinned versions of the packages of agents and SDKs, by `npm:` or `pip:` and the name."""
+    found = {f"npm:{name}": number for name, number in _npm_versions().items()}
+    for file in ("requirements.lock.txt", "aider.lock.txt"):
+        lines = (line.partition(";")[0].strip() for line in (AGENTS / file).read_text().splitlines())
+        found = {f"pip:{name}": number for name, _, number in (line.partition("==") for line in lines)} | found
+    return found
+
+
+def _npm_versions() -> dict[str, str]:
+    versions: dict[str, str] = json.loads((AGENTS / "package.json").read_text())["dependencies"]
+    return versions
 
 
 def heavy_versions() -> dict[str, str]:
@@ -111,18 +146,29 @@ def heavy_versions() -> dict[str, str]:
 def passed(files: Iterable[Path]) -> Mapping[str, Counter[str]]:
     """Passed tests of each module, by `key` and `no-key`. Raises SystemExit if a test failed."""
     found: dict[str, Counter[str]] = {}
+    for module, parameters in _passed_tests(files, "tests.clients."):
+        parts = parameters.split("-")
+        key = "no-key" if "no" in parts else "key"
+        for name in (module, *(f"{module}:{one}" for one in parts)):
+            found.setdefault(name, Counter())[key] += 1
+    return found
+
+
+def passed_turns(files: Iterable[Path]) -> set[str]:
+    """Passed turns of agents, as `PROGRAM-TURN-MODE`. Raises SystemExit if a test failed."""
+    return {parameters for _, parameters in _passed_tests(files, "tests.agents.")}
+
+
+def _passed_tests(files: Iterable[Path], package: str) -> Iterator[tuple[str, str]]:
+    """Module and parameters of each passed test of a package. Raises SystemExit if a test failed."""
     for file in files:
         for case in ElementTree.parse(file).iter("testcase"):
-            module = case.attrib["classname"].removeprefix("tests.clients.")
-            parameters = case.attrib["name"].partition("[")[2].removesuffix("]").split("-")
-            if case.find("skipped") is not None:
+            module = case.attrib["classname"]
+            if not module.startswith(package) or case.find("skipped") is not None:
                 continue
             if any(case.find(outcome) is not None for outcome in ("failure", "error")):
                 raise SystemExit(f"{module}: {case.attrib['name']} did not pass")
-            key = "no-key" if "no" in parameters else "key"
-            for name in (module, *(f"{module}:{one}" for one in parameters)):
-                found.setdefault(name, Counter())[key] += 1
-    return found
+            yield module.removeprefix(package), case.attrib["name"].partition("[")[2].removesuffix("]")
 
 
 def table_rows(results: Mapping[str, Counter[str]]) -> list[str]:
@@ -140,6 +186,31 @@ def table_rows(results: Mapping[str, Counter[str]]) -> list[str]:
     return rows
 
 
+def agent_rows(turns: set[str]) -> list[str]:
+    """A row of the table per agent or SDK. Raises SystemExit for one with a turn that did not pass."""
+    versions = agent_versions()
+    rows = []
+    for program in PROGRAMS:
+        missing = [one for one in _turns(program) if one not in turns]
+        if missing:
+            raise SystemExit(f"{program.title}: {', '.join(missing)} did not run")
+        rows.append(agent_row(program, versions))
+    return rows
+
+
+def agent_row(program: Program, versions: Mapping[str, str]) -> str:
+    """The row of a program all of whose turns passed."""
+    numbers = ", ".join(f"{name.partition(':')[2]} {versions[name]}" for name in program.packages)
+    modes = ", ".join(program.modes)
+    usual = [modes if turn in program.turns else "-" for turn in TURNS]
+    more = [f"{EXTRA_TURNS[turn]}: {modes}" for turn in program.turns if turn not in TURNS]
+    return f"| {' | '.join([program.title, numbers, *usual, '; '.join(more)])} |"
+
+
+def _turns(program: Program) -> list[str]:
+    return [f"{program.id}-{turn}-{mode}" for turn in program.turns for mode in program.modes]
+
+
 def examples() -> list[str]:
     """The section with an example of each client."""
     parts = [_EXAMPLES]
@@ -152,8 +223,9 @@ def examples() -> list[str]:
 
 
 def main() -> None:
-    rows = table_rows(passed(map(Path, sys.argv[1:])))
-    PAGE.write_text(_HEAD + "\n".join(rows) + "\n" + "\n".join(examples()))
+    files = [Path(name) for name in sys.argv[1:]]
+    rows, agents = table_rows(passed(files)), agent_rows(passed_turns(files))
+    PAGE.write_text("\n".join([_HEAD + "\n".join(rows), AGENTS_HEAD + "\n".join(agents), *examples()]))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,12 @@ def test_every_client_is_listed_with_its_version() -> None:
         assert f"| `{client.package}` | {number} |" in PAGE, f"{client.package} {number}: run `make clients`"
 
 
+def test_every_agent_is_listed_with_its_version() -> None:
+    versions = clients_page.agent_versions()
+    for program in clients_page.PROGRAMS:
+        assert clients_page.agent_row(program, versions) in PAGE, f"{program.id}: run `make clients`"
+
+
 def test_the_examples_are_the_files() -> None:
     assert PAGE.endswith("\n".join(clients_page.examples())), "run `make clients`"
 

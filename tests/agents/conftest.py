@@ -1,17 +1,27 @@
-"""A server with the scripted model for all programs, and a recorder and a project for each test."""
+"""A server with the scripted model for all programs, and the turns that the programs take with it."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.agents.programs import NOTES, scripts
-from tests.agents.recorder import Recorder, recording
+from tests.agents.programs import NOTES, Program, script_of, scripts
+from tests.agents.recorder import Exchange, recording
+from tests.agents.running import Finished, Turn, run_command, run_driver
 from tests.e2e.conftest import RunningServer, serving
 from tests.scripted_model import write_scripted
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A turn that a program has taken: what it printed and reported, and its requests with their answers."""
+
+    finished: Finished
+    exchanges: list[Exchange]
 
 
 @pytest.fixture(scope="session")
@@ -33,9 +43,34 @@ def server(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield running
 
 
-@pytest.fixture
-def recorder(server: RunningServer) -> Iterator[Recorder]:
-    with recording(server.url) as one:
-        yield one
-        for exchange in one.exchanges:
-            print(exchange)
+@pytest.fixture(scope="session")
+def take(
+    server: RunningServer, project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Program, str, str], Taken]:
+    """A function that takes a turn with a program. The turns of a driver share one process, so they are kept."""
+    kept: dict[tuple[str, str, str], Taken] = {}
+
+    def turn_of(program: Program, name: str, mode: str) -> Turn:
+        return Turn(name, mode, f"[[script:{script_of(program, name)}]] Find the secret word ({name}, {mode}).")
+
+    def take_driver(program: Program) -> None:
+        turns = [turn_of(program, name, mode) for name in program.turns for mode in program.modes]
+        with recording(server.url) as recorder:
+            finished = run_driver(program, turns, recorder.url, tmp_path_factory.mktemp(program.id))
+        for turn, one in zip(turns, finished, strict=True):
+            # The text of the task tells the requests of the turns apart.
+            own = [exchange for exchange in recorder.exchanges if f"({turn.name}, {turn.mode})" in str(exchange.body)]
+            kept[program.id, turn.name, turn.mode] = Taken(one, own)
+
+    def take(program: Program, name: str, mode: str) -> Taken:
+        if not program.driver:
+            (project / "notes.txt").write_text(NOTES)
+            with recording(server.url) as recorder:
+                home = tmp_path_factory.mktemp(program.id)
+                finished = run_command(program, turn_of(program, name, mode), recorder.url, home, project)
+            return Taken(finished, recorder.exchanges)
+        if (program.id, name, mode) not in kept:
+            take_driver(program)
+        return kept[program.id, name, mode]
+
+    return take

@@ -7,12 +7,18 @@ with reasoning. Some have turns of their own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.agents.page import ADDRESS
 from tests.scripted_model import GENERAL, ScriptedCall, Scripts, Step
 
 TURNS = ("text", "tools", "reasoning")
+EXTRA_TURNS = {
+    "edit": "an edit of a file",
+    "types": "a tool with `Path`, `set` and `SecretStr`",
+    "code": "an action in code",
+}
 BOTH = ("streamed", "whole")
 
 
@@ -27,6 +33,7 @@ class Program:
     modes: whether it asks for streams, for whole answers, or for both.
     arguments: for a command, what a mode adds to it.
     variables: further environment variables of a driver.
+    has_block: the page has a block for this driver.
     """
 
     id: str
@@ -38,6 +45,7 @@ class Program:
     modes: tuple[str, ...] = BOTH
     arguments: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+    has_block: bool = True
 
     @property
     def title(self) -> str:
@@ -117,6 +125,7 @@ PROGRAMS = [
         "OpenAI Agents SDK",
         "openai_agents.py",
         dict.fromkeys(("responses", "chat"), ("pip:openai-agents",)),
+        variables={"OPENAI_BASE_URL": f"{ADDRESS}/v1", "OPENAI_API_KEY": "not-needed"},
     ),
     *_ways(
         "pydantic-ai",
@@ -140,7 +149,8 @@ PROGRAMS = [
             provider,
             "litellm_providers.py",
             turns=("text",) if provider in _TEXT_ONLY else TURNS,
-            variables={"PROVIDER": provider, "API_PATH": path},
+            variables={"PROVIDER": provider, "API_BASE": ADDRESS + path},
+            has_block=False,
         )
         for path, providers in _LITELLM.items()
         for provider in providers
@@ -170,22 +180,25 @@ def scripts(project: Path) -> Scripts:
             ScriptedCall("glob", {"pattern": "*.txt"}),
         ),
     }
-    smolagents = ScriptedCall("final_answer", {"answer": GENERAL["tools"][-1].content})
+    weather, time, told = GENERAL["tools"]
+    own_tools = [replace(weather, reasoning="The weather comes first."), time, told]
     keep = ScriptedCall("keep", {"path": "notes/a.txt", "labels": ["new", "old"], "token": "a token"})
+    loops = {
+        f"{name}-tools": [Step(reasoning="The notes may have it.", calls=(first,)), Step(calls=(second,)), Step(ANSWER)]
+        for name, (first, second) in agents.items()
+    }
     return {
         **GENERAL,
-        **{
-            f"{name}-tools": [Step(calls=(first,)), Step(calls=(second,)), Step(ANSWER)]
-            for name, (first, second) in agents.items()
-        },
+        **loops,
+        "tools": own_tools,
         "aider-edit": [Step(f"I change the word.\n\nnotes.txt\n```\n{EDITED}```")],
         "types": [Step(calls=(keep,)), Step("The file is kept.")],
-        "smolagents-tools": [*GENERAL["tools"][:-1], Step(calls=(smolagents,))],
+        "smolagents-tools": [*own_tools[:2], Step(calls=(ScriptedCall("final_answer", {"answer": told.content}),))],
         "smolagents-code": [Step(f'Thought: I know it.\n<code>\nfinal_answer("{ANSWER}")\n</code>')],
     }
 
 
 def script_of(program: Program, turn: str) -> str:
     """Name of the script for a turn of a program."""
-    own = f"{program.id}-{turn}" if not program.driver else f"{program.section}-{turn}"
+    own = f"{program.section if program.driver else program.id}-{turn}"
     return own if own in scripts(Path()) else turn

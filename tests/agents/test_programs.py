@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.agents.programs import ANSWER, EDITED, NOTES, PROGRAMS, Program, script_of, scripts
-from tests.agents.recorder import Recorder
-from tests.agents.running import is_installed, run_program
+from tests.agents import recorded
+from tests.agents.conftest import Taken
+from tests.agents.programs import ANSWER, EDITED, PROGRAMS, Program, script_of, scripts
+from tests.agents.running import is_installed
 
 pytestmark = pytest.mark.skipif(not is_installed(), reason="make test-agents creates the environments")
 
 TURNS = [(program, turn, mode) for program in PROGRAMS for turn in program.turns for mode in program.modes]
-TASK = "Find the secret word."
 _PROBES = ("/api/hello",)
 """Requests that need no answer: the program goes on without one."""
 
@@ -21,25 +23,35 @@ _PROBES = ("/api/hello",)
 @pytest.mark.parametrize(
     ("program", "turn", "mode"), TURNS, ids=[f"{program.id}-{turn}-{mode}" for program, turn, mode in TURNS]
 )
-def test_turn(program: Program, turn: str, mode: str, recorder: Recorder, project: Path, tmp_path: Path) -> None:
-    script = script_of(program, turn)
-    (project / "notes.txt").write_text(NOTES)
-    done = run_program(program, turn, mode, f"[[script:{script}]] {TASK}", recorder.url, tmp_path, project)
-
-    refused = [one for one in recorder.exchanges if one.status >= 400 and one.path not in _PROBES]
-    assert not refused, refused
-    assert done.code == 0, done.output[-4000:]
-    steps = scripts(project)[script]
+def test_turn(
+    program: Program,
+    turn: str,
+    mode: str,
+    take: Callable[[Program, str, str], Taken],
+    project: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    taken = take(program, turn, mode)
+    finished, report = taken.finished, taken.finished.report
+    for exchange in taken.exchanges:
+        print(exchange)
+    refused = [str(one) for one in taken.exchanges if one.status >= 400 and one.path not in _PROBES]
+    assert not refused
+    assert finished.code == 0, finished.output[-4000:]
+    steps = scripts(project)[script_of(program, turn)]
     if turn == "edit":
         assert (project / "notes.txt").read_text() == EDITED
-        return
-    expected = ANSWER if turn == "code" or (not program.driver and turn == "tools") else steps[-1].content
-    if program.section == "smolagents" and turn == "tools":
-        expected = str(steps[-1].calls[0].arguments["answer"])
-    assert expected in done.text if done.report is None else done.text.strip() == expected
-    if done.report is not None:
+    elif not program.driver:
+        assert (ANSWER if turn == "tools" else steps[-1].content) in finished.output
+    else:
+        assert report is not None, finished.output[-4000:]
+        assert "error" not in report, report["error"]
         calls = [[call.name, dict(call.arguments)] for step in steps for call in step.calls]
-        made = [call for call in calls if call[0] != "final_answer"]
-        assert done.report["calls"] == (made if turn in ("tools", "types") else [])
-        if done.report["reasoning"] is not None:
-            assert done.report["reasoning"].strip() == steps[-1].reasoning
+        ending = calls.pop()[1]["answer"] if calls and calls[-1][0] == "final_answer" else steps[-1].content
+        assert report["text"].strip() == (ANSWER if turn == "code" else ending)
+        assert report["calls"] == calls
+        if turn == "reasoning" and report["reasoning"] is not None:
+            assert report["reasoning"].strip() == steps[-1].reasoning
+    if os.environ.get("RECORD_REQUESTS"):
+        private = {str(project): str(recorded.PROJECT), str(tmp_path_factory.getbasetemp()): "/home"}
+        recorded.record(program.id, f"{turn}-{mode}", taken.exchanges, private)

@@ -10,6 +10,18 @@ const tools = {
     execute: () => "done",
   }),
 };
-const request = { model, prompt: TASK, ...(TURN === "tools" && { tools, stopWhen: stepCountIs(5) }) };
-const answer = STREAMED ? streamText({ ...request, onError: ({ error }) => { throw error; } }) : await generateText(request);
-report(await answer.text, (await answer.reasoningText) ?? null);
+
+await takeAll(async (turn, streamed, prompt) => {
+  const request = { model, prompt, ...(turn === "tools" && { tools, stopWhen: stepCountIs(5) }) };
+  if (!streamed) {
+    const answer = await generateText(request);
+    return [answer.text, answer.reasoningText];
+  }
+  let failure = null;
+  const answer = streamText({ ...request, onError: ({ error }) => { failure = error; } });
+  try {
+    return [await answer.text, await answer.reasoningText];
+  } catch (error) {
+    throw failure ?? error;
+  }
+});

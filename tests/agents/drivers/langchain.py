@@ -1,12 +1,16 @@
 from langchain.agents import create_agent
-from turns import STREAMED, TASK, TURN, get_time, get_weather, report
+from turns import get_time, get_weather, take_all
 
-agent = create_agent(model, tools=[get_weather, get_time] if TURN == "tools" else [])
-state = {"messages": [{"role": "user", "content": TASK}]}
-if STREAMED:
+
+def take(turn, streamed, task):
+    agent = create_agent(model, tools=[get_weather, get_time] if turn == "tools" else [])
+    state = {"messages": [{"role": "user", "content": task}]}
+    if not streamed:
+        return str(agent.invoke(state)["messages"][-1].text), None
     text = ""
     for chunk, _ in agent.stream(state, stream_mode="messages"):
-        text = text + chunk.text if "AI" in chunk.type else ""
-else:
-    text = agent.invoke(state)["messages"][-1].text
-report(str(text))
+        text = text + str(chunk.text) if "AI" in chunk.type else ""
+    return text, None
+
+
+take_all(take)

@@ -2,7 +2,7 @@ import json
 import os
 
 import litellm
-from turns import STREAMED, TASK, TURN, get_time, get_weather, report
+from turns import get_time, get_weather, take_all
 
 TOOLS = [
     {
@@ -18,21 +18,25 @@ TOOLS = [
 FUNCTIONS = {"get_weather": get_weather, "get_time": get_time}
 
 
-def ask(messages):
+def ask(messages, turn, streamed):
     """The message of one answer."""
-    more = {"tools": TOOLS} if TURN == "tools" else {}
+    more = {"tools": TOOLS} if turn == "tools" else {}
     answer = litellm.completion(
-        os.environ["PROVIDER"] + "/scripted", messages, api_base=os.environ["API_BASE"], stream=STREAMED, **more
+        os.environ["PROVIDER"] + "/scripted", messages, api_base=os.environ["API_BASE"], stream=streamed, **more
     )
-    if STREAMED:
+    if streamed:
         answer = litellm.stream_chunk_builder(list(answer), messages=messages)
     return answer.choices[0].message
 
 
-messages = [{"role": "user", "content": TASK}]
-while (message := ask(messages)).tool_calls:
-    messages.append(message.model_dump())
-    for call in message.tool_calls:
-        result = FUNCTIONS[call.function.name](**json.loads(call.function.arguments))
-        messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-report(message.content, getattr(message, "reasoning_content", None))
+def take(turn, streamed, task):
+    messages = [{"role": "user", "content": task}]
+    while (message := ask(messages, turn, streamed)).tool_calls:
+        messages.append(message.model_dump())
+        for call in message.tool_calls:
+            result = FUNCTIONS[call.function.name](**json.loads(call.function.arguments))
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+    return message.content, getattr(message, "reasoning_content", None)
+
+
+take_all(take)

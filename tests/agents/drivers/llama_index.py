@@ -2,21 +2,23 @@ import asyncio
 
 from llama_index.core.agent.workflow import AgentStream, FunctionAgent
 from llama_index.core.llms import ChatMessage
-from turns import STREAMED, TASK, TURN, get_time, get_weather, report
+from turns import get_time, get_weather, take_all
 
 
-async def use_tools() -> str:
-    agent = FunctionAgent(tools=[get_weather, get_time], llm=llm, streaming=STREAMED)
-    running = agent.run(TASK)
+async def use_tools(streamed, task):
+    agent = FunctionAgent(tools=[get_weather, get_time], llm=llm, streaming=streamed)
+    running = agent.run(task)
     deltas = [event.delta async for event in running.stream_events() if isinstance(event, AgentStream)]
-    assert bool(deltas) == STREAMED
+    assert bool(deltas) == streamed
     return str(await running)
 
 
-if TURN == "tools":
-    text = asyncio.run(use_tools())
-elif STREAMED:
-    text = "".join(chunk.delta or "" for chunk in llm.stream_chat([ChatMessage(TASK)]))
-else:
-    text = llm.chat([ChatMessage(TASK)]).message.content
-report(text)
+def take(turn, streamed, task):
+    if turn == "tools":
+        return asyncio.run(use_tools(streamed, task)), None
+    if streamed:
+        return "".join(chunk.delta or "" for chunk in llm.stream_chat([ChatMessage(task)])), None
+    return llm.chat([ChatMessage(task)]).message.content, None
+
+
+take_all(take)

@@ -1,17 +1,21 @@
 import asyncio
 
 from agents import function_tool
-from turns import STREAMED, TASK, TURN, get_time, get_weather, report
+from turns import get_time, get_weather, take_all
 
-if TURN == "tools":
-    agent.tools = [function_tool(get_weather), function_tool(get_time)]
+TOOLS = [function_tool(get_weather), function_tool(get_time)]
 
 
-async def stream() -> str:
-    result = Runner.run_streamed(agent, TASK)
+async def stream(task):
+    result = Runner.run_streamed(agent, task)
     events = [event async for event in result.stream_events()]
     assert any(event.type == "raw_response_event" for event in events)
     return result.final_output
 
 
-report(asyncio.run(stream()) if STREAMED else Runner.run_sync(agent, TASK).final_output)
+def take(turn, streamed, task):
+    agent.tools = TOOLS if turn == "tools" else []
+    return asyncio.run(stream(task)) if streamed else Runner.run_sync(agent, task).final_output, None
+
+
+take_all(take)

@@ -1,9 +1,9 @@
-import asyncio
 from pathlib import Path
 
 from pydantic import SecretStr
-from pydantic_ai.messages import ThinkingPart
-from turns import CALLS, STREAMED, TASK, TURN, get_time, get_weather, report
+from pydantic_ai import FunctionToolset
+from pydantic_ai.messages import TextPart, ThinkingPart
+from turns import CALLS, get_time, get_weather, take_all
 
 
 def keep(path: Path, labels: set[str], token: SecretStr) -> str:
@@ -12,18 +12,19 @@ def keep(path: Path, labels: set[str], token: SecretStr) -> str:
     return "kept"
 
 
-if TURN in ("tools", "types"):
-    for function in (get_weather, get_time, keep):
-        agent.tool_plain(function)
+TOOLS = FunctionToolset([get_weather, get_time, keep])
 
 
-async def stream():
-    async with agent.run_stream(TASK) as result:
-        await result.get_output()
-        return result.all_messages()
+def take(turn, streamed, task):
+    toolsets = [TOOLS] if turn in ("tools", "types") else []
+    if streamed:
+        result = agent.run_stream_sync(task, toolsets=toolsets)
+        result.get_output()
+    else:
+        result = agent.run_sync(task, toolsets=toolsets)
+    parts = result.all_messages()[-1].parts
+    thoughts = [part.content for part in parts if isinstance(part, ThinkingPart)]
+    return "".join(part.content for part in parts if isinstance(part, TextPart)), "".join(thoughts) or None
 
 
-messages = asyncio.run(stream()) if STREAMED else agent.run_sync(TASK).all_messages()
-parts = messages[-1].parts
-thoughts = [part.content for part in parts if isinstance(part, ThinkingPart)]
-report("".join(part.content for part in parts if part.part_kind == "text"), "".join(thoughts) if thoughts else None)
+take_all(take)

@@ -1,7 +1,5 @@
-// The turn that a driver takes, and the report of what came back. A driver is a block of docs/agents.md, followed by a
-// file of this folder. The test sets the environment variables.
-export const { TASK, TURN } = process.env;
-export const STREAMED = process.env.MODE === "streamed";
+// The turns that a driver takes, and the report of what came back. A driver is a block of docs/agents.md, followed by a
+// file of this folder. TURNS lists turn, mode and task of each turn.
 const calls = [];
 
 export function getWeather({ city }) {
@@ -14,6 +12,18 @@ export function getTime({ zone }) {
   return "12:00";
 }
 
-export function report(text, reasoning = null) {
-  console.log("REPORT " + JSON.stringify({ text, reasoning, calls }));
+// take: gets the name of a turn, whether to stream, and the task. Returns the final text, and the reasoning if the
+// program shows it.
+export async function takeAll(take) {
+  for (const [turn, mode, task] of JSON.parse(process.env.TURNS)) {
+    calls.length = 0;
+    let result;
+    try {
+      const [text, reasoning] = await take(turn, mode === "streamed", task);
+      result = { text, reasoning: reasoning ?? null, calls };
+    } catch (error) {
+      result = { error: String(error.stack ?? error) };
+    }
+    console.log("\nREPORT " + JSON.stringify({ turn, mode, ...result }));
+  }
 }

@@ -1,14 +1,13 @@
-"""The turn that a driver takes, the tools that it offers, and the report of what came back.
+"""The turns that a driver takes, the tools that it offers, and the report of what came back.
 
-A driver is a block of docs/agents.md, followed by a file of this folder. The test sets the environment variables.
+A driver is a block of docs/agents.md, followed by a file of this folder. TURNS lists turn, mode and task of each turn.
 """
 
 import json
 import os
+import traceback
+from collections.abc import Callable
 
-TASK = os.environ["TASK"]
-TURN = os.environ["TURN"]
-STREAMED = os.environ["MODE"] == "streamed"
 CALLS: list[tuple[str, dict[str, object]]] = []
 
 
@@ -32,6 +31,17 @@ def get_time(zone: str) -> str:
     return "12:00"
 
 
-def report(text: str, reasoning: str | None = None) -> None:
-    """Print the final text, and the reasoning if the program shows it."""
-    print("REPORT " + json.dumps({"text": text, "reasoning": reasoning, "calls": CALLS}))
+def take_all(take: Callable[[str, bool, str], tuple[str, str | None]]) -> None:
+    """Take all turns and report each.
+
+    take: takes the name of a turn, whether to stream, and the task. Returns the final text, and the reasoning if the
+        program shows it.
+    """
+    for turn, mode, task in json.loads(os.environ["TURNS"]):
+        CALLS.clear()
+        try:
+            text, reasoning = take(turn, mode == "streamed", task)
+            result = {"text": text, "reasoning": reasoning, "calls": CALLS}
+        except Exception:
+            result = {"error": traceback.format_exc()}
+        print("\nREPORT " + json.dumps({"turn": turn, "mode": mode, **result}), flush=True)
