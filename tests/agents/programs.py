@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.agents.page import ADDRESS
+from tests.agents.page import ADDRESS, MODEL
 from tests.scripted_model import GENERAL, ScriptedCall, Scripts, Step
 
 TURNS = ("text", "tools", "reasoning")
@@ -18,6 +18,7 @@ EXTRA_TURNS = {
     "edit": "an edit of a file",
     "types": "a tool with `Path`, `set` and `SecretStr`",
     "code": "an action in code",
+    "title": "a title for the chat",
 }
 BOTH = ("streamed", "whole")
 
@@ -34,6 +35,7 @@ class Program:
     arguments: for a command, what a mode adds to it.
     variables: further environment variables of a driver.
     has_block: the page has a block for this driver.
+    is_recorded: the program is not installed; its requests in tests/e2e/recorded were written from its source.
     """
 
     id: str
@@ -46,6 +48,7 @@ class Program:
     arguments: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     has_block: bool = True
+    is_recorded: bool = False
 
     @property
     def title(self) -> str:
@@ -149,11 +152,20 @@ PROGRAMS = [
             provider,
             "litellm_providers.py",
             turns=("text",) if provider in _TEXT_ONLY else TURNS,
-            variables={"PROVIDER": provider, "API_BASE": ADDRESS + path},
+            variables={"MODEL": f"{provider}/{MODEL}", "API_BASE": ADDRESS + path},
             has_block=False,
         )
         for path, providers in _LITELLM.items()
         for provider in providers
+    ),
+    Program(
+        "open-webui",
+        "Open WebUI",
+        (),
+        turns=(*TURNS, "title"),
+        modes=("openai", "ollama"),
+        has_block=False,
+        is_recorded=True,
     ),
 ]
 
@@ -192,6 +204,7 @@ def scripts(project: Path) -> Scripts:
         **loops,
         "tools": own_tools,
         "aider-edit": [Step(f"I change the word.\n\nnotes.txt\n```\n{EDITED}```")],
+        "title": GENERAL["text"],
         "types": [Step(calls=(keep,)), Step("The file is kept.")],
         "smolagents-tools": [*own_tools[:2], Step(calls=(ScriptedCall("final_answer", {"answer": told.content}),))],
         "smolagents-code": [Step(f'Thought: I know it.\n<code>\nfinal_answer("{ANSWER}")\n</code>')],

