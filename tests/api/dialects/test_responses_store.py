@@ -284,7 +284,7 @@ async def test_a_response_that_does_not_fit_is_answered_and_not_stored(tmp_path:
 
 
 async def test_a_stored_conversation_has_the_limit_of_a_body(tmp_path: Path) -> None:
-    bench = ResponseBench(tmp_path, max_body_bytes=2000)
+    bench = ResponseBench(tmp_path, max_body_bytes=1000, max_chat_body_bytes=2000)
     bench.will_say("Hello.")
     previous, response = None, await bench.post(input="x" * 800)
     while response.status_code == 200:

@@ -7,17 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
-from server.api.chat_fields import ChatObject, FunctionName
+from server.api.chat_fields import ChatObject, FunctionName, check_dropped
 from server.api.dialects.openai.response_conversation import StoredConversation
 from server.api.dialects.openai.response_input import BuiltInItem, InputItem, chat_messages
-from server.api.dialects.openai.response_tools import (
-    ResponseTool,
-    ResponseToolChoice,
-    Tool,
-    chosen_tool,
-    dropped_tools,
-)
-from server.api.dialects.openai.shared_fields import ConversationFields, MaxTokens
+from server.api.dialects.openai.response_tools import ResponseTool, ResponseToolChoice, Tool, dropped_tools
+from server.api.dialects.openai.shared_fields import ConversationFields, MaxTokens, chosen_tool
 from server.api.field_kinds import Hint, Unsupported, only, wish
 from server.api.response_format import ResponseFormatJsonObject, ResponseFormatJsonSchema, ResponseFormatText
 from server.errors import InvalidRequest
@@ -68,7 +62,7 @@ class ResponseText(ChatObject):
     format: Annotated[
         ResponseFormatText | ResponseFormatJsonObject | ResponseJsonSchema | None, Field(discriminator="type")
     ] = None
-    verbosity: Annotated[Any, wish("medium")] = None
+    verbosity: Hint = None
 
 
 class ResponseReasoning(ChatObject):
@@ -104,7 +98,6 @@ class ResponsesBody(ConversationFields):
     context_management: Annotated[Any, wish([])] = None
     max_tool_calls: Hint = None
     prompt: Unsupported = None
-    service_tier: Hint = None
     client_metadata: Hint = None
     image: Hint = None
 
@@ -153,6 +146,8 @@ class ResponsesBody(ConversationFields):
             logprobs=self.with_logprobs,
             text_format=text_format,
         )
+        choice = chosen_tool(self.tool_choice)
+        check_dropped(choice, [tool.name for tool in self.functions], len(self.tools or ()))
         messages = [{"role": "system", "content": self.instructions}] if self.instructions else []
         messages += chat_messages(self._stored.items(self.input))
         if not messages:
@@ -165,7 +160,7 @@ class ResponsesBody(ConversationFields):
             options,
             self.model,
             [tool.tool(f"tools[{i}]") for i, tool in enumerate(self.tools or []) if isinstance(tool, ResponseTool)],
-            chosen_tool(self.tool_choice),
+            choice,
             parallel_tool_calls=self.parallel_tool_calls is not False,
             reasoning_effort=self._effort(),
             template_variables=self.chat_template_kwargs or {},
