@@ -129,8 +129,9 @@ test-agents-newest: $(DEV)  ## Run coding agents and SDKs in their newest versio
 
 clients: $(DEV) $(CLIENTS)/.installed $(AGENTS)/.installed  ## Run the tests of clients and agents, and write docs/clients.md from the results
 	@mkdir -p build
-	@$(BIN)/python -m pytest tests/clients tests/agents --junitxml=build/clients.xml $(ARGS)
-	@$(BIN)/python docs/clients_page.py build/clients.xml
+	@$(BIN)/python -m pytest tests/clients --junitxml=build/clients.xml $(ARGS)
+	@$(BIN)/python -m pytest tests/agents --junitxml=build/agents.xml $(ARGS) || echo "docs/clients.md will say which turns failed"
+	@$(BIN)/python docs/clients_page.py build/clients.xml build/agents.xml
 
 $(WHEEL): $(DEV)
 	@$(BIN)/python -c 'import tomllib; \

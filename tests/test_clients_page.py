@@ -27,7 +27,7 @@ def test_every_client_is_listed_with_its_version() -> None:
 def test_every_agent_is_listed_with_its_version() -> None:
     versions = clients_page.agent_versions()
     for program in clients_page.PROGRAMS:
-        assert clients_page.agent_row(program, versions) in PAGE, f"{program.id}: run `make clients`"
+        assert clients_page.agent_start(program, versions) in PAGE, f"{program.id}: run `make clients`"
 
 
 def test_the_examples_are_the_files() -> None:

@@ -35,7 +35,8 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSer
     template.write_text(HERMES_TEMPLATE)
     command = [sys.executable, "-m", "gguf.scripts.gguf_new_metadata", "--chat-template-file", template]
     subprocess.run([*command, published, file], check=True, capture_output=True)
-    with serving(directory / "log", f"{MODEL}={file}") as running:
+    # A machine that other programs load takes long for the first steps of a prompt of 8,000 tokens.
+    with serving(directory / "log", f"{MODEL}={file}", "--hang-seconds", "120") as running:
         yield running
 
 
