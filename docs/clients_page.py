@@ -160,7 +160,10 @@ def passed_turns(files: Iterable[Path]) -> set[str]:
 
 
 def _passed_tests(files: Iterable[Path], package: str, may_fail: bool = False) -> Iterator[tuple[str, str]]:
-    """Module and parameters of each passed test of a package. Raises SystemExit for a failed one, unless it may fail."""
+    """Module and parameters of each passed test of a package.
+
+    Raises SystemExit for a failed test, unless it may fail.
+    """
     for file in files:
         for case in ElementTree.parse(file).iter("testcase"):
             module = case.attrib["classname"]
