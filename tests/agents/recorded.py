@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,22 @@ _KEPT_HEADERS = re.compile(r"accept|content-type|anthropic-.*|openai-.*|origin|s
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{64}")
 
 
+_ITEM_ID = re.compile(r'"id": ?"((?:resp|rs|msg|fc)_\w+)"')
+
+
 @dataclass(frozen=True)
 class Recorded:
-    """A request. turn: the turn of the program that it belongs to, as in the name of the test."""
+    """A request.
+
+    turn: the turn of the program that it belongs to, as in the name of the test.
+    before: the earlier requests of the turn, each with the ids in its answer. Only if the request refers to such ids.
+    """
 
     turn: str
-    method: str
     path: str
     headers: dict[str, str]
     body: Any
+    before: list[tuple[Any, list[str]]] = field(default_factory=list)
 
 
 def trimmed(value: Any, replaced: dict[str, str]) -> Any:
@@ -71,14 +78,21 @@ def record(program: str, turn: str, exchanges: Iterable[Exchange], replaced: dic
 
     It has everything: tools, calls, results, and reasoning that the program sends back.
     """
-    *_, last = (one for one in exchanges if one.method == "POST")
+    *earlier, last = (one for one in exchanges if one.method == "POST")
+    refers = any(word in json.dumps(last.body) for word in ("item_reference", "previous_response_id"))
+    before = [(trimmed(one.body, replaced), item_ids(one.answer)) for one in earlier if refers]
     headers = {name: value for name, value in last.headers.items() if _KEPT_HEADERS.fullmatch(name)}
-    found = Recorded(turn, last.method, last.path, headers, trimmed(last.body, replaced))
+    found = Recorded(turn, last.path, headers, trimmed(last.body, replaced), before)
     file = FOLDER / f"{program}.json"
     others = [one for one in read(file) if one.turn != turn] if file.exists() else []
     FOLDER.mkdir(exist_ok=True)
     lines = [json.dumps(asdict(one), ensure_ascii=False) for one in sorted([*others, found], key=lambda one: one.turn)]
     file.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def item_ids(answer: str) -> list[str]:
+    """The ids of a response and of its items, in the order in which they appear."""
+    return list(dict.fromkeys(_ITEM_ID.findall(answer)))
 
 
 def read(file: Path) -> list[Recorded]:
