@@ -167,6 +167,18 @@ def test_a_format_that_takes_too_long_is_refused_and_the_next_one_is_compiled() 
         hurried.close()
 
 
+def test_tools_have_a_limit_of_bytes_together() -> None:
+    """Longer than a prompt may be in the tests of chat, so it is tested here."""
+    tools = [FunctionTool(f"f{i}", None, {"title": "d" * (1 << 18)}, f"tools[{i}]") for i in range(8)]
+    compiler = GrammarCompiler()
+    try:
+        with pytest.raises(InvalidRequest, match="the limit is 2097152") as refused:
+            callable_functions(tools, ToolChoice(), compiler)
+        assert refused.value.param == "tools"
+    finally:
+        compiler.close()
+
+
 def test_a_refused_format_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = []
     exchange = LineProcess.exchange

@@ -63,8 +63,9 @@ def test_a_prompt_begins_with_the_previous_one(renderer: ChatRenderer, name: str
         source = json.loads(source)["chat_template"]
     templates = ChatTemplates({"default": source}, {"bos_token": "<s>", "eos_token": "</s>"})
 
-    def render(given: Any, offered: Any) -> str:
-        return renderer.render(source, chat_context(templates, given, tools=offered, null_content=True), MAX_CHARACTERS)
+    def render(given: Any, offered: Any, as_objects: bool = False) -> str:
+        context = chat_context(templates, given, tools=offered, null_content=True)
+        return renderer.render(source, context, MAX_CHARACTERS, arguments_as_objects=as_objects)
 
     def sample(given: Any, offered: Any) -> str:
         try:
@@ -74,7 +75,11 @@ def test_a_prompt_begins_with_the_previous_one(renderer: ChatRenderer, name: str
 
     support, offered = _inspect(source, sample), tools(random.Random(1), 8, 300)
     prompts = [
-        render(template_messages(messages(random.Random(1), turns, reasons), support, "m"), offered)
+        render(
+            template_messages(messages(random.Random(1), turns, reasons), support, "m"),
+            offered,
+            as_objects=not support.arguments_as_text,
+        )
         for turns in range(6)
     ]
     for before, after in pairwise(prompts):
