@@ -111,7 +111,6 @@ ERRORS = ErrorShape(
         "max_new_tokens": "num_predict",
         "repetition_penalty": "repeat_penalty",
         "response_format": "format",
-        "thinking": "think",
     },
 )
 EMBED_ERRORS = replace(ERRORS, fields={"inputs": "input"})
