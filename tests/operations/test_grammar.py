@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -26,7 +27,7 @@ from server.line_process import LineProcess
 from server.operations import grammar, grammar_compiler
 from server.operations.function_tool import FunctionTool
 from server.operations.grammar import ChoiceFormat, JsonFormat, RegexFormat
-from server.operations.grammar_compiler import GrammarCompiler
+from server.operations.grammar_compiler import CompiledFormat, GrammarCompiler
 from server.operations.tool_grammar import ToolChoice, callable_functions
 from tests.api.conftest import Bench
 from tests.grammar_compiler import COMPILER
@@ -175,6 +176,33 @@ def test_tools_have_a_limit_of_bytes_together() -> None:
         with pytest.raises(InvalidRequest, match="the limit is 2097152") as refused:
             callable_functions(tools, ToolChoice(), compiler)
         assert refused.value.param == "tools"
+    finally:
+        compiler.close()
+
+
+def test_schemas_that_cannot_be_compiled_together_lose_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library has limits for a whole grammar. Here, they are those of two large schemas."""
+    large = {"properties": {f"member {i}": {"enum": [f"value {i}"]} for i in range(60)}}
+    schemas = [{"properties": {"a": {}}}, large, {"title": "b", **large, "required": ["member 0"]}, {}]
+    tools = [FunctionTool(f"f{i}", None, schema, f"tools[{i}]") for i, schema in enumerate(schemas)]
+    check = GrammarCompiler.check_grammar
+
+    def check_small(compiler: GrammarCompiler, text: str, budget: Any) -> CompiledFormat:
+        return check(compiler, text, budget) if len(text) < 4000 else CompiledFormat(refused="is too big")
+
+    monkeypatch.setattr(GrammarCompiler, "check_grammar", check_small)
+    compiler = GrammarCompiler()
+    try:
+        functions = callable_functions(tools, ToolChoice(), compiler)
+        assert [list(function.ignored) for function in functions] == [
+            [],
+            ["tools[1].parameters"],
+            ["tools[2].parameters"],
+            [],
+        ]
+        strict = [dataclasses.replace(tool, is_strict=True) for tool in tools]
+        with pytest.raises(InvalidRequest, match="`tools` is too big"):
+            callable_functions(strict, ToolChoice(), compiler)
     finally:
         compiler.close()
 
