@@ -74,7 +74,8 @@ def test_a_recorded_request_is_answered(server: RunningServer, program: str, req
     if step.calls:
         assert step.calls[0].name in answer.text
     else:
-        assert step.content in "".join(text for part in found for text in texts(part))
+        # smolagents stops the answer at the end of its code.
+        assert step.content.removesuffix("</code>") in "".join(text for part in found for text in texts(part))
 
 
 def test_recorded_requests_are_of_programs_in_the_table() -> None:

@@ -15,13 +15,15 @@ def keep(path: Path, labels: set[str], token: SecretStr) -> str:
 TOOLS = FunctionToolset([get_weather, get_time, keep])
 
 
+async def read(_, events):
+    """Read a streamed answer to its end. `run_stream` would end a run at a text that comes before a call."""
+    async for _event in events:
+        pass
+
+
 def take(turn, streamed, task):
     toolsets = [TOOLS] if turn in ("tools", "types") else []
-    if streamed:
-        result = agent.run_stream_sync(task, toolsets=toolsets)
-        result.get_output()
-    else:
-        result = agent.run_sync(task, toolsets=toolsets)
+    result = agent.run_sync(task, toolsets=toolsets, event_stream_handler=read if streamed else None)
     parts = result.all_messages()[-1].parts
     thoughts = [part.content for part in parts if isinstance(part, ThinkingPart)]
     return "".join(part.content for part in parts if isinstance(part, TextPart)), "".join(thoughts) or None
