@@ -14,13 +14,14 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from server.api.body_limits import BodyLimits
-from server.api.json_size import BODY_VALUES, ValueLimits, check_size
+from server.api.json_size import BODY_VALUES, CHAT_VALUES, ValueLimits, check_size
 from server.api.schema_errors import describe_errors
 from server.api.state import of
 from server.errors import BodyTimeout, BodyTooLarge, ClientGone, InvalidRequest, UnsupportedMediaType
 
-MAX_DEPTH = 240
-"""Levels of nesting. A JSON schema of 100 levels has twice as many levels of JSON; orjson writes at most 254."""
+MAX_DEPTH = 100
+MAX_CHAT_DEPTH = 240
+"""Levels of JSON in the body of a chat. A tool's schema with 100 levels has 205; the library writes at most 254."""
 THREAD_BYTES = 1 << 16
 """Bodies of at least this size are parsed in a thread, so that they do not block the event loop."""
 MAX_ERRORS = 1000
@@ -120,7 +121,7 @@ async def receive_chunks(request: Request, max_bytes: int, timeout_seconds: floa
 def parse(raw: bytes, limits: ValueLimits = BODY_VALUES) -> Any:
     """Parse JSON (RFC 8259).
 
-    Raises InvalidRequest for invalid JSON, NaN, infinities, lone surrogates and more than MAX_DEPTH levels,
+    Raises InvalidRequest for invalid JSON, NaN, infinities, lone surrogates and more levels than MAX_DEPTH or MAX_CHAT_DEPTH,
     and for more values than the limits.
     """
     check_size(raw, limits)
@@ -128,13 +129,13 @@ def parse(raw: bytes, limits: ValueLimits = BODY_VALUES) -> Any:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the body is not valid JSON (line {error.lineno}, column {error.colno})") from None
-    _check_depth(value)
+    _check_depth(value, MAX_CHAT_DEPTH if limits is CHAT_VALUES else MAX_DEPTH)
     return value
 
 
-def _check_depth(value: Any) -> None:
+def _check_depth(value: Any, most: int) -> None:
     level = [value]
-    for _ in range(MAX_DEPTH):
+    for _ in range(most):
         level = [
             inner
             for outer in level
@@ -144,7 +145,7 @@ def _check_depth(value: Any) -> None:
         ]
         if not level:
             return
-    raise InvalidRequest(f"the body has more than {MAX_DEPTH} levels of nesting")
+    raise InvalidRequest(f"the body has more than {most} levels of nesting")
 
 
 def validate(value: Any, schema: type[Schema]) -> Schema:
