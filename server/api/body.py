@@ -121,8 +121,8 @@ async def receive_chunks(request: Request, max_bytes: int, timeout_seconds: floa
 def parse(raw: bytes, limits: ValueLimits = BODY_VALUES) -> Any:
     """Parse JSON (RFC 8259).
 
-    Raises InvalidRequest for invalid JSON, NaN, infinities, lone surrogates and more levels than MAX_DEPTH or MAX_CHAT_DEPTH,
-    and for more values than the limits.
+    Raises InvalidRequest for invalid JSON, NaN, infinities, lone surrogates, more levels than MAX_DEPTH or
+    MAX_CHAT_DEPTH, and more values than the limits.
     """
     check_size(raw, limits)
     try:
