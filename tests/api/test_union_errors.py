@@ -217,9 +217,7 @@ def test_messages_of_tagged_unions() -> None:
     assert anthropic(text, {**text, "text": 5}) == "`messages[0].content[1].text` must be a string"
     assert anthropic({**text, "zz": 1}) == "`messages[0].content[0]` has an unknown field `zz`"
     assert anthropic({"type": "text"}) == "`messages[0].content[0]` needs the field `text`"
-    assert anthropic({"type": "thinking", "thinking": "a", "signature": 4}) == (
-        "`messages[0].content[0].signature` must be a string"
-    )
+    assert anthropic({"type": "thinking", "thinking": 4}) == "`messages[0].content[0].thinking` must be a string"
     nested = {"type": "tool_result", "tool_use_id": "a", "content": [{**text, "text": []}]}
     assert anthropic(nested) == "`messages[0].content[0].content[0].text` must be a string"
     cohere = BODIES["CohereChatBody"]
