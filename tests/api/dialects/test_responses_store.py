@@ -240,6 +240,17 @@ async def test_a_cut_response_is_stored_with_its_items(bench: ResponseBench) -> 
     assert thought and bench.prompt == f"<user>Hi<assistant><think>{thought}</think><user>Go on.<assistant>"
 
 
+async def test_a_call_that_was_cut_can_be_continued(bench: ResponseBench) -> None:
+    cut = CALL[: CALL.index("Par") + 3]
+    bench.llm.follow(cut)
+    answer = await bench.ask(input="Weather?", tools=TOOLS, max_output_tokens=len(bench.llm.runner.script))
+    assert answer["output"][0]["arguments"] == '{"city": "Par' and answer["output"][0]["status"] == "incomplete"
+    bench.will_say("Hello.")
+    await bench.ask(input="Go on.", previous_response_id=answer["id"], tools=TOOLS)
+    assert bench.prompt.startswith("[get_weather][get_time]<user>Weather?<assistant><tool_call>")
+    assert bench.prompt.endswith("<user>Go on.<assistant>")
+
+
 async def test_a_stream_that_fails_is_stored_as_failed(bench: ResponseBench, monkeypatch: pytest.MonkeyPatch) -> None:
     from server.operations.chat import ChatRun
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from server.api.dialects.openai.response_input import InputItem, InputReference, ResponseItem
 from server.api.json_size import CHAT_VALUES, check_size
 from server.api.stored_responses import Shelf, StoredItem, StoredResponse, joined, json_text, shared_part
-from server.errors import InvalidRequest, ItemNotFound, PreviousResponseNotFound, RequestTooLarge
+from server.errors import ItemNotFound, PreviousResponseNotFound, RequestTooLarge
 
 _ITEM_ID = re.compile(r"[a-z]{1,4}_([0-9a-f]{32})(i?)([0-9]{1,6})")
 """The id of an item: hexadecimal digits of the response that it belongs to, `i` for an input, and its place."""
@@ -160,7 +160,4 @@ def _stored_form(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(item: StoredItem) -> ResponseItem:
-    try:
-        return _ITEM.validate_json(item.json())
-    except ValidationError:
-        raise InvalidRequest("the stored conversation contains an item that was cut and cannot be continued") from None
+    return _ITEM.validate_json(item.json())
