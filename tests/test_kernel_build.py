@@ -176,7 +176,7 @@ WORKER_WITHOUT_KERNELS = """
 import sys
 from server.engine import service, worker
 
-service.ops.kernels_are_built = False
+service.choice.kernels_are_built = False
 service.why_kernels_are_missing = lambda: "g++ 9.4 is too old."
 sys.exit(worker.main())
 """

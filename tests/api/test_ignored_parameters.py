@@ -63,7 +63,7 @@ def test_neutral_values_are_not_named(neutral: dict[str, Any]) -> None:
 def test_refused_fields_name_their_neutral_values() -> None:
     with pytest.raises(ValueError, match="is not supported, except as") as error:
         Body.model_validate({"effort": "high"})
-    message, field = describe_errors({"effort": "high"}, error.value.errors())  # type: ignore[attr-defined]
+    message, field = describe_errors({"effort": "high"}, error.value.errors(), Body)  # type: ignore[attr-defined]
     assert (message, field) == ('`effort` is not supported, except as "none"', "effort")
     with pytest.raises(ValueError, match="is not supported"):
         Body.model_validate({"messages": [{"audio": 1}]})

@@ -244,13 +244,13 @@ def test_an_invalid_format_is_refused_with_a_reason_that_does_not_quote_it(
         assert reason in message and "secret" not in message and "\n" not in message
 
 
-@pytest.mark.parametrize("depth", [20, 100, 200, 240])
+@pytest.mark.parametrize("depth", [20, 90, 100])
 def test_the_nesting_limit_applies_to_schemas(client: httpx.Client, depth: int) -> None:
     schema: dict = {"type": "integer"}
     for _ in range(depth):
         schema = {"items": schema}
     body = {"response_format": {"type": "json_schema", "schema": schema}}
-    if depth == 240:
+    if depth == 100:
         refused(client, None, **body)
     else:
         assert generate(client, prompt="abc", **body)["choices"][0]["text"] == "abc"
