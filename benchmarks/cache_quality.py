@@ -15,12 +15,12 @@ import torch
 from transformers import AutoTokenizer, MarianTokenizer
 
 from benchmarks.precisions import ALL_PRECISIONS, model_spec
-from server.engine.engine import Engine
-from server.engine.loading import build, load
-from server.ipc.descriptions import EngineOptions, KVCacheDType
-from server.ipc.logprobs import Logprobs
-from server.ipc.messages import Generate, GenerateRow
-from server.ipc.params import GenerationParams
+from server.engine.process.loading import build, load
+from server.engine.stepping.engine import Engine
+from server.ipc.wire.descriptions import EngineOptions, KVCacheDType
+from server.ipc.wire.logprobs import Logprobs
+from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.params import GenerationParams
 from weights.demo.train import stories, translation
 from weights.demo.train.training import HOME
 

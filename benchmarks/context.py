@@ -20,7 +20,7 @@ from benchmarks.precisions import ALL_PRECISIONS, model_spec
 from benchmarks.random_models import decode_batch
 from models.checkpoint.loader import LoadedModel
 from models.steps.kv_cache import KVCache
-from server.engine.loading import load
+from server.engine.process.loading import load
 
 CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096)
 BLOCK_SIZE = 32

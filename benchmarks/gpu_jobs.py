@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu_device import Limits
 from benchmarks.gpu_result import Result, Setup
-from server.engine.engine import Engine
-from server.engine.service import start
-from server.ipc.descriptions import EngineOptions, ModelInfo, ModelSpec
-from server.ipc.messages import Configure, Encode, EncodeItem, Generate, GenerateRow, StepOutput
-from server.ipc.params import GenerationParams
+from server.engine.process.service import start
+from server.engine.stepping.engine import Engine
+from server.ipc.wire.descriptions import EngineOptions, ModelInfo, ModelSpec
+from server.ipc.wire.messages import Configure, Encode, EncodeItem, Generate, GenerateRow, StepOutput
+from server.ipc.wire.params import GenerationParams
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "weights" / "demo"

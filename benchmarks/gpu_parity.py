@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.gpu_device import Limits
 from benchmarks.gpu_result import Result, Setup
-from server.engine.host import die_with_parent
+from server.engine.process.host import die_with_parent
 
 ROOT = Path(__file__).resolve().parents[1]
 _OUTCOME = re.compile(r"\b(PASSED|FAILED|ERROR)\b")

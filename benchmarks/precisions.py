@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.ipc.descriptions import ModelSpec
+from server.ipc.wire.descriptions import ModelSpec
 
 ALL_PRECISIONS = ("float32", "bfloat16", "int8", "int4")
 QUANTIZATIONS = ("int8", "int4")

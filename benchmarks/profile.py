@@ -27,7 +27,7 @@ from benchmarks.contestants.ours import Entry
 from benchmarks.summary import HEAD_ITEM_BYTES
 from models.backends.cpu import program
 from models.layers.heads import LanguageModel
-from server.engine import generation_engine
+from server.engine.stepping import generation_engine
 
 
 class Clock:

@@ -118,7 +118,7 @@ def worker_bytes(process: subprocess.Popen[str]) -> int:
     """Proportional set size of all workers of a server."""
     total = 0
     for pid in children(process.pid):
-        if b"server.engine.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if b"server.engine.process.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
             total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
     return total

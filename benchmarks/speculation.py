@@ -25,14 +25,14 @@ from tokenizers import Tokenizer
 
 from benchmarks.precisions import ALL_PRECISIONS, model_spec
 from models.backends.logits import LogitsTopK
-from server.engine import selection
-from server.engine.drafts import NGRAM_DRAFT_TOKENS, NgramDrafter
-from server.engine.engine import Engine
-from server.engine.loading import LoadedCheckpoint, build, load
-from server.engine.selection import SamplingPosition
-from server.ipc.descriptions import EngineOptions
-from server.ipc.messages import Generate, GenerateRow
-from server.ipc.params import GenerationParams
+from server.engine.choosing import selection
+from server.engine.choosing.selection import SamplingPosition
+from server.engine.drafting.drafts import NGRAM_DRAFT_TOKENS, NgramDrafter
+from server.engine.process.loading import LoadedCheckpoint, build, load
+from server.engine.stepping.engine import Engine
+from server.ipc.wire.descriptions import EngineOptions
+from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.params import GenerationParams
 from weights.demo.train.grammar.story import story
 from weights.demo.train.training import HOME
 

@@ -89,10 +89,10 @@ def ours(directory: Path, precision: str, threads: int) -> Run:
     import itertools
 
     from benchmarks.precisions import model_spec
-    from server.engine.service import start
-    from server.ipc.descriptions import EngineOptions
-    from server.ipc.messages import Configure, Generate, GenerateRow
-    from server.ipc.params import GenerationParams
+    from server.engine.process.service import start
+    from server.ipc.wire.descriptions import EngineOptions
+    from server.ipc.wire.messages import Configure, Generate, GenerateRow
+    from server.ipc.wire.params import GenerationParams
 
     spec = model_spec("m", str(directory), precision)
     engine, _ = start(

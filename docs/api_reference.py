@@ -15,7 +15,7 @@ from server.api.field_descriptions import reachable  # noqa: E402
 from server.api.field_kinds import KIND  # noqa: E402
 from server.api.fields import GenerationFields  # noqa: E402
 from server.api.state import State  # noqa: E402
-from server.ipc.client import EngineClient  # noqa: E402
+from server.ipc.client.client import EngineClient  # noqa: E402
 from server.metrics import Metrics  # noqa: E402
 from server.operations.runtime import Runtime  # noqa: E402
 from server.settings import Settings  # noqa: E402

@@ -99,7 +99,8 @@ def path_of(module: str) -> str:
 
 def children(package: str) -> list[str]:
     """The modules and packages directly inside of a package."""
-    paths = [*(ROOT / package).glob("*.py"), *(path.parent for path in (ROOT / package).glob("*/__init__.py"))]
+    root = ROOT / package.replace(".", "/")
+    paths = [*root.glob("*.py"), *(path.parent for path in root.glob("*/__init__.py"))]
     return sorted(f"{package}.{path.stem}" for path in paths if path.stem != "__init__")
 
 

@@ -70,7 +70,10 @@ def _fail(message: str, status: int) -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None, worker: Sequence[str] | None = None) -> None:
-    """Run one command. worker: command that starts a worker process, by default that of `server.ipc.worker_process`."""
+    """Run one command.
+
+    worker: command that starts a worker process, by default that of `server.ipc.workers.worker_process`.
+    """
     from server.client.errors import CommandError
 
     arguments, unknown = _parser().parse_known_args(argv)
@@ -259,7 +262,7 @@ def _run(main: Callable[[], Any]) -> Any:
 
 
 def _worker(worker: Sequence[str] | None) -> Sequence[str]:
-    from server.ipc.worker_process import WORKER_COMMAND
+    from server.ipc.workers.worker_process import WORKER_COMMAND
 
     return WORKER_COMMAND if worker is None else worker
 
@@ -307,7 +310,7 @@ def _serve(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
 
 def _check(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
     from server.compose import inspect
-    from server.ipc.fit import room, shortage
+    from server.ipc.wire.fit import room, shortage
     from server.log_format import start_logging
 
     settings = _load_settings(arguments)

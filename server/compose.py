@@ -21,8 +21,9 @@ from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.errors import CheckpointError, StartError
 from server.greeting import greeting, ready_lines
-from server.ipc.client import EngineClient
-from server.ipc.descriptions import (
+from server.ipc.client.client import EngineClient
+from server.ipc.client.queue import default_limits
+from server.ipc.wire.descriptions import (
     Device,
     EngineOptions,
     KVCacheDType,
@@ -30,13 +31,11 @@ from server.ipc.descriptions import (
     Quantization,
     Speculation,
 )
-from server.ipc.fit import shortage
-from server.ipc.queue import default_limits
-from server.ipc.supervisor import SupervisorLimits
-from server.ipc.worker_pool import WorkerPool
-from server.ipc.worker_process import WORKER_COMMAND
+from server.ipc.wire.fit import shortage
+from server.ipc.workers.supervisor import SupervisorLimits
+from server.ipc.workers.worker_pool import WorkerPool
+from server.ipc.workers.worker_process import WORKER_COMMAND
 from server.load_progress import LoadProgress
-from server.memory import free_memory_bytes, usable_memory_bytes
 from server.metrics import Metrics
 from server.model_sources import (
     AdapterSource,
@@ -51,9 +50,10 @@ from server.model_sources import (
 from server.operations.admission import Admission, default_memory_bytes
 from server.operations.runtime import Runtime, ServedModel
 from server.settings import Settings
+from server.system.memory import free_memory_bytes, usable_memory_bytes
 from server.text import checkpoint_text
-from server.text.chat import ChatRenderer
-from server.text.chat_forms import with_forms
+from server.text.chats.chat import ChatRenderer
+from server.text.chats.chat_forms import with_forms
 from server.text.checkpoint_text import CheckpointText
 from weights.errors import ResolveError
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from server.ipc.fit import room
+from server.ipc.wire.fit import room
 from server.operations.runtime import OperationNotSupported, Runtime, ServedModel
 
 _BODIES: dict[str, dict[str, Any]] = {

@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import Any
 
-from server.ipc.messages import Progress
+from server.ipc.wire.messages import Progress
 
 log = logging.getLogger("triptych")
 

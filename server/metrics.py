@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from server.fast_metrics import FastCounter, FastHistogram
+from server.system.fast_metrics import FastCounter, FastHistogram
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 

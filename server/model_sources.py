@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server.errors import CheckpointError, StartError
-from server.ipc.descriptions import Speculation
+from server.ipc.wire.descriptions import Speculation
 from server.settings import Settings
-from server.text.answer_prompts import AnswerPrompt, PromptError, read_prompt
+from server.text.chats.answer_prompts import AnswerPrompt, PromptError, read_prompt
 from weights.errors import ResolveError
 from weights.own_adapters import adapter_directory
 from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, resolve

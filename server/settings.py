@@ -27,7 +27,7 @@ from pydantic_settings import (
 from server.api_keys import ApiKeys, load_keys
 from server.client.environment import VARIABLES as CLIENT_VARIABLES
 from server.errors import StartError
-from server.ipc.descriptions import Quantization
+from server.ipc.wire.descriptions import Quantization
 from server.service_links import is_service_link
 from weights.gguf.choose import model_name
 

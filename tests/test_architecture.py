@@ -50,9 +50,9 @@ def test_each_step_names_files_and_what_does_it(title: str, count: int):
 
 
 def test_a_wrong_name_is_found():
-    assert is_defined("server/ipc/call.py", "Call.submit")
-    assert not is_defined("server/ipc/call.py", "Call.no_such_method")
-    assert not is_defined("server/ipc/call.py", "submit")
+    assert is_defined("server/ipc/client/call.py", "Call.submit")
+    assert not is_defined("server/ipc/client/call.py", "Call.no_such_method")
+    assert not is_defined("server/ipc/client/call.py", "submit")
 
 
 def test_the_reading_list_has_ten_files_and_their_length():

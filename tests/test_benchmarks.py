@@ -23,9 +23,9 @@ from benchmarks.plan import Contest
 from benchmarks.process import ContestantProcess
 from benchmarks.summary import Summary
 from server.client.bench import chart
-from server.engine.loading import load
-from server.ipc.descriptions import ModelSpec
-from server.text.load import load_tokenizer
+from server.engine.process.loading import load
+from server.ipc.wire.descriptions import ModelSpec
+from server.text.tokenizers.load import load_tokenizer
 from tests.e2e.conftest import serving
 
 

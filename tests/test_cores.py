@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from server.cores import (
+from server.system.cores import (
     CoreShare,
     divide_cores,
     give_way,
@@ -109,7 +109,7 @@ def test_a_process_gives_way_as_far_as_the_system_allows():
 @needs_scheduling_policies
 def test_steps_are_not_interrupted_for_a_while():
     """A process that is started meanwhile inherits the policy and undoes it."""
-    code = "import os; from server.cores import interrupt_others; {}; print(os.sched_getscheduler(0))"
+    code = "import os; from server.system.cores import interrupt_others; {}; print(os.sched_getscheduler(0))"
 
     def policy_of_child(first: str) -> int:
         return int(subprocess.check_output([sys.executable, "-c", code.format(first)]))

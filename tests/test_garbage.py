@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from server import garbage
-from server.garbage import collect_if_due, collect_when_cheap
+from server.system import garbage
+from server.system.garbage import collect_if_due, collect_when_cheap
 
 
 class _Cycle:

@@ -174,7 +174,7 @@ def test_the_message_of_the_loader_is_reported(tmp_path: Path) -> None:
 
 WORKER_WITHOUT_KERNELS = """
 import sys
-from server.engine import service, worker
+from server.engine.process import service, worker
 
 service.choice.kernels_are_built = False
 service.why_kernels_are_missing = lambda: "g++ 9.4 is too old."

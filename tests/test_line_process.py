@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from server.line_process import LineProcess
+from server.system.line_process import LineProcess
 
 ECHO = "import sys\nprint(flush=True)\nfor line in sys.stdin: print(line.strip()[::-1], flush=True)"
 

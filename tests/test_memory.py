@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server.memory import free_memory_bytes, usable_memory_bytes
+from server.system.memory import free_memory_bytes, usable_memory_bytes
 
 MIB = 1 << 20
 FILES = {

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from server import turns
-from server.turns import next_turn
+from server.system import turns
+from server.system.turns import next_turn
 
 
 class _Loop:

@@ -119,7 +119,7 @@ def _forking_process() -> socket.socket:
 def _main(descriptor: int) -> None:
     """Fork for each request, and write the exit status of each fork to its pipe, until the channel is closed."""
     import server.compose
-    import server.engine.service
+    import server.engine.process.service
     import server.in_process  # noqa: F401
 
     gc.collect()
@@ -162,7 +162,7 @@ def _collect(pipes: dict[int, int]) -> None:
 
 def _run_command(request: dict[str, Any], stdin: int, stdout: int, stderr: int) -> NoReturn:
     from server.cli import main
-    from server.ipc.worker_process import WORKER_COMMAND
+    from server.ipc.workers.worker_process import WORKER_COMMAND
 
     def command() -> None:
         if request["worker"] is None:
@@ -186,7 +186,7 @@ class _ForkedWorker:
     """A worker process in a fork of the server, with the attributes of `asyncio.subprocess.Process` that it uses."""
 
     def __init__(self, arguments: Sequence[str], descriptors: Sequence[int], environment: Mapping[str, str]) -> None:
-        from server.engine.worker import main
+        from server.engine.process.worker import main
 
         self.returncode: int | None = None
         self.pid = os.fork()

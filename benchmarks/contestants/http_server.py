@@ -22,8 +22,8 @@ from benchmarks.http_client import send_all
 from benchmarks.memory import children, cpu_seconds, resident_bytes
 from benchmarks.precisions import QUANTIZATIONS
 from benchmarks.workloads import Job
-from server.engine.host import die_with_parent
-from server.ipc.descriptions import DeviceChoice
+from server.engine.process.host import die_with_parent
+from server.ipc.wire.descriptions import DeviceChoice
 
 
 class Entry:
@@ -148,7 +148,7 @@ class Server:
 
     def workers(self) -> list[int]:
         found = children(self.process.pid)
-        return [pid for pid in found if b"server.engine.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return [pid for pid in found if b"server.engine.process.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
     def stop(self) -> None:
         if self.process.poll() is None:

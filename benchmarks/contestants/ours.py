@@ -9,16 +9,16 @@ from typing import Any
 from benchmarks.contestants.contract import Outcome, Refused, Subject
 from benchmarks.precisions import model_spec
 from benchmarks.workloads import Job
-from server.engine.host import let_threads_sleep
-from server.ipc.descriptions import DeviceChoice, EngineOptions
-from server.ipc.messages import (
+from server.engine.process.host import let_threads_sleep
+from server.ipc.wire.descriptions import DeviceChoice, EngineOptions
+from server.ipc.wire.messages import (
     Configure,
     Encode,
     EncodeItem,
     Generate,
     GenerateRow,
 )
-from server.ipc.params import GenerationParams
+from server.ipc.wire.params import GenerationParams
 
 KV_BYTES = 1 << 30
 
@@ -35,7 +35,7 @@ class Entry:
     def load(self, subject: Subject) -> dict[str, Any]:
         let_threads_sleep()
         from models.backends.cpu import library
-        from server.engine.service import start
+        from server.engine.process.service import start
 
         if subject.isa is not None and not library.choose_isa(subject.isa):
             raise Refused(f"not run: there are no kernels for {subject.isa}, or this processor cannot run them")

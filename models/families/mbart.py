@@ -1,6 +1,6 @@
 """mBART and mBART-50 (Liu et al. 2020, arXiv:2001.08210; Tang et al. 2020, arXiv:2008.00401): translation.
 
-A language token follows the source text in mBART and precedes it in mBART-50 (`server.text.languages`).
+A language token follows the source text in mBART and precedes it in mBART-50 (`server.text.languages.languages`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from starlette.types import Scope
 
 from server.api.scope import CALL, KEY_LIMITS, TRACE
-from server.ipc.call import Call
+from server.ipc.client.call import Call
 
 log = logging.getLogger("triptych.access")
 _MAX_PATH_CHARACTERS = 256

@@ -33,9 +33,9 @@ from server.api.middleware import error_response, request_id_of, sent_key, witho
 from server.api.page_check import check_single_host
 from server.api.route import ERROR_FORMAT
 from server.api.state import State
-from server.cores import steps_uninterrupted
 from server.errors import Overloaded, RequestError
 from server.operations.runtime import PLACEHOLDER_NAMES
+from server.system.cores import steps_uninterrupted
 
 log = logging.getLogger("triptych.door")
 

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 
 from server.api.state import State
 from server.api_keys import KeyFileWatcher
-from server.garbage import collect_when_cheap
+from server.system.garbage import collect_when_cheap
 
 TIDY_SECONDS = 5.0
 """Time between two searches for stored responses whose time is over."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from server.api.json_size import BODY_VALUES, CHAT_VALUES, ValueLimits
 from server.api.state import State
-from server.operations.chat_prompt import check_body_bytes
+from server.operations.chatting.chat_prompt import check_body_bytes
 
 
 @dataclass(frozen=True)

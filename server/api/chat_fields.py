@@ -10,8 +10,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import InitErrorDetails, from_json
 
 from server.errors import InvalidRequest
-from server.operations.chat import ToolCall, ToolChoice
-from server.operations.tool_grammar import NAME
+from server.operations.chatting.chat import ToolCall, ToolChoice
+from server.operations.chatting.tool_grammar import NAME
 
 _OTHER_PARTS = frozenset(
     {"image_url", "input_image", "image", "input_audio", "audio", "video_url", "file", "input_file", "document"}

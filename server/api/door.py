@@ -1,7 +1,7 @@
 """Limit of requests in progress and of the bytes of their bodies, checked before a body is read.
 
 This is the first of three limits. Admission by cost follows when the body is known (`server.operations.admission`), and
-the queue of the engine when the texts are tokenized (`server.ipc.queue`).
+the queue of the engine when the texts are tokenized (`server.ipc.client.queue`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from server.errors import Overloaded
-from server.ipc.release_rate import ReleaseRate
+from server.ipc.client.release_rate import ReleaseRate
 
 OVER_CONNECTION_LIMIT = "triptych.over_connection_limit"
 """Key of the scope: whether the connection of the request is one above the limit of connections."""

@@ -13,8 +13,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from server.api.field_kinds import Hint
 from server.api.response_format import ResponseFormat
-from server.operations.generation_options import GenerationOptions
-from server.text.truncation import TruncationSide
+from server.operations.generating.generation_options import GenerationOptions
+from server.text.tokens.truncation import TruncationSide
 
 MAX_ITEMS = 1024
 MAX_WORDS = 256

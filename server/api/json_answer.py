@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from server.api.json_pieces import dump, pieces
 from server.api.sse import STALL_SECONDS, watch_disconnect
-from server.ipc.call import Call
+from server.ipc.client.call import Call
 from server.operations.pools import Pool
 
 MAX_INLINE = 2048

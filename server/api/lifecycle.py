@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from server.api.state import State
 from server.errors import CheckpointError, StartError
-from server.ipc.worker_pool import WorkerPool
+from server.ipc.workers.worker_pool import WorkerPool
 
 log = logging.getLogger("triptych.lifecycle")
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from server.operations.grammar import MAX_FORMAT_BYTES, ChoiceFormat, JsonFormat, RegexFormat, TextFormat
+from server.operations.generating.grammar import MAX_FORMAT_BYTES, ChoiceFormat, JsonFormat, RegexFormat, TextFormat
 
 MAX_PATTERN_CHARACTERS = 4096
 MAX_CHOICES = 1024

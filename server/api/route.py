@@ -30,11 +30,11 @@ from server.api.scope import CALL, KEY_LIMITS, OPERATION
 from server.api.sse import SERVER_SENT_EVENTS, EventStream, EventWriter, StreamFormat, watch_disconnect
 from server.api.state import State, arrival, cache_salt, of
 from server.errors import ClientGone, InvalidRequest, RequestError
-from server.ipc.call import Call
+from server.ipc.client.call import Call
 from server.operations.cost import Cost
-from server.operations.generation_run import Run, check_complete
+from server.operations.generating.generation_run import Run, check_complete
 from server.operations.runtime import Runtime, ServedModel
-from server.turns import next_turn
+from server.system.turns import next_turn
 
 
 class Spec(Protocol):

@@ -16,7 +16,7 @@ from server.api.state import of
 from server.api.telemetry import version
 from server.errors import NotReady, ServerFailed
 from server.metrics import CONTENT_TYPE
-from server.operations.rerank_answers import takes_instruction
+from server.operations.ranking.rerank_answers import takes_instruction
 from server.operations.runtime import ServedModel
 
 probes = APIRouter()

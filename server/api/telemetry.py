@@ -1,4 +1,4 @@
-"""Update the metrics from the events of the engine client (`server.ipc.observer.Observer`)."""
+"""Update the metrics from the events of the engine client (`server.ipc.client.observer.Observer`)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable
 
 from prometheus_client import Histogram
 
-from server.fast_metrics import FastCounterSeries, FastHistogramSeries
-from server.ipc.descriptions import Device, ModelInfo
-from server.ipc.messages import (
+from server.ipc.client.observer import Stage
+from server.ipc.wire.descriptions import Device, ModelInfo
+from server.ipc.wire.messages import (
     Encoded,
     Failed,
     Finished,
     Progress,
     Stats,
 )
-from server.ipc.observer import Stage
 from server.metrics import Metrics
+from server.system.fast_metrics import FastCounterSeries, FastHistogramSeries
 
 
 def version() -> str:

@@ -25,7 +25,7 @@ from server.api import trace_attributes as names
 from server.api.scope import CALL, KEY_LIMITS, OPERATION
 from server.api.telemetry import version
 from server.errors import StartError
-from server.ipc.call import Call
+from server.ipc.client.call import Call
 from server.operations.stages import STAGES, Stage
 
 FLUSH_SECONDS = 2.0

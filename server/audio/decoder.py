@@ -12,7 +12,7 @@ import numpy as np
 from server.audio.containers import SUPPORTED, Container
 from server.audio.frames import SAMPLE_RATE, Samples
 from server.audio.wav import AudioError, check_amplitude
-from server.line_process import LineProcess
+from server.system.line_process import LineProcess
 
 CPU_SECONDS = 30.0
 """Limit of the processor time for one file. Half an hour of MP3 takes about 3 s."""

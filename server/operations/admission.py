@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from server.errors import Overloaded, RequestTooLarge
-from server.ipc.call import Call
-from server.ipc.release_rate import ReleaseRate
+from server.ipc.client.call import Call
+from server.ipc.client.release_rate import ReleaseRate
 from server.operations.cost import LOG_PROBABILITIES, Cost
 
 DEFAULT_MEMORY_BYTES = 384 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from server.text.tokenizer import Tokenizer
+from server.text.tokens.tokenizer import Tokenizer
 
 MAX_ADDED_TOKENS = 8
 """Maximum number of tokens that a tokenizer or a language choice adds around a text or a pair of texts."""
@@ -36,7 +36,7 @@ class Cost:
     new_tokens: tokens that the model generates, over all sequences.
     answer_numbers: floating-point numbers in the result (vector components, scores, attention).
     scored_tokens: log-probabilities of tokens in the result, each with its token. Those of generated tokens are not
-        counted: they are reserved as they arrive (`server.operations.logprob_memory`).
+        counted: they are reserved as they arrive (`server.operations.generating.logprob_memory`).
     scored_param: the field that asks for them, for errors; empty for the field that errors name otherwise.
     placed_tokens: tokens whose places in the text are kept.
     recording_bytes: memory of a recording.

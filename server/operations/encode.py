@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.errors import ContextLengthExceeded, InvalidRequest
-from server.ipc.call import Call, request_error
-from server.ipc.descriptions import ModelInfo
-from server.ipc.messages import Encode, Encoded, EncodeItem, Failed
+from server.ipc.client.call import Call, request_error
+from server.ipc.wire.descriptions import ModelInfo
+from server.ipc.wire.messages import Encode, Encoded, EncodeItem, Failed
 from server.operations.runtime import Runtime, ServedModel
-from server.text.tokenizer import Encoding
-from server.text.truncation import TruncationSide, truncate
-from server.text.windows import TokenWindow
-from server.turns import next_turn
+from server.system.turns import next_turn
+from server.text.tokens.tokenizer import Encoding
+from server.text.tokens.truncation import TruncationSide, truncate
+from server.text.tokens.windows import TokenWindow
 
 Numbers = NDArray[np.float32]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from server.line_process import LineProcess
+from server.system.line_process import LineProcess
 
 CPU_SECONDS = 2.0
 MEMORY_BYTES = 512 << 20

@@ -16,8 +16,8 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from server.errors import ClientGone, Overloaded
-from server.ipc.call import Call, error_of
-from server.ipc.time_limits import LimitTimer, TimeLimit, TimeLimits
+from server.ipc.client.call import Call, error_of
+from server.ipc.wire.time_limits import LimitTimer, TimeLimit, TimeLimits
 
 TOKENIZER_THREADS = 2
 MAX_RETRY_SECONDS = 60

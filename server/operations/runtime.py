@@ -16,9 +16,9 @@ from server.errors import (
     NotReady,
     RequestTooLarge,
 )
-from server.ipc.call import Call
-from server.ipc.client import EngineClient
-from server.ipc.descriptions import ModelInfo, Task
+from server.ipc.client.call import Call
+from server.ipc.client.client import EngineClient
+from server.ipc.wire.descriptions import ModelInfo, Task
 from server.metrics import Metrics
 from server.operations.admission import Admission
 from server.operations.entailment import entailment
@@ -26,14 +26,14 @@ from server.operations.grammar_compiler import GrammarCompiler
 from server.operations.pools import Pools
 from server.operations.side_tokens import NoSuchToken, sides_of
 from server.operations.stages import stage
-from server.text.chat import ChatError, ChatRenderer
+from server.system.turns import next_turn
+from server.text.chats.chat import ChatError, ChatRenderer
+from server.text.chats.tool_formats import TemplateTools
 from server.text.checkpoint_text import CheckpointText
-from server.text.detect import LanguageDetector
-from server.text.language_offers import PAIR_FAMILIES
-from server.text.pairs import PairTemplate
-from server.text.tokenizer import Encoding, Tokenizer
-from server.text.tool_formats import TemplateTools
-from server.turns import next_turn
+from server.text.languages.detect import LanguageDetector
+from server.text.languages.language_offers import PAIR_FAMILIES
+from server.text.tokens.pairs import PairTemplate
+from server.text.tokens.tokenizer import Encoding, Tokenizer
 
 MAX_TEXT_TOKENS = 1 << 19
 """Maximum number of tokens of a single text. The memory of tokenizing it is up to 700 bytes per token."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from server.ipc.descriptions import LateInteractionInfo, TextSideInfo
-from server.text.tokenizer import Encoding, Tokenizer
-from server.text.truncation import TruncationSide, truncate
+from server.ipc.wire.descriptions import LateInteractionInfo, TextSideInfo
+from server.text.tokens.tokenizer import Encoding, Tokenizer
+from server.text.tokens.truncation import TruncationSide, truncate
 
 
 class NoSuchToken(ValueError):

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from server.ipc.call import Call
+from server.ipc.client.call import Call
 from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import check_ids
 from server.operations.runtime import Runtime, ServedModel
-from server.text.computed import Computed
-from server.text.tokenizer import Encoding, Tokenizer
+from server.text.tokens.computed import Computed
+from server.text.tokens.tokenizer import Encoding, Tokenizer
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from uvicorn.lifespan.on import LifespanOn
 from server.api.app import create_api
 from server.compose import Server
 from server.errors import NotReady, StartError
-from server.ipc.worker_process import WORKER_COMMAND
+from server.ipc.workers.worker_process import WORKER_COMMAND
 from server.log_format import ENVIRONMENT, start_logging
 from server.ray_serve.arguments import check_exposure, read
 from server.ray_serve.autoscaling import RUNNING, WAITING

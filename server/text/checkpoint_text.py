@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.errors import CheckpointError, InvalidRequest
-from server.text.answer_prompts import AnswerPrompt
-from server.text.chat import ChatTemplates, read_templates
-from server.text.language_offers import LanguagesError
-from server.text.languages import TranslationLanguages
-from server.text.load import load_tokenizer
-from server.text.speech import SpeechTokens
-from server.text.speech_settings import SpeechSettings
-from server.text.tokenizer import Tokenizer, TokenizerError
-from server.text.tokenizer_files import read_json, read_tokenizer_files
+from server.text.chats.answer_prompts import AnswerPrompt
+from server.text.chats.chat import ChatTemplates, read_templates
+from server.text.languages.language_offers import LanguagesError
+from server.text.languages.languages import TranslationLanguages
+from server.text.speech.speech import SpeechTokens
+from server.text.speech.speech_settings import SpeechSettings
+from server.text.tokenizers.load import load_tokenizer
+from server.text.tokenizers.tokenizer_files import read_json, read_tokenizer_files
+from server.text.tokens.tokenizer import Tokenizer, TokenizerError
 from weights.errors import ResolveError
 from weights.json_files import NotJson, read_json_file
 

@@ -13,9 +13,9 @@ import pytest
 from server.api.app import create_api
 from server.api.state import State
 from server.api.telemetry import Telemetry
-from server.ipc.client import EngineClient
-from server.ipc.descriptions import GenerationInfo, ModelInfo, ModelSpec
-from server.ipc.messages import Generate, GenerateRow, Message, StepOutput
+from server.ipc.client.client import EngineClient
+from server.ipc.wire.descriptions import GenerationInfo, ModelInfo, ModelSpec
+from server.ipc.wire.messages import Generate, GenerateRow, Message, StepOutput
 from server.metrics import Metrics
 from server.operations.runtime import Runtime
 from server.settings import Settings

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.ipc.messages import Failed, Finished, Hypothesis, Tokens
+from server.ipc.wire.messages import Failed, Finished, Hypothesis, Tokens
 from server.log_format import JsonFormatter
 from tests.api.conftest import Bench
 from tests.wire.fake_worker import FIRST_BYTE

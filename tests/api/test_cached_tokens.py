@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.ipc.messages import (
+from server.ipc.wire.messages import (
     Finished,
     Generate,
     Hypothesis,

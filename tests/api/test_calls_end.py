@@ -8,8 +8,8 @@ import gc
 import httpx
 import pytest
 
-from server.ipc.call import Call
-from server.ipc.messages import Finished, Hypothesis, Tokens
+from server.ipc.client.call import Call
+from server.ipc.wire.messages import Finished, Hypothesis, Tokens
 from tests.api.conftest import Bench
 
 

@@ -13,8 +13,8 @@ import orjson
 import pytest
 from starlette.datastructures import Headers
 
-from server.ipc.messages import Finished, Generate, Hypothesis
-from server.operations import chat_prompt
+from server.ipc.wire.messages import Finished, Generate, Hypothesis
+from server.operations.chatting import chat_prompt
 from server.settings import Settings
 from server.text import checkpoint_text
 from tests.api.conftest import Bench

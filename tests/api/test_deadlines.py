@@ -14,10 +14,10 @@ import pytest
 
 from server.api.dialects.native.generation import GenerateRenderer
 from server.api.json_answer import MAX_INLINE
-from server.ipc.logprobs import TokenLogprob, pack
-from server.ipc.messages import Finished, Hypothesis, Tokens
+from server.ipc.wire.logprobs import TokenLogprob, pack
+from server.ipc.wire.messages import Finished, Hypothesis, Tokens
 from server.settings import Settings
-from server.text.chat import ChatTemplates
+from server.text.chats.chat import ChatTemplates
 from tests.api.conftest import Bench
 from tests.waiting import HANG_SECONDS
 from tests.wire.conftest import parse_events

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from server.greeting import greeting
-from server.ipc.messages import Finished, Hypothesis
+from server.ipc.wire.messages import Finished, Hypothesis
 from tests.api.conftest import Bench
 
 

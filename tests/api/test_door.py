@@ -20,7 +20,7 @@ from server.api.door import OVER_CONNECTION_LIMIT, Door
 from server.api.protocol import DirectHttpProtocol
 from server.api_keys import load_keys
 from server.errors import Overloaded
-from server.ipc.call import Call
+from server.ipc.client.call import Call
 from server.operations.cost import Cost
 from tests.api.conftest import Bench
 from tests.scheduling import needs_scheduling_policies

@@ -6,7 +6,7 @@ import random
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from server.fast_metrics import FastCounter, FastHistogram
+from server.system.fast_metrics import FastCounter, FastHistogram
 
 BOUNDS = (0.001, 0.01, 0.1, 1.0)
 

@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from server.ipc.messages import Tokens
+from server.ipc.wire.messages import Tokens
 from server.log_format import JsonFormatter, fault_place, start_logging
-from server.operations import generated_text
+from server.operations.generating import generated_text
 from tests.api.conftest import Bench
 
 SECRET = "CaNaRy"

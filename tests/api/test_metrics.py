@@ -11,7 +11,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.ipc.messages import (
+from server.ipc.wire.messages import (
     Finished,
     Hypothesis,
     Stats,

@@ -8,7 +8,7 @@ import pytest
 
 from server.cli import NOT_FLAGS, _parser, main
 from server.errors import StartError
-from server.ipc.descriptions import DEFAULT_STEP_TOKENS
+from server.ipc.wire.descriptions import DEFAULT_STEP_TOKENS
 from server.settings import Settings, is_loopback, load
 
 
@@ -37,7 +37,7 @@ def test_flags_then_environment_then_file_then_default(tmp_path: Path, monkeypat
 
 
 def test_valuesby_model() -> None:
-    from server.ipc.descriptions import Speculation
+    from server.ipc.wire.descriptions import Speculation
     from server.model_sources import by_model, find_speculations
 
     names = ["a", "b", "c"]

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from server.ipc.messages import (
+from server.ipc.wire.messages import (
     Abort,
     Failed,
     Finished,

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from server.api.sse import DIRECT_CONNECTION
-from server.ipc.messages import (
+from server.ipc.wire.messages import (
     Failed,
     Finished,
     Hypothesis,

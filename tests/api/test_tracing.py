@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from server.api import tracing
 from server.compose import _tracing
 from server.errors import StartError
-from server.ipc.messages import Encoded, Failed, Finished, Hypothesis, Tokens
+from server.ipc.wire.messages import Encoded, Failed, Finished, Hypothesis, Tokens
 from server.settings import Settings, load
 from tests.api.conftest import Bench
 

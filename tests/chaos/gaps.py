@@ -17,11 +17,13 @@ from unittest.mock import patch
 
 import torch
 
-from server.engine import encoder_engine, engine, generation_engine, service
-from server.engine.engine import Engine
-from server.ipc.descriptions import EngineOptions, ModelSpec
-from server.ipc.messages import Configure, Encode, EncodeItem, Generate, GenerateRow
-from server.ipc.params import GenerationParams
+from server.engine.encoding import encoder_engine
+from server.engine.process import service
+from server.engine.stepping import engine, generation_engine
+from server.engine.stepping.engine import Engine
+from server.ipc.wire.descriptions import EngineOptions, ModelSpec
+from server.ipc.wire.messages import Configure, Encode, EncodeItem, Generate, GenerateRow
+from server.ipc.wire.params import GenerationParams
 
 DEMO = Path(__file__).parents[2] / "weights" / "demo"
 STORY, ENCODER = "story", "sentence-encoder"

@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> None:
         raise SystemExit(f"no planted bug is named {bug}; there are {', '.join(BUGS)}")
     if kind == WORKER:
         install(bug, "worker")
-        from server.engine import worker
+        from server.engine.process import worker
 
         raise SystemExit(worker.main(rest))
     if kind == MONITORED:

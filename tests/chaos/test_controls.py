@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from server.errors import Overloaded
-from server.ipc.messages import Finished, Hypothesis, Tokens
-from server.ipc.queue import Queue
+from server.ipc.client.queue import Queue
+from server.ipc.wire.messages import Finished, Hypothesis, Tokens
 from tests.api import test_stored_responses as stored
 from tests.api.conftest import Bench
 from tests.chaos.bugs import planted

@@ -19,8 +19,8 @@ from transformers import (
     NoBadWordsLogitsProcessor,
 )
 
-from server.text.glossary import spell
-from server.text.load import load_tokenizer
+from server.text.languages.glossary import spell
+from server.text.tokenizers.load import load_tokenizer
 from tests.e2e import sse
 from tests.e2e.conftest import REPOSITORY, RunningServer
 from tests.engine.harness import Pair

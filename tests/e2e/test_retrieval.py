@@ -12,7 +12,7 @@ import sentence_transformers
 import torch
 import transformers
 
-from server.text.answer_prompts import PUBLISHED
+from server.text.chats.answer_prompts import PUBLISHED
 from tests.e2e import requests_page
 from tests.e2e import retrieval_checkpoints as checkpoints
 from tests.e2e.conftest import RunningServer, serving

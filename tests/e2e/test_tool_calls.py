@@ -12,7 +12,7 @@ import pytest
 import transformers
 from pydantic_core import from_json
 
-from server.text.tool_formats import TOOL_FORMATS
+from server.text.chats.tool_formats import TOOL_FORMATS
 from tests.e2e.conftest import RunningServer, serving
 from tests.operations.chat_bench import write_checkpoint
 from tests.operations.tool_cases import SCHEMAS, TOOLS

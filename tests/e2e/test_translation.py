@@ -11,7 +11,7 @@ import torch
 import transformers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from server.text.load import load_tokenizer
+from server.text.tokenizers.load import load_tokenizer
 from tests.e2e.conftest import RunningServer, serving
 from tests.e2e.test_oracle import post
 from tests.parity.checkpoints import write_model

@@ -29,21 +29,21 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from models.backends.choice import backend
 from models.backends.logits import DecoderOutput, LogitsRequest
 from models.backends.torch.sampling import Filters
-from server.engine.block_manager import BlockManager
-from server.engine.block_tables import BlockTables
-from server.engine.captured_steps import RowChoices
-from server.engine.drafts import NgramDrafter
-from server.engine.engine import Engine, ModelEngine
-from server.engine.generation_engine import GenerationEngine
-from server.engine.grammar_masks import GrammarMasks
-from server.engine.grammar_waits import GrammarWaits
-from server.engine.model_limits import ModelLimits
-from server.engine.scheduler import Schedule, ScheduledRow, Scheduler
-from server.engine.sequence import SequenceGroup, SequenceStatus
-from server.engine.state_tables import StateBlockTables
-from server.ipc.messages import Generate, Hypothesis, StepOutput
-from server.ipc.sections import AnswerSection
-from server.operations.grammar import answer_rule, assemble
+from server.engine.cache.block_manager import BlockManager
+from server.engine.cache.block_tables import BlockTables
+from server.engine.cache.state_tables import StateBlockTables
+from server.engine.device.captured_steps import RowChoices
+from server.engine.drafting.drafts import NgramDrafter
+from server.engine.grammars.grammar_masks import GrammarMasks
+from server.engine.grammars.grammar_waits import GrammarWaits
+from server.engine.scheduling.model_limits import ModelLimits
+from server.engine.scheduling.scheduler import Schedule, ScheduledRow, Scheduler
+from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
+from server.engine.stepping.engine import Engine, ModelEngine
+from server.engine.stepping.generation_engine import GenerationEngine
+from server.ipc.wire.messages import Generate, Hypothesis, StepOutput
+from server.ipc.wire.sections import AnswerSection
+from server.operations.generating.grammar import answer_rule, assemble
 from tests.engine.speculative import FreeSteps
 from tests.engine.stored_logits import StoredLogits
 from tests.ipc.one_row import one_row

@@ -7,18 +7,18 @@ import random
 import torch
 
 from models.backends.logits import DecoderOutput, LogitsRequest
-from server.engine.block_manager import BlockManager
-from server.engine.block_tables import BlockTables
-from server.engine.engine import Engine, ModelEngine
-from server.engine.generation_engine import GenerationEngine
-from server.engine.grammar_masks import GrammarMasks
-from server.engine.grammar_state import GrammarState
-from server.engine.mask_threads import MaskTask
-from server.engine.model_limits import ModelLimits
-from server.engine.scheduler import Schedule, Scheduler
-from server.ipc.messages import Generate, Vocabulary
-from server.ipc.sections import AnswerSection
-from server.operations.grammar import (
+from server.engine.cache.block_manager import BlockManager
+from server.engine.cache.block_tables import BlockTables
+from server.engine.grammars.grammar_masks import GrammarMasks
+from server.engine.grammars.mask_threads import MaskTask
+from server.engine.scheduling.model_limits import ModelLimits
+from server.engine.scheduling.scheduler import Schedule, Scheduler
+from server.engine.sequences.grammar_state import GrammarState
+from server.engine.stepping.engine import Engine, ModelEngine
+from server.engine.stepping.generation_engine import GenerationEngine
+from server.ipc.wire.messages import Generate, Vocabulary
+from server.ipc.wire.sections import AnswerSection
+from server.operations.generating.grammar import (
     ChoiceFormat,
     JsonFormat,
     RegexFormat,

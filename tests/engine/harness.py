@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 import transformers
 
-from server.engine.engine import Engine, ModelEngine
-from server.engine.loading import LoadedCheckpoint, build
-from server.ipc.descriptions import EngineOptions, ModelInfo, ModelSpec
-from server.ipc.logprobs import Logprobs, TokenLogprob
-from server.ipc.messages import (
+from server.engine.process.loading import LoadedCheckpoint, build
+from server.engine.stepping.engine import Engine, ModelEngine
+from server.ipc.wire.descriptions import EngineOptions, ModelInfo, ModelSpec
+from server.ipc.wire.logprobs import Logprobs, TokenLogprob
+from server.ipc.wire.messages import (
     Encode,
     Failed,
     Finished,

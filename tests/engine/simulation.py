@@ -12,10 +12,10 @@ from collections import Counter
 
 import numpy as np
 
-from server.engine.block_manager import BlockManager
-from server.engine.block_tables import BlockTables
-from server.engine.scheduler import Schedule, ScheduledRow, Scheduler
-from server.engine.sequence import SequenceGroup, SequenceStatus
+from server.engine.cache.block_manager import BlockManager
+from server.engine.cache.block_tables import BlockTables
+from server.engine.scheduling.scheduler import Schedule, ScheduledRow, Scheduler
+from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
 from tests.ipc.one_row import one_row
 
 VOCAB = 50

@@ -13,14 +13,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from server.engine import drafts, ngrams
-from server.engine.drafts import NgramDrafter
-from server.engine.engine import Engine, ModelEngine
-from server.engine.loading import LoadedCheckpoint, build
-from server.engine.speculation import find_drafts, make_drafter
-from server.engine.step_costs import StepCosts
-from server.ipc.descriptions import EngineOptions, Speculation
-from server.ipc.messages import Vocabulary
+from server.engine.drafting import drafts, ngrams
+from server.engine.drafting.drafts import NgramDrafter
+from server.engine.process.loading import LoadedCheckpoint, build
+from server.engine.process.speculation import find_drafts, make_drafter
+from server.engine.scheduling.step_costs import StepCosts
+from server.engine.stepping.engine import Engine, ModelEngine
+from server.ipc.wire.descriptions import EngineOptions, Speculation
+from server.ipc.wire.messages import Vocabulary
 from tests.engine.harness import PRINTABLE, Pair
 from tests.parity.checkpoints import load
 

@@ -1,8 +1,8 @@
 """Reference implementation of beam search with terms, in plain loops: no batching, no cache, texts judged as a whole.
 
 It is the oracle of `test_term_search`. Source: Post and Vilar 2018, arXiv:1804.06609, section 4, with the allocation of
-Sockeye. Where the paper is silent, the rules are those of `server.engine.term_search`: which candidates may end, and
-when the search ends.
+Sockeye. Where the paper is silent, the rules are those of `server.engine.beams.term_search`: which candidates may end,
+and when the search ends.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from models.checkpoint.loader import load_model
 from models.lora.adapters import AdapterRows
-from server.engine import prefix_keys, sequence
-from server.engine.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load
-from server.engine.service import start
-from server.ipc.descriptions import EngineOptions, ModelSpec
-from server.ipc.messages import Configure, Encode, EncodeItem
+from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load
+from server.engine.process.service import start
+from server.engine.sequences import prefix_keys, sequence
+from server.ipc.wire.descriptions import EngineOptions, ModelSpec
+from server.ipc.wire.messages import Configure, Encode, EncodeItem
 from tests.engine.harness import Pair, generate, reference, run
 from tests.engine.speculative import counts, speculating
 from tests.engine.tiny_checkpoints import ENCODERS, GENERATING

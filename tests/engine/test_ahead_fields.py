@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from models.backends.torch.sampling import Filters
-from server.engine import ahead_fields
-from server.engine.ahead_fields import PARAMS_FIELDS, ROW_FIELDS, may_run_ahead
-from server.engine.sampler import SamplerRow
-from server.ipc.messages import Generate, GenerateRow, Hypothesis
-from server.ipc.params import GenerationParams, PromptProbe, SpeechAlignment, TimestampRules
-from server.ipc.sections import AnswerSection
+from server.engine.choosing.sampler import SamplerRow
+from server.engine.sequences import ahead_fields
+from server.engine.sequences.ahead_fields import PARAMS_FIELDS, ROW_FIELDS, may_run_ahead
+from server.ipc.wire.messages import Generate, GenerateRow, Hypothesis
+from server.ipc.wire.params import GenerationParams, PromptProbe, SpeechAlignment, TimestampRules
+from server.ipc.wire.sections import AnswerSection
 from tests.engine import engine_states
 from tests.engine.engine_states import DEVICE_FILTERS, GRAMMAR, TOKENS, VOCAB, CapturedTexts, make_engine
 from tests.ipc.one_row import one_row

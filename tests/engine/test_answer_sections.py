@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from server.engine.grammar_masks import GrammarMasks
-from server.engine.grammar_state import GrammarState
-from server.ipc.sections import AnswerSection, Marker
+from server.engine.grammars.grammar_masks import GrammarMasks
+from server.engine.sequences.grammar_state import GrammarState
+from server.ipc.wire.sections import AnswerSection, Marker
 from tests.engine.grammars import END, TOKENS, VOCAB, choice_grammar, compute_masks, random_engine, random_request
 from tests.engine.harness import run
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 import transformers
 
-from server.engine.beam_search import BeamSearch
-from server.engine.loading import LoadedCheckpoint
-from server.ipc.descriptions import ModelSpec
+from server.engine.beams.beam_search import BeamSearch
+from server.engine.process.loading import LoadedCheckpoint
+from server.ipc.wire.descriptions import ModelSpec
 from tests.engine.harness import Pair, as_transformers_settings, generate, reference, run
 from tests.parity.checkpoints import load, save
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import transformers
 
-from server.engine.beam_groups import GroupSearch
+from server.engine.beams.beam_groups import GroupSearch
 from tests.engine.diverse_oracle import diverse_search
 from tests.engine.harness import as_transformers_settings, generate, reference, run
 from tests.parity.checkpoints import random_ids

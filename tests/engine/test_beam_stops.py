@@ -8,8 +8,8 @@ import pytest
 import torch
 import transformers
 
-from server.engine.stop_texts import StopTexts
-from server.ipc.messages import Vocabulary
+from server.engine.beams.stop_texts import StopTexts
+from server.ipc.wire.messages import Vocabulary
 from tests.engine.diverse_oracle import diverse_search
 from tests.engine.harness import generate, reference, run
 from tests.engine.test_beam_cases import possible_hypotheses

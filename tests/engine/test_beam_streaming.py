@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.engine.beam_groups import make_search
-from server.engine.beam_search import BeamSearch
-from server.ipc.params import GenerationParams
+from server.engine.beams.beam_groups import make_search
+from server.engine.beams.beam_search import BeamSearch
+from server.ipc.wire.params import GenerationParams
 from tests.engine.harness import generate, run
 from tests.engine.test_beam_cases import random_case
 from tests.ipc.one_row import id_of

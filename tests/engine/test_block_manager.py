@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.engine.block_manager import BlockManager, OutOfBlocks
+from server.engine.cache.block_manager import BlockManager, OutOfBlocks
 
 
 def test_allocate_and_release():

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from models.steps.batch import DecoderBatch
-from server.engine.decoder_batches import BatchBuilder, BatchRows
-from server.engine.scheduler import Schedule, ScheduledRow
-from server.engine.sequence import CachedSequence, SequenceGroup
-from server.engine.slots import padded_tables
+from server.engine.device.decoder_batches import BatchBuilder, BatchRows
+from server.engine.device.slots import padded_tables
+from server.engine.scheduling.scheduler import Schedule, ScheduledRow
+from server.engine.sequences.sequence import CachedSequence, SequenceGroup
 from tests.ipc.one_row import one_row
 
 SIZE = 4

@@ -8,9 +8,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from models.backends.logits import DecoderOutput
-from server.engine import device_copies, selection
-from server.engine.device_copies import packed, read_together, to_device, unpacked
-from server.engine.sequence import SequenceGroup
+from server.engine.choosing import selection
+from server.engine.device import device_copies
+from server.engine.device.device_copies import packed, read_together, to_device, unpacked
+from server.engine.sequences.sequence import SequenceGroup
 from tests.cuda.graph_runner import HOST_READ_METHODS
 from tests.engine.stored_logits import StoredLogits
 from tests.engine.test_selection import BEAMS, VOCAB, group_with_tokens

@@ -11,12 +11,13 @@ import torch
 
 from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.config import ConfigError
-from server.engine import devices, memory_profile, service
-from server.engine.engine import Engine
-from server.engine.loading import LoadError, build
-from server.engine.memory_profile import PROFILE_TOKENS, SPARE_SHARE, kv_cache_bytes
-from server.engine.speculation import kv_shares
-from server.ipc.descriptions import EngineOptions, ModelSpec
+from server.engine.device import devices
+from server.engine.process import memory_profile, service
+from server.engine.process.loading import LoadError, build
+from server.engine.process.memory_profile import PROFILE_TOKENS, SPARE_SHARE, kv_cache_bytes
+from server.engine.process.speculation import kv_shares
+from server.engine.stepping.engine import Engine
+from server.ipc.wire.descriptions import EngineOptions, ModelSpec
 from tests.engine.harness import generate, run
 
 CUDA = torch.device("cuda", 0)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from server.engine.drafts import NgramDrafter
-from server.engine.loading import LoadError
-from server.engine.sequence import SequenceGroup
-from server.engine.speculation import check_draft, find_drafts, make_drafter
-from server.ipc.descriptions import EngineOptions, ModelSpec, Speculation
+from server.engine.drafting.drafts import NgramDrafter
+from server.engine.process.loading import LoadError
+from server.engine.process.speculation import check_draft, find_drafts, make_drafter
+from server.engine.sequences.sequence import SequenceGroup
+from server.ipc.wire.descriptions import EngineOptions, ModelSpec, Speculation
 from tests.engine.speculative import FreeSteps, every_prediction, speculating
 from tests.ipc.one_row import one_row
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-import server.engine.engine as engine_module
-from server.engine import encoder_outputs
-from server.engine.encode_queue import EncodeQueue, EncodeRequest
-from server.engine.encoder_engine import EncoderEngine
-from server.engine.fairness import DeficitRoundRobin
-from server.engine.scheduler import Scheduler
-from server.engine.token_costs import TRIALS, TokenCosts
-from server.ipc.messages import Encode, EncodeItem
+import server.engine.stepping.engine as engine_module
+from server.engine.encoding import encoder_outputs
+from server.engine.encoding.encode_queue import EncodeQueue, EncodeRequest
+from server.engine.encoding.encoder_engine import EncoderEngine
+from server.engine.scheduling.scheduler import Scheduler
+from server.engine.scheduling.token_costs import TRIALS, TokenCosts
+from server.engine.stepping.fairness import DeficitRoundRobin
+from server.ipc.wire.messages import Encode, EncodeItem
 from tests.engine.harness import engine, generate, run
 from tests.parity.checkpoints import random_ids
 from tests.parity.paged import encoder_batch

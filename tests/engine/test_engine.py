@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from models.backends.choice import backend
-from server.engine import engine as engine_module
-from server.ipc.messages import Generate, GenerateRow
-from server.ipc.params import GenerationParams
+from server.engine.stepping import engine as engine_module
+from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.params import GenerationParams
 from tests.engine.harness import as_transformers_settings, engine, generate, reference, run
 from tests.engine.tiny_checkpoints import GENERATING
 from tests.ipc.one_row import one_row

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from server.engine import selection, steps_ahead
-from server.engine.block_manager import BlockManager
-from server.engine.block_tables import BlockTables
-from server.engine.scheduler import Scheduler
-from server.engine.state_tables import StateBlockTables
+from server.engine.cache.block_manager import BlockManager
+from server.engine.cache.block_tables import BlockTables
+from server.engine.cache.state_tables import StateBlockTables
+from server.engine.choosing import selection
+from server.engine.scheduling.scheduler import Scheduler
+from server.engine.stepping import steps_ahead
 from tests.engine.engine_states import AHEAD_KINDS, KINDS, explore
 from tests.engine.speculative import accepting_all_drafts
 

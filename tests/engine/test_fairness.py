@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from server.engine.fairness import DeficitRoundRobin
+from server.engine.stepping.fairness import DeficitRoundRobin
 
 
 def share(costs: dict[str, float], steps: int, busy=None) -> Counter:

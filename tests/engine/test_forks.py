@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from server.engine.beam_search import Beam
-from server.engine.block_manager import BlockManager
-from server.engine.block_tables import BlockTables
-from server.engine.sequence import CachedSequence, SequenceGroup
+from server.engine.beams.beam_search import Beam
+from server.engine.cache.block_manager import BlockManager
+from server.engine.cache.block_tables import BlockTables
+from server.engine.sequences.sequence import CachedSequence, SequenceGroup
 from tests.ipc.one_row import one_row
 
 SIZE, BEAMS = 4, 3

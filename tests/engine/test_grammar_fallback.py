@@ -7,9 +7,9 @@ import re
 import pytest
 from llguidance import LLParserLimits
 
-from server.engine import grammar_masks
-from server.ipc.messages import Vocabulary
-from server.ipc.sections import AnswerSection, Marker
+from server.engine.grammars import grammar_masks
+from server.ipc.wire.messages import Vocabulary
+from server.ipc.wire.sections import AnswerSection, Marker
 from tests.engine.grammars import END, TOKENS, choice_grammar, random_engine, random_request, regex_grammar
 from tests.engine.harness import run
 

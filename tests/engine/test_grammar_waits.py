@@ -9,10 +9,10 @@ from contextlib import suppress
 
 import pytest
 
-from server.engine import grammar_waits
-from server.engine.engine import Engine
-from server.engine.grammar_masks import GrammarMasks
-from server.engine.grammar_waits import GrammarWaits
+from server.engine.grammars import grammar_waits
+from server.engine.grammars.grammar_masks import GrammarMasks
+from server.engine.grammars.grammar_waits import GrammarWaits
+from server.engine.stepping.engine import Engine
 from tests.engine.grammars import (
     END,
     choice_grammar,

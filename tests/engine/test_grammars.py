@@ -18,11 +18,12 @@ import torch
 from llguidance import LLParserLimits
 from transformers import LogitsProcessor
 
-from server.engine import grammar_masks, logits_processors
-from server.engine.grammar_masks import CACHED_GRAMMARS, GrammarMasks
-from server.engine.grammar_state import GrammarState
-from server.ipc.messages import Vocabulary
-from server.ipc.sections import AnswerSection
+from server.engine.choosing import logits_processors
+from server.engine.grammars import grammar_masks
+from server.engine.grammars.grammar_masks import CACHED_GRAMMARS, GrammarMasks
+from server.engine.sequences.grammar_state import GrammarState
+from server.ipc.wire.messages import Vocabulary
+from server.ipc.wire.sections import AnswerSection
 from tests.engine.grammars import (
     CHOICES,
     END,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from server.engine.scheduler import Scheduler
+from server.engine.scheduling.scheduler import Scheduler
 from tests.engine.harness import generate, reference, run
 from tests.parity.checkpoints import random_ids
 

@@ -10,7 +10,7 @@ import pytest
 
 SCRIPT = """
 import ctypes
-from server.engine.host import map_large_blocks, reuse_large_blocks
+from server.engine.process.host import map_large_blocks, reuse_large_blocks
 
 library = ctypes.CDLL(None)
 library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
@@ -39,7 +39,7 @@ def test_large_allocations_are_mapped_or_reused(monkeypatch: pytest.MonkeyPatch)
 
 PINNING = """
 import os, threading
-from server.engine.host import pin_to_processors, use_all_processors
+from server.engine.process.host import pin_to_processors, use_all_processors
 
 before = os.sched_getaffinity(0)
 pin_to_processors({max(before)})

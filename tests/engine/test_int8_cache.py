@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from models.config import AttentionConfig
-from server.engine import loading
-from server.engine.loading import LoadError, build
-from server.engine.speculation import make_drafter
-from server.ipc.descriptions import EngineOptions, Speculation
+from server.engine.process import loading
+from server.engine.process.loading import LoadError, build
+from server.engine.process.speculation import make_drafter
+from server.ipc.wire.descriptions import EngineOptions, Speculation
 from tests.engine.harness import run
 from tests.engine.speculative import counts, speculating
 from tests.invariance.test_alone_equals_batched import answers, mixed_requests

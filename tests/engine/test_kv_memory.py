@@ -10,13 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.engine import cpu_memory
-from server.engine.cpu_memory import default_kv_cache_bytes, warn_of_too_much
-from server.engine.kv_memory import AGENT_SLOTS, PoolNeed, agent_bytes, divide_by_need, pool_blocks, pool_need
-from server.engine.loading import build
-from server.engine.speculation import agent_shares, kv_shares
-from server.ipc.descriptions import EngineOptions, ModelInfo
-from server.ipc.fit import room, shortage
+from server.engine.process import cpu_memory
+from server.engine.process.cpu_memory import default_kv_cache_bytes, warn_of_too_much
+from server.engine.process.kv_memory import AGENT_SLOTS, PoolNeed, agent_bytes, divide_by_need, pool_blocks, pool_need
+from server.engine.process.loading import build
+from server.engine.process.speculation import agent_shares, kv_shares
+from server.ipc.wire.descriptions import EngineOptions, ModelInfo
+from server.ipc.wire.fit import room, shortage
 from tests.ipc.test_client import DECODER, SEQ2SEQ
 
 

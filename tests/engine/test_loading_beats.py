@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.engine import loading_beats
-from server.engine.connection import ServerConnection
-from server.engine.loading_beats import LoadingBeats
-from server.ipc.messages import FRAME_HEADER, Loading, Progress, decode_from_worker
+from server.engine.process import loading_beats
+from server.engine.process.connection import ServerConnection
+from server.engine.process.loading_beats import LoadingBeats
+from server.ipc.wire.messages import FRAME_HEADER, Loading, Progress, decode_from_worker
 from tests.waiting import HANG_SECONDS
 
 

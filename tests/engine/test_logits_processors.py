@@ -23,9 +23,9 @@ from transformers.generation.logits_process import (
     SuppressTokensLogitsProcessor,
 )
 
-from server.engine.logits_processors import ProcessorRow, is_needed, process
-from server.engine.token_tables import TokenTables
-from server.ipc.params import GenerationParams
+from server.engine.choosing.logits_processors import ProcessorRow, is_needed, process
+from server.engine.sequences.token_tables import TokenTables
+from server.ipc.wire.params import GenerationParams
 
 VOCAB = 40
 ENDS, STOPS = [1, 2], [3]
@@ -182,5 +182,5 @@ def test_the_prompt_does_not_count_for_presence_and_frequency():
 def test_rows_without_settings_are_not_changed(monkeypatch):
     params = GenerationParams()
     row = ProcessorRow(params, 8, [3, 3], 1, TokenTables.of(params, SOURCE))
-    monkeypatch.setattr("server.engine.logits_processors.torch", None)
+    monkeypatch.setattr("server.engine.choosing.logits_processors.torch", None)
     process(torch.zeros(1, VOCAB), [row])

@@ -9,11 +9,11 @@ import random
 
 import pytest
 
-from server.engine.block_manager import BlockManager
-from server.engine.block_tables import BlockTables
-from server.engine.prefill_budget import MIN_PREFILL_TOKENS, PrefillBudget
-from server.engine.scheduler import Schedule, Scheduler
-from server.engine.sequence import SequenceGroup
+from server.engine.cache.block_manager import BlockManager
+from server.engine.cache.block_tables import BlockTables
+from server.engine.scheduling.prefill_budget import MIN_PREFILL_TOKENS, PrefillBudget
+from server.engine.scheduling.scheduler import Schedule, Scheduler
+from server.engine.sequences.sequence import SequenceGroup
 from tests.ipc.one_row import one_row
 
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from server.engine.block_manager import BlockManager
-from server.engine.block_tables import BlockTables
-from server.engine.prefill_budget import MAX_STEP_STRETCH, MIN_PREFILL_TOKENS, PrefillBudget
-from server.engine.scheduler import Scheduler
-from server.engine.sequence import SequenceGroup
+from server.engine.cache.block_manager import BlockManager
+from server.engine.cache.block_tables import BlockTables
+from server.engine.scheduling.prefill_budget import MAX_STEP_STRETCH, MIN_PREFILL_TOKENS, PrefillBudget
+from server.engine.scheduling.scheduler import Scheduler
+from server.engine.sequences.sequence import SequenceGroup
 from tests.ipc.one_row import one_row
 
 Cost = Callable[[int, int], float]

@@ -10,11 +10,11 @@ import random
 
 import pytest
 
-from server.engine import prefix_keys, sequence
-from server.engine.block_manager import BlockManager
-from server.engine.block_tables import BlockTables
-from server.engine.scheduler import Scheduler
-from server.engine.sequence import SequenceGroup
+from server.engine.cache.block_manager import BlockManager
+from server.engine.cache.block_tables import BlockTables
+from server.engine.scheduling.scheduler import Scheduler
+from server.engine.sequences import prefix_keys, sequence
+from server.engine.sequences.sequence import SequenceGroup
 from tests.engine.simulation import Simulation, turn
 from tests.ipc.one_row import one_row
 

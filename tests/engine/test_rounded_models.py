@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from server.engine.loading import build, load
-from server.ipc.descriptions import EngineOptions
+from server.engine.process.loading import build, load
+from server.ipc.wire.descriptions import EngineOptions
 from tests.engine.harness import generate, run
 from tests.engine.speculative import counts, speculating
 from tests.ipc.one_row import id_of

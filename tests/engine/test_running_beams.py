@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.engine.running_beams import NEVER, Beam, RunningBeams
-from server.ipc.logprobs import TokenLogprob
+from server.engine.beams.running_beams import NEVER, Beam, RunningBeams
+from server.ipc.wire.logprobs import TokenLogprob
 
 BEAMS = 4
 

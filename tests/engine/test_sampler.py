@@ -21,7 +21,7 @@ from models.backends.choice import backend
 from models.backends.cpu import operations as cpu_ops
 from models.backends.torch import sampling as torch_sampling
 from models.backends.torch.sampling import thresholds
-from server.engine.sampler import SamplerRow, sample, uniform
+from server.engine.choosing.sampler import SamplerRow, sample, uniform
 
 VOCAB = 3000
 SETTINGS = [

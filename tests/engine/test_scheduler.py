@@ -9,10 +9,10 @@ import random
 
 import pytest
 
-from server.engine import block_tables
-from server.engine.beam_search import Beam
-from server.engine.block_manager import BlockManager
-from server.engine.sequence import SequenceGroup, SequenceStatus
+from server.engine.beams.beam_search import Beam
+from server.engine.cache import block_tables
+from server.engine.cache.block_manager import BlockManager
+from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
 from tests.engine.simulation import Simulation, queue, turn
 
 

@@ -10,11 +10,11 @@ import torch
 
 from models.backends.choice import backend
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
-from server.engine import selection
-from server.engine.beam_search import Beam, BeamSearch, advance_together
-from server.engine.logits_processors import process
-from server.engine.sequence import CachedSequence, SequenceGroup
-from server.ipc.params import TimestampRules
+from server.engine.beams.beam_search import Beam, BeamSearch, advance_together
+from server.engine.choosing import selection
+from server.engine.choosing.logits_processors import process
+from server.engine.sequences.sequence import CachedSequence, SequenceGroup
+from server.ipc.wire.params import TimestampRules
 from tests.engine.stored_logits import StoredLogits
 from tests.ipc.one_row import one_row
 

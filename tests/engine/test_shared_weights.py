@@ -15,15 +15,15 @@ from msgspec.structs import replace
 
 from models.backends import choice
 from models.checkpoint import loader
-from server.engine import shared_weights
-from server.engine.engine import Engine
-from server.engine.loading import LoadedCheckpoint, LoadError, build, load
-from server.engine.service import start
-from server.engine.shared_weights import MappedMemory, fingerprint, map_weights
-from server.ipc.descriptions import EngineOptions, ModelSpec, Speculation
-from server.ipc.messages import Configure, Encode, EncodeItem, Generate, GenerateRow, Ready
-from server.ipc.params import GenerationParams
-from server.ipc.weight_memory import WeightMemory
+from server.engine.process import shared_weights
+from server.engine.process.loading import LoadedCheckpoint, LoadError, build, load
+from server.engine.process.service import start
+from server.engine.process.shared_weights import MappedMemory, fingerprint, map_weights
+from server.engine.stepping.engine import Engine
+from server.ipc.wire.descriptions import EngineOptions, ModelSpec, Speculation
+from server.ipc.wire.messages import Configure, Encode, EncodeItem, Generate, GenerateRow, Ready
+from server.ipc.wire.params import GenerationParams
+from server.ipc.workers.weight_memory import WeightMemory
 from tests.engine.harness import generate, run
 from tests.engine.tiny_checkpoints import ENCODERS, GENERATING
 from tests.engine.worker_process import Worker

@@ -12,13 +12,13 @@ from transformers.models.whisper.generation_whisper import WhisperGenerationMixi
 
 from models.layers.log_mel import LogMel
 from server.audio.token_times import token_times
-from server.engine.loading import LoadedCheckpoint
-from server.engine.scheduler import SOURCE_TOKENS_PER_TOKEN
-from server.ipc.descriptions import ModelSpec
-from server.ipc.logprobs import Logprobs
-from server.ipc.messages import Encode, EncodeItem, Generate, GenerateRow
-from server.ipc.params import PromptProbe, SpeechAlignment, TimestampRules
-from server.ipc.submission import pick_rows
+from server.engine.process.loading import LoadedCheckpoint
+from server.engine.scheduling.scheduler import SOURCE_TOKENS_PER_TOKEN
+from server.ipc.client.submission import pick_rows
+from server.ipc.wire.descriptions import ModelSpec
+from server.ipc.wire.logprobs import Logprobs
+from server.ipc.wire.messages import Encode, EncodeItem, Generate, GenerateRow
+from server.ipc.wire.params import PromptProbe, SpeechAlignment, TimestampRules
 from tests.engine.harness import Pair, Results, engine, generate, make_pair, run
 from tests.ipc.one_row import id_of, one_row
 from tests.parity.checkpoints import load, random_ids

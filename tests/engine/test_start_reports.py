@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from server.engine import encoder_engine, engine, generation_engine
-from server.engine.events import EARLY_REPORT_SECONDS, REPORT_SECONDS
-from server.ipc.messages import Encode, EncodeItem
+from server.engine.encoding import encoder_engine
+from server.engine.sequences.events import EARLY_REPORT_SECONDS, REPORT_SECONDS
+from server.engine.stepping import engine, generation_engine
+from server.ipc.wire.messages import Encode, EncodeItem
 from tests.ipc.one_row import one_row
 from tests.parity.checkpoints import random_ids
 

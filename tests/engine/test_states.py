@@ -18,11 +18,11 @@ import torch
 from models.backends import choice
 from models.config import CHUNK_TOKENS
 from models.steps.state_memory import StateMemory
-from server.engine.kv_memory import AGENT_SLOTS
-from server.engine.loading import LoadedCheckpoint, LoadError
-from server.engine.speculation import find_drafts
-from server.engine.state_tables import REWRITTEN_TOKENS
-from server.ipc.descriptions import ModelSpec, Speculation, state_slots
+from server.engine.cache.state_tables import REWRITTEN_TOKENS
+from server.engine.process.kv_memory import AGENT_SLOTS
+from server.engine.process.loading import LoadedCheckpoint, LoadError
+from server.engine.process.speculation import find_drafts
+from server.ipc.wire.descriptions import ModelSpec, Speculation, state_slots
 from tests.engine.harness import Pair, Results, generate, reference, run
 from tests.engine.speculative import counts, speculating
 from tests.ipc.one_row import id_of

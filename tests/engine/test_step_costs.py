@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from server.engine.drafts import MAX_DRAFTING_ROWS, NgramDrafter, draft_lengths
-from server.engine.ngrams import ModelRates, NgramText
-from server.engine.sequence import SequenceGroup
-from server.engine.step_costs import MAX_AGE_STEPS, TRIALS, StepCosts
+from server.engine.drafting.drafts import MAX_DRAFTING_ROWS, NgramDrafter, draft_lengths
+from server.engine.drafting.ngrams import ModelRates, NgramText
+from server.engine.scheduling.step_costs import MAX_AGE_STEPS, TRIALS, StepCosts
+from server.engine.sequences.sequence import SequenceGroup
 from tests.engine.speculative import FreeSteps
 from tests.ipc.one_row import one_row
 

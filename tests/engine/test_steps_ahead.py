@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import pytest
 
-from server.engine.block_manager import BlockManager
-from server.engine.block_tables import BlockTables
-from server.engine.engine import Engine
-from server.engine.sequence import CachedSequence
-from server.ipc.messages import Generate
+from server.engine.cache.block_manager import BlockManager
+from server.engine.cache.block_tables import BlockTables
+from server.engine.sequences.sequence import CachedSequence
+from server.engine.stepping.engine import Engine
+from server.ipc.wire.messages import Generate
 from tests.engine.engine_states import CapturedTexts, make_engine, message
 from tests.ipc.one_row import one_row
 

@@ -7,10 +7,10 @@ import random
 import pytest
 import transformers
 
-from server.engine.required_terms import RequiredTerms
-from server.engine.term_search import divide_beams
-from server.ipc.messages import Vocabulary
-from server.ipc.params import RequiredTerm
+from server.engine.beams.required_terms import RequiredTerms
+from server.engine.beams.term_search import divide_beams
+from server.ipc.wire.messages import Vocabulary
+from server.ipc.wire.params import RequiredTerm
 from tests.engine.harness import generate, reference, run
 from tests.engine.term_oracle import Terms, Texts, allocate, term_search
 from tests.parity.checkpoints import random_ids
@@ -175,7 +175,7 @@ def test_texts_are_followed_as_if_read_whole():
 def test_a_wrong_reading_is_noticed(monkeypatch, bug):
     """Negative control: terms count inside words, or too few characters are remembered."""
     if bug == "words":
-        monkeypatch.setattr("server.engine.required_terms.are_joined", lambda before, after: False)
+        monkeypatch.setattr("server.engine.beams.required_terms.are_joined", lambda before, after: False)
     else:
         after = RequiredTerms._after
         monkeypatch.setattr(

@@ -14,10 +14,10 @@ from transformers.generation.logits_process import (
     WhisperTimeStampLogitsProcessor,
 )
 
-from server.engine.logits_processors import ProcessorRow, process
-from server.engine.timestamps import TimestampRow, _allowed
-from server.engine.token_tables import TokenTables
-from server.ipc.params import GenerationParams, TimestampRules
+from server.engine.choosing.logits_processors import ProcessorRow, process
+from server.engine.choosing.timestamps import TimestampRow, _allowed
+from server.engine.sequences.token_tables import TokenTables
+from server.ipc.wire.params import GenerationParams, TimestampRules
 
 END, NONE = 20, 29
 FIRST, VOCAB = NONE + 1, 50

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from server.engine.token_costs import LEAST_WEIGHT, TRIALS, TokenCosts
+from server.engine.scheduling.token_costs import LEAST_WEIGHT, TRIALS, TokenCosts
 
 DECODE, FIXED, PER_TOKEN = 6.0, 15.0, 0.03
 

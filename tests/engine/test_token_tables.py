@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from server.engine.logits_processors import ProcessorRow, process
-from server.engine.token_tables import TokenTables
-from server.ipc.params import GenerationParams, TimestampRules
-from server.ipc.sections import AnswerSection
+from server.engine.choosing.logits_processors import ProcessorRow, process
+from server.engine.sequences.token_tables import TokenTables
+from server.ipc.wire.params import GenerationParams, TimestampRules
+from server.ipc.wire.sections import AnswerSection
 
 VOCAB = 60
 ONLY_BAN = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from server.engine.encode_queue import EncodeQueue, EncodeRequest
-from server.engine.sequence import SequenceGroup, SequenceStatus
-from server.ipc.messages import Encode, EncodeItem, Generate, GenerateRow
-from server.ipc.params import GenerationParams
+from server.engine.encoding.encode_queue import EncodeQueue, EncodeRequest
+from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
+from server.ipc.wire.messages import Encode, EncodeItem, Generate, GenerateRow
+from server.ipc.wire.params import GenerationParams
 from tests.engine.simulation import Simulation, turn
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from server.engine.connection import ConnectionClosed, ServerConnection
-from server.ipc.descriptions import EngineOptions, ModelSpec
-from server.ipc.messages import (
+from server.engine.process.connection import ConnectionClosed, ServerConnection
+from server.ipc.wire.descriptions import EngineOptions, ModelSpec
+from server.ipc.wire.messages import (
     FRAME_HEADER,
     Abort,
     Configure,
@@ -132,7 +132,7 @@ def test_the_worker_exits_when_its_parent_is_killed(tmp_path):
     script = f"""
 import os, socket, subprocess, sys, time
 ours, theirs = socket.socketpair()
-process = subprocess.Popen([sys.executable, "-m", "server.engine.worker", "--fd", str(theirs.fileno())],
+process = subprocess.Popen([sys.executable, "-m", "server.engine.process.worker", "--fd", str(theirs.fileno())],
                            pass_fds=(theirs.fileno(), ours.fileno()), cwd={str(ROOT)!r})
 print(process.pid, flush=True)
 time.sleep(600)

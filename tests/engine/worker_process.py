@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from server.ipc.descriptions import EngineOptions, ModelSpec
-from server.ipc.messages import FRAME_HEADER, Configure, Message, decode_from_worker, encode_frame
-from server.ipc.weight_memory import WeightMemory
+from server.ipc.wire.descriptions import EngineOptions, ModelSpec
+from server.ipc.wire.messages import FRAME_HEADER, Configure, Message, decode_from_worker, encode_frame
+from server.ipc.workers.weight_memory import WeightMemory
 from tests.waiting import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +30,7 @@ class Worker:
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(HANG_SECONDS)
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "server.engine.worker", "--fd", str(theirs.fileno()), *arguments],
+            [sys.executable, "-P", "-m", "server.engine.process.worker", "--fd", str(theirs.fileno()), *arguments],
             pass_fds=(theirs.fileno(), *([] if self.weights_descriptor is None else [self.weights_descriptor])),
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             stderr=subprocess.PIPE,

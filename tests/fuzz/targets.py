@@ -27,11 +27,11 @@ from server.audio.read import max_seconds_of, reading_bytes
 from server.audio.wav import AudioError, read_wav
 from server.client.connection import StreamEvent, read_events
 from server.errors import RequestError, StartError
-from server.text.detokenizer import IncrementalDetokenizer
-from server.text.load import load_tokenizer
-from server.text.markup import MarkupOptions, parse
-from server.text.markup_tokens import MarkupError
-from server.text.tokenizer import Tokenizer, TokenizerError
+from server.text.markup.markup import MarkupOptions, parse
+from server.text.markup.markup_tokens import MarkupError
+from server.text.tokenizers.load import load_tokenizer
+from server.text.tokens.detokenizer import IncrementalDetokenizer
+from server.text.tokens.tokenizer import Tokenizer, TokenizerError
 from weights.errors import WeightsError
 from weights.read import open_checkpoint
 

@@ -14,8 +14,8 @@ from functools import cache
 
 import pytest
 
-from server.ipc.params import RequiredTerm
-from server.ipc.sections import AnswerSection
+from server.ipc.wire.params import RequiredTerm
+from server.ipc.wire.sections import AnswerSection
 from tests.engine.grammars import json_grammar, regex_grammar
 from tests.engine.harness import generate, run
 from tests.engine.tiny_checkpoints import GENERATING, HYBRIDS, SEQ2SEQ

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from server.engine import selection
-from server.engine.loading import LoadError
-from server.engine.scheduler import Scheduler
+from server.engine.choosing import selection
+from server.engine.process.loading import LoadError
+from server.engine.scheduling.scheduler import Scheduler
 from tests.engine.harness import generate, run
 from tests.engine.speculative import accepting_all_drafts, counts, every_prediction, perturbed, speculating
 from tests.engine.tiny_checkpoints import HYBRIDS

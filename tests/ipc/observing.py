@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from server.ipc.call import Call
-from server.ipc.client import EngineClient
-from server.ipc.descriptions import Device, ModelInfo
-from server.ipc.messages import (
+from server.ipc.client.call import Call
+from server.ipc.client.client import EngineClient
+from server.ipc.client.observer import Stage
+from server.ipc.wire.descriptions import Device, ModelInfo
+from server.ipc.wire.messages import (
     Encode,
     Encoded,
     Failed,
@@ -14,7 +15,6 @@ from server.ipc.messages import (
     Progress,
     Stats,
 )
-from server.ipc.observer import Stage
 
 
 class Recorder:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.ipc.messages import Generate, GenerateRow
-from server.ipc.params import GenerationParams, RequiredTerm
+from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.params import GenerationParams, RequiredTerm
 
 
 def one_row(

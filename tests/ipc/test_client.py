@@ -8,11 +8,11 @@ import time
 import pytest
 
 from server.errors import ClientGone, Overloaded, RequestTooLarge
-from server.ipc import call as module
-from server.ipc.call import Call, SequenceEvent
-from server.ipc.client import EngineClient
-from server.ipc.descriptions import ModelInfo
-from server.ipc.messages import (
+from server.ipc.client import call as module
+from server.ipc.client.call import Call, SequenceEvent
+from server.ipc.client.client import EngineClient
+from server.ipc.wire.descriptions import ModelInfo
+from server.ipc.wire.messages import (
     Abort,
     Encode,
     Encoded,
@@ -26,7 +26,7 @@ from server.ipc.messages import (
     StepOutput,
     Tokens,
 )
-from server.ipc.params import GenerationParams
+from server.ipc.wire.params import GenerationParams
 from tests.ipc.observing import Recorder, submit
 from tests.ipc.one_row import one_row
 

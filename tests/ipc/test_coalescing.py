@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-from server.ipc.call import Call
-from server.ipc.client import EngineClient
-from server.ipc.messages import (
+from server.ipc.client.call import Call
+from server.ipc.client.client import EngineClient
+from server.ipc.wire.messages import (
     Abort,
     Generate,
     Message,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from server.ipc.logprobs import Logprobs, PackedLogprobs, TokenLogprob, pack
+from server.ipc.wire.logprobs import Logprobs, PackedLogprobs, TokenLogprob, pack
 
 ENTRIES = [TokenLogprob(index, -0.5 * index, [(index + 1, -0.25), (index + 2, -1.0)]) for index in range(5)]
 

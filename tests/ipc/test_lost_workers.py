@@ -8,10 +8,10 @@ import time
 import pytest
 
 from server.errors import NotReady
-from server.ipc import call as module
-from server.ipc.call import Call
-from server.ipc.client import EngineClient
-from server.ipc.messages import (
+from server.ipc.client import call as module
+from server.ipc.client.call import Call
+from server.ipc.client.client import EngineClient
+from server.ipc.wire.messages import (
     Abort,
     Encode,
     Encoded,
@@ -27,7 +27,7 @@ from server.ipc.messages import (
     Tokens,
     Vocabulary,
 )
-from server.ipc.params import GenerationParams
+from server.ipc.wire.params import GenerationParams
 from tests.ipc.observing import Recorder, submit
 from tests.ipc.test_client import DECODER, ENCODER, SEQ2SEQ, finished
 

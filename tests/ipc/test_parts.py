@@ -7,10 +7,10 @@ import time
 import pytest
 
 from server.errors import ClientGone, Overloaded
-from server.ipc import call as module
-from server.ipc import release_rate
-from server.ipc.messages import Encode, Encoded, EncodeItem, Failed, Finished, Generate, Tokens
-from server.ipc.queue import Queue, default_limits
+from server.ipc.client import call as module
+from server.ipc.client import release_rate
+from server.ipc.client.queue import Queue, default_limits
+from server.ipc.wire.messages import Encode, Encoded, EncodeItem, Failed, Finished, Generate, Tokens
 from tests.ipc.observing import submit
 from tests.ipc.test_client import Bench, finished
 
@@ -137,7 +137,7 @@ async def test_the_deadline_ends_unsent_parts(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_statistics_count_unsent_sequences() -> None:
-    from server.ipc.messages import Stats
+    from server.ipc.wire.messages import Stats
 
     bench = Bench(requests=16)
     submit(bench.client, numbered(bench, 9))

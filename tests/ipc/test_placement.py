@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from server.ipc import placement
-from server.ipc.messages import Encode, Encoded, Generate, GenerateRow, Tokens
-from server.ipc.params import GenerationParams
+from server.ipc.client import placement
+from server.ipc.wire.messages import Encode, Encoded, Generate, GenerateRow, Tokens
+from server.ipc.wire.params import GenerationParams
 from tests.ipc.observing import submit
 from tests.ipc.test_client import finished
 from tests.ipc.test_lost_workers import Workers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.ipc.restart_policy import RestartLimits, RestartPolicy
+from server.ipc.workers.restart_policy import RestartLimits, RestartPolicy
 
 
 class Clock:

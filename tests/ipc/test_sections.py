@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.ipc.sections import Marker, MarkerScanner
+from server.ipc.wire.sections import Marker, MarkerScanner
 
 MARKERS = [Marker(1, "<a>"), Marker(2, "<<b"), Marker(3, "aab"), Marker(4, '{"n":', at_start=True)]
 TEXTS = st.lists(st.sampled_from(["<", "a", ">", "b", "<a", "aa", " ", "\n", "{", '"n"', ":", "x"]), max_size=12).map(

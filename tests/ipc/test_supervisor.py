@@ -15,17 +15,17 @@ import psutil
 import pytest
 
 from server.errors import CheckpointError, NotReady, StartError
-from server.ipc.client import EngineClient
-from server.ipc.descriptions import EngineOptions, ModelSpec
-from server.ipc.messages import (
+from server.ipc.client.client import EngineClient
+from server.ipc.wire.descriptions import EngineOptions, ModelSpec
+from server.ipc.wire.messages import (
     Failed,
     Generate,
     GenerateRow,
     StepOutput,
     Tokens,
 )
-from server.ipc.params import GenerationParams
-from server.ipc.supervisor import Supervisor, SupervisorLimits
+from server.ipc.wire.params import GenerationParams
+from server.ipc.workers.supervisor import Supervisor, SupervisorLimits
 from tests.ipc.observing import Recorder, submit
 from tests.wire.checkpoints import write_checkpoint
 from tests.wire.fake_serve import WORKER

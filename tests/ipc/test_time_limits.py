@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from server.ipc import call as call_module
-from server.ipc import time_limits
-from server.ipc.call import Call, request_error
-from server.ipc.messages import Encode, Encoded, EncodeItem, Failed, Generate, Message, Tokens
-from server.ipc.time_limits import LimitTimer, TimeLimits
+from server.ipc.client import call as call_module
+from server.ipc.client.call import Call, request_error
+from server.ipc.wire import time_limits
+from server.ipc.wire.messages import Encode, Encoded, EncodeItem, Failed, Generate, Message, Tokens
+from server.ipc.wire.time_limits import LimitTimer, TimeLimits
 from tests.ipc.test_client import Bench, finished
 from tests.ipc.test_lost_workers import Workers
 

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from server.errors import CheckpointError, StartError
-from server.ipc.client import EngineClient
-from server.ipc.descriptions import EngineOptions, ModelSpec
-from server.ipc.messages import Failed, Finished, Tokens
-from server.ipc.supervisor import SupervisorLimits
-from server.ipc.worker_pool import WorkerPool
+from server.ipc.client.client import EngineClient
+from server.ipc.wire.descriptions import EngineOptions, ModelSpec
+from server.ipc.wire.messages import Failed, Finished, Tokens
+from server.ipc.workers.supervisor import SupervisorLimits
+from server.ipc.workers.worker_pool import WorkerPool
 from tests.ipc.observing import Recorder, submit
 from tests.ipc.test_supervisor import LIMITS, endless, eventually
 from tests.wire.checkpoints import write_checkpoint

@@ -9,7 +9,7 @@ import pytest
 from models.config import ConfigError
 from models.families import FAMILIES
 from models.generation_defaults import GenerationDefaults, generation_defaults
-from server.ipc import descriptions
+from server.ipc.wire import descriptions
 
 START = {"decoder_start_token_id": 3}
 

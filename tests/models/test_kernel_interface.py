@@ -12,11 +12,11 @@ import torch
 from models.backends import choice, linear_weights
 from models.backends.cpu import header, library
 from models.checkpoint.loader import load_model
-from server.engine import service
-from server.engine.loading import LoadError
-from server.engine.service import start
-from server.ipc.descriptions import EngineOptions
-from server.ipc.messages import Configure
+from server.engine.process import service
+from server.engine.process.loading import LoadError
+from server.engine.process.service import start
+from server.ipc.wire.descriptions import EngineOptions
+from server.ipc.wire.messages import Configure
 from tests.engine.tiny_checkpoints import DECODERS
 
 needs_kernels = pytest.mark.skipif(library.load() is None, reason="no compiled kernels")

@@ -10,10 +10,10 @@ from transformers import BertConfig, LlamaConfig, MixtralConfig, Phi3Config, Qwe
 
 from models.backends import choice
 from models.checkpoint.loader import LoadedModel, load_model
-from server.engine.loading import load
-from server.engine.shared_weights import fingerprint, map_weights
-from server.ipc.descriptions import ModelSpec
-from server.ipc.weight_memory import WeightMemory
+from server.engine.process.loading import load
+from server.engine.process.shared_weights import fingerprint, map_weights
+from server.ipc.wire.descriptions import ModelSpec
+from server.ipc.workers.weight_memory import WeightMemory
 from tests.parity.checkpoints import edit_config, random_ids, write_model
 from tests.parity.paged import Rows, encoder_batch
 from tests.parity.quantized_checkpoints import FORMATS, KERNEL_FORMATS, changed, quantize, relative_error

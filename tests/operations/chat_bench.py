@@ -14,18 +14,18 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from models.backends.logits import DecoderOutput, LogitsRequest
 from server.api.telemetry import Telemetry
-from server.engine.block_manager import BlockManager
-from server.engine.block_tables import BlockTables
-from server.engine.engine import Engine, ModelEngine
-from server.engine.generation_engine import GenerationEngine
-from server.engine.model_limits import ModelLimits
-from server.engine.scheduler import Schedule, Scheduler
-from server.ipc.call import Call
-from server.ipc.client import EngineClient
-from server.ipc.descriptions import GenerationInfo, ModelInfo
-from server.ipc.messages import Abort, Generate, Vocabulary
+from server.engine.cache.block_manager import BlockManager
+from server.engine.cache.block_tables import BlockTables
+from server.engine.scheduling.model_limits import ModelLimits
+from server.engine.scheduling.scheduler import Schedule, Scheduler
+from server.engine.stepping.engine import Engine, ModelEngine
+from server.engine.stepping.generation_engine import GenerationEngine
+from server.ipc.client.call import Call
+from server.ipc.client.client import EngineClient
+from server.ipc.wire.descriptions import GenerationInfo, ModelInfo
+from server.ipc.wire.messages import Abort, Generate, Vocabulary
 from server.metrics import Metrics
-from server.operations.chat import ChatDelta, ChatResult, ChatSpec, chat
+from server.operations.chatting.chat import ChatDelta, ChatResult, ChatSpec, chat
 from server.operations.runtime import Runtime
 from server.text import checkpoint_text
 from tests.engine.stored_logits import StoredLogits

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.errors import ClientGone, Overloaded, RequestError, RequestTooLarge
-from server.ipc.call import Call
+from server.ipc.client.call import Call
 from server.key_limits import KeyLimits
 from server.operations.admission import Admission, default_memory_bytes
 from server.operations.cost import CHARACTER_BYTES, Cost
-from server.operations.rerank import RerankSpec, rerank
-from server.operations.token_classify import TokenClassifySpec, token_classify
+from server.operations.labelling.token_classify import TokenClassifySpec, token_classify
+from server.operations.ranking.rerank import RerankSpec, rerank
 from tests.api.conftest import Bench
 from tests.operations.test_pools import NoClient
 

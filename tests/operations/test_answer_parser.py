@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.operations.answer_parser import AnswerParser, AnswerParts
-from server.operations.answer_plan import AnswerPlan, AnswerPlanner, Reasoning
-from server.operations.tool_grammar import CallGrammar
-from server.text.tool_formats import TOOL_FORMATS, ToolFormat
+from server.operations.chatting.answer_parser import AnswerParser, AnswerParts
+from server.operations.chatting.answer_plan import AnswerPlan, AnswerPlanner, Reasoning
+from server.operations.chatting.tool_grammar import CallGrammar
+from server.text.chats.tool_formats import TOOL_FORMATS, ToolFormat
 
 ROWS = {row.name: row for row in TOOL_FORMATS}
 SPECIAL = {"[TOOL_CALLS]": 900, "[ARGS]": 901, "<｜tool▁sep｜>": 902, "<|python_tag|>": 903, "[THINK]": 904}

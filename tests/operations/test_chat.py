@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from server.errors import DeadlineExceeded, InvalidRequest
-from server.operations.chat import ChatSpec
-from server.operations.generation_options import GenerationOptions
-from server.text.chat import ChatError, ChatRenderer
+from server.operations.chatting.chat import ChatSpec
+from server.operations.generating.generation_options import GenerationOptions
+from server.text.chats.chat import ChatError, ChatRenderer
 from tests.operations.chat_bench import ChatBench, write_checkpoint
 from tests.operations.tool_cases import TOOLS, history
 from tests.text.chat_templates import CHATML, GEMMA, TURNS

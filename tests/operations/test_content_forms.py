@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from server.ipc.call import Call
-from server.operations.chat import ChatSpec, chat, count_prompt_tokens
-from server.operations.generation_options import GenerationOptions
-from server.text.chat_forms import with_forms
+from server.ipc.client.call import Call
+from server.operations.chatting.chat import ChatSpec, chat, count_prompt_tokens
+from server.operations.generating.generation_options import GenerationOptions
+from server.text.chats.chat_forms import with_forms
 from tests.operations.chat_bench import ChatBench, write_checkpoint
 from tests.operations.test_chat import prompt_of, reference, with_template
 from tests.operations.tool_cases import TOOLS, history

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from server.errors import RequestError
-from server.ipc.call import Call
-from server.ipc.messages import Generate
+from server.ipc.client.call import Call
+from server.ipc.wire.messages import Generate
 from server.operations.cost import Cost, max_windows
-from server.operations.generate import GenerateSpec, generate
-from server.operations.generation_options import GenerationOptions
-from server.operations.translate import TranslateSpec, translate
+from server.operations.generating.generate import GenerateSpec, generate
+from server.operations.generating.generation_options import GenerationOptions
+from server.operations.translating.translate import TranslateSpec, translate
 from tests.api.conftest import Bench
 
 ROUNDS = 40

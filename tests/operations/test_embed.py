@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from server.operations import embed
+from server.operations.ranking import embed
 from tests.api.conftest import Bench
 
 

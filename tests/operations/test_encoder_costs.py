@@ -15,20 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.errors import RequestError
-from server.ipc.call import Call
-from server.ipc.messages import Encode, Message, StepOutput
-from server.operations.classify import ClassifySpec, classify
+from server.ipc.client.call import Call
+from server.ipc.wire.messages import Encode, Message, StepOutput
 from server.operations.cost import Cost
-from server.operations.embed import EmbedAllSpec, EmbedSpec, embed, embed_all
-from server.operations.fill_mask import FillMaskSpec, fill_mask
-from server.operations.question_answer import QuestionAnswerSpec, question_answer
-from server.operations.rerank import RerankSpec, rerank
+from server.operations.labelling.classify import ClassifySpec, classify
+from server.operations.labelling.fill_mask import FillMaskSpec, fill_mask
+from server.operations.labelling.question_answer import QuestionAnswerSpec, question_answer
+from server.operations.labelling.token_classify import TokenClassifySpec, token_classify
+from server.operations.labelling.zero_shot_classify import ZeroShotClassifySpec, zero_shot_classify
+from server.operations.ranking.embed import EmbedAllSpec, EmbedSpec, embed, embed_all
+from server.operations.ranking.rerank import RerankSpec, rerank
+from server.operations.ranking.similarity import SimilaritySpec, similarity
 from server.operations.runtime import Runtime, ServedModel
-from server.operations.similarity import SimilaritySpec, similarity
-from server.operations.token_classify import TokenClassifySpec, token_classify
-from server.operations.zero_shot_classify import ZeroShotClassifySpec, zero_shot_classify
 from server.settings import Settings
-from server.text.tokenizer import Encoding, Tokenizer
+from server.text.tokens.tokenizer import Encoding, Tokenizer
 from tests.api.conftest import Bench
 from tests.wire.fake_worker import encode
 

@@ -9,9 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from server.operations.enforced_schema import MAX_SCHEMA_BYTES, EnforcedSchema, enforce
 from server.operations.grammar_compiler import CompileBudget, GrammarCompiler
-from server.operations.json_schema import reduce_schema
+from server.operations.schemas.enforced_schema import MAX_SCHEMA_BYTES, EnforcedSchema, enforce
+from server.operations.schemas.json_schema import reduce_schema
 from tests.grammar_compiler import COMPILER
 from tests.operations.agent_tools import AGENTS, EVERYTHING_LOST, ZOD, Everything
 

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from server.ipc.messages import Failed, Generate
-from server.ipc.params import GenerationParams
-from server.text.tokenizer import Encoding
-from server.text.truncation import truncate
+from server.ipc.wire.messages import Failed, Generate
+from server.ipc.wire.params import GenerationParams
+from server.text.tokens.tokenizer import Encoding
+from server.text.tokens.truncation import truncate
 from tests.api.conftest import Bench
 
 

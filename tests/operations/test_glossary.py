@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from server.ipc.messages import Finished, Generate, Hypothesis, Vocabulary
-from server.text.token_bytes import NoTokenBytes
+from server.ipc.wire.messages import Finished, Generate, Hypothesis, Vocabulary
+from server.text.tokens.token_bytes import NoTokenBytes
 from tests.api.conftest import Bench
 
 BODY = {"model": "translator", "max_new_tokens": 20}
@@ -136,7 +136,7 @@ def _no_bytes(self: object) -> None:
 async def test_a_translation_that_cannot_be_spelled_is_named_by_its_entry(
     bench: Bench, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.operations.glossary.spell", lambda tokenizer, token_bytes, term: [])
+    monkeypatch.setattr("server.operations.translating.glossary.spell", lambda tokenizer, token_bytes, term: [])
     bench.become_ready()
     body = {**BODY, "inputs": TEXT, "glossary": {"boat": "Boot", "house": "Haus"}}
     response = await http.post("/translate", json=body)

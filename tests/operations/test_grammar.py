@@ -15,20 +15,21 @@ import httpx
 import pytest
 
 from server.errors import InvalidRequest
-from server.ipc.messages import (
+from server.ipc.wire.messages import (
     Abort,
     Failed,
     Generate,
     Message,
     Vocabulary,
 )
-from server.ipc.params import GenerationParams
-from server.line_process import LineProcess
-from server.operations import grammar, grammar_compiler
-from server.operations.function_tool import FunctionTool
-from server.operations.grammar import ChoiceFormat, JsonFormat, RegexFormat
+from server.ipc.wire.params import GenerationParams
+from server.operations import grammar_compiler
+from server.operations.chatting.function_tool import FunctionTool
+from server.operations.chatting.tool_grammar import ToolChoice, callable_functions
+from server.operations.generating import grammar
+from server.operations.generating.grammar import ChoiceFormat, JsonFormat, RegexFormat
 from server.operations.grammar_compiler import CompiledFormat, GrammarCompiler
-from server.operations.tool_grammar import ToolChoice, callable_functions
+from server.system.line_process import LineProcess
 from tests.api.conftest import Bench
 from tests.grammar_compiler import COMPILER
 from tests.operations.test_generation_params import sent_params, sent_request
@@ -139,7 +140,8 @@ async def test_beam_search_with_a_format_requires_an_end_token(bench: Bench, htt
 
 def test_compiling_a_grammar_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from server.operations import grammar; from server.operations.grammar import JsonFormat; "
+        "import sys; from server.operations.generating import grammar; "
+        "from server.operations.generating.grammar import JsonFormat; "
         "from server.operations.grammar_compiler import GrammarCompiler; compiler = GrammarCompiler(); "
         "grammar.text_grammar(JsonFormat({'type': 'object'}), compiler); compiler.close(); "
         "print(sorted({'torch', 'server.engine', 'transformers', 'llguidance'} & set(sys.modules)))"

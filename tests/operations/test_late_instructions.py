@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.operations.late_instructions import with_instructions_at_front
+from server.operations.chatting.late_instructions import with_instructions_at_front
 from tests.operations.chat_bench import ChatBench
 from tests.operations.tool_cases import spec, template
 

@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from server.errors import Overloaded, RequestTooLarge
-from server.ipc.call import Call
-from server.ipc.logprobs import TokenLogprob, pack
-from server.ipc.messages import Abort, Finished, Generate, Hypothesis, Tokens
+from server.ipc.client.call import Call
+from server.ipc.wire.logprobs import TokenLogprob, pack
+from server.ipc.wire.messages import Abort, Finished, Generate, Hypothesis, Tokens
 from server.key_limits import KeyLimits
 from server.operations.admission import Admission
 from server.operations.cost import SCORED_TOKEN_BYTES, Cost
-from server.operations.generate import GenerateSpec, generate
-from server.operations.generation_options import GenerationOptions
-from server.operations.logprob_memory import BLOCK_VALUES, LogprobMemory
+from server.operations.generating.generate import GenerateSpec, generate
+from server.operations.generating.generation_options import GenerationOptions
+from server.operations.generating.logprob_memory import BLOCK_VALUES, LogprobMemory
 from tests.api.conftest import Bench
 from tests.operations.test_admission import Model, new_call
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.ipc.messages import Abort, Failed, Finished, Generate, Hypothesis, Tokens
+from server.ipc.wire.messages import Abort, Failed, Finished, Generate, Hypothesis, Tokens
 from tests.api.conftest import Bench
 from tests.wire.conftest import parse_events
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from server.errors import ClientGone, DeadlineExceeded, EngineFailure, Overloaded
-from server.ipc import time_limits
-from server.ipc.call import Call
+from server.ipc.client.call import Call
+from server.ipc.wire import time_limits
 from server.operations.pools import Pool, Pools
 
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from server.ipc.logprobs import Logprobs, TokenLogprob
-from server.ipc.messages import Finished, Hypothesis
-from server.ipc.params import GenerationParams
-from server.operations import transcribe
-from server.operations.speech_fallback import FallbackRules
-from server.operations.speech_windows import WindowDecoder
-from server.text.speech import SpeechTokens
+from server.ipc.wire.logprobs import Logprobs, TokenLogprob
+from server.ipc.wire.messages import Finished, Hypothesis
+from server.ipc.wire.params import GenerationParams
+from server.operations.speech import transcribe
+from server.operations.speech.speech_fallback import FallbackRules
+from server.operations.speech.speech_windows import WindowDecoder
+from server.text.speech.speech import SpeechTokens
 from tests.operations.speech_scripts import (
     CONTEXT,
     COUNT,

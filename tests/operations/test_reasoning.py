@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from server.errors import InvalidRequest
-from server.operations.grammar import JsonFormat
+from server.operations.generating.grammar import JsonFormat
 from tests.operations.chat_bench import ChatBench, write_checkpoint
 from tests.operations.tool_cases import REQUIRED, SCHEMAS, check_calls, spec, template
 from tests.text.tool_templates import QWEN_3

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.operations.reasoning_settings import reasoning_variables
+from server.operations.chatting.reasoning_settings import reasoning_variables
 
 PLAIN = "{{ messages[0].content }}"
 ALWAYS = "{{ messages[0].content }}<think>\n"

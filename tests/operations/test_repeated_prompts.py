@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from server.operations.chat_prompt import template_messages
-from server.operations.template_tools import _inspect
-from server.text.chat import ChatError, ChatRenderer, ChatTemplates, chat_context
+from server.operations.chatting.chat_prompt import template_messages
+from server.operations.chatting.template_tools import _inspect
+from server.text.chats.chat import ChatError, ChatRenderer, ChatTemplates, chat_context
 from tests.e2e.agent import text, tools
 
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "published"

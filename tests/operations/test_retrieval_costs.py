@@ -14,19 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.ipc.descriptions import (
+from server.ipc.wire.descriptions import (
     LabelledSpansInfo,
     LateInteractionInfo,
     QueryExpansionInfo,
     TextSideInfo,
 )
-from server.ipc.messages import Encode, Encoded, Message, StepOutput
+from server.ipc.wire.messages import Encode, Encoded, Message, StepOutput
 from server.operations.cost import Cost
-from server.operations.labelled_entities import LabelledEntitiesSpec, labelled_entities
-from server.operations.late_interaction import LateInteractionSpec, embed_late_interaction
-from server.operations.rerank import RerankSpec, rerank
+from server.operations.labelling.labelled_entities import LabelledEntitiesSpec, labelled_entities
+from server.operations.ranking.late_interaction import LateInteractionSpec, embed_late_interaction
+from server.operations.ranking.rerank import RerankSpec, rerank
 from server.operations.runtime import ServedModel
-from server.text.answer_prompts import PUBLISHED
+from server.text.chats.answer_prompts import PUBLISHED
 from tests.operations.test_encoder_costs import Measurement, Operation, text_lists, texts
 
 NAME = "masker"

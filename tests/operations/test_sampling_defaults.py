@@ -22,11 +22,11 @@ from server.api.dialects.openai import sampling_fields as openai
 from server.api.dialects.openai.chat_body import ChatCompletionBody
 from server.api.dialects.openai.completions import CompletionBody
 from server.api.dialects.openai.response_body import ResponsesBody
-from server.ipc.messages import Failed
-from server.ipc.params import GenerationParams
-from server.operations.generation_options import GenerationOptions, SamplingDefaults
-from server.operations.generation_params import resolve
-from server.operations.prompts import translation_prompt
+from server.ipc.wire.messages import Failed
+from server.ipc.wire.params import GenerationParams
+from server.operations.generating.generation_options import GenerationOptions, SamplingDefaults
+from server.operations.generating.generation_params import resolve
+from server.operations.generating.prompts import translation_prompt
 from tests.api.conftest import Bench
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "decoding.md"

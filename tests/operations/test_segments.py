@@ -7,10 +7,10 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.ipc.params import GenerationParams
-from server.operations.generated_text import GeneratedText, TextDelta, TextOptions
-from server.operations.segments import Segment, SegmentedText, split, whole
-from server.text.load import load_tokenizer
+from server.ipc.wire.params import GenerationParams
+from server.operations.generating.generated_text import GeneratedText, TextDelta, TextOptions
+from server.operations.translating.segments import Segment, SegmentedText, split, whole
+from server.text.tokenizers.load import load_tokenizer
 from tests.wire.checkpoints import write_checkpoint
 
 PIECES = st.lists(st.sampled_from(["Word", "a", ". ", "! ", "\n", ", ", " ", "。", "日", "Dr. ", "3. "]), max_size=40)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.operations import spans
-from server.operations.spans import best_spans
-from server.text.tokenizer import Encoding
+from server.operations.labelling import spans
+from server.operations.labelling.spans import best_spans
+from server.text.tokens.tokenizer import Encoding
 
 
 def letter_tokens(context: str, words: list[int | None]) -> Encoding:

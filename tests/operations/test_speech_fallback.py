@@ -10,11 +10,11 @@ import torch
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
 from server.errors import InvalidRequest
-from server.ipc.descriptions import GenerationInfo, ModelInfo
+from server.ipc.wire.descriptions import GenerationInfo, ModelInfo
 from server.operations.admission import DEFAULT_MEMORY_BYTES
-from server.operations.speech_fallback import FallbackRules, compression_ratio, temperatures
-from server.operations.transcribe_spec import TranscribeSpec
-from server.text.speech_settings import SpeechSettings
+from server.operations.speech.speech_fallback import FallbackRules, compression_ratio, temperatures
+from server.operations.speech.transcribe_spec import TranscribeSpec
+from server.text.speech.speech_settings import SpeechSettings
 from tests.audio.wavs import wav
 from tests.parity.speech import recording
 

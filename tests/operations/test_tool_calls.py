@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from server.ipc.call import Call
-from server.operations.chat import ToolChoice, count_prompt_tokens
+from server.ipc.client.call import Call
+from server.operations.chatting.chat import ToolChoice, count_prompt_tokens
 from tests.operations.chat_bench import ChatBench
 from tests.operations.tool_cases import REQUIRED, ROWS, SCHEMAS, check_calls, spec, template
 from tests.text.tool_templates import BY_FORMAT

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from server.errors import InvalidRequest
-from server.ipc.call import Call
-from server.operations.chat import ChatSpec, FunctionTool, ToolChoice, chat
+from server.ipc.client.call import Call
+from server.operations.chatting.chat import ChatSpec, FunctionTool, ToolChoice, chat
 from tests.operations.chat_bench import ChatBench
 from tests.operations.tool_cases import REQUIRED, TOOLS, history, spec, template
 
@@ -138,7 +138,7 @@ async def test_a_template_that_ignores_tools_is_refused(llm: ChatBench) -> None:
 async def test_a_grammar_that_grows_too_complex_names_the_tools(llm: ChatBench, monkeypatch: Any) -> None:
     from llguidance import LLParserLimits
 
-    from server.engine import grammar_masks
+    from server.engine.grammars import grammar_masks
 
     monkeypatch.setattr(grammar_masks, "LIMITS", LLParserLimits(max_lexer_states=60, verbose_errors=False))
     schema = {

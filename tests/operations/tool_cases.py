@@ -8,9 +8,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from server.operations.chat import ChatDelta, ChatResult, ChatSpec, FunctionTool, ToolChoice
-from server.operations.generation_options import GenerationOptions
-from server.text.tool_formats import TOOL_FORMATS
+from server.operations.chatting.chat import ChatDelta, ChatResult, ChatSpec, FunctionTool, ToolChoice
+from server.operations.generating.generation_options import GenerationOptions
+from server.text.chats.tool_formats import TOOL_FORMATS
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "get_weather": {

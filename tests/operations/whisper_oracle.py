@@ -20,7 +20,7 @@ import whisper
 from whisper.decoding import DecodingResult
 from whisper.tokenizer import get_tokenizer
 
-from server.operations.speech_fallback import compression_ratio
+from server.operations.speech.speech_fallback import compression_ratio
 from tests.operations.speech_scripts import CONTEXT, COUNT, END, PROMPT, VOCAB, WINDOW_FRAMES, Script, script
 
 published = import_module("whisper.transcribe")

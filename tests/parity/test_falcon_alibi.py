@@ -12,8 +12,8 @@ import transformers
 from models.config import AlibiConfig
 from models.layers.positions import Alibi
 from models.stack import Stack
-from server.engine.loading import LoadedCheckpoint
-from server.ipc.descriptions import ModelSpec
+from server.engine.process.loading import LoadedCheckpoint
+from server.ipc.wire.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, reference, run
 from tests.parity.checkpoints import load, random_ids, write_model
 from tests.parity.paged import Rows, chunked, one_by_one, one_shot

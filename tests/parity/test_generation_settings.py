@@ -11,8 +11,8 @@ import pytest
 import torch
 import transformers
 
-from server.engine.loading import LoadedCheckpoint
-from server.ipc.descriptions import ModelSpec
+from server.engine.process.loading import LoadedCheckpoint
+from server.ipc.wire.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, run
 from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ, VOCAB
 from tests.parity.checkpoints import load, write_model

@@ -14,8 +14,8 @@ import torch
 import transformers
 
 from models.families import FAMILIES
-from server.engine.loading import LoadedCheckpoint
-from server.ipc.descriptions import ModelSpec
+from server.engine.process.loading import LoadedCheckpoint
+from server.ipc.wire.descriptions import ModelSpec
 from tests.engine import test_speech
 from tests.engine.harness import Pair, as_transformers_settings, generate, reference, run
 from tests.engine.tiny_checkpoints import GENERATING

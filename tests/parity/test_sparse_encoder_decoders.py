@@ -10,8 +10,8 @@ from torch import nn
 from models.config import ConfigError
 from models.families import family_of
 from models.layers.sparse_attention import TransientGlobalAttention
-from server.engine.loading import LoadedCheckpoint
-from server.ipc.descriptions import ModelSpec
+from server.engine.process.loading import LoadedCheckpoint
+from server.ipc.wire.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, reference, run
 from tests.parity.checkpoints import edit_config, forget_short_texts, load, random_ids, save, write_model
 from tests.parity.largest import largest

@@ -81,7 +81,7 @@ class RunningCluster:
 
 def engine_workers(of: psutil.Process | None = None) -> list[psutil.Process]:
     """The engine workers below a process, by default below this one."""
-    return [process for process in _descendants(of) if "server.engine.worker" in _command(process)]
+    return [process for process in _descendants(of) if "server.engine.process.worker" in _command(process)]
 
 
 def _descendants(of: psutil.Process | None = None) -> list[psutil.Process]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from server.text.fairseq import LANGUAGES
+from server.text.tokenizers.fairseq import LANGUAGES
 
 _SUBJECTS = ["The old sailor", "A small frog", "My sister's friend", "Nobody", "Über uns", "L'élève"]
 _VERBS = ["sees", "doesn't like", "schreibt", "a trouvé", "will remember", "counts 1,234.56 of"]

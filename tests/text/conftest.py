@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from server.text.load import load_tokenizer
-from server.text.tokenizer import Tokenizer
+from server.text.tokenizers.load import load_tokenizer
+from server.text.tokens.tokenizer import Tokenizer
 from tests.text import checkpoints
 
 WRITERS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.text.answer_prompts import PUBLISHED, AnswerPrompt, PromptError, read_prompt
+from server.text.chats.answer_prompts import PUBLISHED, AnswerPrompt, PromptError, read_prompt
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from server.text.chat import ChatError, ChatRenderer, ChatTemplates, chat_context, read_templates
-from server.text.tokenizer import TokenizerError
-from server.text.tokenizer_files import read_tokenizer_files
+from server.text.chats.chat import ChatError, ChatRenderer, ChatTemplates, chat_context, read_templates
+from server.text.tokenizers.tokenizer_files import read_tokenizer_files
+from server.text.tokens.tokenizer import TokenizerError
 from tests.text import checkpoints
 from tests.text.chat_templates import ALL, CONVERSATIONS, HOSTILE, TURNS
 from tests.waiting import HANG_SECONDS

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from server.text.chat import ChatError, ChatRenderer, ChatTemplates, ContentForms, as_parts, chat_context
-from server.text.chat_forms import with_forms
+from server.text.chats.chat import ChatError, ChatRenderer, ChatTemplates, ContentForms, as_parts, chat_context
+from server.text.chats.chat_forms import with_forms
 from tests.text import tool_templates
 from tests.text.chat_templates import ALL, HOSTILE
 from tests.text.list_templates import EITHER, LISTS_ONLY, LOST, MIXED, NO_SYSTEM_ROLE

@@ -9,7 +9,7 @@ import pytest
 
 from server.errors import CheckpointError
 from server.text import checkpoint_text
-from server.text.chat import ChatRenderer
+from server.text.chats.chat import ChatRenderer
 from tests.text import checkpoints
 from tests.text.chat_templates import HOSTILE
 

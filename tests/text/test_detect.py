@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from server.text import detect
-from server.text.detect import DetectionError, LanguageDetector
-from server.text.language_codes import parse_language
+from server.text.languages import detect
+from server.text.languages.detect import DetectionError, LanguageDetector
+from server.text.languages.language_codes import parse_language
 
 SENTENCES = {
     "en": "The garden behind the old house is small.",

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.text import streams
-from server.text.detokenizer import IncrementalDetokenizer, StopStrings
-from server.text.tokenizer import Tokenizer
+from server.text.tokens import streams
+from server.text.tokens.detokenizer import IncrementalDetokenizer, StopStrings
+from server.text.tokens.tokenizer import Tokenizer
 from tests.text.checkpoints import CORPUS, TORTURE
 
 _text = st.text(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from server.text.load import load_tokenizer
+from server.text.tokenizers.load import load_tokenizer
 from tests.text.checkpoints import CORPUS, TORTURE
 from tests.text.encoder_checkpoints import REFERENCES, write
 

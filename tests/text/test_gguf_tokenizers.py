@@ -9,11 +9,11 @@ import pytest
 import sentencepiece
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from server.text.chat import read_templates
-from server.text.load import load_tokenizer
-from server.text.sentencepiece_files import SentencePieceModel
-from server.text.tokenizer import TokenizerError
-from server.text.tokenizer_files import read_tokenizer_files
+from server.text.chats.chat import read_templates
+from server.text.tokenizers.load import load_tokenizer
+from server.text.tokenizers.sentencepiece_files import SentencePieceModel
+from server.text.tokenizers.tokenizer_files import read_tokenizer_files
+from server.text.tokens.tokenizer import TokenizerError
 from tests.text.checkpoints import (
     CORPUS,
     TORTURE,

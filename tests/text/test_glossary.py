@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from server.text.glossary import DuplicateTerm, Glossary, fewest_tokens, spell
-from server.text.load import load_tokenizer
-from server.text.token_bytes import TokenBytes
+from server.text.languages.glossary import DuplicateTerm, Glossary, fewest_tokens, spell
+from server.text.tokenizers.load import load_tokenizer
+from server.text.tokens.token_bytes import TokenBytes
 from tests.text import checkpoints
 
 DEMO = Path(__file__).parents[2] / "weights" / "demo" / "translator-en-fr"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from server.text.language_codes import Language, english_name, is_collective, parse_language
-from server.text.languages import TranslationLanguages, UnknownPair
-from server.text.load import load_tokenizer
+from server.text.languages.language_codes import Language, english_name, is_collective, parse_language
+from server.text.languages.languages import TranslationLanguages, UnknownPair
+from server.text.tokenizers.load import load_tokenizer
 from tests.text import checkpoints
 
 

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.operations.segments import split
-from server.text.markup import BLOCK_TAGS, MAX_DEPTH, MAX_TAGS, MarkupOptions, plain_text
-from server.text.markup_sentences import MarkedSentence, sentences
-from server.text.markup_tokens import VOID_TAGS, MarkupError, tokens
-from server.text.tag_placement import TokenAlignment
+from server.operations.translating.segments import split
+from server.text.markup.markup import BLOCK_TAGS, MAX_DEPTH, MAX_TAGS, MarkupOptions, plain_text
+from server.text.markup.markup_sentences import MarkedSentence, sentences
+from server.text.markup.markup_tokens import VOID_TAGS, MarkupError, tokens
+from server.text.markup.tag_placement import TokenAlignment
 
 HTML, XML = MarkupOptions("html"), MarkupOptions("xml")
 INLINE = st.sampled_from(["b", "i", 'a href="x?a=1&amp;b"', "span class='c'", "code", "em translate=no"])

@@ -16,10 +16,10 @@ from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES 
 from transformers.models.mbart50.tokenization_mbart50 import FAIRSEQ_LANGUAGE_CODES as MBART_50_CODES
 from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES as NLLB_CODES
 
-from server.text.fairseq import LANGUAGES
-from server.text.language_codes import Language, parse_language
-from server.text.languages import TranslationLanguages, UnknownPair
-from server.text.load import load_tokenizer
+from server.text.languages.language_codes import Language, parse_language
+from server.text.languages.languages import TranslationLanguages, UnknownPair
+from server.text.tokenizers.fairseq import LANGUAGES
+from server.text.tokenizers.load import load_tokenizer
 from tests.text import checkpoints
 from tests.text.checkpoints import CORPUS, TORTURE
 

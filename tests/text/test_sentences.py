@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.text.sentences import join_sentences, split_sentences
+from server.text.languages.sentences import join_sentences, split_sentences
 
 
 def _texts(text: str) -> list[str]:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
-from server.text.load import load_tokenizer
-from server.text.speech import SpeechTokens, split_window
-from server.text.tokenizer import TokenizerError
+from server.text.speech.speech import SpeechTokens, split_window
+from server.text.tokenizers.load import load_tokenizer
+from server.text.tokens.tokenizer import TokenizerError
 from tests.parity import speech
 from tests.parity.speech import (
     END,

@@ -8,10 +8,10 @@ import unicodedata
 import pytest
 
 from server.operations.cost import most_tokens
-from server.text.pairs import PairTemplate, lengths_in
-from server.text.token_bound import LONGEST_CHARACTER
-from server.text.tokenizer import Tokenizer
-from server.text.truncation import truncate
+from server.text.tokens.pairs import PairTemplate, lengths_in
+from server.text.tokens.token_bound import LONGEST_CHARACTER
+from server.text.tokens.tokenizer import Tokenizer
+from server.text.tokens.truncation import truncate
 
 CHARACTERS = "ab. !'1\n é\u1f82가中😀㌀\ufdfa\ufdfb\u0130ﬃ\U0001d160"
 
@@ -37,7 +37,7 @@ def test_ordinary_text_has_a_close_bound(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
 def test_growth_of_characters(form: str) -> None:
     """The numbers of `token_bound._GROWTH`, for every character but the longest."""
-    from server.text.token_bound import _GROWTH
+    from server.text.tokens.token_bound import _GROWTH
 
     grown = [
         unicodedata.normalize(form, chr(code))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from server.text.detokenizer import IncrementalDetokenizer
-from server.text.load import load_tokenizer
-from server.text.token_bytes import NoTokenBytes, TokenBytes, bytes_of_decoder
-from server.text.tokenizer import Tokenizer
+from server.text.tokenizers.load import load_tokenizer
+from server.text.tokens.detokenizer import IncrementalDetokenizer
+from server.text.tokens.token_bytes import NoTokenBytes, TokenBytes, bytes_of_decoder
+from server.text.tokens.tokenizer import Tokenizer
 from tests.text import checkpoints
 from tests.text.checkpoints import CORPUS, TORTURE
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from server import text as text_package
-from server.text import fast
-from server.text.load import load_tokenizer
-from server.text.tokenizer import Tokenizer, TokenizerError
+from server.text.tokenizers import fast
+from server.text.tokenizers.load import load_tokenizer
+from server.text.tokens.tokenizer import Tokenizer, TokenizerError
 from tests.text import checkpoints
 from tests.text.checkpoints import CORPUS, TORTURE
 
@@ -349,8 +349,10 @@ def test_a_directory_saved_by_the_reference_gives_the_same_tokenizer(tokenizer: 
 
 
 def test_no_module_imports_torch_or_transformers():
-    names = [path.stem for path in Path(text_package.__file__).parent.glob("*.py")]
-    code = f"import sys, {', '.join(f'server.text.{name}' for name in names)}; "
+    root = Path(text_package.__file__).parent
+    names = [".".join(path.relative_to(root).with_suffix("").parts) for path in root.rglob("*.py")]
+    names = [f"server.text.{name}".removesuffix(".__init__") for name in names]
+    code = f"import sys, {', '.join(names)}; "
     code += "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'safetensors')))"
     assert len(names) > 20 and subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

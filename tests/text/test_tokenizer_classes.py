@@ -9,9 +9,9 @@ import pytest
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 from models.families import FAMILIES
-from server.text.load import load_tokenizer
-from server.text.tokenizer import TokenizerError
-from server.text.tokenizer_files import read_tokenizer_files
+from server.text.tokenizers.load import load_tokenizer
+from server.text.tokenizers.tokenizer_files import read_tokenizer_files
+from server.text.tokens.tokenizer import TokenizerError
 from tests.text import checkpoints
 from tests.text.checkpoints import CORPUS
 

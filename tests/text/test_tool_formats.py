@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.text.tool_formats import TOOL_FORMATS, by_marker, reasoning_markers, recognise
+from server.text.chats.tool_formats import TOOL_FORMATS, by_marker, reasoning_markers, recognise
 from tests.text.chat_templates import CHATML
 from tests.text.tool_templates import BY_FORMAT, QWEN_3
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from transformers.models.whisper.tokenization_whisper import _combine_tokens_into_words
 
-from server.text.load import load_tokenizer
-from server.text.words import split_words
+from server.text.speech.words import split_words
+from server.text.tokenizers.load import load_tokenizer
 from tests.parity.speech import END, write_tokenizer
 
 TEXTS = [

@@ -10,11 +10,11 @@ import torch
 from transformers import AutoTokenizer, MarianTokenizer
 
 from models.checkpoint.loader import load_model
-from server.engine.engine import Engine
-from server.engine.loading import build, load
-from server.ipc.descriptions import EngineOptions, ModelSpec
-from server.ipc.messages import Encode, EncodeItem, Generate, GenerateRow
-from server.ipc.params import GenerationParams
+from server.engine.process.loading import build, load
+from server.engine.stepping.engine import Engine
+from server.ipc.wire.descriptions import EngineOptions, ModelSpec
+from server.ipc.wire.messages import Encode, EncodeItem, Generate, GenerateRow
+from server.ipc.wire.params import GenerationParams
 from tests.engine.harness import run
 from tests.parity.paged import Rows
 from weights.demo.train import reviews, stories, translation

@@ -22,9 +22,9 @@ import struct
 import sys
 import time
 
-from server.ipc.descriptions import GenerationInfo, ModelInfo, ModelSpec
-from server.ipc.logprobs import Logprobs, TokenLogprob, pack
-from server.ipc.messages import (
+from server.ipc.wire.descriptions import GenerationInfo, ModelInfo, ModelSpec
+from server.ipc.wire.logprobs import Logprobs, TokenLogprob, pack
+from server.ipc.wire.messages import (
     FRAME_HEADER,
     Abort,
     Configure,

@@ -17,11 +17,11 @@ from server.api.fields import Body, Language, Texts, form_value, one_or_many
 from server.api.route import GetRoute, JsonRoute, Route
 from server.api.state import State
 from server.errors import InvalidRequest, RequestError, Unauthorized
-from server.operations.detect_language import DetectedTranslation, translate_detected
-from server.operations.generation_options import GenerationOptions
-from server.operations.translate import TranslateSpec
-from server.text.markup import MarkupOptions
-from server.text.offered_languages import language_label, offered_languages
+from server.operations.generating.generation_options import GenerationOptions
+from server.operations.translating.detect_language import DetectedTranslation, translate_detected
+from server.operations.translating.translate import TranslateSpec
+from server.text.languages.offered_languages import language_label, offered_languages
+from server.text.markup.markup import MarkupOptions
 
 _REGIONAL_TARGETS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "en": (("EN-GB", "English (British)"), ("EN-US", "English (American)")),

@@ -15,17 +15,17 @@ from server.api.error_shape import AnswerBody, ErrorShape
 from server.api.fields import Body, Language, Texts, form_value
 from server.api.route import GetRoute, JsonRoute, Route
 from server.api.state import State
-from server.operations.detect_language import (
+from server.operations.generating.generation_options import GenerationOptions
+from server.operations.translating.detect_language import (
     DetectedTranslation,
     DetectLanguageSpec,
     detect_language,
     translate_detected,
 )
-from server.operations.generation_options import GenerationOptions
-from server.operations.translate import TranslateSpec
-from server.text.detect import DetectedLanguage
-from server.text.markup import MarkupOptions
-from server.text.offered_languages import language_label, offered_languages
+from server.operations.translating.translate import TranslateSpec
+from server.text.languages.detect import DetectedLanguage
+from server.text.languages.offered_languages import language_label, offered_languages
+from server.text.markup.markup import MarkupOptions
 
 _KEY = Annotated[str | None, Field(max_length=1024, description="the API key, if no header has it")]
 

@@ -16,10 +16,10 @@ from server.api.error_shape import AnswerBody
 from server.api.fields import Body, TokenIds
 from server.api.route import GetRoute, JsonRoute, Route
 from server.api.state import State
-from server.ipc.call import Call
+from server.ipc.client.call import Call
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.tokenize import DetokenizeSpec, TokenizeSpec, detokenize, tokenize
-from server.text.computed import Computed
+from server.text.tokens.computed import Computed
 
 
 class PromptTokensBody(Body):

@@ -14,8 +14,16 @@ from server.api.dialects.anthropic.bodies import AnthropicMessagesBody
 from server.api.dialects.anthropic.routes import AnthropicMessage, MessageRenderer
 from server.api.ignored_parameters import ignored_parameters
 from server.errors import EngineFailure, InvalidRequest
-from server.operations.chat import ChatChoice, ChatDelta, ChatResult, ChatSpec, ToolCall, ToolCallDelta, ToolChoice
-from server.operations.generation_run import PhaseSeconds, TokenUsage
+from server.operations.chatting.chat import (
+    ChatChoice,
+    ChatDelta,
+    ChatResult,
+    ChatSpec,
+    ToolCall,
+    ToolCallDelta,
+    ToolChoice,
+)
+from server.operations.generating.generation_run import PhaseSeconds, TokenUsage
 from tests.wire.conftest import parse_events
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)

@@ -11,8 +11,8 @@ from cohere.v2.types import V2ChatResponse, V2ChatStreamResponse
 from server.api.dialects.cohere.chat import CohereChatAnswer, CohereChatRenderer
 from server.api.dialects.cohere.chat_body import CohereChatBody
 from server.errors import DeadlineExceeded, EngineFailure, InvalidRequest
-from server.operations.chat import ChatChoice, ChatDelta, ChatResult, ToolCall, ToolCallDelta, ToolChoice
-from server.operations.generation_run import PhaseSeconds, TokenUsage
+from server.operations.chatting.chat import ChatChoice, ChatDelta, ChatResult, ToolCall, ToolCallDelta, ToolChoice
+from server.operations.generating.generation_run import PhaseSeconds, TokenUsage
 from tests.wire.conftest import parse_events
 
 CALLS = [ToolCall("call_1", "weather", '{"city": "Paris"}'), ToolCall("call_2", "weather", '{"city": "Rome"}')]

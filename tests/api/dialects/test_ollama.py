@@ -24,8 +24,8 @@ from server.api.dialects.ollama.models import OllamaShowBody
 from server.api.dialects.ollama.options import OllamaOptions
 from server.api.ignored_parameters import ignored_parameters
 from server.errors import EngineFailure, InvalidRequest
-from server.operations.chat import ChatChoice, ChatDelta, ChatResult, ToolCall, ToolCallDelta, ToolChoice
-from server.operations.generation_run import PhaseSeconds, TokenUsage
+from server.operations.chatting.chat import ChatChoice, ChatDelta, ChatResult, ToolCall, ToolCallDelta, ToolChoice
+from server.operations.generating.generation_run import PhaseSeconds, TokenUsage
 
 CALLS = [ToolCall("call_1", "weather", '{"city": "Paris"}'), ToolCall("call_2", "weather", '{"city": "Rome"}')]
 DELTAS = [

@@ -11,7 +11,7 @@ from server.api.dialects.openai.chat_body import ChatCompletionBody
 from server.api.dialects.openai.completions import CompletionBody
 from server.api.ignored_parameters import ignored_parameters
 from server.errors import InvalidRequest
-from server.operations.chat import ChatSpec, ToolChoice
+from server.operations.chatting.chat import ChatSpec, ToolChoice
 
 USER = {"role": "user", "content": "hello"}
 CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}

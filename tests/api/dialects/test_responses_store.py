@@ -252,7 +252,7 @@ async def test_a_call_that_was_cut_can_be_continued(bench: ResponseBench) -> Non
 
 
 async def test_a_stream_that_fails_is_stored_as_failed(bench: ResponseBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from server.operations.chat import ChatRun
+    from server.operations.chatting.chat import ChatRun
 
     def fail(self: ChatRun) -> None:
         raise EngineFailure("the engine failed")

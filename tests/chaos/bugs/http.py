@@ -19,7 +19,7 @@ def _replace_imported(name: str, new: Any) -> None:
 
 def _without_limits(*names: str) -> None:
     """Replace limits of the supervisor by endless ones. Raises AttributeError for a limit that does not exist."""
-    from server.ipc.supervisor import SupervisorLimits
+    from server.ipc.workers.supervisor import SupervisorLimits
 
     def initialize(self: Any, *rest: Any, **named: Any) -> None:
         old(self, *rest, **named)
@@ -35,7 +35,7 @@ def _without_limits(*names: str) -> None:
 @bug("http")
 def lost_worker_tells_nobody() -> None:
     """Open streams are not ended when their worker dies."""
-    from server.ipc.client import EngineClient
+    from server.ipc.client.client import EngineClient
 
     def forget(self: Any, epoch: int, message: str) -> None:
         self._dispatcher.workers.pop(epoch, None)
@@ -48,7 +48,7 @@ def late_events_are_taken() -> None:
     """Events of a worker that was lost go to the requests that have moved to another one."""
     import msgspec
 
-    from server.ipc.client import EngineClient
+    from server.ipc.client.client import EngineClient
 
     def take(self: Any, output: Any) -> None:
         for worker in list(self._dispatcher.workers.values()):
@@ -60,7 +60,7 @@ def late_events_are_taken() -> None:
 @bug("http")
 def a_dying_supervisor_tells_nobody() -> None:
     """A fault of a supervisor leaves its worker dead and the server running."""
-    from server.ipc.worker_pool import WorkerPool
+    from server.ipc.workers.worker_pool import WorkerPool
 
     replace(WorkerPool, "_on_end", lambda self, supervisor, task: None)
 
@@ -68,7 +68,7 @@ def a_dying_supervisor_tells_nobody() -> None:
 @bug("http")
 def pauses_do_not_grow() -> None:
     """A worker that becomes ready ends the series of failures, however soon it fails again."""
-    from server.ipc.restart_policy import RestartPolicy
+    from server.ipc.workers.restart_policy import RestartPolicy
 
     def failed(self: Any, ready_seconds: float | None) -> None:
         old(self, None if ready_seconds is None else 1e9)
@@ -79,7 +79,7 @@ def pauses_do_not_grow() -> None:
 @bug("http")
 def lost_requests_are_repeated_without_end() -> None:
     """A request moves to another worker each time its worker dies, even after its first events."""
-    from server.ipc.client import EngineClient
+    from server.ipc.client.client import EngineClient
 
     def leave(self: Any, epoch: int, message: str) -> None:
         for sequence in self._sequences.values():
@@ -91,7 +91,7 @@ def lost_requests_are_repeated_without_end() -> None:
         kept.update({id(sequence): message for sequence in sequences.values()})
         old_post(self, message, sequences, block_size)
 
-    from server.ipc.dispatch import Dispatcher
+    from server.ipc.client.dispatch import Dispatcher
 
     kept: dict[int, Any] = {}
     old = replace(EngineClient, "_leave", leave)
@@ -129,7 +129,7 @@ def stalled_readers_stay() -> None:
 def overload_is_queued() -> None:
     """The door, admission and the queue take any number of requests."""
     from server.api.door import Door
-    from server.ipc.queue import Queue
+    from server.ipc.client.queue import Queue
     from server.operations.admission import Admission
 
     replace(Queue, "has_room", lambda self, sequences, tokens: True)
@@ -144,7 +144,7 @@ def answers_are_swapped() -> None:
     """If one message of the worker has two results, each goes to the other's request."""
     import msgspec
 
-    from server.ipc.client import EngineClient
+    from server.ipc.client.client import EngineClient
 
     def swapped(self: Any, output: Any) -> None:
         for results in (output.finished, output.encoded):
@@ -216,7 +216,7 @@ def text_work_runs_in_the_event_loop() -> None:
 @bug("http")
 def incomplete_characters_are_sent() -> None:
     """Every token is decoded by itself."""
-    from server.text.detokenizer import IncrementalDetokenizer
+    from server.text.tokens.detokenizer import IncrementalDetokenizer
 
     def push_one(self: Any, token_id: int) -> str:
         self._stream.push(token_id)

@@ -12,7 +12,7 @@ from tests.chaos.bugs.registry import bug, replace
 @bug("worker")
 def worker_outlives_its_server() -> None:
     """The worker neither dies with its parent nor notices the closed socket."""
-    from server.engine import worker
+    from server.engine.process import worker
 
     replace(worker, "die_with_parent", lambda: None)
     old = replace(worker, "main", lambda arguments: (old(arguments), time.sleep(600)))
@@ -21,7 +21,7 @@ def worker_outlives_its_server() -> None:
 @bug("worker")
 def released_blocks_are_lost() -> None:
     """One release in twenty frees nothing."""
-    from server.engine.block_tables import BlockTables
+    from server.engine.cache.block_tables import BlockTables
 
     count = itertools.count(1)
 
@@ -38,7 +38,7 @@ def released_blocks_are_lost() -> None:
 @bug("worker")
 def preempted_sequences_lose_a_token() -> None:
     """A preempted sequence begins again with another last token."""
-    from server.engine.scheduler import Scheduler
+    from server.engine.scheduling.scheduler import Scheduler
 
     def preempt(self: Any, group: Any) -> None:
         for row in group.sequences:
@@ -52,7 +52,7 @@ def preempted_sequences_lose_a_token() -> None:
 @bug("worker")
 def noise_depends_on_the_batch() -> None:
     """The random numbers of a row depend on its place in the batch."""
-    from server.engine import sampler
+    from server.engine.choosing import sampler
 
     old = replace(
         sampler, "uniform", lambda seeds, positions: old([seed + i for i, seed in enumerate(seeds)], positions)
@@ -62,7 +62,7 @@ def noise_depends_on_the_batch() -> None:
 @bug("worker")
 def values_that_are_not_finite_pass() -> None:
     """A row whose logits are not finite gets a token like any other."""
-    from server.engine import selection
+    from server.engine.choosing import selection
 
     def select(logits: Any, top_k: Any, groups: Any) -> Any:
         return old(logits.nan_to_num(), top_k._replace(is_finite=top_k.is_finite | True), groups)
@@ -73,8 +73,8 @@ def values_that_are_not_finite_pass() -> None:
 @bug("worker")
 def streams_wait_for_large_work() -> None:
     """A step computes as many tokens of prompts and texts as fit, even while streams run."""
-    from server.engine.encoder_engine import EncoderEngine
-    from server.engine.scheduler import Scheduler
+    from server.engine.encoding.encoder_engine import EncoderEngine
+    from server.engine.scheduling.scheduler import Scheduler
 
     replace(Scheduler, "_prefill_limit", lambda self, schedule: self.max_batch_tokens)
     replace(EncoderEngine, "_max_step_tokens", lambda self, decode_seconds: self.max_tokens)
@@ -83,7 +83,7 @@ def streams_wait_for_large_work() -> None:
 @bug("http", "worker")
 def missing_kernels_are_silent() -> None:
     """A worker without compiled kernels says nothing."""
-    from server.engine import service
+    from server.engine.process import service
 
     replace(service.log, "warning", lambda *rest: None)
 
@@ -99,6 +99,6 @@ def workers_pack_their_own_weights() -> None:
 @bug("worker")
 def grammars_compile_in_the_step() -> None:
     """The step waits for every new grammar, and for a second more."""
-    from server.engine.grammar_masks import GrammarMasks
+    from server.engine.grammars.grammar_masks import GrammarMasks
 
     old = replace(GrammarMasks, "start", lambda self, *rest: (time.sleep(1), old(self, *rest))[1])

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from server.api import sse
-from server.text.detokenizer import IncrementalDetokenizer
-from server.text.load import load_tokenizer
+from server.text.tokenizers.load import load_tokenizer
+from server.text.tokens.detokenizer import IncrementalDetokenizer
 from tests.chaos.connection import Connection
 from tests.chaos.record import Record
 from tests.chaos.server import server

@@ -11,7 +11,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
-from server.cores import give_way
+from server.system.cores import give_way
 from tests.chaos.checks.clients import p99
 from tests.chaos.connection import Connection, ask
 from tests.chaos.gaps import measure

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 import transformers
 
-from server.ipc.descriptions import ModelSpec
-from server.ipc.messages import Ready, StepOutput
-from server.ipc.weight_memory import WeightMemory
+from server.ipc.wire.descriptions import ModelSpec
+from server.ipc.wire.messages import Ready, StepOutput
+from server.ipc.workers.weight_memory import WeightMemory
 from tests.chaos.record import Record
 from tests.engine.worker_process import Worker
 from tests.ipc.one_row import one_row

@@ -10,7 +10,7 @@ def test_a_worker_is_imported_without_triton():
     program = """
 import sys
 sys.modules["triton"] = None
-import server.engine.service
+import server.engine.process.service
 print([name for name in sys.modules if name.startswith("models.backends.cuda.kernels")])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

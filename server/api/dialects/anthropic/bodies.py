@@ -14,9 +14,9 @@ from server.api.field_kinds import Hint, Unsupported, wish
 from server.api.fields import MAX_NEW_TOKENS, MAX_STOPS, Count, Finite, ShortText, TimedBody, absent
 from server.api.response_format import ResponseFormatJsonSchema
 from server.errors import InvalidRequest
-from server.operations.chat import ChatSpec, FunctionTool, ToolChoice
-from server.operations.generation_options import GenerationOptions, SamplingDefaults
-from server.operations.grammar import JsonFormat, TextFormat
+from server.operations.chatting.chat import ChatSpec, FunctionTool, ToolChoice
+from server.operations.generating.generation_options import GenerationOptions, SamplingDefaults
+from server.operations.generating.grammar import JsonFormat, TextFormat
 
 SAMPLING = SamplingDefaults(do_sample=True)
 """Sampling of a request without sampling fields, as Anthropic documents it: temperature 1."""

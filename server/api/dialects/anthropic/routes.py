@@ -11,9 +11,17 @@ from server.api.error_shape import AnswerBody, ErrorShape
 from server.api.route import JsonRoute, Route, StreamingRoute
 from server.api.sse import frame
 from server.errors import RequestError
-from server.ipc.call import Call
-from server.operations.chat import ChatChoice, ChatDelta, ChatResult, ChatRun, ChatSpec, chat, count_prompt_tokens
-from server.operations.generation_run import TokenUsage
+from server.ipc.client.call import Call
+from server.operations.chatting.chat import (
+    ChatChoice,
+    ChatDelta,
+    ChatResult,
+    ChatRun,
+    ChatSpec,
+    chat,
+    count_prompt_tokens,
+)
+from server.operations.generating.generation_run import TokenUsage
 from server.operations.runtime import Runtime
 
 

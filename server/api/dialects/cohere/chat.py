@@ -12,9 +12,9 @@ from server.api.error_shape import AnswerBody
 from server.api.route import StreamingRoute
 from server.api.sse import frame
 from server.errors import DeadlineExceeded, RequestError
-from server.operations.chat import ChatChoice, ChatDelta, ChatResult, chat
-from server.operations.generated_text import ScoredToken
-from server.operations.generation_run import TokenUsage
+from server.operations.chatting.chat import ChatChoice, ChatDelta, ChatResult, chat
+from server.operations.generating.generated_text import ScoredToken
+from server.operations.generating.generation_run import TokenUsage
 
 
 class CohereAnswerFunction(AnswerBody):

@@ -20,9 +20,9 @@ from server.api.chat_fields import (
 from server.api.field_kinds import Hint, only, wish
 from server.api.fields import MAX_STOPS, Count, Finite, ShortText, TimedBody
 from server.errors import InvalidRequest
-from server.operations.chat import ChatSpec, FunctionTool, ToolChoice
-from server.operations.generation_options import GenerationOptions, SamplingDefaults
-from server.operations.grammar import JsonFormat, TextFormat
+from server.operations.chatting.chat import ChatSpec, FunctionTool, ToolChoice
+from server.operations.generating.generation_options import GenerationOptions, SamplingDefaults
+from server.operations.generating.grammar import JsonFormat, TextFormat
 
 SAMPLING = SamplingDefaults(do_sample=True, temperature=0.3, top_p=0.75)
 """Sampling of a request without sampling fields, as Cohere documents it."""

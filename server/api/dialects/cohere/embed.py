@@ -18,12 +18,12 @@ from server.api.field_kinds import Hint, only
 from server.api.fields import MAX_ITEMS, TimedBody
 from server.api.route import JsonRoute
 from server.errors import InvalidRequest
-from server.ipc.call import Call
+from server.ipc.client.call import Call
 from server.operations.cost import Cost
-from server.operations.embed import EmbedResult, EmbedSpec, embed
 from server.operations.encode import Numbers
+from server.operations.ranking.embed import EmbedResult, EmbedSpec, embed
 from server.operations.runtime import Runtime, ServedModel
-from server.text.truncation import TruncationSide
+from server.text.tokens.truncation import TruncationSide
 
 InputType = Literal["search_document", "search_query", "classification", "clustering"]
 _PROMPT_NAMES: Mapping[str, tuple[str, ...]] = {

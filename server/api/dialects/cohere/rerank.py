@@ -15,7 +15,7 @@ from server.api.error_shape import AnswerBody
 from server.api.field_kinds import Hint, Unsupported
 from server.api.fields import MAX_ITEMS, Instruction, TimedBody
 from server.api.route import JsonRoute
-from server.operations.rerank import RankedText, RerankResult, RerankSpec, rerank
+from server.operations.ranking.rerank import RankedText, RerankResult, RerankSpec, rerank
 
 DOCUMENTS_PER_UNIT = 100
 """Documents of one search unit, as Cohere counts them."""

@@ -24,19 +24,19 @@ from server.api.error_shape import ErrorShape, named_message
 from server.api.route import ERROR_SHAPE, JsonRoute, Route, StreamingRoute
 from server.api.state import of
 from server.errors import InvalidRequest
-from server.ipc.call import Call
-from server.operations.classify import LabelScore, classify
-from server.operations.embed import embed
-from server.operations.entities import NamedEntity
-from server.operations.fill_mask import FilledMask, fill_mask
-from server.operations.generate import GenerateResult, GenerateSpec, generate
-from server.operations.generation_run import complete_result
-from server.operations.question_answer import ContextAnswer, question_answer
+from server.ipc.client.call import Call
+from server.operations.generating.generate import GenerateResult, GenerateSpec, generate
+from server.operations.generating.generation_run import complete_result
+from server.operations.labelling.classify import LabelScore, classify
+from server.operations.labelling.entities import NamedEntity
+from server.operations.labelling.fill_mask import FilledMask, fill_mask
+from server.operations.labelling.question_answer import ContextAnswer, question_answer
+from server.operations.labelling.token_classify import token_classify
+from server.operations.labelling.zero_shot_classify import zero_shot_classify
+from server.operations.ranking.embed import embed
+from server.operations.ranking.similarity import similarity
 from server.operations.runtime import Runtime, ServedModel
-from server.operations.similarity import similarity
-from server.operations.token_classify import token_classify
-from server.operations.translate import TranslateResult, TranslateSpec, translate
-from server.operations.zero_shot_classify import zero_shot_classify
+from server.operations.translating.translate import TranslateResult, TranslateSpec, translate
 
 Item = TypeVar("Item")
 

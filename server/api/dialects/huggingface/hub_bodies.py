@@ -12,18 +12,18 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 from server.api.dialects.huggingface.tgi_bodies import TgiBody
 from server.api.field_kinds import Hint, only
 from server.api.fields import MAX_ITEMS, MAX_WORDS, Count, Finite, Language, ShortText, Side, Texts, TimedBody
-from server.operations.classify import ClassifySpec
-from server.operations.embed import EmbedSpec
-from server.operations.entities import OUTSIDE
-from server.operations.fill_mask import DEFAULT_TOP_K, FillMaskSpec
-from server.operations.generate import GenerateSpec
-from server.operations.generation_options import GenerationOptions
-from server.operations.question_answer import QuestionAnswerSpec
-from server.operations.similarity import SimilaritySpec
-from server.operations.spans import MAX_ANSWER_TOKENS
-from server.operations.token_classify import TokenClassifySpec
-from server.operations.translate import TranslateSpec
-from server.operations.zero_shot_classify import DEFAULT_TEMPLATE, ZeroShotClassifySpec
+from server.operations.generating.generate import GenerateSpec
+from server.operations.generating.generation_options import GenerationOptions
+from server.operations.labelling.classify import ClassifySpec
+from server.operations.labelling.entities import OUTSIDE
+from server.operations.labelling.fill_mask import DEFAULT_TOP_K, FillMaskSpec
+from server.operations.labelling.question_answer import QuestionAnswerSpec
+from server.operations.labelling.spans import MAX_ANSWER_TOKENS
+from server.operations.labelling.token_classify import TokenClassifySpec
+from server.operations.labelling.zero_shot_classify import DEFAULT_TEMPLATE, ZeroShotClassifySpec
+from server.operations.ranking.embed import EmbedSpec
+from server.operations.ranking.similarity import SimilaritySpec
+from server.operations.translating.translate import TranslateSpec
 
 
 class HubFields(BaseModel):

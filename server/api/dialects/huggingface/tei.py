@@ -15,7 +15,7 @@ from server.api.error_shape import AnswerBody, ErrorShape, named_message
 from server.api.fields import MAX_ITEMS, Side, TimedBody
 from server.api.route import JsonRoute, Route
 from server.errors import RequestError
-from server.operations.classify import ClassifySpec, LabelScore, classify
+from server.operations.labelling.classify import ClassifySpec, LabelScore, classify
 
 ErrorType = Literal["Unhealthy", "Backend", "Overloaded", "Validation"]
 _ERROR_TYPES: dict[int, ErrorType] = {429: "Overloaded", 500: "Backend", 503: "Unhealthy", 504: "Backend"}

@@ -15,10 +15,10 @@ from server.api.error_shape import AnswerBody, ErrorShape, named_message
 from server.api.route import Route, StreamingRoute
 from server.api.sse import data_frame
 from server.errors import RequestError
-from server.ipc.logprobs import TokenLogprob
-from server.operations.generate import SEED_LIMIT, GenerateResult, GenerateRun, generate
-from server.operations.generated_text import GeneratedText, TextDelta
-from server.text.tokenizer import Tokenizer
+from server.ipc.wire.logprobs import TokenLogprob
+from server.operations.generating.generate import SEED_LIMIT, GenerateResult, GenerateRun, generate
+from server.operations.generating.generated_text import GeneratedText, TextDelta
+from server.text.tokens.tokenizer import Tokenizer
 
 
 class TgiToken(AnswerBody):

@@ -11,9 +11,9 @@ from server.api.field_kinds import only
 from server.api.fields import Finite, Stops, TimedBody
 from server.api.response_format import MAX_PATTERN_CHARACTERS
 from server.errors import InvalidRequest
-from server.operations.generate import GenerateSpec
-from server.operations.generation_options import SAMPLER_NEUTRAL, GenerationOptions
-from server.operations.grammar import JsonFormat, RegexFormat, TextFormat
+from server.operations.generating.generate import GenerateSpec
+from server.operations.generating.generation_options import SAMPLER_NEUTRAL, GenerationOptions
+from server.operations.generating.grammar import JsonFormat, RegexFormat, TextFormat
 
 DEFAULT_NEW_TOKENS = 100
 

@@ -24,23 +24,23 @@ from server.api.fields import (
     one_or_many,
 )
 from server.errors import InvalidRequest
-from server.operations.classify import ClassifySpec
-from server.operations.embed import EmbedAllSpec, EmbedSpec
-from server.operations.embed_sparse import EmbedSparseSpec
-from server.operations.fill_mask import DEFAULT_TOP_K, FillMaskSpec
-from server.operations.generate import GenerateSpec
-from server.operations.labelled_entities import DEFAULT_THRESHOLD, MAX_LABELS, LabelledEntitiesSpec
-from server.operations.late_chunking import MAX_CHUNKS, EmbedChunksSpec
-from server.operations.late_interaction import LateInteractionSpec
-from server.operations.question_answer import QuestionAnswerSpec
-from server.operations.rerank import RerankSpec
-from server.operations.similarity import SimilaritySpec
-from server.operations.token_classify import TokenClassifySpec
+from server.operations.generating.generate import GenerateSpec
+from server.operations.labelling.classify import ClassifySpec
+from server.operations.labelling.fill_mask import DEFAULT_TOP_K, FillMaskSpec
+from server.operations.labelling.labelled_entities import DEFAULT_THRESHOLD, MAX_LABELS, LabelledEntitiesSpec
+from server.operations.labelling.question_answer import QuestionAnswerSpec
+from server.operations.labelling.token_classify import TokenClassifySpec
+from server.operations.labelling.zero_shot_classify import DEFAULT_TEMPLATE, ZeroShotClassifySpec
+from server.operations.ranking.embed import EmbedAllSpec, EmbedSpec
+from server.operations.ranking.embed_sparse import EmbedSparseSpec
+from server.operations.ranking.late_chunking import MAX_CHUNKS, EmbedChunksSpec
+from server.operations.ranking.late_interaction import LateInteractionSpec
+from server.operations.ranking.rerank import RerankSpec
+from server.operations.ranking.similarity import SimilaritySpec
 from server.operations.tokenize import DetokenizeSpec, TokenizeSpec
-from server.operations.translate import TranslateSpec
-from server.operations.zero_shot_classify import DEFAULT_TEMPLATE, ZeroShotClassifySpec
-from server.text.markup import MarkupOptions
-from server.text.truncation import TruncationSide
+from server.operations.translating.translate import TranslateSpec
+from server.text.markup.markup import MarkupOptions
+from server.text.tokens.truncation import TruncationSide
 
 CHUNK_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
 

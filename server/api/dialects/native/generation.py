@@ -9,12 +9,12 @@ from typing import Any
 from server.api.dialects.native.bodies import GenerateBody, TranslateBody, is_one
 from server.api.sse import frame
 from server.errors import RequestError
-from server.ipc.logprobs import TokenLogprob
-from server.operations.generate import GeneratedChoice, GenerateResult
-from server.operations.generated_text import AttentionMatrix, ScoredToken, TextDelta
-from server.operations.generation_run import PhaseSeconds, TokenUsage
-from server.operations.segments import SegmentDelta
-from server.operations.translate import TranslatedText, TranslateResult
+from server.ipc.wire.logprobs import TokenLogprob
+from server.operations.generating.generate import GeneratedChoice, GenerateResult
+from server.operations.generating.generated_text import AttentionMatrix, ScoredToken, TextDelta
+from server.operations.generating.generation_run import PhaseSeconds, TokenUsage
+from server.operations.translating.segments import SegmentDelta
+from server.operations.translating.translate import TranslatedText, TranslateResult
 
 
 class GenerateRenderer:

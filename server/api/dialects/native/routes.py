@@ -11,22 +11,22 @@ from server.api.dialects.native.examples import EXAMPLES
 from server.api.dialects.native.generation import GenerateRenderer, TranslateRenderer
 from server.api.json_pieces import small_items
 from server.api.route import JsonRoute, Route, StreamingRoute
-from server.operations.classify import LabelScore, classify
-from server.operations.embed import embed, embed_all
-from server.operations.embed_sparse import SparseVector, embed_sparse
-from server.operations.entities import NamedEntity
-from server.operations.fill_mask import FilledMask, fill_mask
-from server.operations.generate import generate
-from server.operations.labelled_entities import labelled_entities
-from server.operations.late_chunking import ChunkVector, embed_chunks
-from server.operations.late_interaction import embed_late_interaction
-from server.operations.question_answer import question_answer
-from server.operations.rerank import RerankResult, rerank
-from server.operations.similarity import similarity
-from server.operations.token_classify import token_classify
+from server.operations.generating.generate import generate
+from server.operations.labelling.classify import LabelScore, classify
+from server.operations.labelling.entities import NamedEntity
+from server.operations.labelling.fill_mask import FilledMask, fill_mask
+from server.operations.labelling.labelled_entities import labelled_entities
+from server.operations.labelling.question_answer import question_answer
+from server.operations.labelling.token_classify import token_classify
+from server.operations.labelling.zero_shot_classify import zero_shot_classify
+from server.operations.ranking.embed import embed, embed_all
+from server.operations.ranking.embed_sparse import SparseVector, embed_sparse
+from server.operations.ranking.late_chunking import ChunkVector, embed_chunks
+from server.operations.ranking.late_interaction import embed_late_interaction
+from server.operations.ranking.rerank import RerankResult, rerank
+from server.operations.ranking.similarity import similarity
 from server.operations.tokenize import TextToken, detokenize, tokenize
-from server.operations.translate import translate
-from server.operations.zero_shot_classify import zero_shot_classify
+from server.operations.translating.translate import translate
 
 Item = TypeVar("Item")
 

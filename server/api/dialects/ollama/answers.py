@@ -21,11 +21,11 @@ from server.api.dialects.ollama.bodies import (
 from server.api.error_shape import AnswerBody, ErrorShape
 from server.api.sse import json_line
 from server.errors import RequestError
-from server.ipc.call import Call
-from server.operations.chat import ChatDelta, ChatResult, ChatRun, chat
-from server.operations.embed import EmbedResult, embed
-from server.operations.generate import GenerateResult, GenerateRun, generate
-from server.operations.generated_text import ScoredToken, TextDelta
+from server.ipc.client.call import Call
+from server.operations.chatting.chat import ChatDelta, ChatResult, ChatRun, chat
+from server.operations.generating.generate import GenerateResult, GenerateRun, generate
+from server.operations.generating.generated_text import ScoredToken, TextDelta
+from server.operations.ranking.embed import EmbedResult, embed
 from server.operations.runtime import Runtime, ServedModel
 
 NANOSECONDS = 1_000_000_000

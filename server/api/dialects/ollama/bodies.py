@@ -21,12 +21,12 @@ from server.api.dialects.ollama.options import OllamaOptions
 from server.api.field_kinds import Hint, only, wish
 from server.api.fields import Texts, TimedBody
 from server.errors import InvalidRequest
-from server.operations.chat import ChatSpec
+from server.operations.chatting.chat import ChatSpec
 from server.operations.cost import Cost
-from server.operations.embed import EmbedSpec
-from server.operations.generate import GenerateSpec
-from server.operations.generation_options import GenerationOptions, SamplingDefaults
-from server.operations.grammar import JsonFormat
+from server.operations.generating.generate import GenerateSpec
+from server.operations.generating.generation_options import GenerationOptions, SamplingDefaults
+from server.operations.generating.grammar import JsonFormat
+from server.operations.ranking.embed import EmbedSpec
 from server.operations.runtime import ServedModel
 
 SAMPLING = SamplingDefaults(do_sample=True, temperature=0.8, top_k=40, top_p=0.9)

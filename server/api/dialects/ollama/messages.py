@@ -19,7 +19,7 @@ from server.api.chat_fields import (
 )
 from server.api.field_kinds import Hint, only, wish
 from server.errors import InvalidRequest
-from server.operations.chat import FunctionTool, ToolChoice
+from server.operations.chatting.chat import FunctionTool, ToolChoice
 
 
 class OllamaFunctionCall(ChatObject):

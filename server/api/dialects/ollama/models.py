@@ -15,7 +15,7 @@ from server.api.field_kinds import wish
 from server.api.fields import Body
 from server.api.state import State
 from server.errors import InvalidRequest
-from server.ipc.call import Call
+from server.ipc.client.call import Call
 from server.operations.cost import Cost
 from server.operations.runtime import Runtime, ServedModel
 

@@ -17,8 +17,8 @@ from server.api.ignored_parameters import ignored_parameters
 from server.api.route import Route, call_headers, leaving_on_disconnect
 from server.api.state import State, of
 from server.errors import Overloaded
-from server.operations.transcribe import transcribe
-from server.operations.transcribe_spec import TranscribeSpec, Transcript
+from server.operations.speech.transcribe import transcribe
+from server.operations.speech.transcribe_spec import TranscribeSpec, Transcript
 
 
 @dataclass(frozen=True, kw_only=True)

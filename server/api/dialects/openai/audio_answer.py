@@ -17,11 +17,11 @@ from server.api.error_shape import AnswerBody
 from server.api.json_answer import json_response
 from server.api.sse import EventStream, EventWriter, data_frame
 from server.errors import ClientGone, RequestError
-from server.ipc.call import Call
+from server.ipc.client.call import Call
 from server.metrics import Metrics
-from server.operations.transcribe_spec import Transcript
-from server.text.speech import SpeechTask, language_name
-from server.text.subtitles import SubtitleLine, srt, vtt
+from server.operations.speech.transcribe_spec import Transcript
+from server.text.speech.speech import SpeechTask, language_name
+from server.text.speech.subtitles import SubtitleLine, srt, vtt
 
 
 class SpokenSegment(AnswerBody):

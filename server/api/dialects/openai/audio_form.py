@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from server.api.field_kinds import wish
 from server.api.fields import TIMEOUT_DESCRIPTION, Finite, Language, ModelName
 from server.errors import InvalidRequest
-from server.operations.transcribe_spec import TranscribeSpec
-from server.text.speech import SpeechTask
+from server.operations.speech.transcribe_spec import TranscribeSpec
+from server.text.speech.speech import SpeechTask
 
 LISTS = frozenset(
     {

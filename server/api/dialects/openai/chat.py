@@ -23,7 +23,7 @@ from server.api.error_shape import AnswerBody
 from server.api.route import StreamingRoute
 from server.api.sse import data_frame
 from server.errors import RequestError
-from server.operations.chat import ChatChoice, ChatDelta, ChatResult, ChatRun, ToolCallDelta, chat
+from server.operations.chatting.chat import ChatChoice, ChatDelta, ChatResult, ChatRun, ToolCallDelta, chat
 
 
 class CalledFunction(AnswerBody):

@@ -30,8 +30,8 @@ from server.api.field_kinds import Hint, Unsupported, only, wish
 from server.api.fields import AnswerCount, absent
 from server.api.response_format import ResponseFormatChoice, ResponseFormatRegex, ResponseFormatText
 from server.errors import InvalidRequest
-from server.operations.chat import ChatSpec
-from server.operations.grammar import JsonFormat, TextFormat
+from server.operations.chatting.chat import ChatSpec
+from server.operations.generating.grammar import JsonFormat, TextFormat
 
 
 class OpenAITool(ChatObject):

@@ -14,8 +14,8 @@ from server.api.error_shape import AnswerBody, ErrorShape
 from server.api.field_kinds import Hint
 from server.api.sse import data_frame
 from server.errors import InvalidRequest, RequestError
-from server.operations.generated_text import ScoredToken, SpelledToken
-from server.operations.generation_run import TokenUsage
+from server.operations.generating.generated_text import ScoredToken, SpelledToken
+from server.operations.generating.generation_run import TokenUsage
 
 STATUSES = {422: 400}
 """OpenAI answers 400 where the native dialect answers 422. Bodies are the same."""

@@ -33,8 +33,8 @@ from server.api.fields import MAX_NEW_TOKENS, AnswerCount, Prompt
 from server.api.route import StreamingRoute
 from server.api.sse import data_frame
 from server.errors import InvalidRequest, RequestError
-from server.operations.generate import GeneratedChoice, GenerateResult, GenerateRun, GenerateSpec, generate
-from server.operations.generated_text import ScoredToken, SpelledToken, TextDelta
+from server.operations.generating.generate import GeneratedChoice, GenerateResult, GenerateRun, GenerateSpec, generate
+from server.operations.generating.generated_text import ScoredToken, SpelledToken, TextDelta
 
 DEFAULT_MAX_TOKENS = 16
 _ERRORS = replace(ERRORS, fields={**ERRORS.fields, "top_logprobs": "logprobs", "prompt_logprobs": "logprobs"})

@@ -12,7 +12,7 @@ from server.api.error_shape import AnswerBody, ErrorShape
 from server.api.field_kinds import Hint
 from server.api.fields import Prompt, TimedBody
 from server.api.route import JsonRoute
-from server.operations.embed import EmbedResult, EmbedSpec, embed
+from server.operations.ranking.embed import EmbedResult, EmbedSpec, embed
 
 
 class EmbeddingsBody(TimedBody):

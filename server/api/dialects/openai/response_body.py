@@ -15,8 +15,8 @@ from server.api.dialects.openai.shared_fields import ConversationFields, MaxToke
 from server.api.field_kinds import Hint, Unsupported, only, wish
 from server.api.response_format import ResponseFormatJsonObject, ResponseFormatJsonSchema, ResponseFormatText
 from server.errors import InvalidRequest
-from server.operations.chat import ChatSpec
-from server.operations.grammar import JsonFormat, TextFormat
+from server.operations.chatting.chat import ChatSpec
+from server.operations.generating.grammar import JsonFormat, TextFormat
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"

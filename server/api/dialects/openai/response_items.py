@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from server.operations.chat import SectionKind
+from server.operations.chatting.chat import SectionKind
 
 ItemEvents = list[tuple[str, dict[str, Any]]]
 """Events of one item: type and fields, without the sequence number."""

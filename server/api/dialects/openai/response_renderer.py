@@ -12,9 +12,9 @@ from server.api.dialects.openai.response_items import CallItem, MessageItem, Out
 from server.api.error_shape import ErrorShape
 from server.api.sse import frame
 from server.errors import Overloaded, RequestError
-from server.operations.chat import ChatDelta, ChatResult
-from server.operations.generated_text import ScoredToken
-from server.operations.generation_run import TokenUsage
+from server.operations.chatting.chat import ChatDelta, ChatResult
+from server.operations.generating.generated_text import ScoredToken
+from server.operations.generating.generation_run import TokenUsage
 
 ERRORS = ErrorShape(
     statuses=STATUSES,

@@ -19,8 +19,8 @@ from server.api.route import StreamingRoute
 from server.api.state import State, cache_salt
 from server.api.stored_responses import Shelf, StoredItem, StoredResponse
 from server.errors import InvalidRequest, ResponseNotFound
-from server.ipc.call import Call
-from server.operations.chat import ChatDelta, ChatResult, ChatSpec, chat
+from server.ipc.client.call import Call
+from server.operations.chatting.chat import ChatDelta, ChatResult, ChatSpec, chat
 
 DEFAULT_LISTED = 20
 MAX_LISTED = 100

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from server.api.field_kinds import Hint, Unsupported, only, wish
 from server.api.fields import Count, Finite, SamplingFields, absent
-from server.operations.generation_options import GenerationOptions, SamplingDefaults
+from server.operations.generating.generation_options import GenerationOptions, SamplingDefaults
 
 SAMPLING = SamplingDefaults(do_sample=True)
 """Sampling of a request without sampling fields, as OpenAI documents it: temperature 1."""

@@ -12,7 +12,7 @@ from server.api.dialects.openai.common import TopLogprobs
 from server.api.dialects.openai.sampling_fields import OpenAISamplingFields
 from server.api.field_kinds import Unsupported
 from server.api.fields import MAX_NEW_TOKENS
-from server.operations.chat import FunctionTool, ToolChoice
+from server.operations.chatting.chat import FunctionTool, ToolChoice
 
 MaxTokens = Annotated[int, Field(ge=1), AfterValidator(lambda limit: min(limit, MAX_NEW_TOKENS))]
 """A limit on new tokens. It may be far beyond any context."""

@@ -1,0 +1,1 @@
+"""Beam search: arithmetic of hypotheses, groups, required terms and stop strings."""

@@ -1,0 +1,321 @@
+"""Assigns KV blocks to sequence groups: allocates them, shares them, forks them for beams, registers them in the prefix
+cache (publishes them), and frees them.
+
+With a prefix cache a group reuses full blocks of earlier groups with the same text. Only verified blocks are shared.
+Freed blocks without finite logits are cleared before they are used again. See docs/decisions/0017-prefix-cache.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import zip_longest
+from typing import NamedTuple
+
+from server.engine.cache.block_manager import BlockManager
+from server.engine.sequences.prefix_keys import extend_keys
+from server.engine.sequences.sequence import CachedSequence, SequenceGroup, common_length
+
+
+class BlockTables:
+    """The KV pools of one model, and the block tables of its groups.
+
+    self_pool: blocks of self-attention.
+    cross_pool: blocks of cross-attention for encoded sources; None for a decoder.
+    prefix_cache: groups share the blocks of their common beginning. It has no effect with cross-attention, where keys
+        and values depend on the source.
+    """
+
+    def __init__(self, self_pool: BlockManager, cross_pool: BlockManager | None, prefix_cache: bool = False) -> None:
+        self.self_pool = self_pool
+        self.cross_pool = cross_pool
+        self.prefix_cache = prefix_cache and cross_pool is None
+        self.num_wasted_tokens = 0
+        self.num_prefix_queries = 0
+        self.num_prefix_hits = 0
+        self._self_blocks_to_clear: list[int] = []
+        self._cross_blocks_to_clear: list[int] = []
+
+    @property
+    def pools(self) -> dict[str, BlockManager]:
+        """All pools, by name."""
+        return {"self": self.self_pool} | ({} if self.cross_pool is None else {"cross": self.cross_pool})
+
+    def refusal(self, group: SequenceGroup) -> str | None:
+        """Why the pools could not hold a group even alone, or None if they can."""
+        tokens = group.num_prompt_tokens + group.max_new_tokens
+        worst = group.max_rows * self.self_pool.blocks_for(tokens)
+        if worst > self.self_pool.num_blocks:
+            return (
+                f"{group.max_rows} x {tokens} tokens need {worst} KV blocks of {self.self_pool.block_size} tokens; "
+                f"there are {self.self_pool.num_blocks} (--kv-cache-memory)"
+            )
+        if self.cross_pool is not None:
+            source = self.cross_pool.blocks_for(group.num_source_tokens)
+            if source > self.cross_pool.num_blocks:
+                return (
+                    f"the source needs {source} KV blocks; there are {self.cross_pool.num_blocks} (--kv-cache-memory)"
+                )
+        return None
+
+    # --------------------------------------------------------------------------------------------- admission
+
+    def find(self, group: SequenceGroup) -> list[int]:
+        """Cached blocks with the leading tokens of the group's first sequence.
+
+        The last token is never taken from the cache, because its logits are needed. For a group with several sequences
+        (beams) the last two tokens are not taken. A group that reports its prompt's log-probabilities uses no cached
+        block.
+        """
+        if not self._uses_prefix_cache(group):
+            return []
+        row, size = group.sequences[0], self.self_pool.block_size
+        extend_keys(row.block_keys, group.root_key, row.tokens, size)
+        left = 1 if len(group.sequences) == 1 else 2
+        return self.self_pool.find(row.block_keys[: (group.num_tokens - left) // size])
+
+    def is_being_computed(self, group: SequenceGroup, found: int, running: Iterable[SequenceGroup]) -> bool:
+        """Whether a running group is computing the first block that this group needs after `found` cached ones.
+
+        Waiting for that block costs nothing, because the earlier group has the prefill budget until it is done.
+        """
+        if not self._uses_prefix_cache(group):
+            return False
+        lacking = group.sequences[0].block_keys[found : (group.num_tokens - 1) // self.self_pool.block_size][:1]
+        firsts = [other.sequences[0] for other in running]
+        return any(key in row.block_keys[row.published_blocks :] for key in lacking for row in firsts)
+
+    def fits(self, group: SequenceGroup, found: list[int]) -> bool:
+        """Whether enough blocks are free for `take`."""
+        pool = self.self_pool
+        shared = self._shared_blocks(group) if len(group.sequences) > 1 else 0
+        needed = shared + len(group.sequences) * (pool.blocks_for(group.num_tokens) - shared)
+        needed -= sum(pool.references(block) > 0 for block in found)
+        if needed > pool.free_blocks:
+            return False
+        if self.cross_pool is None or group.cross_block_table:
+            return True
+        return self.cross_pool.blocks_for(group.num_source_tokens) <= self.cross_pool.free_blocks
+
+    def take(self, group: SequenceGroup, found: list[int]) -> None:
+        """Allocate blocks for all present tokens of a group. found: cached blocks, which come first."""
+        pool = self.self_pool
+        first, *others = group.sequences
+        blocks = pool.blocks_for(group.num_tokens)
+        first.block_table = pool.share(found)
+        first.block_table += pool.allocate(blocks - len(found))
+        first.num_computed_tokens = first.verified_tokens = len(found) * pool.block_size
+        first.published_blocks = len(found)
+        if group.cached_tokens is None and self._uses_prefix_cache(group):
+            group.cached_tokens = first.num_computed_tokens
+            self.num_prefix_queries += group.num_prompt_tokens
+            self.num_prefix_hits += group.cached_tokens
+        if others:
+            shared = self._shared_blocks(group)
+            group.shared_tokens = shared * pool.block_size
+            for row in others:
+                row.block_table = pool.share(first.block_table[:shared]) + pool.allocate(blocks - shared)
+                row.num_computed_tokens = group.shared_tokens
+                row.verified_tokens = min(first.verified_tokens, group.shared_tokens)
+                row.published_blocks = min(len(found), shared)
+        # Tokens of a preempted group that are still in the prefix cache were not wasted.
+        kept = sum(row.num_computed_tokens for row in group.sequences)
+        self.num_wasted_tokens += max(group.preempted_tokens - kept, 0)
+        group.preempted_tokens = 0
+        if self.cross_pool is not None and not group.cross_block_table:
+            needed = self.cross_pool.blocks_for(group.num_source_tokens)
+            group.cross_block_table = self.cross_pool.allocate(needed)
+
+    def _shared_blocks(self, group: SequenceGroup) -> int:
+        """Number of leading blocks that beams share when they are computed again."""
+        return group.common_tokens() // self.self_pool.block_size
+
+    def _uses_prefix_cache(self, group: SequenceGroup) -> bool:
+        return self.prefix_cache and not group.reports_prompt_logprobs
+
+    # ------------------------------------------------------------------------------------------------- decoding
+
+    def lacks_blocks(self, group: SequenceGroup) -> bool:
+        """Whether too few blocks are free for the next token of each sequence."""
+        if group.num_tokens <= group.writable_tokens:
+            return False
+        tables = [row.block_table for row in group.sequences]
+        return self.self_pool.blocks_to_write(tables, group.num_tokens - 1) > self.self_pool.free_blocks
+
+    def make_writable(self, group: SequenceGroup) -> list[tuple[int, int, int, int]]:
+        """Make the slot of the next token of each sequence writable. Returns block copies, see `Schedule.copies`."""
+        copies, group.copies = group.copies, []
+        position, size = group.num_tokens - 1, self.self_pool.block_size
+        if position >= group.writable_tokens:
+            found = [self.self_pool.make_writable(row.block_table, position) for row in group.sequences]
+            copies += [(*copy, 0, position % size) for copy in found if copy is not None]
+            group.writable_tokens = position - position % size + size
+        return copies
+
+    def extend(self, row: CachedSequence, num_tokens: int) -> int:
+        """Allocate blocks for up to `num_tokens` draft tokens of a sequence. Returns the number that fits."""
+        pool = self.self_pool
+        room = (len(row.block_table) + pool.free_blocks) * pool.block_size - len(row.tokens)
+        count = max(min(num_tokens, room), 0)
+        needed = pool.blocks_for(len(row.tokens) + count) - len(row.block_table)
+        row.block_table += pool.allocate(max(needed, 0))
+        return count
+
+    def extend_each(self, rows: Sequence[CachedSequence]) -> bool:
+        """Allocate blocks for one more token after the last one of each sequence.
+
+        False if too few blocks are free; none is then allocated.
+        """
+        size = self.self_pool.block_size
+        lacking = [row for row in rows if len(row.block_table) * size <= len(row.tokens)]
+        if len(lacking) > self.self_pool.free_blocks:
+            return False
+        for row in lacking:
+            row.block_table += self.self_pool.allocate(1)
+        return True
+
+    def hold(self, rows: Sequence[CachedSequence], positions: Sequence[int]) -> list[int]:
+        """Add an owner to the block of a position of each sequence. Returns the blocks, for `release_held`."""
+        size = self.self_pool.block_size
+        return self.self_pool.share([row.block_table[at // size] for row, at in zip(rows, positions, strict=True)])
+
+    def release_held(self, blocks: Sequence[int], is_finite: bool) -> None:
+        """Remove the owner that `hold` has added. is_finite: the logits computed from what was written are finite."""
+        freed = self.self_pool.release(blocks)
+        if not is_finite:
+            self._self_blocks_to_clear += freed
+
+    def accept(self, row: CachedSequence, count: int) -> int:
+        """Keep the first `count` draft tokens of a computed row. Returns the number that need not be computed again."""
+        return count
+
+    def shorten(self, row: CachedSequence) -> None:
+        """Free the blocks after the computed tokens of a sequence, which held rejected draft tokens."""
+        kept = self.self_pool.blocks_for(row.num_computed_tokens)
+        self.self_pool.release(row.block_table[kept:])
+        del row.block_table[kept:]
+
+    def fork(self, group: SequenceGroup, parents: list[int]) -> None:
+        """Replace the sequences of a group by its new beams: beam i continues the old sequence `parents[i]`.
+
+        All tokens of the group are computed. The first child of a sequence is the sequence itself, with one more token.
+        Another child takes the place and the last block of a sequence without children, if possible; the slots that
+        differ are copied before the next step. Full blocks are shared.
+        """
+        assert group.beams is not None
+        old, claims = group.sequences, _claims_of(tuple(parents), len(group.sequences))
+        children = [old[index] for index in claims.rows]
+        for place, row in claims.branches:
+            children[place] = self._branch(group, old[parents[place]], None if row is None else old[row])
+        for row in claims.ended:
+            self.self_pool.release(old[row].block_table)
+        for sequence, token in zip(children, group.beams.running_beams.last_tokens, strict=True):
+            sequence.tokens.append(token)
+        group.sequences = children
+
+    def _branch(self, group: SequenceGroup, row: CachedSequence, ended: CachedSequence | None) -> CachedSequence:
+        """One more child of a sequence, still without its own token.
+
+        ended: a sequence without children, whose place and last block the child takes if the block can be reused.
+        """
+        pool, done, table = self.self_pool, row.num_computed_tokens, row.block_table
+        full, used = divmod(done, pool.block_size)
+        if ended is None or not used or pool.references(ended.block_table[full]) > 1:
+            group.writable_tokens = 0
+            shared, keys = pool.share(table), list(row.block_keys)
+            child = replace(row, tokens=list(row.tokens), block_table=shared, block_keys=keys, state=None)
+            if ended is not None:
+                pool.release(ended.block_table)
+            return child
+        own, common = ended.block_table, 0
+        tail = row.tokens[done - used :]
+        if own[:full] == table[:full]:
+            # Beams differ near the end only, so most slots of the last block already hold the right tokens.
+            common = common_length(tail, ended.tokens[done - used :], used)
+            ended.tokens[done - used :] = tail
+        else:
+            shared = pool.share(table[:full])
+            pool.release(own[:full])
+            own[:full] = shared
+            ended.tokens = list(row.tokens)
+        group.copies.append((table[full], own[full], common, used))
+        ended.block_keys, ended.published_blocks = list(row.block_keys), row.published_blocks
+        return ended
+
+    def publish(self, group: SequenceGroup) -> None:
+        """Record that logits from all computed tokens are finite, and let other groups find the full blocks."""
+        for row in group.sequences:
+            row.verified_tokens = row.num_computed_tokens
+        if not self.prefix_cache:
+            return
+        size = self.self_pool.block_size
+        for row in group.sequences:
+            full = row.num_computed_tokens // size
+            if full > row.published_blocks:
+                self._publish_blocks(group, row, full)
+
+    def _publish_blocks(self, group: SequenceGroup, row: CachedSequence, count: int) -> None:
+        """Register the first `count` blocks of a row in the prefix cache, except those already registered."""
+        extend_keys(row.block_keys, group.root_key, row.tokens, self.self_pool.block_size)
+        for index in range(row.published_blocks, count):
+            self.self_pool.publish(row.block_table[index], row.block_keys[index])
+        row.published_blocks = count
+
+    # -------------------------------------------------------------------------------------------------- release
+
+    def release(self, group: SequenceGroup, corrupt: bool = False) -> None:
+        """Free all blocks of a group. corrupt: the keys and values in them may be wrong, also in blocks that are in the
+        prefix cache.
+        """
+        if corrupt:
+            self.self_pool.forget(block for row in group.sequences for block in row.block_table)
+        unverified = corrupt or not group.is_verified
+        self._release_sequences(group, unverified)
+        if self.cross_pool is not None:
+            freed = self.cross_pool.release(group.cross_block_table)
+            group.cross_block_table = []
+            if unverified:
+                self._cross_blocks_to_clear += freed
+
+    def release_for_recompute(self, group: SequenceGroup) -> None:
+        """Free the self-attention blocks of a group that will be computed again. Its encoded source is kept."""
+        self._release_sequences(group, not group.is_verified)
+
+    def _release_sequences(self, group: SequenceGroup, unverified: bool) -> None:
+        for row in group.sequences:
+            freed = self.self_pool.release(row.block_table)
+            row.block_table, row.draft = [], []
+            row.num_computed_tokens = row.published_blocks = row.verified_tokens = 0
+            if unverified:
+                self._self_blocks_to_clear += [block for block in freed if not self.self_pool.is_published(block)]
+        group.shared_tokens = group.writable_tokens = 0
+        group.copies = []
+
+    def take_blocks_to_clear(self) -> tuple[list[int], list[int]]:
+        """Freed `self` and `cross` blocks that were never verified. They must be cleared before use; returned once."""
+        blocks = self._self_blocks_to_clear, self._cross_blocks_to_clear
+        self._self_blocks_to_clear, self._cross_blocks_to_clear = [], []
+        return blocks
+
+
+class _Claims(NamedTuple):
+    """Which sequences of a group its new beams take, by the index of the sequence.
+
+    rows: for each beam a sequence: its parent for the first child of the parent; for others see `branches`.
+    branches: the other children: index of the beam, and of a sequence without children, or None if there is no more.
+    ended: sequences without children that no beam takes.
+    """
+
+    rows: tuple[int, ...]
+    branches: tuple[tuple[int, int | None], ...]
+    ended: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def _claims_of(parents: tuple[int, ...], num_rows: int) -> _Claims:
+    """The claims of beams with these parents. Few beams have few patterns, so that most are known."""
+    ended = [row for row in range(num_rows) if row not in parents]
+    others = [place for place, parent in enumerate(parents) if parent in parents[:place]]
+    branches = tuple(zip_longest(others, ended[: len(others)]))
+    return _Claims(parents, branches, tuple(ended[len(others) :]))

@@ -1,0 +1,1 @@
+"""What runs on the device: batches of a schedule, captured steps, copies to and from the host."""

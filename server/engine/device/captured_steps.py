@@ -1,0 +1,75 @@
+"""Runs decode steps of the scheduler as CUDA graphs, where a captured step computes their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from models.backends.logits import DecoderOutput, LogitsRequest
+from models.backends.torch.sampling import Filters
+from models.steps.batch import DecoderBatch
+from server.engine.device.decoder_batches import BatchBuilder, BatchRows
+from server.engine.scheduling.scheduler import Schedule, ScheduledRow
+
+if TYPE_CHECKING:
+    from models.backends.cuda.graphs.step_graphs import ChosenTokens, StepGraphs
+
+
+class RowChoices(NamedTuple):
+    """How the device chooses the token of each row.
+
+    filters: settings of each row; a temperature of 0 chooses the largest logit. uniforms: [rows], see `Backend.draw`.
+    """
+
+    filters: Sequence[Filters]
+    uniforms: NDArray[np.float64]
+
+
+class CapturedSteps:
+    """The captured steps of one model.
+
+    block_size: of the cache. has_sources: whether the rows have a source in the cross-attention cache.
+    """
+
+    def __init__(self, graphs: StepGraphs, block_size: int, has_sources: bool) -> None:
+        self._graphs = graphs
+        self._batches = BatchBuilder(torch.device("cpu"), block_size, has_sources, needs_rope_lengths=False)
+
+    def run(self, schedule: Schedule, logits: LogitsRequest) -> DecoderOutput | None:
+        """Compute a step. None where no captured step computes its rows."""
+        if not schedule.is_plain or not all(map(_is_single, schedule.chunks)):
+            return None
+        batch = self._batches.build(BatchRows.of(schedule))
+        return self._graphs.run(batch, logits) if self._takes(batch) else None
+
+    def launch(
+        self, rows: Sequence[ScheduledRow], choices: RowChoices, after: Sequence[ScheduledRow] | None = None
+    ) -> ChosenTokens | None:
+        """Start a step whose tokens are chosen on the device. Reads nothing on the host.
+
+        rows: at most one of each group.
+        choices: how the token of each row is chosen.
+        after: rows of the launched step before, if its tokens are not read. They include all of `rows`.
+        Returns the tokens to come; None where no captured step computes these rows.
+        """
+        if after is None and not all(map(_is_single, rows)):
+            return None
+        given = BatchRows.singles([row.group for row in rows], [row.sequence for row in rows])
+        if after is not None:
+            places = {row.sequence: -1 - place for place, row in enumerate(after)}
+            token_ids = [places[one] for one in given.sequences]
+            given = given._replace(starts=[start + 1 for start in given.starts], token_ids=token_ids)
+        batch = self._batches.build(given)
+        return self._graphs.launch(batch, choices.filters, choices.uniforms) if self._takes(batch) else None
+
+    def _takes(self, batch: DecoderBatch) -> bool:
+        return not batch.adapters and self._graphs.takes(batch.query_lens, batch.key_lens, batch.source_lens)
+
+
+def _is_single(row: ScheduledRow) -> bool:
+    """Whether a row computes the last token of its sequence alone."""
+    return row.num_tokens == 1 and not row.sequence.draft and row.needs_logits

@@ -1,0 +1,244 @@
+"""Runs a step on the device: builds the batches of a schedule and calls the transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.backends.cuda.graphs.graph_sizes import GraphSizes
+from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
+from models.config import AttentionConfig
+from models.steps.alignment import normalise_alignment
+from models.steps.batch import AudioBatch, DecoderBatch, EncoderBatch
+from models.steps.kv_cache import KVCache
+from models.steps.state_memory import StateMemory
+from server.engine.device.captured_steps import CapturedSteps
+from server.engine.device.decoder_batches import BatchBuilder, BatchRows
+from server.engine.device.slots import Ids, slots_of
+from server.engine.device.state_rows import divide_rows
+from server.engine.scheduling.scheduler import Schedule
+from server.engine.sequences.sequence import SequenceGroup
+from server.ipc.wire.params import SpeechAlignment
+
+if TYPE_CHECKING:
+    from models.backends.cuda.graphs.step_graphs import StepGraphs
+
+
+class TransformerProtocol(Protocol):
+    """The methods of `models.transformer.Transformer` that the engine calls."""
+
+    def encode(self, batch: EncoderBatch | AudioBatch) -> Tensor: ...
+
+    def write_cross(
+        self,
+        encoder_hidden: Tensor,
+        slot_mapping: Tensor,
+        cross_cache: KVCache,
+        sources: EncoderBatch | AudioBatch | None = None,
+    ) -> None: ...
+
+    def decode(
+        self,
+        batch: DecoderBatch,
+        cache: KVCache,
+        cross_cache: KVCache | None = None,
+        logits: LogitsRequest | None = None,
+        state_memory: StateMemory | None = None,
+    ) -> DecoderOutput: ...
+
+    @property
+    def max_logits_rows(self) -> int: ...
+
+    def capture_steps(self, cache: KVCache, cross_cache: KVCache | None, sizes: GraphSizes) -> StepGraphs | None: ...
+
+    def logits_top_k(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]: ...
+
+    @property
+    def keys_depend_on_length(self) -> bool: ...
+
+    def logits(self, hidden: Tensor, adapters: Sequence[str] = ()) -> Tensor: ...
+
+    def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor: ...
+
+    def align_cached(
+        self, target: EncoderBatch, cross_cache: KVCache, slots: Tensor, heads: Sequence[tuple[int, int]]
+    ) -> Tensor: ...
+
+    def cross_attention_layers(self) -> tuple[AttentionConfig, ...]: ...
+
+    def output_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None: ...
+
+    def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor: ...
+
+    def classify_tokens(self, hidden: Tensor, batch: EncoderBatch) -> Tensor: ...
+
+
+class Runner:
+    """One model, its device, its KV caches and its states.
+
+    self_cache: keys and values of self-attention; None for an encoder.
+    cross_cache: keys and values of cross-attention; None without an encoder-decoder.
+    state_memory: states of the mixers; None without mixers.
+    captured: decode steps as CUDA graphs; None before `capture_steps`, and where there are none.
+    """
+
+    def __init__(
+        self,
+        model: TransformerProtocol,
+        device: torch.device,
+        self_cache: KVCache | None,
+        cross_cache: KVCache | None,
+        state_memory: StateMemory | None = None,
+    ) -> None:
+        self.model = model
+        self.device = device
+        self.self_cache = self_cache
+        self.cross_cache = cross_cache
+        self.state_memory = state_memory
+        self._batches = BatchBuilder(
+            device,
+            0 if self_cache is None else self_cache.block_size,
+            has_sources=cross_cache is not None,
+            needs_rope_lengths=model.keys_depend_on_length,
+        )
+        self.captured: CapturedSteps | None = None
+
+    @torch.inference_mode()
+    def capture_steps(self, sizes: GraphSizes) -> None:
+        """Capture decode steps as CUDA graphs, where device and model allow it."""
+        if self.self_cache is None or self.state_memory is not None:
+            return
+        graphs = self.model.capture_steps(self.self_cache, self.cross_cache, sizes)
+        if graphs is not None:
+            self.captured = CapturedSteps(graphs, self.self_cache.block_size, self.cross_cache is not None)
+
+    def run(self, schedule: Schedule, logits: LogitsRequest | None = None) -> tuple[DecoderOutput, Tensor | None]:
+        """Compute a step.
+
+        schedule: sources to encode, blocks to copy, rows to compute.
+        logits: logits to compute in the same step; None if a prompt is scored.
+        Returns:
+        - the output rows: for each row that needs logits, in order, its last token and each token of its draft;
+        - hidden states of all tokens, [tokens, hidden], model dtype, if a prompt is scored, else None.
+        """
+        assert self.self_cache is not None
+        if schedule.sources:
+            self._encode_sources(schedule)
+        self.self_cache.copy_blocks(schedule.copies)
+        if self.captured is not None and logits is not None:
+            output = self.captured.run(schedule, logits)
+            if output is not None:
+                return output, None
+        batch = self._batches.build(BatchRows.of(schedule))
+        if self.state_memory is not None:
+            batch = divide_rows(batch, schedule.rows)
+        caches = self.self_cache, self.cross_cache
+        if not schedule.scores_prompts:
+            return self.model.decode(batch, *caches, logits, self.state_memory), None
+        assert logits is None, "the logits of the prompt would overwrite those of the step"
+        hidden = self.model.decode(replace(batch, output_lens=None), *caches, state_memory=self.state_memory).hidden
+        return DecoderOutput(hidden if batch.output_rows is None else hidden[batch.output_rows]), hidden
+
+    @torch.inference_mode()
+    def align(self, source_ids: Sequence[int], decoder_ids: Sequence[int], num_new: int, adapter: str) -> bytes:
+        """Cross-attention weights of the last `num_new` tokens, averaged over the heads of the last layer.
+
+        source_ids: token ids of the source.
+        decoder_ids: token ids of the decoder, start tokens included.
+        adapter: name of the adapter, or empty.
+        Returns bytes: float32, little-endian, [num_new, source tokens].
+        Runs the whole model once, so that batch-mates, beams and drafts do not change the result.
+        Raises FloatingPointError if a weight is not finite.
+        """
+        source = self.encoder_batch([source_ids], [None], [adapter])
+        target = self.encoder_batch([decoder_ids[:-1]], [None], [adapter])
+        weights = self.model.align(source, target)[-num_new:]
+        if not torch.isfinite(weights).all():
+            raise FloatingPointError("attention is not finite")
+        return weights.cpu().numpy().astype("<f4").tobytes()
+
+    @torch.inference_mode()
+    def align_speech(
+        self,
+        source_blocks: Sequence[int],
+        num_source_tokens: int,
+        recorded_tokens: int,
+        decoder_ids: Sequence[int],
+        num_rows: int,
+        alignment: SpeechAlignment,
+        adapter: str,
+    ) -> bytes:
+        """Normalised cross-attention of some heads, from source keys in the cache. See `models.steps.alignment`.
+
+        source_blocks: cross-attention blocks of the source, which is encoded.
+        num_source_tokens: length of the source in the cache.
+        recorded_tokens: leading source positions that belong to the recording.
+        decoder_ids: token ids of the decoder, start tokens included.
+        num_rows: number of tokens, before the last one, whose weights are returned.
+        adapter: name of the adapter, or empty.
+        Returns bytes: float32, little-endian, [num_rows, recorded_tokens]; empty for no rows.
+        Raises FloatingPointError if a weight is not finite.
+        """
+        assert self.cross_cache is not None
+        if num_rows <= 0:
+            return b""
+        slots = self._tensor(slots_of(source_blocks, 0, num_source_tokens, self.cross_cache.block_size))
+        target = self.encoder_batch([decoder_ids[:-1]], [None], [adapter])
+        weights = self.model.align_cached(target, self.cross_cache, slots, alignment.heads)[:, -num_rows:]
+        if not torch.isfinite(weights).all():
+            raise FloatingPointError("attention is not finite")
+        matrix = normalise_alignment(weights[:, :, :recorded_tokens], alignment.median_width)
+        return matrix.cpu().numpy().astype("<f4").tobytes()
+
+    def encoder_batch(
+        self, texts: Sequence[Sequence[int]], types: Sequence[Sequence[int] | None], adapters: Sequence[str]
+    ) -> EncoderBatch:
+        """Ragged batch of whole texts.
+
+        texts: token ids of each text.
+        types: token types of each text; None means all zero.
+        adapters: adapter name of each text, empty for none.
+        """
+        lengths = tuple(len(text) for text in texts)
+        type_ids = None
+        if any(given is not None for given in types):
+            columns = [given or [0] * length for given, length in zip(types, lengths, strict=True)]
+            type_ids = self._tensor(list(chain.from_iterable(columns)))
+        return EncoderBatch(self._tensor(list(chain.from_iterable(texts))), lengths, type_ids, named(adapters))
+
+    def source_batch(self, groups: Sequence[SequenceGroup]) -> EncoderBatch | AudioBatch:
+        """Ragged batch of the whole sources of some groups."""
+        texts = [group.source_token_ids for group in groups]
+        return self.encoder_batch(texts, [None] * len(texts), [group.adapter for group in groups])
+
+    def clear(self, self_blocks: Sequence[int], cross_blocks: Sequence[int]) -> None:
+        """Set all keys and values of some blocks to zero. Freed blocks may hold NaN, and 0 * NaN is NaN."""
+        if self.self_cache is not None:
+            self.self_cache.clear(self_blocks)
+        if self.cross_cache is not None:
+            self.cross_cache.clear(cross_blocks)
+
+    def _encode_sources(self, schedule: Schedule) -> None:
+        assert self.cross_cache is not None
+        batch = self.source_batch(schedule.sources)
+        hidden = self.model.encode(batch)
+        size = self.cross_cache.block_size
+        slots: list[int] = []
+        for group in schedule.sources:
+            slots += slots_of(group.cross_block_table, 0, group.num_source_tokens, size)
+        self.model.write_cross(hidden, self._tensor(slots), self.cross_cache, batch)
+
+    def _tensor(self, values: Ids | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+        array = np.asarray(values, dtype=np.int64)
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+def named(adapters: Sequence[str]) -> tuple[str, ...]:
+    """Adapter names of a batch: empty if no row uses an adapter."""
+    return tuple(adapters) if any(adapters) else ()

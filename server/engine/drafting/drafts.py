@@ -1,0 +1,124 @@
+"""Drafts for speculative decoding, and a drafter that copies n-grams of the text.
+
+The model verifies every draft token, so a wrong draft costs time and never changes the result. A right one lets the
+model generate several tokens in one step. Source: Leviathan et al. 2023, arXiv:2211.17192; see docs/decisions/0018.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Protocol
+
+from server.engine.cache.block_manager import BlockManager
+from server.engine.drafting.ngrams import ModelRates, NgramText
+from server.engine.scheduling.step_costs import StepCosts
+from server.engine.sequences.sequence import SequenceGroup
+
+DRAFT_TOKENS, NGRAM_DRAFT_TOKENS = 4, 15
+"""Maximum length of drafts if the settings name none: for a draft model, which computes each token, and for n-grams."""
+MAX_DRAFTING_ROWS = 32
+"""With more decoding rows in a step, a draft token costs about as much time as it saves. N-grams are then not
+looked up, because a lookup takes microseconds per row."""
+MAX_STEP_TOKENS = 64
+"""Maximum number of tokens of a step with drafts. The program of a step with at most this many rows computes the logits
+too."""
+MIN_GAIN = 1.02
+"""Smallest gain in tokens per second for which a step has drafts."""
+
+
+class Drafter(Protocol):
+    """Drafts the next tokens of groups without beams.
+
+    pool: KV blocks of the drafter, None if it has no model.
+    costs: learns the durations of steps, None if the drafter does not need them.
+    """
+
+    @property
+    def pool(self) -> BlockManager | None: ...
+
+    @property
+    def costs(self) -> StepCosts | None: ...
+
+    def propose(self, groups: Sequence[SequenceGroup], num_rows: int) -> None:
+        """Set `draft` of each group's sequence; it may stay empty.
+
+        groups: those that decode in the next step and accept drafts. num_rows: all decoding rows of the next step.
+        """
+
+    def forget(self, group: SequenceGroup) -> None:
+        """Drop the data of a group that has ended or gets no more drafts."""
+
+
+def max_draft_tokens(group: SequenceGroup, num_tokens: int) -> int:
+    """Longest useful draft: at most `num_tokens`, and one less than the group may still generate.
+
+    The model always adds one token of its own.
+    """
+    return min(num_tokens, group.max_new_tokens - group.num_generated - 1)
+
+
+class NgramDrafter:
+    """Drafts the tokens that followed the previous occurrence of the n-gram at the end of the text.
+
+    Each draft has the length that gives the most tokens per second. The number of accepted tokens is predicted from the
+    measured acceptance of the text and of the model, and the duration of a longer step from measured steps. Predictions
+    are compared with the text even while nothing is drafted. This costs microseconds, and drafts begin as soon as the
+    text begins to repeat.
+
+    num_tokens: longest draft of a sequence.
+    costs: durations of steps.
+    See docs/decisions/0088-drafts-that-pay.md.
+    """
+
+    def __init__(self, num_tokens: int, costs: StepCosts | None = None) -> None:
+        self.num_tokens = num_tokens
+        self.costs = StepCosts() if costs is None else costs
+        self.pool: BlockManager | None = None
+        self._rates = ModelRates()
+        self._texts: dict[SequenceGroup, NgramText] = {}
+
+    def propose(self, groups: Sequence[SequenceGroup], num_rows: int) -> None:
+        if num_rows > MAX_DRAFTING_ROWS:
+            return
+        texts = []
+        for group in groups:
+            count = max_draft_tokens(group, self.num_tokens)
+            if count > 0:
+                text = self._texts.get(group)
+                if text is None:
+                    text = self._texts[group] = NgramText(group.source_token_ids, self._rates)
+                text.update(group.sequences[0].tokens, count)
+                if text.predicted:
+                    texts.append((group, text))
+        if texts and self.costs.has_baseline(num_rows):
+            lengths = draft_lengths([text.probabilities() for _, text in texts], num_rows, self.costs)
+            for (group, text), length in zip(texts, lengths, strict=True):
+                group.sequences[0].draft = text.predicted[:length]
+
+    def forget(self, group: SequenceGroup) -> None:
+        self._texts.pop(group, None)
+
+
+def draft_lengths(probabilities: Sequence[Sequence[float]], num_rows: int, costs: StepCosts) -> list[int]:
+    """Length of the draft of each sequence that gives the most tokens per second in the next step.
+
+    probabilities: for each sequence, the probability of each predicted token to be accepted, in falling order.
+    num_rows: rows of the step, each of which generates one token without drafts.
+    """
+    # The most probable tokens first. Those of one sequence stay in order, because their probabilities fall.
+    candidates = sorted(
+        ((probability, index) for index, row in enumerate(probabilities) for probability in row),
+        key=itemgetter(0),
+        reverse=True,
+    )
+    best, chosen, expected = MIN_GAIN * num_rows / costs.seconds(num_rows), 0, float(num_rows)
+    for count, (probability, _) in enumerate(candidates[: MAX_STEP_TOKENS - num_rows], 1):
+        expected += probability
+        rate = expected / costs.seconds(num_rows + count)
+        if rate > best:
+            best, chosen = rate, count
+    lengths = [0] * len(probabilities)
+    for _, index in candidates[:chosen]:
+        lengths[index] += 1
+    return lengths

@@ -1,0 +1,1 @@
+"""Encoders in the engine: queue, steps and results, for texts and for recordings."""

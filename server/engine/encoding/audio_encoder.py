@@ -1,0 +1,90 @@
+"""Audio input of a speech model: log-mel frames of recordings, and frames as the source of a `Generate`.
+
+The frames return to the HTTP process first, because it decides where the next window of a long recording begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.layers.log_mel import HOP_SAMPLES, WINDOW_SAMPLES, LogMel
+from models.steps.batch import AudioBatch
+from models.steps.kv_cache import KVCache
+from server.engine.device.runner import Runner, TransformerProtocol, named
+from server.engine.encoding.encode_queue import QueuedItem
+from server.engine.encoding.encoder_engine import EncoderEngine
+from server.engine.encoding.encoder_outputs import EncoderOutput
+from server.engine.scheduling.model_limits import ModelLimits
+from server.engine.sequences.sequence import SequenceGroup
+from server.ipc.wire.descriptions import StepTokens
+from server.ipc.wire.messages import (
+    Encode,
+    EncodeItem,
+    FailureCode,
+    Generate,
+    GenerateRow,
+)
+from server.ipc.wire.params import GenerationParams
+
+_FLOAT_BYTES = 4
+
+
+class AudioRunner(Runner):
+    """A `Runner` whose sources are audio frames. num_mels: values per frame."""
+
+    def __init__(
+        self, model: TransformerProtocol, device: torch.device, self_cache: KVCache, cross_cache: KVCache, num_mels: int
+    ) -> None:
+        super().__init__(model, device, self_cache, cross_cache)
+        self.num_mels = num_mels
+
+    def source_batch(self, groups: Sequence[SequenceGroup]) -> AudioBatch:
+        """Ragged batch of the audio windows of some groups."""
+        frames = [_floats(group.source_frames).view(-1, self.num_mels) for group in groups]
+        adapters = named([group.adapter for group in groups])
+        return AudioBatch(torch.cat(frames).to(self.device), tuple(len(one) for one in frames), adapters)
+
+
+class LogMelEngine(EncoderEngine):
+    """The `log_mel` requests of one model: computes log-mel frames of audio samples. Runs no encoder."""
+
+    def __init__(self, name: str, runner: Runner, limits: ModelLimits, step_tokens: StepTokens, num_mels: int) -> None:
+        super().__init__(name, runner, limits, step_tokens)
+        self._log_mel = LogMel(num_mels)
+
+    def _refusal(self, message: Encode) -> tuple[FailureCode, str]:
+        if not message.items or message.task != "log_mel":
+            return "engine_error", "the request has no audio samples, or its task is not log_mel"
+        longest = 2 * self.limits.source_tokens * HOP_SAMPLES + WINDOW_SAMPLES
+        for item in message.items:
+            samples, rest = divmod(len(item.samples), _FLOAT_BYTES)
+            if rest or not WINDOW_SAMPLES <= samples <= longest:
+                return (
+                    "engine_error",
+                    f"{len(item.samples)} bytes of audio; {WINDOW_SAMPLES} to {longest} float32 samples are allowed",
+                )
+        return "engine_error", ""
+
+    @torch.inference_mode()
+    def _run(self, texts: list[QueuedItem]) -> list[EncoderOutput]:
+        samples = [_floats(request.message.items[index].samples).to(self.runner.device) for request, index in texts]
+        return [EncoderOutput(self._log_mel(one).cpu().numpy()) for one in samples]
+
+
+def warm_up_messages(name: str, request_id: int, limits: ModelLimits, start: list[int]) -> tuple[Generate, Encode]:
+    """Requests with silent audio to warm up a model. Their ids are `request_id` and `request_id - 1`."""
+    params = GenerationParams(do_sample=True, top_k=5)
+    item = EncodeItem([], samples=bytes(_FLOAT_BYTES * WINDOW_SAMPLES))
+    return (
+        Generate(name, params, [], [GenerateRow(request_id, 3, 0, start)], frames=[bytes(limits.frame_bytes)]),
+        Encode(request_id - 1, name, "log_mel", [item]),
+    )
+
+
+def _floats(values: bytes) -> Tensor:
+    """[n], float32, from the bytes of a message."""
+    return torch.from_numpy(np.frombuffer(values, dtype="<f4").astype(np.float32))

@@ -1,0 +1,70 @@
+"""Queue of encoder texts. Calls take turns text by text, so that a large request does not block a small one."""
+
+from __future__ import annotations
+
+from server.engine.scheduling.turns import Turns
+from server.ipc.wire.messages import Encode, EncodeItem
+
+
+class EncodeRequest:
+    """One `Encode` in the engine.
+
+    call_id: items of one call take turns with those of other calls.
+    adapter: name of the adapter, empty for none.
+    next_item: index of the first item that waits.
+    unanswered: number of items without a result.
+    """
+
+    def __init__(self, message: Encode, adapter: str = "") -> None:
+        self.request_id = message.request_id
+        self.call_id = message.call_id or message.request_id
+        self.message = message
+        self.adapter = adapter
+        self.next_item = 0
+        self.unanswered = len(message.items)
+        self.finished = False
+
+    @property
+    def waiting_items(self) -> list[EncodeItem]:
+        return self.message.items[self.next_item :]
+
+
+QueuedItem = tuple[EncodeRequest, int]
+"""A request and the index of one of its items."""
+
+
+class EncodeQueue:
+    """Waiting requests in the order of their turns. num_waiting_tokens: tokens of all waiting items."""
+
+    def __init__(self) -> None:
+        self._requests: Turns[EncodeRequest] = Turns()
+        self.num_waiting_tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def add(self, request: EncodeRequest) -> None:
+        self._requests.add(request.call_id, request)
+        self.num_waiting_tokens += sum(item.num_tokens for item in request.waiting_items)
+
+    def remove(self, request: EncodeRequest) -> None:
+        """Remove the waiting items of a request, if it has any."""
+        if request in self._requests:
+            self._requests.remove(request.call_id, request)
+            self.num_waiting_tokens -= sum(item.num_tokens for item in request.waiting_items)
+
+    def take(self, budget: int) -> list[QueuedItem]:
+        """Take the items of the next step, shortest first: at most `budget` tokens, or a single longer item."""
+        taken: list[QueuedItem] = []
+        while self._requests:
+            request = self._requests.next()
+            index = request.next_item
+            tokens = request.message.items[index].num_tokens
+            if taken and tokens > budget:
+                break
+            taken.append((request, index))
+            budget -= tokens
+            self.num_waiting_tokens -= tokens
+            request.next_item += 1
+            self._requests.end_turn(keep=request.next_item < len(request.message.items))
+        return sorted(taken, key=lambda item: item[0].message.items[item[1]].num_tokens)

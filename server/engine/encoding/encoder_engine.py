@@ -1,0 +1,189 @@
+"""One encoder in the engine: computes vectors or logits of texts. Times are seconds of time.monotonic()."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+
+from models.layers.sentence_head import SentenceHead
+from models.layers.token_heads import TokenHeads
+from server.engine.device.runner import Runner
+from server.engine.encoding.encode_queue import EncodeQueue, EncodeRequest, QueuedItem
+from server.engine.encoding.encoder_outputs import EncoderOutput, encoder_outputs
+from server.engine.encoding.token_outputs import problem_of
+from server.engine.scheduling.model_limits import ModelLimits
+from server.engine.scheduling.scheduler import shared_tokens
+from server.engine.scheduling.token_costs import TokenCosts
+from server.engine.sequences.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
+from server.ipc.wire.descriptions import StepTokens
+from server.ipc.wire.messages import (
+    Encode,
+    Encoded,
+    EncodeItem,
+    Failed,
+    FailureCode,
+    StepTiming,
+)
+
+MIN_SHARED_TOKENS = 16
+"""Tokens that are always allowed while a decoder runs, so that requests make progress even when its steps are short."""
+MAX_STEP_SHARE = 0.75
+"""While a decoder runs, an encoder step takes about 75% of the time of a decode step, or twice its own fixed time.
+
+Measured gaps between tokens are then 2.2 to 2.9 decode steps; with 100% they were up to 3.4.
+"""
+HEAD_TASKS = frozenset({"late_interaction", "max_sim", "labelled_spans", "answer_logits"})
+"""Tasks that only some checkpoints have a head for."""
+
+
+class EncoderEngine:
+    """The `Encode` requests of one model.
+
+    name: name of the model. runner: computes hidden states. limits: limits of the model.
+    step_tokens: largest number of tokens of a step.
+    sentence: pooling and dense layers of the checkpoint for one vector per text; None means mean pooling.
+    heads: the other heads of the checkpoint; None for none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        runner: Runner,
+        limits: ModelLimits,
+        step_tokens: StepTokens,
+        sentence: SentenceHead | None = None,
+        heads: TokenHeads | None = None,
+    ) -> None:
+        self.name = name
+        self.runner = runner
+        self.limits = limits
+        self.sentence = sentence
+        self.heads = TokenHeads() if heads is None else heads
+        self.max_tokens = step_tokens.encode
+        self.max_shared_tokens = min(shared_tokens(step_tokens.batch), step_tokens.encode)
+        self.queue = EncodeQueue()
+        # Encoder steps are never captured as CUDA graphs.
+        self._costs = TokenCosts(has_fixed_part=runner.device.type == "cuda")
+
+    @property
+    def has_work(self) -> bool:
+        return len(self.queue) > 0
+
+    def add(self, message: Encode, events: EngineEvents) -> list[EncodeRequest]:
+        """Queue the items. Returns the queued request; an invalid one fails immediately."""
+        request = EncodeRequest(message, message.model if message.model != self.name else "")
+        code, reason = self._refusal(message)
+        if reason:
+            request.finished = True
+            events.failed.append(Failed(message.request_id, code, reason))
+            return []
+        self.queue.add(request)
+        return [request]
+
+    def _refusal(self, message: Encode) -> tuple[FailureCode, str]:
+        if not message.items:
+            return "engine_error", "the request has no texts"
+        for item in message.items:
+            if not item.token_ids or min(item.token_ids) < 0 or max(item.token_ids) >= self.limits.source_vocab_size:
+                return "engine_error", f"a text is empty or outside the vocabulary of {self.limits.source_vocab_size}"
+            if item.token_type_ids is not None and len(item.token_type_ids) != len(item.token_ids):
+                return "engine_error", "the number of token types differs from the number of tokens"
+            if message.task == "fill_mask" and item.mask_index not in range(len(item.token_ids)):
+                return "engine_error", "mask_index is outside of the text"
+            if message.task == "embed_spans" and not _are_spans(item):
+                return "engine_error", "a span is empty or outside of the text, or there are none"
+            if len(item.token_ids) > self.limits.source_tokens:
+                tokens, limit = len(item.token_ids), self.limits.source_tokens
+                return "request_too_large", f"a text of {tokens} tokens exceeds the limit of {limit}"
+            if not 0 <= item.attended_tokens <= len(item.token_ids):
+                return "engine_error", "the number of attended tokens is more than the text has"
+        if message.task in HEAD_TASKS and (problem := problem_of(message, self.heads.tasks)):
+            return "engine_error", problem
+        if message.top_k < 1 or not all(0 <= word < self.limits.source_vocab_size for word in message.target_ids):
+            return "engine_error", "top_k is below 1 or a target id is outside the vocabulary"
+        return "engine_error", ""
+
+    def step(
+        self, events: EngineEvents, is_shared: bool = False, decode_seconds: float | None = None
+    ) -> StepTiming | None:
+        """Encode the next items, if any wait.
+
+        is_shared: a decoder runs on the device, so the step must be short.
+        decode_seconds: duration of its steps, or None if it is not known.
+        Raises StepFailed after the requests of the step have failed.
+        """
+        texts = self.queue.take(self._max_step_tokens(decode_seconds) if is_shared else self.max_tokens)
+        if not texts:
+            return None
+        started = time.monotonic()
+        events.starts([(one.request_id, one.message.start_deadline) for one, index in texts if index == 0], started)
+        try:
+            outputs = self._run(texts)
+        except Exception as error:
+            for request, _ in texts:
+                self.finish(request, "engine_error", events, STEP_FAILED)
+            raise StepFailed from error
+        for (request, index), output in zip(texts, outputs, strict=True):
+            if request.finished:
+                continue
+            if not np.isfinite(output.values).all():
+                self.finish(request, "engine_error", events, NOT_FINITE)
+                continue
+            values = output.values.astype("<f4", copy=False).tobytes()
+            events.encoded.append(Encoded(request.request_id, index, values, len(output.values), output.token_ids))
+            request.unanswered -= 1
+            if request.unanswered == 0:
+                request.finished = True
+        tokens = sum(request.message.items[index].num_tokens for request, index in texts)
+        seconds = time.monotonic() - started
+        if is_shared:
+            self._costs.observe(tokens, seconds)
+        return StepTiming(self.name, "encode", seconds, len(texts), tokens)
+
+    def _max_step_tokens(self, decode_seconds: float | None) -> int:
+        """Tokens of a step that takes `MAX_STEP_SHARE` of the time of a decoder's step."""
+        if decode_seconds is None or not self._costs.are_measured:
+            return self.max_shared_tokens
+        cost = self._costs.estimate()
+        tokens = cost.tokens_within(max(MAX_STEP_SHARE * decode_seconds, cost.least_seconds))
+        return min(self._costs.with_trial(max(tokens, MIN_SHARED_TOKENS)), self.max_tokens)
+
+    @torch.inference_mode()
+    def _run(self, texts: list[QueuedItem]) -> list[EncoderOutput]:
+        """The outputs of the items of one step."""
+        asked = [(request.message, request.message.items[index]) for request, index in texts]
+        batch = self.runner.encoder_batch(
+            [item.token_ids for _, item in asked],
+            [item.token_type_ids for _, item in asked],
+            [request.adapter for request, _ in texts],
+        )
+        if any(item.attended_tokens for _, item in asked):
+            attended = tuple(item.attended_tokens or len(item.token_ids) for _, item in asked)
+            batch = replace(batch, attended=attended)
+        return encoder_outputs(self.runner.model, self.sentence, self.heads, asked, batch)
+
+    def finish(
+        self,
+        request: EncodeRequest,
+        reason: Literal["abort", "timeout", "engine_error"],
+        events: EngineEvents,
+        message: str = "",
+    ) -> None:
+        """End a request before all items are done. A second call does nothing."""
+        if request.finished:
+            return
+        request.finished = True
+        self.queue.remove(request)
+        if reason == "timeout":
+            events.failed.append(Failed(request.request_id, "timeout", TIMED_OUT))
+        elif reason == "engine_error":
+            events.failed.append(Failed(request.request_id, "engine_error", message))
+
+
+def _are_spans(item: EncodeItem) -> bool:
+    """Whether an item has spans, each of at least one token."""
+    return bool(item.spans) and all(0 <= first < end <= len(item.token_ids) for first, end in item.spans)

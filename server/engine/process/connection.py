@@ -1,0 +1,121 @@
+"""Message frames over the worker's end of the socket, without blocking.
+
+Bytes that do not fit the socket buffer are kept and sent first next time, so that frames stay whole.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+
+from server.ipc.wire.messages import (
+    FRAME_HEADER,
+    Message,
+    ToWorker,
+    decode_to_worker,
+    encode_frame,
+)
+
+MAX_UNSENT_BYTES = 64 << 20
+"""With more unsent bytes, `send` blocks, so that the worker does not run out of memory."""
+_CHUNK_BYTES = 1 << 18
+
+
+class ConnectionClosed(Exception):
+    """The HTTP process has closed the connection."""
+
+
+class ServerConnection:
+    """A connected stream socket. The constructor makes it non-blocking."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._received = bytearray()
+        # The buffer is reused: mapping and unmapping a new one of this size costs 14 us per call.
+        self._chunk = memoryview(bytearray(_CHUNK_BYTES))
+        self._unsent = bytearray()
+        self._is_sending = False
+
+    def receive(self, timeout_seconds: float | None) -> list[ToWorker]:
+        """Read all complete messages, and send unsent bytes.
+
+        timeout_seconds: maximum time to wait for the first byte; None waits without a limit.
+        Raises ConnectionClosed, and msgspec.DecodeError for an invalid message.
+        """
+        writers = [self._socket] if self._unsent else []
+        readable, writable, _ = select.select([self._socket], writers, [], timeout_seconds)
+        if writable:
+            self._flush()
+        if readable:
+            self._read()
+        return self._messages()
+
+    def receive_some(self) -> list[ToWorker]:
+        """Like `receive`, but wait until there is a message."""
+        messages: list[ToWorker] = []
+        while not messages:
+            messages = self.receive(None)
+        return messages
+
+    def send(self, message: Message) -> None:
+        """Send a message. Bytes that do not fit the socket buffer are sent later. Raises ConnectionClosed."""
+        self._is_sending = True
+        try:
+            self._unsent += encode_frame(message)
+            self._flush()
+            while len(self._unsent) > MAX_UNSENT_BYTES:
+                select.select([], [self._socket], [])
+                self._flush()
+        finally:
+            self._is_sending = False
+
+    def send_between(self, message: Message) -> None:
+        """Send a message from a signal handler, unless it has interrupted `send`. Raises ConnectionClosed."""
+        if not self._is_sending:
+            self.send(message)
+
+    def drain(self, timeout_seconds: float) -> None:
+        """Wait until all bytes are sent. timeout_seconds: maximum time without progress."""
+        while self._unsent:
+            if not select.select([], [self._socket], [], timeout_seconds)[1]:
+                return
+            self._flush()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                size = self._socket.recv_into(self._chunk)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise ConnectionClosed from error
+            if not size:
+                raise ConnectionClosed
+            self._received += self._chunk[:size]
+            if size < _CHUNK_BYTES:
+                return
+
+    def _messages(self) -> list[ToWorker]:
+        messages = []
+        start = 0
+        while len(self._received) - start >= FRAME_HEADER.size:
+            (length,) = FRAME_HEADER.unpack_from(self._received, start)
+            body = start + FRAME_HEADER.size
+            if len(self._received) < body + length:
+                break
+            messages.append(decode_to_worker(bytes(self._received[body : body + length])))
+            start = body + length
+        del self._received[:start]
+        return messages
+
+    def _flush(self) -> None:
+        while self._unsent:
+            try:
+                with memoryview(self._unsent) as unsent, unsent[:_CHUNK_BYTES] as chunk:
+                    sent = self._socket.send(chunk)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise ConnectionClosed from error
+            del self._unsent[:sent]

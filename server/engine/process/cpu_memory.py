@@ -1,0 +1,79 @@
+"""Size of the KV caches on a CPU where the operator has set none, and a warning where the chosen size may not fit.
+
+Each model gets the memory with which it runs one sequence of `AGENT_TOKENS` tokens, but all workers together take at
+most a part of the memory that was free when the server started, without the weights. The amount is read once, by the
+HTTP process, so that a worker that is started again gets the same size. Memory is taken when it is first written, see
+`models.lazy_zeros`. See docs/decisions/0114-second-turn.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from server.engine.process.loading import LoadedCheckpoint
+from server.engine.process.speculation import agent_shares
+from server.ipc.wire.descriptions import AGENT_TOKENS, EngineOptions, ModelInfo
+
+log = logging.getLogger("triptych.worker")
+
+MIN_WANTED_BYTES = 1 << 30
+"""Wanted size where the models need less, so that several sequences run together."""
+MIN_BYTES = 64 << 20
+"""Size on a machine without free memory."""
+FREE_SHARE = 0.5
+"""Part of the free memory, without the weights, that the default takes. The rest is for steps, requests and others."""
+
+
+def default_kv_cache_bytes(
+    loaded: Sequence[LoadedCheckpoint], drafts: Mapping[str, LoadedCheckpoint], options: EngineOptions
+) -> int:
+    """Bytes for the KV caches of all models of a worker. The first worker says so if they are too few for an agent.
+
+    loaded: all models. drafts: draft models by the name of their target model.
+    """
+    needed = sum(agent_shares(loaded, drafts, options))
+    wanted = max(needed, MIN_WANTED_BYTES)
+    if not options.free_memory_bytes:
+        return wanted
+    left = options.free_memory_bytes - _weight_bytes((*loaded, *drafts.values()))
+    size = min(wanted, max(int(FREE_SHARE * left) // options.num_workers, MIN_BYTES))
+    if size < needed and options.worker_index == 0:
+        log.warning(
+            "the KV cache of a worker has %d MiB; a sequence of %d tokens of each model needs %d MiB. By default, the "
+            "caches take at most %d%% of the memory that weights leave free (%d MiB); --kv-cache-memory overrides this",
+            size >> 20,
+            AGENT_TOKENS,
+            needed >> 20,
+            100 * FREE_SHARE,
+            max(left, 0) >> 20,
+        )
+    return size
+
+
+def warn_of_too_much(
+    loaded: Sequence[LoadedCheckpoint],
+    drafts: Mapping[str, LoadedCheckpoint],
+    infos: Iterable[ModelInfo],
+    options: EngineOptions,
+) -> None:
+    """Warn of KV caches that the operator has made larger than the free memory, because the start succeeds.
+
+    infos: descriptions of the models.
+    """
+    if not options.free_memory_bytes or options.worker_index:
+        return
+    size = options.num_workers * sum(info.kv_bytes for info in infos)
+    left = options.free_memory_bytes - _weight_bytes((*loaded, *drafts.values()))
+    if size > left:
+        log.warning(
+            "the KV caches take up to %d MiB, but the weights leave %d MiB free: when the caches fill up, the system "
+            "may end the server (--kv-cache-memory)",
+            size >> 20,
+            max(left, 0) >> 20,
+        )
+
+
+def _weight_bytes(models: Iterable[LoadedCheckpoint]) -> int:
+    """Memory of the weights of all models. Workers share it. A draft model may be one of the other models."""
+    return sum(model.model.weight_bytes for model in {id(model): model for model in models}.values())

@@ -1,0 +1,134 @@
+"""Divides the memory for keys, values and states: among models, and among the pools of one model, by need.
+
+The need of a pool is the memory of one sequence of full length, with the default beams of the checkpoint. A long
+context needs more than most conversations have, so that each pool first gets the memory of a sequence of `AGENT_TOKENS`
+tokens. Needs are satisfied next, the smallest ones before the others; what is left is divided in proportion to the
+needs, so that the models can run equally many long sequences.
+
+The states of mixers are divided differently. A sequence of any length needs one state. A division by the need of a
+sequence of full length would give a model with a long context hardly more than one slot. States therefore get up to
+half of their model's memory. Sequences whose keys and values are as large as their state and a snapshot use both
+halves fully.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from models.config import AttentionConfig, MixerConfig
+from models.steps.kv_cache import KVCache
+from models.steps.state_memory import StateMemory
+from server.ipc.wire.descriptions import AGENT_TOKENS, state_slots
+
+AGENT_SLOTS = 8
+"""State slots of one agent: its sequence, the snapshots of its last prompts, and those of short requests between."""
+
+
+@dataclass(frozen=True)
+class PoolNeed:
+    """Memory that one pool can use.
+
+    block_bytes: bytes of a block. blocks: blocks of one sequence of full length, with all its beams.
+    max_blocks: blocks of the largest batch of such sequences.
+    agent_blocks: blocks of one sequence of at most `AGENT_TOKENS` tokens, with all its beams.
+    """
+
+    block_bytes: int
+    blocks: int
+    max_blocks: int
+    agent_blocks: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.block_bytes * self.blocks
+
+    @property
+    def max_bytes(self) -> int:
+        return self.block_bytes * self.max_blocks
+
+    @property
+    def agent_bytes(self) -> int:
+        return self.block_bytes * self.agent_blocks
+
+
+def pool_need(
+    layers: Sequence[AttentionConfig], dtype: torch.dtype, block_size: int, length: int, beams: int, max_rows: int
+) -> PoolNeed:
+    """Need of a pool.
+
+    layers: attention of each layer. dtype: dtype of keys and values.
+    length: tokens of the longest sequence. beams: default number of beams. max_rows: rows of the largest batch.
+    """
+    blocks, agent_blocks = -(-length // block_size), -(-min(length, AGENT_TOKENS) // block_size)
+    block_bytes = KVCache.block_bytes(layers, block_size, dtype)
+    return PoolNeed(block_bytes, beams * blocks, max(beams, max_rows) * blocks, beams * agent_blocks)
+
+
+def state_need(mixers: Iterable[MixerConfig], beams: int, max_rows: int, has_drafts: bool) -> PoolNeed:
+    """Need of the pool of state slots.
+
+    A slot counts as one block. In the largest batch each row has a state and a snapshot, and with drafts a second
+    state.
+    """
+    one = state_slots(beams)
+    largest = max(one, (3 if has_drafts else 2) * max_rows)
+    return PoolNeed(StateMemory.slot_bytes(mixers), one, largest, min(max(one, AGENT_SLOTS), largest))
+
+
+def pool_blocks(needs: Mapping[str, PoolNeed], memory_bytes: int) -> dict[str, int]:
+    """Number of blocks of each pool of a model."""
+    if "state" in needs:
+        states, rest = needs["state"], {name: need for name, need in needs.items() if name != "state"}
+        limit = memory_bytes // 2 if any(need.bytes for need in rest.values()) else memory_bytes
+        state_bytes = min(max(limit, states.bytes), states.max_bytes, memory_bytes)
+        slots = state_bytes // states.block_bytes
+        return {**pool_blocks(rest, memory_bytes - slots * states.block_bytes), "state": slots}
+    shares = divide_by_need(
+        memory_bytes,
+        [need.bytes for need in needs.values()],
+        [need.max_bytes for need in needs.values()],
+        [need.agent_bytes for need in needs.values()],
+    )
+    return {
+        # Blocks without bytes belong to a model without attention. They only count tokens.
+        name: share // need.block_bytes if need.block_bytes else need.max_blocks
+        for (name, need), share in zip(needs.items(), shares, strict=True)
+    }
+
+
+def agent_bytes(needs: Mapping[str, PoolNeed]) -> int:
+    """Memory of a model with which `pool_blocks` gives each pool its `agent_blocks`."""
+    states = needs["state"].agent_bytes if "state" in needs else 0
+    others = sum(need.agent_bytes for name, need in needs.items() if name != "state")
+    wanted = 2 * max(states, others) if states and others else states + others
+    return min(wanted, sum(need.max_bytes for need in needs.values()))
+
+
+def divide_by_need(
+    total: int, needs: Sequence[int], maxima: Sequence[int], firsts: Sequence[int] | None = None
+) -> list[int]:
+    """Divide `total`: first `firsts`, then the needs, then the rest in proportion to them, at most `maxima[i]` to each.
+
+    firsts, needs: at most the maxima.
+    """
+    equal = [1] * len(needs)
+    shares = [0] * len(needs)
+    for weights, limits in ((equal, firsts or shares), (equal, needs), (needs, maxima)):
+        room = [max(limit - share, 0) for limit, share in zip(limits, shares, strict=True)]
+        more = _fill(total - sum(shares), weights, room)
+        shares = [one + added for one, added in zip(shares, more, strict=True)]
+    return shares
+
+
+def _fill(total: int, weights: Sequence[int], limits: Sequence[int]) -> list[int]:
+    """Divide `total` in proportion to the weights. The part above a limit is divided among the others."""
+    given = [0] * len(weights)
+    left, left_weight = total, sum(weights)
+    for index in sorted(range(len(weights)), key=lambda one: limits[one] / max(weights[one], 1)):
+        given[index] = min(limits[index], left * weights[index] // max(left_weight, 1))
+        left -= given[index]
+        left_weight -= weights[index]
+    return given

@@ -1,0 +1,373 @@
+"""Loads a checkpoint into the engine: weights, KV pools, limits, and its description for the HTTP process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec import convert
+from msgspec.structs import replace
+
+from models.backends import choice
+from models.backends.int8_slots import MAX_INT8_HEAD
+from models.backends.tensor_memory import PRIVATE, TensorMemory
+from models.checkpoint.loader import LoadedModel, load_model
+from models.config import ConfigError, ConvolutionalEmbeddingConfig
+from models.steps.kv_cache import KVCache
+from models.steps.state_memory import StateMemory
+from server.engine.cache.block_manager import BlockManager
+from server.engine.cache.block_tables import BlockTables
+from server.engine.cache.state_tables import StateBlockTables
+from server.engine.device.devices import dtype_of
+from server.engine.device.runner import Runner
+from server.engine.drafting.drafts import Drafter
+from server.engine.encoding.audio_encoder import AudioRunner, LogMelEngine
+from server.engine.encoding.encoder_engine import EncoderEngine
+from server.engine.process.kv_memory import PoolNeed, pool_blocks, pool_need, state_need
+from server.engine.scheduling.model_limits import ModelLimits
+from server.engine.scheduling.scheduler import Scheduler
+from server.engine.stepping.engine import ModelEngine
+from server.engine.stepping.generation_engine import GenerationEngine
+from server.ipc.wire.descriptions import (
+    AGENT_TOKENS,
+    AnswerInfo,
+    DType,
+    EngineOptions,
+    GenerationInfo,
+    KVCacheDType,
+    LabelledSpansInfo,
+    LateInteractionInfo,
+    ModelInfo,
+    ModelSpec,
+    StepTokens,
+    Task,
+)
+from server.ipc.wire.messages import EncodeTask
+from weights.errors import ResolveError, WeightsError
+
+UNLIMITED_TOKENS = 4096
+"""Context of a model whose positions have no limit (T5's buckets). Without attention it is `AGENT_TOKENS`, because
+neither the time nor the memory of a token grows with the text (Mamba)."""
+
+ENCODE_TASKS: Mapping[Task, EncodeTask] = {
+    "embed": "embed",
+    "classify": "classify",
+    "fill_mask": "fill_mask",
+    "token_classify": "classify_tokens",
+    "question_answer": "classify_tokens",
+    "transcribe": "log_mel",
+    "embed_sparse": "embed_sparse",
+    "late_interaction": "late_interaction",
+}
+
+ProgressCallback = Callable[[int, int], None]
+
+
+class LoadError(Exception):
+    """A checkpoint cannot be served, and a restart would not help. The message is one line for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedCheckpoint:
+    """A model whose weights are loaded, without KV pools.
+
+    spec: the model to load. model: the loaded model. dtype: dtype of weights and hidden states.
+    device: device of the weights. seconds: time to load.
+    """
+
+    spec: ModelSpec
+    model: LoadedModel
+    dtype: torch.dtype
+    device: torch.device
+    seconds: float
+
+    def kv_cache_dtype(self, options: EngineOptions) -> KVCacheDType:
+        """The setting for the KV cache of this model."""
+        return self.spec.kv_cache_dtype or options.kv_cache_dtype
+
+    def kv_dtype(self, options: EngineOptions) -> torch.dtype:
+        """Dtype of keys and values in the cache."""
+        is_int8 = self.kv_cache_dtype(options) == "int8"
+        return torch.int8 if is_int8 else self.model.transformer.attention_dtype
+
+    @property
+    def generates(self) -> bool:
+        return bool({"generate", "translate", "transcribe"} & set(self.model.tasks))
+
+    @property
+    def encodes(self) -> bool:
+        return bool(self.encode_tasks)
+
+    @property
+    def encode_tasks(self) -> list[EncodeTask]:
+        """The `Encode` tasks of the model."""
+        settings = self.model.head_settings
+        if settings.spans is not None:
+            return ["labelled_spans"]
+        if settings.answers:
+            return ["answer_logits"]
+        return [ENCODE_TASKS[task] for task in self.model.tasks if task in ENCODE_TASKS]
+
+    @property
+    def keys_depend_on_length(self) -> bool:
+        """Whether the rotation of keys depends on the text length. Such a model has no drafts."""
+        return self.model.config.keys_depend_on_length
+
+    @property
+    def num_mels(self) -> int:
+        """Values per audio frame of the encoder input; 0 for text."""
+        encoder = self.model.config.encoder
+        embedding = None if encoder is None else encoder.embedding
+        return embedding.num_mels if isinstance(embedding, ConvolutionalEmbeddingConfig) else 0
+
+    @property
+    def context_tokens(self) -> int:
+        transformer = self.model.transformer
+        has_states_alone = bool(transformer.mixers()) and not transformer.self_attention_layers()
+        return self.model.context_tokens or (AGENT_TOKENS if has_states_alone else UNLIMITED_TOKENS)
+
+    @property
+    def source_tokens(self) -> int:
+        """Longest input of the encoder, or of a decoder without an output head; 0 for other decoders."""
+        if self.model.config.encoder is None and not self.encodes:
+            return 0
+        limit = self.model.source_tokens if self.model.config.is_encoder_decoder else self.model.context_tokens
+        return limit or UNLIMITED_TOKENS
+
+    def step_tokens(self, options: EngineOptions) -> StepTokens:
+        """Largest number of tokens of a step on the device of this model."""
+        return options.step_tokens("cuda" if self.device.type == "cuda" else "cpu")
+
+    def pool_needs(self, options: EngineOptions) -> dict[str, PoolNeed]:
+        """Memory needs of the pools; empty without generation.
+
+        The pools are `self`, `cross` for a model with cross-attention, and `state` for a model with mixers.
+        """
+        if not self.generates:
+            return {}
+        transformer, rows, size = self.model.transformer, options.max_batch_rows, options.block_size
+        beams = self.model.generation.num_beams or 1
+        pools = {"self": (transformer.self_attention_layers(), self.context_tokens, beams)}
+        if cross := transformer.cross_attention_layers():
+            pools["cross"] = (cross, self.source_tokens, 1)
+        needs = {
+            name: pool_need(layers, self.kv_dtype(options), size, length, beams, rows)
+            for name, (layers, length, beams) in pools.items()
+        }
+        if mixers := transformer.mixers():
+            needs["state"] = state_need(mixers.values(), beams, rows, self.spec.speculation is not None)
+        return needs
+
+
+def load(
+    spec: ModelSpec, device: torch.device, progress: ProgressCallback, memory: TensorMemory = PRIVATE
+) -> LoadedCheckpoint:
+    """Load a checkpoint.
+
+    progress: called with the bytes read so far and in total.
+    memory: keeps the tensors of the model.
+    Raises LoadError.
+    """
+    started = time.monotonic()
+    try:
+        dtype = dtype_of(spec, device)
+        adapters = {adapter: Path(directory) for adapter, directory in spec.adapters.items()}
+        directory = Path(spec.directory)
+        model = load_model(directory, dtype, device, progress, spec.quantization, adapters, memory, spec.answers)
+    except (choice.QuantizationUnavailable, ConfigError, WeightsError, ResolveError) as error:
+        raise LoadError(f"model {spec.name!r}: {' '.join(str(error).split())}") from error
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise LoadError(f"model {spec.name!r} does not fit into the memory of the device") from error
+    return LoadedCheckpoint(spec, model, dtype, device, time.monotonic() - started)
+
+
+def check_int8_cache(loaded: LoadedCheckpoint, options: EngineOptions) -> None:
+    """Raise LoadError for a model that cannot have the int8 KV cache that the settings ask for."""
+    if loaded.kv_cache_dtype(options) != "int8":
+        return
+    if not loaded.generates:
+        if loaded.spec.kv_cache_dtype == "int8":
+            raise LoadError(f"model {loaded.spec.name!r} has no KV cache: --kv-cache-dtype is for models that generate")
+        return
+    transformer = loaded.model.transformer
+    try:
+        choice.check_int8_cache(transformer.attention_dtype, loaded.device)
+    except choice.QuantizationUnavailable as error:
+        raise LoadError(f"model {loaded.spec.name!r}: {error}") from error
+    layers = (*transformer.self_attention_layers(), *transformer.cross_attention_layers())
+    widest = max((layer.head_dim for layer in layers), default=0)
+    if widest > MAX_INT8_HEAD:
+        raise LoadError(
+            f"model {loaded.spec.name!r}: --kv-cache-dtype int8 takes heads of at most {MAX_INT8_HEAD:,} numbers; "
+            f"its heads have {widest:,}"
+        )
+
+
+def build(
+    loaded: LoadedCheckpoint, options: EngineOptions, share_bytes: int, drafter: Drafter | None = None
+) -> tuple[ModelEngine, ModelInfo]:
+    """Create the KV pools and engines of a model.
+
+    loaded: the loaded model. options: engine options.
+    share_bytes: memory for its keys and values in bytes; unused if the model does not generate.
+    drafter: proposes draft tokens, or None.
+    Returns the model's engine and its description. Raises LoadError if the memory is less than one block.
+    """
+    model, spec = loaded.model, loaded.spec
+    config, transformer = model.config, model.transformer
+    blocks: dict[str, int] = {}
+    caches: dict[str, KVCache] = {}
+    check_int8_cache(loaded, options)
+    state_memory: StateMemory | None = None
+    if loaded.generates:
+        layers = {"self": transformer.self_attention_layers(), "cross": transformer.cross_attention_layers()}
+        needs = loaded.pool_needs(options)
+        states = needs.get("state")
+        blocks = pool_blocks(needs, share_bytes)
+        if min(blocks.values()) == 0:
+            raise LoadError(
+                f"model {spec.name!r}: {share_bytes:,} bytes of the KV cache are less than one block; use a larger "
+                "--kv-cache-memory"
+            )
+        if states and blocks["state"] < states.blocks:
+            raise LoadError(
+                f"model {spec.name!r}: {share_bytes:,} bytes of the KV cache have room for {blocks['state']} of the "
+                f"{states.blocks} states that a request needs ({states.block_bytes:,} bytes each); use a larger "
+                "--kv-cache-memory"
+            )
+        try:
+            caches = {
+                name: KVCache(layers[name], blocks[name], options.block_size, loaded.kv_dtype(options), loaded.device)
+                for name in layers
+                if name in blocks
+            }
+            if states:
+                state_memory = StateMemory(transformer.mixers(), blocks["state"], loaded.device)
+        except (torch.OutOfMemoryError, RuntimeError, OSError) as error:
+            raise LoadError(
+                f"model {spec.name!r}: cannot allocate {share_bytes:,} bytes for its KV cache; use a smaller "
+                "--kv-cache-memory"
+            ) from error
+    reader = config.encoder if config.encoder is not None else config.decoder
+    limits = ModelLimits(
+        vocab_size=config.decoder.embedding.vocab_size if config.decoder is not None else 0,
+        context_tokens=loaded.context_tokens if config.decoder is not None else 0,
+        source_vocab_size=reader.embedding.vocab_size if reader is not None and loaded.source_tokens else 0,
+        source_tokens=loaded.source_tokens,
+        frame_bytes=2 * loaded.source_tokens * loaded.num_mels * torch.float32.itemsize,
+        restart_tokens=config.restart_tokens,
+        key_variant=config.key_variant,
+    )
+    step_tokens = loaded.step_tokens(options)
+    runner: Runner
+    if loaded.num_mels:
+        runner = AudioRunner(transformer, loaded.device, caches["self"], caches["cross"], loaded.num_mels)
+    else:
+        runner = Runner(transformer, loaded.device, caches.get("self"), caches.get("cross"), state_memory)
+    generation: GenerationEngine | None = None
+    encoding: EncoderEngine | None = None
+    if loaded.generates:
+        pools = {
+            name: BlockManager(count, 1 if name == "state" else options.block_size) for name, count in blocks.items()
+        }
+        tables = (
+            BlockTables(pools["self"], pools.get("cross"), options.prefix_cache)
+            if state_memory is None
+            else StateBlockTables(pools["self"], pools["state"], options.prefix_cache, needs["state"].block_bytes)
+        )
+        scheduler = Scheduler(tables, step_tokens.batch, options.max_batch_rows)
+        generation = GenerationEngine(spec.name, scheduler, runner, limits, drafter)
+    if loaded.num_mels:
+        encoding = LogMelEngine(spec.name, runner, limits, step_tokens, loaded.num_mels)
+    elif loaded.encodes:
+        encoding = EncoderEngine(spec.name, runner, limits, step_tokens, model.sentence, model.heads)
+    return ModelEngine(spec.name, generation, encoding, tuple(model.adapters)), _info(loaded, options, blocks)
+
+
+def adapter_infos(loaded: LoadedCheckpoint, base: ModelInfo) -> list[ModelInfo]:
+    """Descriptions of a model's adapters. base: description of the model, whose tasks and KV blocks they share."""
+    return [
+        replace(
+            base,
+            name=name,
+            adapter_of=base.name,
+            parameters=adapter.parameters,
+            weight_bytes=adapter.weight_bytes,
+            kv_bytes=0,
+        )
+        for name, adapter in loaded.model.adapters.items()
+    ]
+
+
+def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, int]) -> ModelInfo:
+    model = loaded.model
+    sentence = model.sentence.config
+    needs = loaded.pool_needs(options)
+    step_tokens = loaded.step_tokens(options)
+    defaults = asdict(model.generation)
+    defaults |= {name: _plain(value) for name, value in defaults.items() if isinstance(value, tuple)}
+    dtypes: dict[torch.dtype, DType] = {
+        torch.float32: "float32",
+        torch.bfloat16: "bfloat16",
+        torch.float16: "float16",
+    }
+    return ModelInfo(
+        name=loaded.spec.name,
+        family=model.family,
+        architecture=model.architecture,
+        tasks=list(model.tasks),
+        dtype=dtypes[loaded.dtype],
+        parameters=model.parameters,
+        weight_bytes=model.weight_bytes,
+        vocab_size=model.config.vocab_size,
+        hidden_size=model.config.hidden_size,
+        context_tokens=loaded.context_tokens,
+        source_tokens=loaded.source_tokens if model.config.is_encoder_decoder else 0,
+        max_step_tokens=step_tokens.batch if blocks else step_tokens.encode,
+        block_size=options.block_size if blocks else 0,
+        kv_blocks=blocks,
+        kv_bytes=sum(count * needs[name].block_bytes for name, count in blocks.items()),
+        kv_context_bytes=sum(need.bytes for need in needs.values()),
+        kv_cache_dtype=loaded.kv_cache_dtype(options) if blocks else "auto",
+        is_encoder_decoder=model.config.is_encoder_decoder,
+        generation=GenerationInfo(**defaults),
+        labels=list(model.labels),
+        problem_type=model.problem_type,
+        normalize=sentence.normalize,
+        pooling=list(sentence.pooling),
+        include_prompt=sentence.include_prompt,
+        embedding_size=sentence.width(model.config.output_size),
+        load_seconds=loaded.seconds,
+        quantization=loaded.spec.quantization,
+        num_mels=loaded.num_mels,
+        checkpoint_format=model.checkpoint_format,
+        notes=list(model.notes),
+        **_head_infos(model),
+    )
+
+
+def _head_infos(model: LoadedModel) -> dict[str, Any]:
+    """The fields of `ModelInfo` about heads other than that of the architecture."""
+    settings = model.head_settings
+    found: dict[str, Any] = {}
+    if settings.late_interaction is not None:
+        described = {
+            **asdict(settings.late_interaction),
+            "width": settings.late_interaction.width(model.config.output_size),
+        }
+        found["late_interaction"] = convert(described, LateInteractionInfo)
+    found["token_weights"] = settings.weights_width is not None
+    if settings.spans is not None:
+        found["labelled_spans"] = convert(asdict(settings.spans), LabelledSpansInfo)
+    if settings.answer is not None:
+        found["answer"] = convert(asdict(settings.answer), AnswerInfo)
+    return found
+
+
+def _plain(value: object) -> object:
+    """Convert nested tuples to lists."""
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -1,0 +1,190 @@
+"""Size of the KV cache on a CUDA device: what weights and steps leave free, found by running the largest steps.
+
+The memory that a step takes besides the cache has two parts. One depends on the limits of a step (activations of the
+longest prefill, logits of the most rows), the other grows with the cache (copies of keys and values of one layer). Two
+runs with small caches of different size give both, and the cache gets the size at which everything fits.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from server.engine.process.loading import LoadedCheckpoint, LoadError
+from server.engine.scheduling.scheduler import SOURCE_TOKENS_PER_TOKEN
+from server.engine.stepping.engine import Engine
+from server.engine.stepping.generation_engine import GenerationEngine
+from server.ipc.wire.descriptions import EngineOptions
+from server.ipc.wire.messages import Encode, EncodeItem, Generate, GenerateRow
+from server.ipc.wire.params import GenerationParams
+
+log = logging.getLogger("triptych.worker")
+
+SPARE_SHARE = 0.06
+"""Share of the device's memory that stays free: for other processes, and for fragments of torch's own memory."""
+PROFILE_TOKENS = 64
+"""Tokens of each row in the smaller of the two caches, which also holds the longest prompt of a step."""
+
+
+class DeviceMemory(Protocol):
+    """Measures the memory of a device.
+
+    total_bytes: memory of the device.
+    free_bytes: memory that a new tensor could take.
+    peak_bytes: runs a function, and returns how much more memory was in use at its peak than before it.
+    """
+
+    @property
+    def total_bytes(self) -> int: ...
+
+    def free_bytes(self) -> int: ...
+
+    def peak_bytes(self, run: Callable[[], None]) -> int: ...
+
+
+class CudaMemory:
+    """The memory of a CUDA device. Implements `DeviceMemory`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    @property
+    def total_bytes(self) -> int:
+        return torch.cuda.mem_get_info(self._device)[1]
+
+    def free_bytes(self) -> int:
+        gc.collect()
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info(self._device)[0]
+
+    def peak_bytes(self, run: Callable[[], None]) -> int:
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_allocated(self._device)
+        run()
+        torch.cuda.synchronize(self._device)
+        return torch.cuda.max_memory_allocated(self._device) - before
+
+
+def kv_cache_bytes(
+    memory: DeviceMemory,
+    loaded: list[LoadedCheckpoint],
+    options: EngineOptions,
+    make_engine: Callable[[int], Engine],
+) -> int:
+    """Bytes for the KV caches of all models of a worker.
+
+    memory: memory of the device, which holds the weights.
+    make_engine: builds the models with this many bytes for their KV caches.
+    Raises LoadError if weights and steps leave less than the smallest cache of the measurement.
+    """
+    token_bytes = sum(need.block_bytes for model in loaded for need in model.pool_needs(options).values())
+    token_bytes = -(-token_bytes // options.block_size)
+    prompts = [min(model.step_tokens(options).batch, model.context_tokens) for model in loaded if model.generates]
+    small = max(token_bytes * max([PROFILE_TOKENS * options.max_batch_rows, *prompts]), 1)
+    free = memory.free_bytes() - int(SPARE_SHARE * memory.total_bytes)
+
+    def peak(size: int) -> int:
+        return memory.peak_bytes(lambda: _run_largest_steps(make_engine(size), loaded, options))
+
+    try:
+        first, second = peak(small), peak(2 * small)
+        # The caches of the measurement must be gone before the real ones are allocated.
+        memory.free_bytes()
+    except torch.OutOfMemoryError as error:
+        raise LoadError(_too_little(free)) from error
+    # A peak holds the cache itself, so that the growth is at least 1.
+    growth = max((second - first) / small, 1.0)
+    fixed = max(first - growth * small, 0.0)
+    size = int((free - fixed) / growth)
+    if size < small:
+        raise LoadError(_too_little(free))
+    log.info("KV cache of %d MiB; steps take up to %d MiB besides it", size >> 20, int(fixed) >> 20)
+    return size
+
+
+def _too_little(free: int) -> str:
+    return (
+        f"the weights leave {max(free, 0) >> 20:,} MiB of the device, too little for steps and a KV cache; "
+        "use a smaller model, a smaller --max-batch-rows or --max-batch-tokens, or set --kv-cache-memory"
+    )
+
+
+def _run_largest_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: EngineOptions) -> None:
+    """Run the largest steps of each model, one after the other. The engine cannot be used afterwards."""
+    for model in loaded:
+        found = engine.models[model.spec.name]
+        messages: list[Generate | Encode] = []
+        if found.generation is not None and not model.num_mels:
+            messages += [_largest_prefill(model, found.generation, options), _streams(model, found.generation, options)]
+        if found.encoding is not None and not model.num_mels:
+            messages.append(_texts(model, options))
+        for message in messages:
+            engine.add(message)
+            while engine.has_work:
+                output = engine.step()
+                if output is not None and output.failed:
+                    raise torch.OutOfMemoryError(output.failed[0].message)
+
+
+def _largest_prefill(model: LoadedCheckpoint, generation: GenerationEngine, options: EngineOptions) -> Generate:
+    """Prompts or sources that fill a step together, each as long as possible."""
+    tokens = model.step_tokens(options).batch
+    if generation.is_encoder_decoder:
+        tokens *= SOURCE_TOKENS_PER_TOKEN
+        longest = _row_tokens(generation, "cross", 1)
+    else:
+        longest = max(_row_tokens(generation, "self", 1) - 1, 1)
+    lengths = [longest] * (tokens // longest)
+    if rest := tokens - sum(lengths):
+        lengths.append(rest)
+    return _generate(model, generation, lengths, 1)
+
+
+def _streams(model: LoadedCheckpoint, generation: GenerationEngine, options: EngineOptions) -> Generate:
+    """As many sampled rows as a step may have, which grow until they fill the cache together.
+
+    Their prompts are short, so that all of them run before the first one ends.
+    """
+    pools = generation.scheduler.blocks.pools
+    rows = max(min(options.max_batch_rows, *(pool.num_blocks for pool in pools.values())), 1)
+    share = _row_tokens(generation, "self", rows)
+    if generation.is_encoder_decoder:
+        return _generate(model, generation, [_row_tokens(generation, "cross", rows)] * rows, max(share - 1, 1))
+    prompt = max(share // 8, 1)
+    return _generate(model, generation, [prompt] * rows, max(share - prompt, 1))
+
+
+def _row_tokens(generation: GenerationEngine, name: str, rows: int) -> int:
+    """Tokens that each of some rows has room for in a pool."""
+    pool = generation.scheduler.blocks.pools[name]
+    longest = generation.limits.source_tokens if name == "cross" else generation.limits.context_tokens
+    return min(pool.num_blocks // rows * pool.block_size, longest)
+
+
+def _generate(model: LoadedCheckpoint, generation: GenerationEngine, lengths: list[int], new: int) -> Generate:
+    """Rows with prompts or sources of some lengths. They differ from their first token on, so they share no blocks."""
+    limits = generation.limits
+    starts = list(model.model.generation.decoder_start_token_ids) if generation.is_encoder_decoder else []
+    if generation.is_encoder_decoder and not starts:
+        starts = [0]
+    vocab = limits.source_vocab_size if generation.is_encoder_decoder else limits.vocab_size
+    prompts = [[(row + index) % vocab for index in range(length)] for row, length in enumerate(lengths)]
+    rows = [GenerateRow(-1 - row, new, row, starts) for row in range(len(lengths))]
+    return Generate(model.spec.name, GenerationParams(do_sample=True, top_p=0.9), prompts, rows)
+
+
+def _texts(model: LoadedCheckpoint, options: EngineOptions) -> Encode:
+    """Texts that fill an encoder step, each as long as the model reads."""
+    tokens = model.step_tokens(options).encode
+    length = max(min(tokens, model.source_tokens), 1)
+    # A task of a head needs more than a text: a mask, labels, spans.
+    item = EncodeItem([0] * length, mask_index=0, spans=[(0, 1)], label_indices=[min(1, length - 1)])
+    targets = [0] if model.model.head_settings.answers else []
+    count = max(tokens // length, 1)
+    return Encode(-1, model.spec.name, model.encode_tasks[-1], [item] * count, target_ids=targets)

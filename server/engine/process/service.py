@@ -1,0 +1,293 @@
+"""The worker's main loop: loads the models, then reads messages, runs steps and sends results.
+
+All of it runs in one thread, which also sends the heartbeat. A heartbeat therefore proves that the loop is running.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import logging
+import time
+from collections.abc import Callable
+
+import torch
+from msgspec.structs import replace
+
+from models.backends import choice
+from models.backends.cpu.missing import why_kernels_are_missing
+from models.backends.cuda.graphs.graph_sizes import GraphSizes
+from models.backends.tensor_memory import PRIVATE, TensorMemory
+from server.engine.device.devices import cuda_device, why_too_old
+from server.engine.encoding.audio_encoder import warm_up_messages
+from server.engine.process.connection import ServerConnection
+from server.engine.process.cpu_memory import default_kv_cache_bytes, warn_of_too_much
+from server.engine.process.host import map_large_blocks, reuse_large_blocks, use_all_processors
+from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load
+from server.engine.process.memory_profile import CudaMemory, kv_cache_bytes
+from server.engine.process.shared_weights import fingerprint, map_weights
+from server.engine.process.speculation import find_drafts, kv_shares, make_drafter
+from server.engine.scheduling.prefill_budget import PrefillBudget
+from server.engine.stepping.engine import Engine, ModelEngine
+from server.ipc.wire.descriptions import DeviceChoice, EngineOptions, ModelInfo, ModelSpec
+from server.ipc.wire.messages import (
+    Abort,
+    Configure,
+    Encode,
+    EncodeItem,
+    Generate,
+    GenerateRow,
+    LoadFailed,
+    Progress,
+    Ready,
+    Shutdown,
+    ToWorker,
+    Vocabulary,
+)
+from server.ipc.wire.params import GenerationParams
+from server.system.cores import usable_cores
+
+log = logging.getLogger("triptych.worker")
+
+PROGRESS_SECONDS = 0.1
+DRAIN_SECONDS = 2.0
+
+
+def run_worker(
+    connection: ServerConnection, configure: Configure, early: list[ToWorker], stop_beats: Callable[[], None]
+) -> int:
+    """Run a worker until `Shutdown`. Returns the exit status: 0, or 2 if a model cannot be loaded.
+
+    early: messages that arrived together with `configure`.
+    stop_beats: stops the heartbeats that are sent while models load. The main loop sends its own.
+    Raises ConnectionClosed if the HTTP process closes the connection.
+    """
+    epoch = configure.epoch
+    try:
+        engine, infos = start(configure, connection.send)
+    except LoadError as error:
+        stop_beats()
+        connection.send(LoadFailed(epoch, str(error)))
+        connection.drain(DRAIN_SECONDS)
+        return 2
+    stop_beats()
+    if engine.device.type == "cuda":
+        connection.send(Ready(epoch, infos, "cuda", torch.cuda.device_count()))
+    else:
+        connection.send(Ready(epoch, infos))
+    return _serve(engine, connection, early, configure.options.stats_interval_seconds)
+
+
+def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engine, list[ModelInfo]]:
+    """Load all models, divide the KV memory among them, and warm them up.
+
+    configure: models and options. send: called with the progress of loading.
+    Returns the engine and the descriptions of all models and adapters. Raises LoadError.
+    """
+    try:
+        choice.check_kernels()
+    except choice.StaleKernels as error:
+        raise LoadError(str(error)) from error
+    options = configure.options
+    map_large_blocks()
+    device = _device(configure.device, options.worker_index)
+    if device.type != "cpu":
+        use_all_processors()
+    torch.set_num_threads(options.threads or usable_cores())
+    torch.backends.cuda.matmul.allow_tf32 = False
+    if device.type == "cpu" and not choice.kernels_are_built:
+        reason = why_kernels_are_missing()
+        log.warning("the compiled kernels are missing, so the CPU computes with torch alone, slower: %s", reason)
+    if device.type == "cpu" and choice.is_amx_refused():
+        log.warning(
+            "the system does not let this process use the matrix unit (AMX) of the processor, so products in bfloat16, "
+            "int8 and 4 bits are slower; it needs Linux 5.16 or newer, and in a container a seccomp profile that "
+            "permits arch_prctl"
+        )
+
+    loaded, drafts = _load_models(configure, device, send)
+    if not options.kv_cache_bytes:
+        options = replace(options, kv_cache_bytes=_kv_cache_bytes(loaded, drafts, options, device))
+    built = _build(loaded, drafts, options)
+    if device.type == "cpu":
+        warn_of_too_much(loaded, drafts, [info for _, info in built], options)
+    engine = Engine({model.name: model for model, _ in built}, device, configure.epoch)
+    _warm_up(engine, loaded)
+    if device.type == "cuda":
+        _capture_steps(engine, loaded, options)
+    # Objects that live as long as the process are excluded from garbage collection.
+    gc.collect()
+    gc.freeze()
+    reuse_large_blocks()
+    for _, info in built if options.worker_index == 0 else []:
+        for note in info.notes:
+            # A worker logs warnings and errors only.
+            log.warning("model %r, %s: %s", info.name, info.checkpoint_format, note)
+    adapters = [info for model, (_, base) in zip(loaded, built, strict=True) for info in adapter_infos(model, base)]
+    return engine, [info for _, info in built] + adapters
+
+
+def _build(
+    loaded: list[LoadedCheckpoint], drafts: dict[str, LoadedCheckpoint], options: EngineOptions
+) -> list[tuple[ModelEngine, ModelInfo]]:
+    """Build the engines of all models. Raises LoadError."""
+    built = []
+    for model, share in zip(loaded, kv_shares(loaded, drafts, options), strict=True):
+        own_share, drafter = make_drafter(model, drafts.get(model.spec.name), options, share)
+        built.append(build(model, options, own_share, drafter))
+    return built
+
+
+def _kv_cache_bytes(
+    loaded: list[LoadedCheckpoint], drafts: dict[str, LoadedCheckpoint], options: EngineOptions, device: torch.device
+) -> int:
+    """Memory for keys and values where the operator has set none. Raises LoadError."""
+    if device.type != "cuda" or not any(model.generates for model in loaded):
+        return default_kv_cache_bytes(loaded, drafts, options)
+    if options.worker_index >= torch.cuda.device_count():
+        raise LoadError(
+            f"worker {options.worker_index + 1} shares its CUDA device with another worker: set --kv-cache-memory, or "
+            f"start at most {torch.cuda.device_count()} workers"
+        )
+
+    def make_engine(size: int) -> Engine:
+        built = _build(loaded, drafts, replace(options, kv_cache_bytes=size))
+        return Engine({model.name: model for model, _ in built}, device)
+
+    return kv_cache_bytes(CudaMemory(device), loaded, options, make_engine)
+
+
+def _load_models(
+    configure: Configure, device: torch.device, send: Callable[[Progress], None]
+) -> tuple[list[LoadedCheckpoint], dict[str, LoadedCheckpoint]]:
+    """Load all models, and the draft models by the name of their target model. Raises LoadError.
+
+    On a CPU the tensors are those of the shared memory, if `Configure` has one.
+    """
+    seconds: dict[str, float] = {}
+
+    def load_into(memory: TensorMemory) -> tuple[list[LoadedCheckpoint], dict[str, LoadedCheckpoint]]:
+        def read(spec: ModelSpec) -> LoadedCheckpoint:
+            model = load(spec, device, _reporter(configure.epoch, spec.name, send), memory)
+            # The worker that writes the shared memory loads twice: to write, and to map.
+            seconds[spec.name] = seconds.get(spec.name, 0.0) + model.seconds
+            return dataclasses.replace(model, seconds=seconds[spec.name])
+
+        loaded = [read(spec) for spec in configure.models]
+        return loaded, find_drafts(loaded, read)
+
+    if configure.weights_descriptor is None or device.type != "cpu":
+        return load_into(PRIVATE)
+    try:
+        mapped = map_weights(configure.weights_descriptor, fingerprint(configure.models), load_into)
+    except OSError as error:
+        raise LoadError(f"cannot write the weights to shared memory: {error.strerror}") from error
+    if mapped is None:
+        log.warning("a checkpoint has changed on disk: this worker does not share its weights with the others")
+        return load_into(PRIVATE)
+    return load_into(mapped)
+
+
+def _device(choice: DeviceChoice, worker_index: int) -> torch.device:
+    """The device of a worker. Raises LoadError where the operator chose CUDA and no device can be used."""
+    cpu = torch.device("cpu")
+    if choice == "cpu":
+        return cpu
+    if not torch.cuda.is_available():
+        if choice == "cuda":
+            raise LoadError("device cuda was requested, but torch finds no CUDA device")
+        return cpu
+    device = cuda_device(worker_index)
+    problem = why_too_old(device)
+    if problem is None:
+        torch.cuda.set_device(device)
+        return device
+    if choice == "cuda":
+        raise LoadError(problem)
+    log.warning("the models run on the CPU: %s", problem)
+    return cpu
+
+
+def _capture_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: EngineOptions) -> None:
+    """Capture the decode steps of all models as CUDA graphs. A model whose steps cannot be captured runs eagerly."""
+    for model in loaded:
+        generation = engine.models[model.spec.name].generation
+        if generation is None:
+            continue
+        pools = generation.scheduler.blocks.pools
+        room = {name: pool.num_blocks * pool.block_size for name, pool in pools.items()}
+        context = min(generation.limits.context_tokens, room["self"])
+        source = min(generation.limits.source_tokens, room.get("cross", 0))
+        try:
+            generation.runner.capture_steps(GraphSizes(options.max_batch_rows, context, source))
+        except RuntimeError:
+            log.exception(
+                "the decode steps of %s cannot be captured as CUDA graphs and run one by one", model.spec.name
+            )
+        # The steps of the warm-up compiled kernels and were not captured, so their durations are of no use.
+        is_captured = generation.runner.captured is not None
+        generation.scheduler.prefill_budget = PrefillBudget(has_fixed_part=is_captured)
+
+
+def _reporter(epoch: int, name: str, send: Callable[[Progress], None]) -> Callable[[int, int], None]:
+    """Callback that sends `Progress` at most every PROGRESS_SECONDS, and at the end."""
+    last = -PROGRESS_SECONDS
+
+    def report(done_bytes: int, total_bytes: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= PROGRESS_SECONDS or done_bytes == total_bytes:
+            last = now
+            send(Progress(epoch, name, done_bytes, total_bytes))
+
+    return report
+
+
+def _warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
+    """Run a few steps of each model and adapter, so that memory and kernels are ready for the first request."""
+    names = [(model, name) for model in models for name in (model.spec.name, *model.model.adapters)]
+    for number, (model, name) in enumerate(names):
+        if model.num_mels:
+            audio = engine.models[model.spec.name].encoding
+            assert audio is not None
+            for message in warm_up_messages(name, -2 * number - 1, audio.limits, [0]):
+                engine.add(message)
+            continue
+        if model.generates:
+            starts = [0] if model.model.config.is_encoder_decoder else []
+            params = GenerationParams(do_sample=True, top_k=5)
+            engine.add(Generate(name, params, [[0, 0]], [GenerateRow(-2 * number - 1, 3, 0, starts)]))
+        if model.encodes:
+            item = EncodeItem([0, 0], mask_index=0, spans=[(0, 1)], label_indices=[1])
+            targets = [0] if model.model.head_settings.answers else []
+            engine.add(Encode(-2 * number - 2, name, model.encode_tasks[-1], [item], target_ids=targets))
+    while engine.has_work:
+        engine.step()
+    engine.stats()
+
+
+def _serve(engine: Engine, connection: ServerConnection, early: list[ToWorker], stats_seconds: float) -> int:
+    engine.send = connection.send
+    next_stats = time.monotonic()
+    messages = early
+    while True:
+        for message in messages:
+            if isinstance(message, Generate | Encode):
+                engine.add(message)
+            elif isinstance(message, Abort):
+                engine.abort(message.request_id)
+            elif isinstance(message, Vocabulary):
+                engine.set_vocabulary(message)
+            elif isinstance(message, Shutdown):
+                connection.drain(DRAIN_SECONDS)
+                return 0
+            else:
+                log.error("ignored a second Configure message")
+        output = engine.step()
+        if output is not None:
+            connection.send(output)
+        now = time.monotonic()
+        if now >= next_stats:
+            connection.send(engine.stats())
+            next_stats = now + stats_seconds
+        messages = connection.receive(0.0 if engine.has_work else max(next_stats - now, 0.0))

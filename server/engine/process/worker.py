@@ -1,0 +1,62 @@
+"""The worker process: `python -m server.engine.process.worker --fd N`.
+
+N is the inherited descriptor of one end of a socket pair.
+
+With `--processors`, one of several workers on a CPU runs on a share of the processors (`server.system.cores`).
+
+Exits with 0 after `Shutdown` or when the socket is closed, and with 2 if a model cannot be loaded. The operating system
+settings are made before torch is imported, because the import takes seconds and reads the environment. Heartbeats
+start before it, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+
+from server.engine.process.connection import ConnectionClosed, ServerConnection
+from server.engine.process.host import die_with_parent, leave_signals_to_parent, let_threads_sleep, pin_to_processors
+from server.engine.process.loading_beats import LoadingBeats
+from server.ipc.wire.messages import Configure, Shutdown
+from server.log_format import ENVIRONMENT, start_logging
+from server.system.cores import interrupt_others
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the worker. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="server.engine.process.worker", description="A Triptych worker; the server starts it."
+    )
+    parser.add_argument("--fd", type=int, required=True, help="descriptor of the socket to the server")
+    parser.add_argument("--processors", default="", help="logical processors to run on, separated by commas")
+    options = parser.parse_args(arguments)
+    descriptor: int = options.fd
+    die_with_parent()
+    leave_signals_to_parent()
+    interrupt_others()
+    if options.processors:
+        pin_to_processors([int(number) for number in options.processors.split(",")])
+    let_threads_sleep()
+    start_logging("warning", os.environ.get(ENVIRONMENT, "text"))
+    try:
+        connection = ServerConnection(socket.socket(fileno=descriptor))
+    except OSError:
+        print(f"error: descriptor {descriptor} is not a socket; workers are started by the server", file=sys.stderr)
+        return 2
+    try:
+        first, *early = connection.receive_some()
+        if isinstance(first, Shutdown):
+            return 0
+        assert isinstance(first, Configure), f"the first message must be Configure, not {type(first).__name__}"
+        beats = LoadingBeats(connection, first.epoch)
+        from server.engine.process.service import run_worker
+
+        return run_worker(connection, first, early, beats.stop)
+    except ConnectionClosed:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,374 @@
+"""Decides what one step computes. Imports no torch; `BlockTables` assigns the KV blocks.
+
+A step can mix prefill and decoding. Each sequence has tokens, some of them computed, and each step computes more of
+them under a token budget. Sequences that lack one token come first: they decode, and the budget does not limit them.
+Chunks of sequences that lack more tokens follow, then new groups, whose calls take turns.
+
+A group is admitted if its present tokens fit the pool. If a decoding sequence finds no free block, the newest admitted
+group is preempted: it frees its blocks and is computed again later
+(docs/decisions/0003-admission-and-preemption.md).
+
+A decoding sequence may have a draft after its last token. The step computes as much of it as the budget and the pool
+allow, and the blocks of rejected tokens are freed (docs/decisions/0018-speculative-decoding.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from server.engine.cache.block_tables import BlockTables
+from server.engine.cache.state_tables import StateBlockTables
+from server.engine.scheduling.prefill_budget import PrefillBudget
+from server.engine.scheduling.turns import WaitingGroups
+from server.engine.sequences.sequence import CachedSequence, SequenceGroup, SequenceStatus
+
+PREFILL_PER_DECODE = 4
+"""Prefill tokens per decoding row of a step, as long as no step times were measured."""
+
+SOURCE_TOKENS_PER_TOKEN = 2
+"""Source tokens that cost as much as one decoder token: they need no output head and no self-attention cache."""
+
+
+def shared_tokens(max_batch_tokens: int) -> int:
+    """Token budget of a step that delays running streams, as long as no step times were measured."""
+    return max(max_batch_tokens // 8, 1)
+
+
+def source_cost(group: SequenceGroup) -> int:
+    """Cost of encoding the source of a group, in tokens of the budget."""
+    return -(-group.num_source_tokens // SOURCE_TOKENS_PER_TOKEN)
+
+
+@dataclass(slots=True)
+class ScheduledRow:
+    """One row of a step: the next `num_tokens` uncomputed tokens of a sequence, followed by its draft."""
+
+    group: SequenceGroup
+    sequence: CachedSequence
+    num_tokens: int
+
+    @property
+    def num_step_tokens(self) -> int:
+        """Tokens of the step in this row, draft included."""
+        return self.num_tokens + len(self.sequence.draft)
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the step computes the last token of the sequence."""
+        sequence = self.sequence
+        return self.num_tokens == len(sequence.tokens) - sequence.num_computed_tokens
+
+
+@dataclass(slots=True)
+class Schedule:
+    """One step: encode sources, copy blocks, then compute rows.
+
+    decoding: groups that decode. Each of their sequences has one row: the accepted tokens that it computes again, its
+        last token, and its draft.
+    sequences: the sequences of these groups, in order.
+    chunks: the other rows: parts of prompts, and of texts that are computed again; all rows of a step that is launched
+        ahead.
+    sources: groups whose sources are encoded.
+    copies: copies within the `self` pool: (source block, destination block, first slot, end slot).
+    num_row_tokens: tokens of all rows. Set when the schedule is complete.
+    num_decode_tokens: tokens of decoding rows that already have a generated token. Set when the schedule is complete.
+    is_plain: each row of `sequences` computes one token. Set when the schedule is complete.
+    """
+
+    decoding: list[SequenceGroup] = field(default_factory=list)
+    sequences: list[CachedSequence] = field(default_factory=list)
+    chunks: list[ScheduledRow] = field(default_factory=list)
+    sources: list[SequenceGroup] = field(default_factory=list)
+    copies: list[tuple[int, int, int, int]] = field(default_factory=list)
+    num_row_tokens: int = 0
+    num_decode_tokens: int = 0
+    is_plain: bool = True
+    _rows: list[ScheduledRow] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.sequences) + len(self.chunks)
+
+    @property
+    def rows(self) -> list[ScheduledRow]:
+        """All rows: those of `sequences`, then the chunks.
+
+        Made at the first call, which must come before the step is computed. A decode step of many beams does without.
+        """
+        if self._rows is None:
+            owners = [group for group in self.decoding for _ in group.sequences]
+            pairs = zip(owners, self.sequences, strict=True)
+            self._rows = [ScheduledRow(group, row, 1 + row.repeated_tokens) for group, row in pairs] + self.chunks
+        return self._rows
+
+    @property
+    def ready(self) -> list[SequenceGroup]:
+        """Groups whose last tokens are computed, so that they get their next ones, in the order of their rows."""
+        return [*self.decoding, *dict.fromkeys([row.group for row in self.chunks if row.needs_logits])]
+
+    @property
+    def groups(self) -> list[SequenceGroup]:
+        """All groups of the step, each once."""
+        return list(dict.fromkeys([*self.sources, *self.decoding, *(row.group for row in self.chunks)]))
+
+    @property
+    def scores_prompts(self) -> bool:
+        return any(group.has_prompt_to_score for group in self.groups)
+
+    @property
+    def has_prefill(self) -> bool:
+        """Whether a row computes more than the last token of a sequence and accepted draft tokens."""
+        return any(row.num_tokens > 1 + row.sequence.repeated_tokens for row in self.chunks)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_row_tokens + sum(group.num_source_tokens for group in self.sources)
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        """Prefill and source tokens of the step, counted as in the budget."""
+        sources = sum(source_cost(group) for group in self.sources)
+        return self.num_row_tokens - self.num_decode_tokens + sources
+
+    @property
+    def phase(self) -> Literal["prefill", "decode", "mixed"]:
+        if self.num_decode_tokens == 0:
+            return "prefill"
+        return "decode" if self.num_decode_tokens == self.num_tokens else "mixed"
+
+    def decode(self, group: SequenceGroup) -> None:
+        """Add a group that is ready to decode."""
+        self.decoding.append(group)
+        self.sequences += group.sequences
+
+    def count_tokens(self) -> None:
+        """Set the numbers of tokens. A prompt that lacks one token has no generated token and counts as prefill."""
+        prompts = sum(len(group.sequences) for group in self.decoding if group.num_generated == 0)
+        self.num_decode_tokens = len(self.sequences) - prompts
+        self.num_row_tokens = len(self.sequences) + sum(row.num_step_tokens for row in self.chunks)
+        drafting = [group for group in self.decoding if _further_tokens(group)]
+        self.is_plain = not drafting
+        for group in drafting:
+            self.num_row_tokens += _further_tokens(group)
+            self.num_decode_tokens += _further_tokens(group) if group.num_generated > 0 else 0
+
+
+def _further_tokens(group: SequenceGroup) -> int:
+    """Tokens that a decoding group computes besides the last ones of its sequences. Beams have none."""
+    first = group.sequences[0]
+    return first.repeated_tokens + len(first.draft)
+
+
+class Scheduler:
+    """Decides which waiting and running groups of one model each step computes.
+
+    blocks: KV blocks of the groups.
+    max_batch_tokens: maximum cost of a step with prefill. Sources have the cost `source_cost`. A step that delays
+        running streams has the smaller limit of `prefill_budget`, which learns from the measured time of each step.
+    max_batch_rows: maximum number of rows of all running groups.
+    """
+
+    def __init__(self, blocks: BlockTables, max_batch_tokens: int, max_batch_rows: int) -> None:
+        self.blocks = blocks
+        self.max_batch_tokens = max_batch_tokens
+        self.max_batch_rows = max_batch_rows
+        self.prefill_budget = PrefillBudget()
+        self.waiting = WaitingGroups()
+        self.running: list[SequenceGroup] = []
+        self.num_preemptions = 0
+        self._states = blocks if isinstance(blocks, StateBlockTables) else None
+
+    @property
+    def decode_seconds(self) -> float | None:
+        """Expected duration of a pure decode step of the running groups; None before such steps were measured."""
+        return self.prefill_budget.decode_seconds(sum(len(group.sequences) for group in self.running))
+
+    @property
+    def has_prefill(self) -> bool:
+        """Whether prompts wait, or are partly computed."""
+        return bool(self.waiting) or not all(one.is_ready_to_decode or one.is_computed for one in self.running)
+
+    @property
+    def can_admit(self) -> bool:
+        """Whether rows and blocks are free for the next waiting group."""
+        if not self.waiting:
+            return False
+        group = self.waiting.next()
+        rows = group.max_rows + sum(one.max_rows for one in self.running)
+        return rows <= self.max_batch_rows and self.blocks.fits(group, self.blocks.find(group))
+
+    def refusal(self, group: SequenceGroup) -> str | None:
+        """Why a group could not run even alone, or None if it can."""
+        if group.max_rows > self.max_batch_rows:
+            return f"{group.max_rows} beams; at most {self.max_batch_rows} rows run together"
+        return self.blocks.refusal(group)
+
+    def add(self, group: SequenceGroup) -> None:
+        """Queue a group that `refusal` accepts."""
+        self.waiting.add(group)
+
+    def remove(self, group: SequenceGroup, corrupt: bool = False) -> None:
+        """Remove a group and free its blocks.
+
+        corrupt: its keys and values may be wrong, including those that it found in the prefix cache.
+        """
+        if group.status is SequenceStatus.RUNNING:
+            self.running.remove(group)
+        elif group.status is SequenceStatus.WAITING:
+            self.waiting.remove(group)
+        group.status = SequenceStatus.FINISHED
+        self.blocks.release(group, corrupt)
+
+    def restart(self, group: SequenceGroup) -> None:
+        """Compute a running group again from its first token, before all waiting groups, with rotary embeddings for its
+        present length.
+        """
+        group.outgrow()
+        self._requeue(group)
+
+    # --------------------------------------------------------------------------------------------------- a step
+
+    def schedule(self) -> Schedule | None:
+        """The next step, with its blocks allocated; None if there is no work. Call `computed` after the step."""
+        schedule = Schedule()
+        preempted = self.num_preemptions
+        behind = []
+        for group in list(self.running):
+            if group.is_ready_to_decode:
+                if group.status is SequenceStatus.RUNNING:
+                    self._decode(group, schedule)
+            elif not group.is_computed:  # a computed group waits for the grammar of its next token
+                behind.append(group)
+        budget = self.max_batch_tokens - len(schedule.sequences)
+        budget -= self._allocate_drafts(schedule, budget)
+        schedule.count_tokens()
+        if behind or self.waiting:
+            budget = min(budget, self._prefill_limit(schedule))
+            for group in behind:
+                if group.status is SequenceStatus.RUNNING:
+                    budget -= self._prefill(group, schedule, budget)
+            if self.num_preemptions == preempted:
+                self._admit(schedule, budget)
+            schedule.count_tokens()
+        if self._states is not None:
+            for row in schedule.rows:
+                self._states.prepare(row.group, row.sequence, row.num_tokens)
+        return schedule if schedule.num_rows or schedule.sources else None
+
+    def computed(self, schedule: Schedule) -> None:
+        """Record that a step was computed: its keys and values are in the cache."""
+        if schedule.is_plain:
+            for sequence in schedule.sequences:
+                sequence.num_computed_tokens += 1
+        for row in schedule.chunks if schedule.is_plain else schedule.rows:
+            row.sequence.num_computed_tokens += row.num_tokens
+        if self._states is not None:
+            for row in schedule.rows:
+                self._states.computed(row.sequence)
+        for group in schedule.sources:
+            group.source_encoded = True
+            group.source_frames = b""
+
+    def append(self, group: SequenceGroup, tokens: list[int]) -> None:
+        """Append new tokens to a single sequence. All but the last come from its draft."""
+        (row,) = group.sequences
+        row.tokens += tokens
+        if row.draft:
+            row.num_computed_tokens += self.blocks.accept(row, len(tokens) - 1)
+        self.blocks.publish(group)
+        if row.draft:
+            row.draft = []
+            self.blocks.shorten(row)
+
+    def retry_without_draft(self, group: SequenceGroup) -> None:
+        """Preempt a running group and stop drafting for it: a draft may have corrupted its keys and values."""
+        group.accepts_drafts = False
+        self._preempt(group)
+
+    def _decode(self, group: SequenceGroup, schedule: Schedule) -> None:
+        while self.blocks.lacks_blocks(group):
+            newest = self.running[-1]
+            self._preempt(newest)
+            if newest is group:
+                return
+        schedule.copies += self.blocks.make_writable(group)
+        schedule.decode(group)
+
+    def _prefill_limit(self, schedule: Schedule) -> int:
+        """Prefill tokens that the step may add to its decoding rows (docs/decisions/0026-bursts.md)."""
+        generated = [group.num_generated for group in schedule.groups]
+        decoding, just_started = sum(count > 1 for count in generated), generated.count(1)
+        if not decoding + just_started:
+            return self.max_batch_tokens
+        free_rows = self.max_batch_rows - sum(group.max_rows for group in self.running)
+        running = sum(not group.is_computed for group in self.running)
+        waiting = running - decoding - just_started + min(len(self.waiting), free_rows)
+        limit = self.prefill_budget.max_prefill_tokens(decoding, just_started, waiting, schedule.num_decode_tokens)
+        if limit is None:
+            return max(PREFILL_PER_DECODE * schedule.num_rows, shared_tokens(self.max_batch_tokens))
+        return limit
+
+    def _allocate_drafts(self, schedule: Schedule, budget: int) -> int:
+        """Allocate blocks for the drafts of decoding rows. Returns the number of draft tokens.
+
+        Drafts are shortened to the budget and the free blocks. No group is preempted for a draft.
+        """
+        used = 0
+        for row in schedule.sequences:
+            if row.draft:
+                del row.draft[self.blocks.extend(row, min(budget - used, len(row.draft))) :]
+                used += len(row.draft)
+        return used
+
+    def _prefill(self, group: SequenceGroup, schedule: Schedule, budget: int) -> int:
+        """Schedule uncomputed tokens of a group within the budget. Returns the part of the budget that is used up."""
+        used = 0
+        for row, behind in group.uncomputed_tokens():
+            count = min(behind, budget - used)
+            if count <= 0:
+                break
+            if self._states is not None:
+                count = self._states.whole_chunks(group, row, count, schedule.has_prefill)
+                if count == 0:
+                    return budget
+            schedule.chunks.append(ScheduledRow(group, row, count))
+            used += count
+        return used
+
+    def _admit(self, schedule: Schedule, budget: int) -> None:
+        rows = sum(group.max_rows for group in self.running)
+        prefills = any(row.num_tokens > 1 for row in schedule.chunks)
+        while self.waiting and budget > 0:
+            group = self.waiting.next()
+            rows += group.max_rows
+            if rows > self.max_batch_rows:
+                return
+            found = self.blocks.find(group)
+            if not self.blocks.fits(group, found) or self.blocks.is_being_computed(group, len(found), self.running):
+                return
+            source = 0 if group.source_encoded else source_cost(group)
+            # A source is encoded whole. One that exceeds the budget waits for a step without other prefill.
+            if source > budget and prefills:
+                return
+            self.waiting.pop()
+            group.status = SequenceStatus.RUNNING
+            self.running.append(group)
+            self.blocks.take(group, found)
+            if source:
+                schedule.sources.append(group)
+                budget = max(budget - source, 1)
+            budget -= self._prefill(group, schedule, budget)
+            prefills = True
+
+    def _preempt(self, group: SequenceGroup) -> None:
+        """Free the blocks of a running group, and queue it before all waiting groups."""
+        self.num_preemptions += 1
+        group.preempted_tokens = sum(row.num_computed_tokens for row in group.sequences)
+        self._requeue(group)
+
+    def _requeue(self, group: SequenceGroup) -> None:
+        self.blocks.release_for_recompute(group)
+        self.running.remove(group)
+        group.status = SequenceStatus.WAITING
+        self.waiting.resume_first(group)

@@ -1,0 +1,60 @@
+"""Decides which requests may run in steps that are launched ahead, from the fields of their messages.
+
+Such a step chooses its tokens on the device, before the host has read those of the last step. A request may therefore
+set only the fields listed here. The lists name what is supported, so a new field is refused until it is listed.
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from functools import lru_cache
+
+import msgspec
+
+from server.ipc.wire.messages import GenerateRow
+from server.ipc.wire.params import GenerationParams
+
+_BY_DEVICE = frozenset({"do_sample", "temperature", "top_k", "top_p", "min_p"})
+"""Fields that the captured steps implement, see `models.backends.cuda.graphs.step_graphs`."""
+_BY_ENDS = frozenset({"end_token_ids", "stop_token_ids", "attention", "alignment"})
+"""Fields that the host applies when it reads a token, or when the sequence has ended."""
+_BY_PROMPT = frozenset({"top_logprobs", "probe"})
+"""Fields that the prompt needs. No step is launched ahead before the prompt is scored. Without `logprobs`,
+`top_logprobs` concerns the prompt alone."""
+_BY_BEAMS = frozenset({"stream", "renormalize_logits"})
+"""Fields without effect on the tokens of a sequence without beams."""
+PARAMS_FIELDS = _BY_DEVICE | _BY_ENDS | _BY_PROMPT | _BY_BEAMS
+"""Fields of `GenerationParams` that a request which runs ahead may set."""
+ROW_FIELDS = frozenset(
+    {
+        "request_id",
+        "max_new_tokens",
+        "prompt",
+        "decoder_token_ids",
+        "seed",
+        "prompt_logprobs",
+        "text_drops_space",
+        "recorded_tokens",
+    }
+)
+"""Fields of `GenerateRow` that a request which runs ahead may set."""
+
+
+def may_run_ahead(params: GenerationParams, row: GenerateRow) -> bool:
+    """Whether a row sets only fields that steps launched ahead support."""
+    return _set_fields(params) <= PARAMS_FIELDS and _set_fields(row) <= ROW_FIELDS
+
+
+def _set_fields(message: msgspec.Struct) -> Set[str]:
+    """Names of the fields whose values are not neutral. Fields without a default always count."""
+    return {name for name, neutral in _neutral(type(message)) if getattr(message, name) != neutral}
+
+
+@lru_cache(maxsize=16)
+def _neutral(struct: type[msgspec.Struct]) -> list[tuple[str, object]]:
+    """The fields of a message with their defaults, which are neutral."""
+    return [
+        (one.name, one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory())
+        for one in msgspec.structs.fields(struct)
+    ]

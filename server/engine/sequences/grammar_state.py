@@ -1,0 +1,113 @@
+"""Position of one sequence in the sections of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+import llguidance
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from server.ipc.wire.sections import AnswerSection, Marker, MarkerScanner
+
+Bits = NDArray[np.uint32]
+
+
+class CompiledGrammar:
+    """A grammar that a thread compiles.
+
+    matcher: a matcher at its start; None until it is compiled.
+    started: time of time.monotonic() at which compiling began, or None.
+    mask_seconds: processor time of the latest masks, see `MaskThreads`; None before the first ones.
+    has_failed: a copy of the matcher failed. Copies share lexer states, whose limit may be the cause.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.matcher: llguidance.LLMatcher | None = None
+        self.started: float | None = None
+        self.mask_seconds: float | None = None
+        self.has_failed = False
+
+
+class GrammarState:
+    """Position of one sequence in the sections of its answer, and in the grammar of the current section.
+
+    sections: sections of the answer. Texts of markers are compared as bytes, written as Latin-1 text.
+    start: number of tokens before the answer.
+    index: index of the current section.
+    num_consumed: number of tokens that have been read.
+    grammars: the compiled grammars of the sections by their text, shared by all beams; empty until
+        `GrammarMasks.prepare`.
+    matcher: position in the section's grammar, or None before the first use.
+    tokens: the tokens that are being read, of which `num_consumed` have been read.
+    section_start, section_bytes: where the section's text begins: the place in `tokens`, and the tokens of single bytes
+        that come before, which spell the end of the token that ended the section before.
+    uses_fallback: the matcher follows the section's fallback.
+    bits: mask of the next token: [words], uint32, or None if every token is allowed. Token i is allowed if bit i % 32
+        of word i // 32 is set.
+    accepts: the text may end here. is_complete: the text can only end here.
+    failure: error message if no token is allowed, else empty.
+    free_masks: masks in sections without a grammar, by section, held text, and whether a marker at the start of the
+        section is still possible; shared by all beams.
+    """
+
+    def __init__(self, sections: Sequence[AnswerSection], start: int) -> None:
+        self.sections = [replace(one, markers=[_in_bytes(marker) for marker in one.markers]) for one in sections]
+        self.num_consumed = start
+        self.tokens: Sequence[int] = ()
+        self.bits: Bits | None = None
+        self.accepts = False
+        self.is_complete = False
+        self.failure = ""
+        self.free_masks: dict[tuple[int, str, bool], Bits | None] = {}
+        self.grammars: dict[str, CompiledGrammar] = {}
+        self.enter(0, start)
+
+    def enter(self, index: int, start: int) -> None:
+        """Begin a section. start: place of its first token."""
+        self.index = index
+        self.section_start = start
+        self.section_bytes: list[int] = []
+        self.uses_fallback = False
+        self.matcher: llguidance.LLMatcher | None = None
+        self.scanner = MarkerScanner(self.section.markers)
+
+    @property
+    def section(self) -> AnswerSection:
+        return self.sections[self.index]
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the grammars of all sections are compiled."""
+        return all(grammar.matcher is not None for grammar in self.grammars.values())
+
+    def fork(self) -> GrammarState:
+        """A copy for another beam."""
+        other = copy(self)
+        other.scanner = self.scanner.fork()
+        other.matcher = self.matcher.deep_copy() if self.matcher is not None else None
+        return other
+
+
+def _in_bytes(marker: Marker) -> Marker:
+    return replace(marker, text=marker.text.encode().decode("latin-1"))
+
+
+def fork(
+    grammar_states: Sequence[GrammarState], parents: Sequence[int], possible: Sequence[bool], failure: str
+) -> list[GrammarState]:
+    """Grammar states of new beams, copied from their parents. Impossible beams get a failed state."""
+    children = []
+    unclaimed = set(range(len(grammar_states)))
+    for parent, is_possible in zip(parents, possible, strict=True):
+        own = parent in unclaimed and is_possible
+        child = grammar_states[parent] if own else grammar_states[parent].fork()
+        if is_possible:
+            unclaimed.discard(parent)
+        else:
+            child.failure = failure
+        children.append(child)
+    return children

@@ -1,0 +1,79 @@
+"""Token settings of a request as arrays, built once and read in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.ipc.wire.params import GenerationParams
+
+Ids = NDArray[np.int64]
+
+
+def is_needed(params: GenerationParams) -> bool:
+    """Whether these settings can change logits."""
+    return bool(
+        params.bad_words_ids
+        or params.min_new_tokens
+        or params.suppress_token_ids
+        or params.begin_suppress_token_ids
+        or params.forced_bos_token_id is not None
+        or params.forced_eos_token_id is not None
+        or _changes_otherwise(params)
+    )
+
+
+def _changes_otherwise(params: GenerationParams) -> bool:
+    """Whether settings can change logits in other ways than to ban or force tokens that do not depend on the text."""
+    return bool(
+        params.repetition_penalty != 1.0
+        or params.presence_penalty
+        or params.frequency_penalty
+        or params.no_repeat_ngram_size
+        or params.encoder_no_repeat_ngram_size
+        or params.timestamps is not None
+        or params.allowed_token_ids
+        or params.logit_bias
+        or params.sections
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTables:
+    """Token settings of one request.
+
+    biased: [n], int64, ids of `logit_bias`. biases: [n], float32, their values.
+    allowed: [n], int64, ids of `allowed_token_ids`; empty if all tokens are allowed.
+    change_logits: whether any setting can change logits.
+    banned: tokens that are never generated, unless they are forced. bad_phrases: `bad_words_ids` of several tokens.
+    only_ban: the settings only ban and force tokens, the same ones whatever the text is.
+    source: [n], int64, source text of an encoder-decoder or prompt of a decoder; empty unless
+        `encoder_no_repeat_ngram_size` is set.
+    """
+
+    biased: Ids
+    biases: NDArray[np.float32]
+    allowed: Ids
+    source: Ids
+    change_logits: bool
+    banned: list[int]
+    bad_phrases: list[list[int]]
+    only_ban: bool
+
+    @classmethod
+    def of(cls, params: GenerationParams, source: Sequence[int]) -> TokenTables:
+        words = [word[0] for word in params.bad_words_ids if len(word) == 1]
+        phrases = [word for word in params.bad_words_ids if len(word) > 1]
+        return cls(
+            biased=np.fromiter(params.logit_bias.keys(), np.int64, len(params.logit_bias)),
+            biases=np.fromiter(params.logit_bias.values(), np.float32, len(params.logit_bias)),
+            allowed=np.asarray(params.allowed_token_ids, dtype=np.int64),
+            source=np.asarray(source if params.encoder_no_repeat_ngram_size else (), dtype=np.int64),
+            change_logits=is_needed(params),
+            banned=[*(word for word in words if word not in params.end_token_ids), *params.suppress_token_ids],
+            bad_phrases=phrases,
+            only_ban=not (phrases or _changes_otherwise(params)),
+        )

@@ -1,0 +1,322 @@
+"""All models of one device: chooses the model of each step, collects its results and statistics.
+
+Single-threaded: `add` and `abort` are called between steps. Times are seconds of time.monotonic().
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from server.engine.cache.block_manager import BlockManager
+from server.engine.cache.state_tables import StateBlockTables
+from server.engine.encoding.encode_queue import EncodeRequest
+from server.engine.encoding.encoder_engine import EncoderEngine
+from server.engine.sequences.events import EngineEvents, StepFailed
+from server.engine.sequences.sequence import SequenceGroup
+from server.engine.stepping.fairness import DeficitRoundRobin
+from server.engine.stepping.generation_engine import GenerationEngine
+from server.ipc.wire.messages import (
+    Encode,
+    Failed,
+    Generate,
+    Stats,
+    StepOutput,
+    StepTiming,
+    Vocabulary,
+)
+
+log = logging.getLogger("triptych.engine")
+
+PREFILL_SHARE = 0.5
+"""An encoder step takes half of its usual time while prefill work lengthens the decode steps, by up to 75%."""
+MAX_STALE_DEADLINES = 64
+"""Deadlines of ended requests that the heap may hold, besides one per open request, before it is cleaned."""
+
+
+MAX_GRAMMAR_WAIT_SECONDS = 0.002
+"""Longest wait for grammars if there is nothing else to do. Messages are read after it."""
+
+
+class DeviceLost(RuntimeError):
+    """The device has failed; only a new process can use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEngine:
+    """The engines that compute the requests of one loaded model.
+
+    generation, encoding: its engines; None if the model lacks the task.
+    adapters: names of its adapters.
+    """
+
+    name: str
+    generation: GenerationEngine | None = None
+    encoding: EncoderEngine | None = None
+    adapters: tuple[str, ...] = ()
+
+    @property
+    def has_work(self) -> bool:
+        return any(part is not None and part.has_work for part in (self.generation, self.encoding))
+
+
+class Engine:
+    """The models of one device and their requests.
+
+    epoch: number of the worker start, see `Configure`.
+    send: sends messages that cannot wait for the end of a step; None if there is no HTTP process.
+    """
+
+    def __init__(self, models: dict[str, ModelEngine], device: torch.device, epoch: int = 0) -> None:
+        self.models = models
+        self.device = device
+        self.epoch = epoch
+        self.send: Callable[[StepOutput], None] | None = None
+        self._by_name = {name: model for model in models.values() for name in (model.name, *model.adapters)}
+        self._requests: dict[int, tuple[ModelEngine, SequenceGroup | EncodeRequest]] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        self._turns = DeficitRoundRobin(models)
+        self._events = EngineEvents(self._report)
+        self._timings: list[StepTiming] = []
+        self._encoded_last: set[str] = set()
+        self._has_encoded = False
+        self._reported: Counter[str] = Counter()
+        self._drafts_reported: dict[str, tuple[int, int]] = {}
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do."""
+        return bool(self._events) or any(model.has_work for model in self.models.values())
+
+    def add(self, message: Generate | Encode) -> None:
+        """Add a request. Errors are reported by the next `step`."""
+        model = self._by_name.get(message.model)
+        requests: Sequence[SequenceGroup | EncodeRequest] = ()
+        if model is not None and isinstance(message, Generate) and model.generation is not None:
+            requests = model.generation.add(message, self._events, time.monotonic())
+        elif model is not None and isinstance(message, Encode) and model.encoding is not None:
+            requests = model.encoding.add(message, self._events)
+        else:
+            text = f"no model {message.model!r} for this task is loaded"
+            entries = message.rows if isinstance(message, Generate) else [message]
+            self._events.failed += [Failed(entry.request_id, "engine_error", text) for entry in entries]
+        for request in requests:
+            assert model is not None
+            self._requests[request.request_id] = (model, request)
+            if message.deadline is not None:
+                self._add_deadline(message.deadline, request.request_id)
+
+    def set_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Set the bytes of a model's tokens, see `Vocabulary`."""
+        model = self.models.get(vocabulary.model)
+        if model is not None and model.generation is not None:
+            model.generation.set_vocabulary(vocabulary.tokens)
+
+    def abort(self, request_id: int) -> None:
+        """Drop a row or an `Encode` and free its blocks. Unknown ids are ignored. No event is recorded."""
+        self._end(request_id, "abort")
+
+    def step(self) -> StepOutput | None:
+        """Run one step of one model. Returns all events since the last call, or None.
+
+        Raises DeviceLost; the engine cannot be used after it.
+        """
+        self._expire(time.monotonic())
+        busy = {name for name, model in self.models.items() if model.has_work}
+        while (name := self._turns.pick(self._after_encoding(busy))) is not None:
+            started = time.monotonic()
+            timing = None
+            try:
+                timing = self._step(self.models[name])
+                if timing is not None:
+                    self._timings.append(timing)
+            except StepFailed as error:
+                log.exception("a step of %s failed; its requests get an error", name)
+                self._recover(error)
+            self._turns.charge(name, time.monotonic() - started)
+            if timing is not None or self._events:
+                return self._output()
+            busy.remove(name)
+            self._has_encoded = False
+        self._wait_for_grammars()
+        return self._output()
+
+    def _after_encoding(self, busy: set[str]) -> set[str]:
+        """The models that may run the next step.
+
+        After an encoder step, these are the models with streams, if there are any.
+        """
+        if not self._has_encoded:
+            return busy
+        return {name for name in busy if self._is_generating(self.models[name])} or busy
+
+    def _wait_for_grammars(self) -> None:
+        """Wait a moment if every running group waits for its grammar."""
+        generations = [model.generation for model in self.models.values() if model.generation is not None]
+        waits = [one.grammar_waits for one in generations if one.grammar_waits is not None]
+        waiting = [one for one in waits if one.is_waiting]
+        if waiting and not self._events:
+            waiting[0].wait(MAX_GRAMMAR_WAIT_SECONDS / len(waiting))
+
+    def _step(self, model: ModelEngine) -> StepTiming | None:
+        """One step of a model; generation and encoding alternate."""
+        generation, encoding = model.generation, model.encoding
+        encode_first = model.name not in self._encoded_last
+        if (
+            encoding is not None
+            and encoding.has_work
+            and (encode_first or generation is None or not generation.has_work)
+        ):
+            return self._encode(model.name, encoding)
+        self._encoded_last.discard(model.name)
+        self._has_encoded = False
+        timing = generation.step(self._events) if generation is not None else None
+        if timing is None and encoding is not None and encoding.has_work:
+            return self._encode(model.name, encoding)
+        return timing
+
+    def _encode(self, name: str, encoding: EncoderEngine) -> StepTiming | None:
+        """One encoder step, shorter than a step of the decoders that it delays."""
+        self._encoded_last.add(name)
+        self._has_encoded = True
+        models = [model for model in self.models.values() if self._is_generating(model)]
+        decode_seconds = [model.generation.scheduler.decode_seconds for model in models if model.generation is not None]
+        known = [seconds for seconds in decode_seconds if seconds is not None]
+        seconds = min(known, default=None)
+        if seconds is not None and any(m.generation is not None and m.generation.scheduler.has_prefill for m in models):
+            seconds *= PREFILL_SHARE
+        return encoding.step(self._events, bool(models), seconds)
+
+    @staticmethod
+    def _is_generating(model: ModelEngine) -> bool:
+        return model.generation is not None and bool(model.generation.scheduler.running)
+
+    def _recover(self, error: Exception) -> None:
+        """Release cached GPU memory after an error. Raises DeviceLost if the device does not respond."""
+        if self.device.type != "cuda":
+            return
+        try:
+            torch.cuda.synchronize(self.device)
+            torch.cuda.empty_cache()
+        except RuntimeError as second:
+            raise DeviceLost(str(second)) from error
+
+    def _add_deadline(self, deadline: float, request_id: int) -> None:
+        heapq.heappush(self._deadlines, (deadline, request_id))
+        # Most requests end long before their deadlines. Deadlines of ended requests are removed when there are many.
+        if len(self._deadlines) > 2 * len(self._requests) + MAX_STALE_DEADLINES:
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._requests]
+            heapq.heapify(self._deadlines)
+
+    def _expire(self, now: float) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            self._end(heapq.heappop(self._deadlines)[1], "timeout")
+
+    def _end(self, request_id: int, reason: Literal["abort", "timeout"]) -> None:
+        model, request = self._requests.pop(request_id, (None, None))
+        if model is None:
+            return
+        if isinstance(request, SequenceGroup) and model.generation is not None:
+            model.generation.finish(request, reason, self._events)
+        elif isinstance(request, EncodeRequest) and model.encoding is not None:
+            model.encoding.finish(request, reason, self._events)
+
+    def _output(self) -> StepOutput | None:
+        if not self._events:
+            return None
+        events, self._events = self._events, EngineEvents(self._report)
+        for request_id in [end.request_id for end in events.finished] + [end.request_id for end in events.failed]:
+            self._requests.pop(request_id, None)
+        for encoded in events.encoded:
+            entry = self._requests.get(encoded.request_id)
+            if entry is not None and isinstance(entry[1], EncodeRequest) and entry[1].finished:
+                del self._requests[encoded.request_id]
+        return StepOutput(
+            self.epoch,
+            events.tokens,
+            events.finished,
+            events.encoded,
+            events.failed,
+            events.prompts,
+            events.computing,
+        )
+
+    def _report(self, request_ids: list[int]) -> None:
+        """Tell the HTTP process that requests start, before the step that computes them."""
+        if self.send is not None:
+            self.send(StepOutput(self.epoch, computing=request_ids))
+
+    def stats(self) -> Stats:
+        """The heartbeat message: current state, and counters since the last one."""
+        generations = [model.generation for model in self.models.values() if model.generation is not None]
+        encodings = [model.encoding for model in self.models.values() if model.encoding is not None]
+        schedulers = [generation.scheduler for generation in generations]
+        used: Counter[str] = Counter()
+        total: Counter[str] = Counter()
+        tables = [scheduler.blocks for scheduler in schedulers]
+        pools: list[tuple[str, BlockManager | None]] = [pool for one in tables for pool in one.pools.items()]
+        pools += [("draft", one.drafter.pool) for one in generations if one.drafter is not None]
+        for name, pool in pools:
+            if pool is not None:
+                used[name] += pool.used_blocks
+                total[name] += pool.num_blocks
+        state_bytes: Counter[str] = Counter()
+        for one in tables:
+            if isinstance(one, StateBlockTables):
+                state_bytes.update(one.state_bytes())
+        counted = Counter(
+            preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),
+            wasted=sum(one.num_wasted_tokens for one in tables),
+            prefix_queries=sum(one.num_prefix_queries for one in tables),
+            prefix_hits=sum(one.num_prefix_hits for one in tables),
+        )
+        queue_tokens = sum(encoding.queue.num_waiting_tokens for encoding in encodings) + sum(
+            request.num_tokens + request.num_source_tokens for scheduler in schedulers for request in scheduler.waiting
+        )
+        waiting = sum(len(encoding.queue) for encoding in encodings) + sum(len(s.waiting) for s in schedulers)
+        timings, self._timings = self._timings, []
+        earlier, self._reported = self._reported, counted
+        drafts = {one.name: (one.num_drafted_tokens, one.num_accepted_tokens) for one in generations if one.drafter}
+        drafts_before, self._drafts_reported = self._drafts_reported, drafts
+        return Stats(
+            self.epoch,
+            running=sum(len(scheduler.running) for scheduler in schedulers),
+            waiting=waiting,
+            queue_tokens=queue_tokens,
+            kv_blocks_used=dict(used),
+            kv_blocks_total=dict(total),
+            device_memory_bytes=device_memory(self.device),
+            steps=timings,
+            preemptions=counted["preemptions"] - earlier["preemptions"],
+            wasted_tokens=counted["wasted"] - earlier["wasted"],
+            prefix_queries=counted["prefix_queries"] - earlier["prefix_queries"],
+            prefix_hits=counted["prefix_hits"] - earlier["prefix_hits"],
+            drafts={
+                name: (drafted - before[0], accepted - before[1])
+                for name, (drafted, accepted) in drafts.items()
+                for before in [drafts_before.get(name, (0, 0))]
+            },
+            state_bytes=dict(state_bytes),
+        )
+
+
+def device_memory(device: torch.device) -> dict[str, int]:
+    """Memory in bytes: `resident` of the process on a CPU, `allocated` and `reserved` of torch on a GPU."""
+    if device.type == "cuda":
+        return {
+            "allocated": torch.cuda.memory_allocated(device),
+            "reserved": torch.cuda.memory_reserved(device),
+        }
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return {"resident": int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")}
+    except OSError:
+        return {}

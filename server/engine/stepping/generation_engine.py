@@ -1,0 +1,416 @@
+"""One generating model in the engine: runs its steps, and its sequence groups from `add` to `finish`.
+
+Times are seconds of time.monotonic().
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from models.backends.logits import DecoderOutput
+from server.engine.beams.beam_groups import make_search
+from server.engine.beams.required_terms import RequiredTerms
+from server.engine.beams.stop_texts import StopTexts
+from server.engine.choosing.finished_groups import hypotheses_of, result_of, with_attention
+from server.engine.choosing.prompt_scores import score_prompts
+from server.engine.choosing.selection import select
+from server.engine.device.output_rows import output_of, output_without, step_logits_request
+from server.engine.device.runner import Runner
+from server.engine.drafting.drafts import Drafter
+from server.engine.grammars.grammar_masks import NO_ALLOWED_TOKEN, GrammarMasks
+from server.engine.grammars.grammar_waits import TOO_SLOW, GrammarWaits
+from server.engine.scheduling.message_checks import MessageChecks
+from server.engine.scheduling.model_limits import ModelLimits
+from server.engine.scheduling.scheduler import Schedule, Scheduler
+from server.engine.sequences.events import NOT_FINITE, REPORT_SECONDS, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
+from server.engine.sequences.grammar_state import fork
+from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
+from server.engine.stepping.steps_ahead import LaunchedStep, StepsAhead
+from server.ipc.wire.logprobs import TokenLogprob, pack
+from server.ipc.wire.messages import (
+    Failed,
+    FinishReason,
+    Generate,
+    GenerateRow,
+    PromptScored,
+    StepTiming,
+    Tokens,
+)
+
+log = logging.getLogger("triptych.engine")
+
+ATTENTION_FAILED = "the attention of the answer could not be computed"
+
+
+class GenerationEngine:
+    """The sequence groups of one model. drafter: proposes draft tokens, or None without speculative decoding."""
+
+    def __init__(
+        self, name: str, scheduler: Scheduler, runner: Runner, limits: ModelLimits, drafter: Drafter | None = None
+    ) -> None:
+        self.name = name
+        self.scheduler = scheduler
+        self.runner = runner
+        self.limits = limits
+        self.drafter = drafter
+        self.num_drafted_tokens = 0
+        self.num_accepted_tokens = 0
+        self.is_encoder_decoder = scheduler.blocks.cross_pool is not None
+        self._checks = MessageChecks(limits, self.is_encoder_decoder, lambda: runner.model.cross_attention_layers())
+        self._ahead = StepsAhead(scheduler, runner)
+        self.grammar_waits: GrammarWaits | None = None
+        self.token_bytes: list[bytes] = []
+        self._beam_lags: list[int] = []
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.scheduler.waiting or self.scheduler.running or self._ahead.next)
+
+    def set_vocabulary(self, tokens: list[bytes]) -> None:
+        """Set the bytes of each token, by id. Needed for grammars, and for stop strings with beams."""
+        self.grammar_waits = GrammarWaits(GrammarMasks(tokens, self.limits.vocab_size))
+        self.token_bytes = tokens
+
+    def add(self, message: Generate, events: EngineEvents, now: float) -> list[SequenceGroup]:
+        """Put the rows of a request into the queue. Rows that can never run fail immediately.
+
+        Returns the sequence groups that were queued, one for each row.
+        """
+        invalid = self._checks.invalid_reason(message, self.grammar_waits is not None)
+        if invalid is not None:
+            events.failed += [Failed(row.request_id, "engine_error", invalid) for row in message.rows]
+            return []
+        groups = [self._add_row(message, row, events, now) for row in message.rows]
+        return [group for group in groups if group is not None]
+
+    def _add_row(self, message: Generate, row: GenerateRow, events: EngineEvents, now: float) -> SequenceGroup | None:
+        num_source_tokens = self.limits.source_tokens if message.frames else None
+        adapter = message.model if message.model != self.name else ""
+        variant = self.limits.key_variant
+        group = SequenceGroup(message, row, self.is_encoder_decoder, now, num_source_tokens, adapter, variant)
+        too_large = self._over_limit(group) or self.scheduler.refusal(group)
+        if too_large is not None:
+            events.failed.append(Failed(group.request_id, "request_too_large", too_large))
+            return None
+        if row.terms:
+            terms = RequiredTerms([message.terms[i] for i in row.terms], self.token_bytes, row.decoder_token_ids)
+            group.beams = make_search(group.params, group.max_new_tokens, group.end_ids, terms)
+        if group.beams is not None and group.params.stop_texts:
+            group.beams.stop_texts = StopTexts(self.token_bytes, group.params.stop_texts, row.text_drops_space)
+        if self.grammar_waits is not None:
+            self.grammar_waits.prepare(group)
+        self.scheduler.add(group)
+        if row.max_new_tokens == 0:
+            self.finish(group, "length", events)
+            return None
+        return group
+
+    def _over_limit(self, group: SequenceGroup) -> str | None:
+        tokens = group.num_prompt_tokens + group.max_new_tokens
+        if tokens > self.limits.context_tokens:
+            return f"{tokens} tokens (prompt and new ones) exceed the context of {self.limits.context_tokens}"
+        source = group.num_source_tokens
+        if source > self.limits.source_tokens:
+            return f"a source of {source} tokens exceeds the limit of {self.limits.source_tokens}"
+        return None
+
+    # ------------------------------------------------------------------------------------------------ one step
+
+    @torch.inference_mode()
+    def step(self, events: EngineEvents) -> StepTiming | None:
+        """Run one step if there is work. Raises StepFailed after its groups were ended with `engine_error`."""
+        started = time.monotonic()
+        if self.grammar_waits is not None:
+            self._continue_held(self.grammar_waits, events)
+        if self.drafter is not None:
+            self._propose_drafts(self.drafter)
+        launched = self._ahead.take()
+        schedule = self.scheduler.schedule() if launched is None else launched.schedule
+        if self.grammar_waits is not None:
+            self.grammar_waits.drop_preempted()
+        if schedule is None:
+            return None
+        phase, num_rows, num_tokens = schedule.phase, schedule.num_rows, schedule.num_tokens
+        num_decoding, num_prefill = schedule.num_decode_tokens, schedule.num_prefill_tokens
+        if num_prefill and not (schedule.has_prefill or schedule.sources):
+            # A prompt that lacks only its last token is computed like a decoding row, and costs as much.
+            num_decoding, num_prefill = num_decoding + num_prefill, 0
+        groups = schedule.groups
+        self._report(groups, started, events)
+        mask_wait_seconds = None
+        try:
+            if launched is None and self.drafter is None:
+                launched = self._ahead.launch(schedule)
+            if launched is None:
+                mask_wait_seconds = self._run(schedule, events)
+            else:
+                self._read(launched, events)
+        except Exception as error:
+            self._ahead.drop()
+            for group in groups:
+                self.finish(group, "engine_error", events, STEP_FAILED)
+            raise StepFailed from error
+        seconds = time.monotonic() - started
+        self.scheduler.prefill_budget.observe(num_decoding, num_prefill, seconds)
+        if self.drafter is not None and self.drafter.costs is not None and not num_prefill:
+            self.drafter.costs.observe(num_decoding, seconds)
+        lags, self._beam_lags = self._beam_lags, []
+        return StepTiming(
+            self.name,
+            phase,
+            seconds,
+            num_rows,
+            num_tokens,
+            mask_wait_seconds=mask_wait_seconds,
+            beam_lag_tokens=lags,
+        )
+
+    @staticmethod
+    def _report(groups: Sequence[SequenceGroup], now: float, events: EngineEvents) -> None:
+        """Report the groups that start in a step, and those that were not reported for `REPORT_SECONDS`."""
+        due = [group for group in groups if group.report_due <= now]
+        if not due:
+            return
+        starting = [group for group in due if group.first_scheduled is None]
+        events.starts([(group.request_id, group.start_deadline) for group in starting], now)
+        events.computing += [group.request_id for group in due]
+        for group in starting:
+            group.first_scheduled = now
+        for group in due:
+            group.report_due = now + REPORT_SECONDS
+
+    def _propose_drafts(self, drafter: Drafter) -> None:
+        """Draft tokens for the groups that decode in this step. If drafting fails, they decode without drafts."""
+        decoding = [group for group in self.scheduler.running if group.is_ready_to_decode]
+        ready = [group for group in decoding if group.accepts_drafts]
+        try:
+            drafter.propose(ready, sum(len(group.sequences) for group in decoding))
+        except Exception:
+            log.exception("drafting for %s failed; these requests continue without drafts", self.name)
+            for group in ready:
+                group.accepts_drafts = False
+                group.sequences[0].draft = []
+                drafter.forget(group)
+
+    def _run(self, schedule: Schedule, events: EngineEvents) -> float | None:
+        """Compute the step and record its events.
+
+        Returns the seconds spent waiting for grammar masks after the forward pass, or None without grammars.
+        """
+        self.runner.clear(*self.scheduler.blocks.take_blocks_to_clear())
+        ready = schedule.ready
+        waits = self.grammar_waits if any(group.grammar_states for group in ready) else None
+        started = time.monotonic()
+        if waits is not None:
+            waits.start(ready)
+        model = self.runner.model
+        request = None if schedule.scores_prompts else step_logits_request(ready, model.max_logits_rows)
+        output, hidden = self.runner.run(schedule, request)
+        scored_groups, failed = score_prompts(schedule.rows, hidden, model) if hidden is not None else ([], [])
+        self.scheduler.computed(schedule)
+        events.prompts += [PromptScored(group.request_id, group.prompt_logprobs.packed()) for group in scored_groups]
+        for group in failed:
+            self.finish(group, "engine_error", events, NOT_FINITE)
+        mask_wait_seconds = None
+        if waits is not None:
+            if output.hidden.is_cuda:
+                torch.cuda.synchronize(output.hidden.device)
+            computed = time.monotonic()
+            late = waits.late(ready, computed - started)
+            mask_wait_seconds = time.monotonic() - computed
+            output, ready = self._hold(waits, late, output, ready, events)
+        self._choose(output, ready, events)
+        return mask_wait_seconds
+
+    def _read(self, step: LaunchedStep, events: EngineEvents) -> None:
+        """Read the tokens of a launched step, and record its events."""
+        tokens = self._ahead.read(step)
+        self.scheduler.computed(step.schedule)
+        now = time.monotonic()
+        for row, token in zip(step.schedule.rows, tokens, strict=True):
+            group = row.group
+            if group.status is SequenceStatus.FINISHED:
+                continue
+            if token < 0:
+                self.finish(group, "engine_error", events, NOT_FINITE)
+                continue
+            if group.first_token is None:
+                group.first_token = now
+            self._append(group, [token], (), events)
+
+    def _choose(self, output: DecoderOutput, ready: list[SequenceGroup], events: EngineEvents) -> None:
+        """Choose the next tokens of groups, and record their events. output: the rows of these groups."""
+        if not ready:
+            return
+        self._fail_without_grammar_token(ready, events)
+        selections = select(output, self.runner.model, ready)
+        now = time.monotonic()
+        for selection in selections:
+            if selection.group.status is SequenceStatus.FINISHED:
+                continue
+            if selection.failed:
+                self.finish(selection.group, "engine_error", events, NOT_FINITE)
+                continue
+            if selection.retry_without_draft:
+                self.scheduler.retry_without_draft(selection.group)
+            elif selection.no_token_left:
+                self.finish(selection.group, "stop" if selection.group.is_complete else "length", events)
+            else:
+                if selection.group.first_token is None:
+                    selection.group.first_token = now
+                if selection.tokens is not None:
+                    self._append(selection.group, selection.tokens, selection.logprobs, events)
+                elif selection.parents is not None:
+                    self.scheduler.blocks.publish(selection.group)
+                    self._advance(selection.group, selection.parents, events)
+
+    # -------------------------------------------------------------------------------------------------- grammars
+
+    def _hold(
+        self,
+        waits: GrammarWaits,
+        late: list[SequenceGroup],
+        output: DecoderOutput,
+        ready: list[SequenceGroup],
+        events: EngineEvents,
+    ) -> tuple[DecoderOutput, list[SequenceGroup]]:
+        """Hold the groups whose masks are late. Returns the other rows of the step and their groups."""
+        if not late:
+            return output, ready
+        for group in late:
+            if group.status is SequenceStatus.FINISHED:
+                continue
+            own = output_of(output, self.runner.model, ready, group)
+            assert own.top_k is not None
+            if not bool(own.top_k.is_finite.all()):
+                self.finish(group, "engine_error", events, NOT_FINITE)
+                continue
+            # Other groups with the same prefix must not wait for the first token of this group.
+            self.scheduler.blocks.publish(group)
+            waits.hold(group, own)
+        rest = [group for group in ready if group not in late]
+        return output_without(output, ready, late) if rest else output, rest
+
+    def _continue_held(self, waits: GrammarWaits, events: EngineEvents) -> None:
+        """Choose the tokens of held groups whose masks are done. End groups whose grammar takes too long."""
+        for group in waits.overdue():
+            self.finish(group, "invalid_format", events, TOO_SLOW)
+        for group, output in waits.take_ready():
+            try:
+                self._choose(output, [group], events)
+            except Exception as error:
+                self.finish(group, "engine_error", events, STEP_FAILED)
+                raise StepFailed from error
+
+    def _fail_without_grammar_token(self, ready: list[SequenceGroup], events: EngineEvents) -> None:
+        """End the sequence groups whose grammar allows no next token, or whose allowed tokens could not be computed.
+
+        ready: groups that would get a token in this step; the others among them go on.
+        """
+        for group in [group for group in ready if group.grammar_states]:
+            if self.grammar_waits is not None and self.grammar_waits.error_of(group) is not None:
+                self.finish(group, "engine_error", events, STEP_FAILED)
+            finished = group.beams is not None and bool(group.beams.finished)
+            failures = [grammar_state.failure for grammar_state in group.grammar_states]
+            if all(failures) and not finished:
+                self.finish(group, "invalid_format", events, failures[0])
+
+    def _append(
+        self, group: SequenceGroup, tokens: list[int], logprobs: Sequence[TokenLogprob], events: EngineEvents
+    ) -> None:
+        """Append new tokens to a single sequence, up to the first end token. logprobs: one for each, or none."""
+        if len(tokens) > 1:
+            ends = (index + 1 for index, token in enumerate(tokens) if token in group.end_ids)
+            count = next(ends, len(tokens))
+            tokens, logprobs = tokens[:count], logprobs[:count]
+        self.num_drafted_tokens += len(group.sequences[0].draft)
+        self.num_accepted_tokens += len(tokens) - 1
+        self.scheduler.append(group, tokens)
+        group.logprobs += logprobs
+        reported = pack(logprobs) if logprobs else None
+        events.tokens.append(Tokens(group.request_id, tokens, reported, group.cached_tokens or 0))
+        if tokens[-1] in group.end_ids:
+            self.finish(group, "stop", events)
+        elif group.num_generated >= group.max_new_tokens:
+            self.finish(group, "length", events)
+        elif self.limits.restart_tokens is not None:
+            self._restart_if_outgrown(group, self.limits.restart_tokens)
+
+    def _advance(self, group: SequenceGroup, parents: list[int], events: EngineEvents) -> None:
+        beams = group.beams
+        assert beams is not None
+        if group.params.stream:
+            agreed = beams.agreed_prefix()
+            fresh = agreed[group.num_reported_tokens :]
+            if fresh:
+                reported = pack(beams.agreed_logprobs()[group.num_reported_tokens :]) if group.params.logprobs else None
+                events.tokens.append(Tokens(group.request_id, fresh, reported, group.cached_tokens or 0))
+                group.num_reported_tokens = len(agreed)
+            if not beams.done:
+                self._beam_lags.append(beams.length - len(agreed))
+        if beams.done:
+            self.finish(group, "length", events)
+        else:
+            self.scheduler.blocks.fork(group, parents)
+            if group.grammar_states:
+                possible = [beam.is_possible for beam in beams.running]
+                group.grammar_states = fork(group.grammar_states, parents, possible, NO_ALLOWED_TOKEN)
+            if self.limits.restart_tokens is not None:
+                self._restart_if_outgrown(group, self.limits.restart_tokens)
+
+    def _restart_if_outgrown(self, group: SequenceGroup, limit: int) -> None:
+        """Recompute a group whose text has outgrown the length for which its rotary embeddings were computed."""
+        if group.rope_length <= limit < group.num_tokens:
+            self.scheduler.restart(group)
+
+    # ------------------------------------------------------------------------------------------- end of a group
+
+    def finish(
+        self,
+        group: SequenceGroup,
+        reason: FinishReason | Literal["abort", "engine_error", "invalid_format"],
+        events: EngineEvents,
+        message: str = "",
+    ) -> None:
+        """End a group and free its blocks. The only way a group ends; a second call does nothing.
+
+        reason: `abort` records no event; `engine_error` and `invalid_format` record a failure with `message`; the
+            others record the result.
+        """
+        if group.status is SequenceStatus.FINISHED:
+            return
+        source_blocks = group.cross_block_table
+        self.scheduler.remove(group, corrupt=reason == "engine_error")
+        if self.drafter is not None:
+            self.drafter.forget(group)
+        if self.grammar_waits is not None:
+            self.grammar_waits.forget(group)
+        if reason == "abort":
+            return
+        if reason == "engine_error" or reason == "invalid_format":
+            events.failed.append(Failed(group.request_id, reason, message))
+        elif reason == "timeout" and group.first_token is None:
+            events.failed.append(Failed(group.request_id, "timeout", TIMED_OUT))
+        else:
+            self._report_end(group, reason, source_blocks, events)
+
+    def _report_end(
+        self, group: SequenceGroup, reason: FinishReason, source_blocks: list[int], events: EngineEvents
+    ) -> None:
+        """Record the result, with attention weights if requested. An error in computing these fails this group only.
+
+        source_blocks: cross-attention blocks of the group. They are free, and keep their contents until the next step.
+        """
+        hypotheses = hypotheses_of(group, reason)
+        try:
+            hypotheses = with_attention(self.runner, group, hypotheses, source_blocks)
+        except Exception:
+            log.exception("computing the attention of a request to %s failed", self.name)
+            events.failed.append(Failed(group.request_id, "engine_error", ATTENTION_FAILED))
+            return
+        events.finished.append(result_of(group, hypotheses, time.monotonic()))

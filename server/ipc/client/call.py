@@ -1,0 +1,331 @@
+"""The engine work of one HTTP request: submission, events, and every way to end it early.
+
+A `Call` is created when the request arrives, before its text is tokenized. Sequences are submitted through it, and
+their events arrive here. All cancellation passes through this class: the client disconnected (`leave`), a stop string
+was found (`stop`), a time limit passed (timer), or the request handler ended (`close`). Imports no HTTP and no text
+code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Protocol
+
+from server.errors import (
+    ClientGone,
+    DeadlineExceeded,
+    EngineFailure,
+    InvalidRequest,
+    NotReady,
+    RequestError,
+    RequestTooLarge,
+)
+from server.ipc.wire.messages import (
+    Encode,
+    Encoded,
+    Failed,
+    FailureCode,
+    Finished,
+    Generate,
+    PromptScored,
+    Tokens,
+)
+from server.ipc.wire.time_limits import LimitTimer, TimeLimit, TimeLimits
+from server.key_limits import KeyLimits
+
+log = logging.getLogger("triptych.client")
+
+DEADLINE_SLACK_SECONDS = 1.0
+"""The worker enforces deadlines. The call fails its sequences this long after the deadline if the worker did not."""
+
+SequenceEvent = PromptScored | Tokens | Finished | Encoded | Failed
+EventSink = Callable[[list[tuple[int, SequenceEvent]]], bool]
+"""Receives new events of a call as (sequence index, event). Returns whether it can take more now."""
+
+
+class SequenceClient(Protocol):
+    """The part of `EngineClient` that a call uses. `request_id`: id of one sequence in the messages to the worker."""
+
+    def submit(self, call: Call, message: Generate | Encode) -> list[int]: ...
+
+    def next_id(self) -> int: ...
+
+    def is_sent(self, request_id: int) -> bool: ...
+
+    def withdraw(self, call: Call) -> None: ...
+
+    def abort(self, request_id: int) -> None: ...
+
+    def cancelled(self, request_id: int) -> None: ...
+
+    def completed(self, request_id: int) -> None: ...
+
+
+class Call:
+    """The sequences of one HTTP request. Leaving the `with` block aborts all unfinished sequences.
+
+    Read events with `events`, or let `forward` pass them on, which needs no turn of the event loop per step.
+
+    client: sends sequences to the worker.
+    deadline: time of `time.monotonic()` at which sequences finish with reason `timeout`, or None.
+    arrival: time of `time.monotonic()` at which the request arrived.
+    cache_salt: separates the prefix cache entries of different API keys.
+    key: name and limits of the request's API key; None if the server requires no key.
+    queue_seconds: longest wait, from now on, until the engine computes the first row; None for no limit.
+    limits: the time limits, from `deadline` and `queue_seconds`.
+    truncated_inputs: places, in the request, of the inputs that lost tokens. The operation sets them.
+    ignored: names of the parameters that were sent and dropped.
+    model, prompt_tokens, completion_tokens: model and token counts of all messages so far, for the log.
+    ended_at: time of `time.monotonic()` at which the last sequence ended; 0 before any has ended.
+    stage_seconds: time that the sequence that ended last spent in queue, prefill and decode; None unless it ended with
+        `Finished`.
+    encoded: whether the sequence that ended last ended with `Encoded`.
+    finish_reasons: one for each sequence that ended with `Finished` or at a stop string.
+    failure: code of the last failure, or empty.
+    """
+
+    def __init__(
+        self,
+        client: SequenceClient,
+        deadline: float | None = None,
+        arrival: float = 0.0,
+        cache_salt: str = "",
+        key: KeyLimits | None = None,
+        queue_seconds: float | None = None,
+    ) -> None:
+        self.limits = TimeLimits(deadline, queue_seconds)
+        self.arrival = arrival
+        self.cache_salt = cache_salt
+        self.key = key
+        self.submitted = 0.0
+        self.model = ""
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.truncated_inputs: Sequence[int] = ()
+        self.ignored: list[str] = []
+        self.ended_at = 0.0
+        self.stage_seconds: tuple[float, float, float] | None = None
+        self.encoded = False
+        self.finish_reasons: list[str] = []
+        self.failure = ""
+        self._client = client
+        self._ids: list[int] = []
+        self._open: set[int] = set()
+        self._events: list[tuple[int, SequenceEvent]] = []
+        self._sink: EventSink | None = None
+        self._wake: asyncio.Future[bool] | None = None
+        self._gone = False
+        self._timer = LimitTimer(self.limits, self._expire, DEADLINE_SLACK_SECONDS)
+        self._close_callbacks: dict[Callable[[], None], None] = {}
+
+    def __enter__(self) -> Call:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client has disconnected."""
+        return self._gone
+
+    def check_open(self) -> None:
+        """Raise ClientGone if the client has disconnected."""
+        if self._gone:
+            raise ClientGone("the client closed the connection")
+
+    def check_time(self) -> None:
+        """Raise the error of a time limit that has passed."""
+        limit = self.limits.passed()
+        if limit is not None:
+            raise error_of(limit.code, limit.message)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Run a callback once, when the call closes."""
+        self._close_callbacks[callback] = None
+
+    def off_close(self, callback: Callable[[], None]) -> None:
+        """Forget a callback of `on_close`."""
+        self._close_callbacks.pop(callback, None)
+
+    def ignore(self, names: Iterable[str]) -> None:
+        """Report parameters that were sent and dropped. names: from our own tables, and indices; no client's key."""
+        self.ignored += names
+
+    def next_id(self) -> int:
+        """A new id for a sequence."""
+        return self._client.next_id()
+
+    def submit(self, message: Generate | Encode) -> None:
+        """Admit a message and send it, a large one in parts.
+
+        Events name a row by its index; the events of an `Encode` have index 0.
+
+        Earlier sequences of this call must have ended.
+        Raises ClientGone after `leave`, and the errors of `EngineClient.submit`.
+        """
+        assert not self._open, "a call runs one message at a time"
+        self.check_open()
+        self.submitted = time.monotonic()
+        self._ids = self._client.submit(self, message)
+        self.model = message.model
+        self.prompt_tokens += message.num_tokens
+        self._open = set(self._ids)
+        self._timer.start()
+
+    async def events(self) -> list[tuple[int, SequenceEvent]]:
+        """All events since the last call, as (sequence index, event). Empty when all sequences have ended.
+
+        A slow reader receives more events at once. Raises ClientGone after `leave`.
+        """
+        while not self._events and self._open and not self._gone:
+            await self._wait()
+        return self._take_events()
+
+    async def forward(self, sink: EventSink) -> bool:
+        """Pass new events to `sink`, including future ones directly from `deliver`, in the call that receives them.
+
+        Returns True after `sink` has returned False, and False when all sequences have ended.
+        Raises ClientGone after `leave`, and the errors of `sink`.
+        """
+        while True:
+            events = self._take_events()
+            if events:
+                if not sink(events):
+                    return True
+            elif not self._open:
+                return False
+            else:
+                self._sink = sink
+                try:
+                    if not await self._wait():
+                        return True
+                finally:
+                    self._sink = None
+
+    def deliver(self) -> None:
+        """Hand the events added with `put` to the waiting reader. Without a reader, the events are kept."""
+        if self._wake is None or self._wake.done():
+            return
+        if self._sink is None or not self._events or self._gone:
+            self._wake.set_result(True)
+            return
+        try:
+            more = self._sink(self._take_events())
+        except Exception as error:
+            self._wake.set_exception(error)
+            return
+        if not (more and self._open):
+            self._wake.set_result(more)
+
+    def progressed(self, now: float) -> None:
+        """The engine has computed something for the request. now: seconds of `time.monotonic()`."""
+        self.limits.progressed = now
+        if not self._timer.is_running and self._open:
+            self._timer.start()
+
+    def stop(self, index: int) -> None:
+        """End one sequence whose text is complete because a stop string was found."""
+        if self._ids[index] in self._open:
+            self.finish_reasons.append("stop")
+        self._client.completed(self._ids[index])
+        self._abort(self._ids[index])
+
+    def abandon(self, index: int) -> None:
+        """End one sequence whose result is not needed any more.
+
+        A sequence that was not sent yet is still sent, and runs to its end.
+        """
+        if self._client.is_sent(self._ids[index]):
+            self._abort(self._ids[index])
+
+    def leave(self) -> None:
+        """The client has disconnected: abort all sequences and make the reader raise ClientGone."""
+        self._gone = True
+        for request_id in list(self._open):
+            self._client.cancelled(request_id)
+        self.close()
+        self.deliver()
+
+    def close(self) -> None:
+        """Abort all unfinished sequences and run the callbacks of `on_close`. May be called more than once."""
+        self._timer.stop()
+        self._client.withdraw(self)
+        for request_id in list(self._open):
+            self._abort(request_id)
+        callbacks, self._close_callbacks = self._close_callbacks, {}
+        for callback in callbacks:
+            callback()
+
+    def fail(self, code: FailureCode, message: str) -> None:
+        """End every open sequence with a failure that was detected in this process."""
+        self._client.withdraw(self)
+        for index, request_id in enumerate(self._ids):
+            if request_id in self._open:
+                self._abort(request_id)
+                self.failure = code
+                self.put(index, Failed(request_id, code, message))
+        self.deliver()
+
+    def put(self, index: int, event: SequenceEvent) -> None:
+        """Add an event of sequence `index`; `deliver` passes it on."""
+        self._events.append((index, event))
+
+    def ended(self, request_id: int, event: Finished | Encoded | Failed) -> None:
+        """The worker has finished this sequence with this event."""
+        self._open.discard(request_id)
+        self.ended_at = time.monotonic()
+        self.encoded = isinstance(event, Encoded)
+        self.stage_seconds = None
+        if isinstance(event, Finished):
+            self.stage_seconds = event.queue_seconds, event.prefill_seconds, event.decode_seconds
+            self.finish_reasons += [hypothesis.finish_reason for hypothesis in event.hypotheses]
+        elif isinstance(event, Failed):
+            self.failure = event.code
+
+    def _abort(self, request_id: int) -> None:
+        if request_id in self._open:
+            self._open.discard(request_id)
+            self._client.abort(request_id)
+
+    def _expire(self, limit: TimeLimit) -> None:
+        if self._open and limit.code == "engine_error":
+            log.error("a request to %s failed: %s", self.model, limit.message)
+        self.fail(limit.code, limit.message)
+
+    def _take_events(self) -> list[tuple[int, SequenceEvent]]:
+        self.check_open()
+        events, self._events = self._events, []
+        return events
+
+    async def _wait(self) -> bool:
+        """Wait for events or the end. Returns False when the sink cannot take more now."""
+        self._wake = asyncio.get_running_loop().create_future()
+        try:
+            return await self._wake
+        finally:
+            self._wake = None
+
+
+def request_error(event: Failed) -> RequestError:
+    """The error that the client receives when a sequence has failed."""
+    return error_of(event.code, event.message)
+
+
+def error_of(code: FailureCode, message: str) -> RequestError:
+    """The error that the client receives for a failure."""
+    if code == "timeout":
+        return DeadlineExceeded(message)
+    if code == "request_too_large":
+        return RequestTooLarge(message)
+    if code == "not_ready":
+        return NotReady(message, retry_after=2)
+    if code == "invalid_format":
+        return InvalidRequest(message, "response_format")
+    return EngineFailure(message)

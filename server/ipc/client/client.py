@@ -1,0 +1,386 @@
+"""The HTTP process's client of the workers: admits requests, sends each to a worker, and routes events to their calls.
+
+If a worker is lost, its sequences without any output are sent again once: to another worker, or to the next one that
+becomes ready. Its other sequences fail. Imports no HTTP and no text code.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from contextlib import AbstractContextManager
+
+import msgspec
+
+from server.errors import NotReady, RequestTooLarge
+from server.ipc.client.call import Call
+from server.ipc.client.coalescing import Send
+from server.ipc.client.dispatch import Dispatcher
+from server.ipc.client.observer import Observer
+from server.ipc.client.open_sequence import OpenSequence, Sequences, messages_to_repeat, open_sequences
+from server.ipc.client.placement import num_pieces
+from server.ipc.client.queue import Queue
+from server.ipc.client.submission import Submission, fits, split
+from server.ipc.wire.descriptions import Device, ModelInfo
+from server.ipc.wire.fit import check_fit, sequence_sizes
+from server.ipc.wire.messages import (
+    Encode,
+    Encoded,
+    Failed,
+    FailureCode,
+    Finished,
+    Generate,
+    Progress,
+    Stats,
+    StepOutput,
+    Vocabulary,
+)
+from server.ipc.wire.stats_sum import with_others, without_increments
+
+TokenCounts = dict[tuple[str, int, float | None], int]
+"""Number of sequences by model, number of new tokens, and time of their previous tokens (None: no previous ones)."""
+
+
+class EngineClient:
+    """Sends requests to the workers. The number of sequences and tokens that wait for their first step is limited.
+
+    A large request is sent in parts. A part enters the queue when earlier parts have left room
+    (`server.ipc.client.submission`).
+
+    observer: receives counts for the metrics.
+    max_queue_requests, max_queue_tokens: limits of `queue` over all models. Each item of an `Encode` counts.
+    coalesce_seconds: longest time that a request to an idle worker is held back for others of the same burst.
+    stale_seconds: a worker that sent no message for this time gets no requests while others answer.
+    """
+
+    def __init__(
+        self,
+        observer: Observer,
+        max_queue_requests: int,
+        max_queue_tokens: int,
+        coalesce_seconds: float = 0.0,
+        stale_seconds: float = 2.0,
+    ) -> None:
+        self.models: dict[str, ModelInfo] = {}
+        self.device: Device = "cpu"
+        self.queue = Queue(max_queue_requests, max_queue_tokens)
+        self._observer = observer
+        self._dispatcher = Dispatcher(coalesce_seconds, stale_seconds)
+        self._sequences: Sequences = {}
+        self._unsent: dict[Call, Submission] = {}
+        self._ids = itertools.count(1)
+
+    @property
+    def connected(self) -> bool:
+        """Whether a worker that accepts requests is ready."""
+        return bool(self._dispatcher.accepting)
+
+    @property
+    def open_requests(self) -> int:
+        """Sequences that have not ended, without those of unsent parts."""
+        return len(self._sequences)
+
+    def next_id(self) -> int:
+        """A new id for a sequence."""
+        return next(self._ids)
+
+    def add_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Send the bytes of a model's tokens to every worker, once each."""
+        self._dispatcher.add_vocabulary(vocabulary)
+
+    def preparing(self) -> AbstractContextManager[None]:
+        """Context manager around the tokenization of a request. Requests to an idle worker wait until it exits."""
+        return self._dispatcher.preparing()
+
+    def submit(self, call: Call, message: Generate | Encode) -> list[int]:
+        """Admit a call's request and send it, or its first part. Returns the ids of its rows, or of its parts.
+
+        A `Generate` without rows is not sent.
+
+        Raises:
+            NotReady: no worker is ready.
+            RequestTooLarge: a sequence exceeds the queue or the KV pools even on an idle server.
+            Overloaded: the queue is full.
+        """
+        workers = self._dispatcher.accepting
+        if not workers:
+            raise NotReady("the engine is starting; try again soon", retry_after=2)
+        info = self.models[message.model]
+        sizes = sequence_sizes(message, info)
+        if max(sizes, default=0) > self.queue.max_tokens:
+            raise RequestTooLarge(
+                f"a text of {max(sizes):,} tokens; the limit is {self.queue.max_tokens:,} (--max-queue-tokens)"
+            )
+        if isinstance(message, Generate):
+            for row in message.rows:
+                check_fit(info, message, row)
+        if not sizes:
+            return []
+        share = self.queue.request_share
+        parts = split(message, sizes, share, self.next_id, num_pieces(len(workers), message, sizes))
+        submission = Submission(call, parts)
+        # A request within its share enters the queue as a whole, even if several workers share it.
+        entering = sizes if fits(sizes, share) else parts[0].sizes
+        self.queue.enter(len(entering), sum(entering))
+        for _ in range(len(parts) if entering is sizes else 1):
+            self._send(submission)
+        if parts:
+            self._unsent[call] = submission
+            self._send_parts()
+        return submission.request_ids
+
+    def _send(self, submission: Submission) -> None:
+        """Send the next part, which has entered the queue."""
+        part = submission.parts.popleft()
+        limits = submission.call.limits
+        message = msgspec.structs.replace(
+            part.message,
+            call_id=submission.request_ids[0],
+            deadline=limits.deadline,
+            start_deadline=limits.start_deadline,
+        )
+        sequences = open_sequences(submission, part, message)
+        self._sequences |= sequences
+        for sequence in sequences.values():
+            self._observer.on_admitted(message.model, sequence.waiting_tokens)
+        submission.waiting_sequences += len(part.sizes)
+        submission.waiting_tokens += sum(part.sizes)
+        self._dispatcher.post(message, sequences, self.models[message.model].block_size)
+
+    def _send_parts(self) -> None:
+        """Send further parts of large requests, as far as the queue and the share of each request have room."""
+        if not (self._unsent and self.connected):
+            return
+        for call, submission in list(self._unsent.items()):
+            while submission.parts and self._has_room(submission):
+                part = submission.parts[0]
+                self.queue.enter(len(part.sizes), sum(part.sizes))
+                self._send(submission)
+                # The other submissions come first when the queue has room again.
+                del self._unsent[call]
+                self._unsent[call] = submission
+            if not submission.parts:
+                del self._unsent[call]
+
+    def _has_room(self, submission: Submission) -> bool:
+        sequences, tokens = len(submission.parts[0].sizes), sum(submission.parts[0].sizes)
+        max_sequences, max_tokens = self.queue.request_share
+        own_room = not submission.waiting_sequences or (
+            submission.waiting_sequences + sequences <= max_sequences
+            and submission.waiting_tokens + tokens <= max_tokens
+        )
+        return own_room and self.queue.has_room(sequences, tokens)
+
+    def withdraw(self, call: Call) -> None:
+        """Forget the parts of a call that were not sent."""
+        self._unsent.pop(call, None)
+
+    def is_sent(self, request_id: int) -> bool:
+        """Whether a sequence was sent and has not ended."""
+        return request_id in self._sequences
+
+    def abort(self, request_id: int) -> None:
+        """Tell the worker to drop a sequence. Events that arrive afterwards are ignored."""
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is not None:
+            self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
+            self._dispatcher.abort(request_id, sequence)
+            self._send_parts()
+
+    def cancelled(self, request_id: int) -> None:
+        """Count an open sequence whose client disconnected."""
+        sequence = self._sequences.get(request_id)
+        self._observer.on_cancelled("running" if sequence is not None and sequence.started else "waiting")
+
+    def completed(self, request_id: int) -> None:
+        """Count a sequence that a stop string ended in this process."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None:
+            self._observer.on_finished(sequence.model, None)
+
+    def fail_all(self, code: FailureCode, message: str) -> None:
+        """End every open sequence with a failure: no worker can be started, or the grace time is over."""
+        calls = [*self._unsent, *(sequence.call for sequence in self._sequences.values())]
+        self._unsent.clear()
+        for call in dict.fromkeys(calls):
+            call.fail(code, message)
+
+    # --------------------------------------------------------------------------------------- from the worker pool
+
+    def on_progress(self, progress: Progress) -> None:
+        self._observer.on_progress(progress)
+
+    def on_ready(self, models: list[ModelInfo], device: Device, send: Send, epoch: int = 1) -> None:
+        """A worker is ready. Sequences of lost workers that wait for one are sent.
+
+        send: sends messages to it. epoch: number of its process.
+        """
+        self.models = {info.name: info for info in models}
+        self.device = device
+        self._dispatcher.add(epoch, send)
+        self._observer.on_ready(models, device)
+        self._repeat()
+        self._send_parts()
+
+    def retire(self, epoch: int) -> None:
+        """Send no more requests to a worker, which is about to be stopped."""
+        if epoch in self._dispatcher.workers:
+            self._dispatcher.workers[epoch].is_retired = True
+
+    def open_on(self, epoch: int) -> int:
+        """Number of sequences of a worker that have not ended."""
+        worker = self._dispatcher.workers.get(epoch)
+        return worker.open if worker is not None else 0
+
+    def on_lost(self, epoch: int = 1) -> None:
+        """A worker has failed."""
+        self._observer.on_lost()
+        self._leave(epoch, "the engine stopped working on this request")
+
+    def on_stopped(self, epoch: int) -> None:
+        """A retired worker is stopped."""
+        self._leave(epoch, "the engine was restarted before this request ended")
+
+    def _leave(self, epoch: int, message: str) -> None:
+        """Forget a worker. Its sequences without any output are sent again, once; the others fail with `message`."""
+        worker = self._dispatcher.workers.pop(epoch, None)
+        if worker is None:
+            return
+        stranded = [sequence for sequence in self._sequences.values() if sequence.worker is worker]
+        failing = [sequence.call for sequence in stranded if sequence.message is None or sequence.was_moved]
+        for sequence in stranded:
+            sequence.worker = None
+            sequence.was_moved = True
+        for call in dict.fromkeys(failing):
+            call.fail("engine_error", message)
+        for other in self._dispatcher.workers.values():
+            if other.stats is not None:
+                self.on_stats(without_increments(other.stats))
+                break
+        self._repeat()
+
+    def _repeat(self) -> None:
+        """Send the sequences that no worker has, if a worker is ready."""
+        if self.connected:
+            lost = [(request_id, one) for request_id, one in self._sequences.items() if one.worker is None]
+            for message, sequences in messages_to_repeat(lost):
+                self._dispatcher.post(message, sequences, self.models[message.model].block_size)
+
+    def on_stats(self, stats: Stats) -> None:
+        """Statistics of one worker. The observer receives the sum over all workers and the unsent sequences."""
+        worker = self._dispatcher.workers.get(stats.epoch)
+        if worker is None:
+            return
+        worker.stats = stats
+        worker.last_message_seconds = time.monotonic()
+        others = (other.stats for other in self._dispatcher.workers.values() if other is not worker)
+        stats = with_others(stats, [other for other in others if other is not None])
+        unsent = [part.sizes for submission in self._unsent.values() for part in submission.parts]
+        if unsent:
+            waiting = stats.waiting + sum(map(len, unsent))
+            tokens = stats.queue_tokens + sum(map(sum, unsent))
+            stats = msgspec.structs.replace(stats, waiting=waiting, queue_tokens=tokens)
+        self._observer.on_stats(stats)
+
+    def on_output(self, output: StepOutput) -> None:
+        """Route the events of one step. Each call receives all of its events at once.
+
+        Events of a sequence that the worker does not have, because it was lost or moved, are dropped.
+        """
+        worker = self._dispatcher.workers.get(output.epoch)
+        if worker is None:
+            return
+        now = worker.last_message_seconds = time.monotonic()
+        calls: dict[Call, None] = {}
+        token_counts: TokenCounts = {}
+        for request_id in output.computing:
+            sequence = self._sequences.get(request_id)
+            if sequence is not None and sequence.worker is worker:
+                sequence.call.progressed(now)
+        for scored in output.prompts:
+            sequence = self._sequences.get(scored.request_id)
+            if sequence is not None and sequence.worker is worker:
+                sequence.message = None
+                sequence.call.put(sequence.index, scored)
+                calls[sequence.call] = None
+        for tokens in output.tokens:
+            sequence = self._sequences.get(tokens.request_id)
+            if sequence is not None and sequence.worker is worker:
+                if not sequence.started:
+                    self._first_output(sequence, now)
+                    sequence.message = None
+                _count_tokens(sequence, len(tokens.token_ids), now, token_counts)
+                sequence.call.put(sequence.index, tokens)
+                calls[sequence.call] = None
+        for encoded in output.encoded:
+            sequence = self._sequences.get(encoded.request_id)
+            if sequence is not None and sequence.worker is worker:
+                self._first_output(sequence, now)
+                sequence.unanswered.discard(encoded.index)
+                self._leave_queue(sequence, 1, sequence.sizes[encoded.index])
+                if not sequence.unanswered:
+                    self._end(encoded.request_id, sequence, encoded)
+                place = sequence.places[encoded.index]
+                if place != encoded.index:
+                    encoded = msgspec.structs.replace(encoded, index=place)
+                sequence.call.put(0, encoded)
+                calls[sequence.call] = None
+        endings: tuple[Finished | Failed, ...] = (*output.finished, *output.failed)
+        for event in endings:
+            sequence = self._sequences.get(event.request_id)
+            if sequence is not None and sequence.worker is worker:
+                if isinstance(event, Finished):
+                    self._first_output(sequence, now)
+                    generated = len(event.hypotheses[0].token_ids) if event.hypotheses else 0
+                    _count_tokens(sequence, generated - sequence.seen_tokens, now, token_counts)
+                    sequence.call.completion_tokens += sum(len(other.token_ids) for other in event.hypotheses[1:])
+                self._end(event.request_id, sequence, event)
+                sequence.call.put(sequence.index, event)
+                calls[sequence.call] = None
+        for (model, count, earlier), sequences in token_counts.items():
+            self._observer.on_tokens(model, count, None if earlier is None else now - earlier, sequences)
+        for call in calls:
+            call.progressed(now)
+            call.deliver()
+        self._send_parts()
+
+    def _first_output(self, sequence: OpenSequence, now: float) -> None:
+        if not sequence.started:
+            sequence.started = True
+            self._dispatcher.started(sequence)
+            if len(sequence.unanswered) == 1:
+                self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
+            self._observer.on_first_output(sequence.model, now - sequence.call.submitted)
+
+    def _leave_queue(self, sequence: OpenSequence, sequences: int, tokens: int) -> None:
+        """Count rows or items of a sequence that wait no longer."""
+        sequences, tokens = min(sequences, sequence.waiting_sequences), min(tokens, sequence.waiting_tokens)
+        if sequences:
+            sequence.waiting_sequences -= sequences
+            sequence.waiting_tokens -= tokens
+            sequence.submission.waiting_sequences -= sequences
+            sequence.submission.waiting_tokens -= tokens
+            self._dispatcher.waits_no_longer(sequence, sequences)
+            self.queue.leave(sequences, tokens)
+
+    def _end(self, request_id: int, sequence: OpenSequence, event: Finished | Encoded | Failed) -> None:
+        self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
+        del self._sequences[request_id]
+        self._dispatcher.ended(sequence)
+        sequence.call.ended(request_id, event)
+        self._observer.on_finished(sequence.model, event)
+
+
+def _count_tokens(
+    sequence: OpenSequence, count: int, now: float, token_counts: dict[tuple[str, int, float | None], int]
+) -> None:
+    """Count one step's new tokens of a sequence in `token_counts`, and remember when they arrived.
+
+    Sequences share an entry if they have the same model, number of new tokens and time of previous tokens.
+    """
+    if count > 0:
+        key = sequence.model, count, sequence.last_seconds
+        token_counts[key] = token_counts.get(key, 0) + 1
+        sequence.seen_tokens += count
+        sequence.call.completion_tokens += count
+        sequence.last_seconds = now

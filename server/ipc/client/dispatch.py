@@ -1,0 +1,92 @@
+"""Send messages to the workers that are ready, and count the work of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from server.ipc.client.coalescing import MessageCoalescer, Send
+from server.ipc.client.open_sequence import OpenSequence, Sequences
+from server.ipc.client.placement import Placement
+from server.ipc.client.worker_link import WorkerLink
+from server.ipc.wire.messages import Abort, Encode, Generate, Vocabulary
+
+
+class Dispatcher:
+    """The workers that are ready.
+
+    coalesce_seconds: longest time that a request to an idle worker is held back for others of the same burst.
+    stale_seconds: a worker that sent no message for this time gets no requests while others answer.
+    """
+
+    def __init__(self, coalesce_seconds: float, stale_seconds: float) -> None:
+        self.workers: dict[int, WorkerLink] = {}
+        self._coalesce_seconds = coalesce_seconds
+        self._placement = Placement(stale_seconds)
+        self._vocabularies: dict[str, Vocabulary] = {}
+
+    @property
+    def accepting(self) -> list[WorkerLink]:
+        """The workers that get new requests."""
+        return [worker for worker in self.workers.values() if not worker.is_retired]
+
+    def add(self, epoch: int, send: Send) -> None:
+        """Add a worker that has become ready. epoch: number of its process. send: sends messages to it."""
+        self.workers[epoch] = WorkerLink(epoch, MessageCoalescer(send, self._coalesce_seconds))
+        for vocabulary in self._vocabularies.values():
+            send(vocabulary)
+
+    def add_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Send the bytes of a model's tokens to these workers and to every later one, once each."""
+        if vocabulary.model not in self._vocabularies:
+            self._vocabularies[vocabulary.model] = vocabulary
+            for worker in self.workers.values():
+                worker.outbox.post(vocabulary, idle=False)
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Context manager around the tokenization of a request. Requests to idle workers wait until it exits."""
+        outboxes = [worker.outbox for worker in self.accepting]
+        for outbox in outboxes:
+            outbox.preparing += 1
+        try:
+            yield
+        finally:
+            for outbox in outboxes:
+                outbox.preparing -= 1
+
+    def post(self, message: Generate | Encode, sequences: Sequences, block_size: int) -> None:
+        """Send a message to one of the workers that accept requests.
+
+        sequences: its sequences. block_size: tokens of a KV block of its model.
+        """
+        worker = self._placement.choose(self.accepting, message, block_size)
+        idle = not worker.open
+        for sequence in sequences.values():
+            sequence.worker = worker
+            worker.open += 1
+            worker.waiting += sequence.waiting_sequences
+            worker.running += sequence.started
+        worker.outbox.post(message, idle)
+
+    def abort(self, request_id: int, sequence: OpenSequence) -> None:
+        """Tell the worker of a sequence to drop it."""
+        if sequence.worker is not None:
+            sequence.worker.outbox.post(Abort(request_id), idle=False)
+            self.ended(sequence)
+
+    def started(self, sequence: OpenSequence) -> None:
+        """Count a sequence that has produced its first output."""
+        if sequence.worker is not None:
+            sequence.worker.running += 1
+
+    def waits_no_longer(self, sequence: OpenSequence, count: int) -> None:
+        """Count rows or items of a sequence that have started, or that have ended without starting."""
+        if sequence.worker is not None:
+            sequence.worker.waiting -= count
+
+    def ended(self, sequence: OpenSequence) -> None:
+        """Remove a sequence from the load of its worker, which has ended it or will drop it."""
+        if sequence.worker is not None:
+            sequence.worker.open -= 1
+            sequence.worker.running -= sequence.started

@@ -1,0 +1,37 @@
+"""Interface through which the engine client reports its events, for metrics."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from server.ipc.wire.descriptions import Device, ModelInfo
+from server.ipc.wire.messages import Encoded, Failed, Finished, Progress, Stats
+
+Stage = Literal["waiting", "running"]
+
+
+class Observer(Protocol):
+    """Receives the events of the engine client, for metrics.
+
+    on_tokens: `count` new tokens in each of `sequences` sequences, `seconds` after their last ones (None: the first).
+    on_finished: event is None for a sequence that a stop string ended in this process.
+    on_cancelled: the client of a sequence disconnected.
+    """
+
+    def on_progress(self, progress: Progress) -> None: ...
+
+    def on_ready(self, models: list[ModelInfo], device: Device) -> None: ...
+
+    def on_lost(self) -> None: ...
+
+    def on_stats(self, stats: Stats) -> None: ...
+
+    def on_admitted(self, model: str, tokens: int) -> None: ...
+
+    def on_first_output(self, model: str, seconds: float) -> None: ...
+
+    def on_tokens(self, model: str, count: int, seconds: float | None, sequences: int) -> None: ...
+
+    def on_finished(self, model: str, event: Finished | Encoded | Failed | None) -> None: ...
+
+    def on_cancelled(self, stage: Stage) -> None: ...

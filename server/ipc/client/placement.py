@@ -1,0 +1,88 @@
+"""Choose the worker of each request: the one that holds the beginning of its prompt, else the least loaded one.
+
+The KV blocks of a prompt stay in the prefix cache of the worker that computed them. Hashes of the beginnings of recent
+prompts name that worker, so that the next turn of a conversation finds its blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+
+from server.ipc.client.worker_link import WorkerLink
+from server.ipc.wire.messages import Encode, Generate
+
+MAX_PREFIX_BLOCKS = 64
+"""Prompts are hashed after 1, 2, 4, ... blocks, up to this number."""
+MAX_PREFIXES = 16_384
+MAX_EXTRA_LOAD = 16
+"""A worker that holds n blocks of a prompt gets the request if its load exceeds the lowest load by at most n, and by at
+most this number (the load of four waiting sequences). Requests with the same short system prompt therefore still go to
+several workers."""
+SPREAD_TOKENS = 512
+"""The texts of an `Encode` go to several workers if each of them gets at least this many tokens."""
+
+
+class Placement:
+    """Chooses among workers.
+
+    stale_seconds: a worker that sent no message for this time is chosen only if the others sent none either.
+    """
+
+    def __init__(self, stale_seconds: float) -> None:
+        self._stale_seconds = stale_seconds
+        self._homes: OrderedDict[bytes, int] = OrderedDict()
+
+    def choose(self, workers: Sequence[WorkerLink], message: Generate | Encode, block_size: int) -> WorkerLink:
+        """The worker for a message. workers: those that accept requests, at least one. block_size: tokens of a KV
+        block.
+        """
+        if len(workers) == 1:
+            return workers[0]
+        now = time.monotonic()
+        fresh = [worker for worker in workers if now - worker.last_message_seconds <= self._stale_seconds]
+        least = min(fresh or workers, key=lambda worker: worker.load)
+        keys = dict(_prefix_keys(message, block_size)) if isinstance(message, Generate) else {}
+        longest = next((key for key in reversed(keys) if key in self._homes), None)
+        chosen = least
+        if longest is not None:
+            home = next((worker for worker in fresh if worker.epoch == self._homes[longest]), least)
+            if home.load <= least.load + min(keys[longest], MAX_EXTRA_LOAD):
+                chosen = home
+        for key in keys:
+            self._homes[key] = chosen.epoch
+            self._homes.move_to_end(key)
+        while len(self._homes) > MAX_PREFIXES:
+            self._homes.popitem(last=False)
+        return chosen
+
+
+def num_pieces(num_workers: int, message: Generate | Encode, sizes: Sequence[int]) -> int:
+    """Number of workers that should share a message.
+
+    Texts of an `Encode` do not depend on each other. The rows of a `Generate` share prompts, so they stay together.
+    sizes: tokens of each text or row.
+    """
+    if isinstance(message, Generate):
+        return 1
+    return max(min(num_workers, len(sizes), sum(sizes) // SPREAD_TOKENS), 1)
+
+
+def _prefix_keys(message: Generate, block_size: int) -> Iterator[tuple[bytes, int]]:
+    """Hashes of the beginnings of the first prompt with their numbers of blocks, shortest first.
+
+    Prompts shorter than a block have none.
+    """
+    if not message.prompts or not block_size:
+        return
+    tokens = message.prompts[0]
+    hashed = blake2b(f"{message.model}\0{message.cache_salt}".encode(), digest_size=16)
+    start, num_blocks = 0, 1
+    while num_blocks <= MAX_PREFIX_BLOCKS and num_blocks * block_size <= len(tokens):
+        end = num_blocks * block_size
+        hashed.update(array("q", tokens[start:end]).tobytes())
+        yield hashed.digest(), num_blocks
+        start, num_blocks = end, 2 * num_blocks

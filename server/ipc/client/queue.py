@@ -1,0 +1,77 @@
+"""Limits of the queue: sequences and tokens that wait for their first step, over all models and requests.
+
+A request larger than a quarter of the queue is sent in parts (`server.ipc.client.submission`), so that it leaves room
+for others.
+"""
+
+from __future__ import annotations
+
+from server.errors import Overloaded
+from server.ipc.client.release_rate import ReleaseRate
+
+REQUEST_SHARE = 4
+"""A request may fill at most the queue divided by this number: a quarter."""
+
+_MEMORY_SHARE = 32
+"""The queue may fill the memory divided by this number: 1/32."""
+_SEQUENCE_BYTES = 16 << 10
+_TOKEN_BYTES = 128
+"""Memory of a waiting sequence and of one of its tokens: measured in the worker, estimated for the HTTP process."""
+_MIN_SEQUENCES, _MAX_SEQUENCES = 4096, 65_536
+_MIN_TOKENS, _MAX_TOKENS = 1 << 19, 1 << 24
+
+
+def default_limits(memory_bytes: int) -> tuple[int, int]:
+    """Maximum numbers of waiting sequences and tokens for a machine with this memory."""
+    half = memory_bytes // _MEMORY_SHARE // 2
+    sequences = min(max(half // _SEQUENCE_BYTES, _MIN_SEQUENCES), _MAX_SEQUENCES)
+    tokens = min(max(half // _TOKEN_BYTES, _MIN_TOKENS), _MAX_TOKENS)
+    return sequences, tokens
+
+
+class Queue:
+    """Counts waiting sequences and their tokens. max_requests, max_tokens: their limits."""
+
+    def __init__(self, max_requests: int, max_tokens: int) -> None:
+        self.max_requests = max_requests
+        self.max_tokens = max_tokens
+        self.requests = 0
+        self.tokens = 0
+        self._left = ReleaseRate()
+        self._left_tokens = ReleaseRate()
+
+    @property
+    def request_share(self) -> tuple[int, int]:
+        """Maximum numbers of sequences and tokens of one request that may wait at the same time."""
+        return max(self.max_requests // REQUEST_SHARE, 1), max(self.max_tokens // REQUEST_SHARE, 1)
+
+    def has_room(self, requests: int, tokens: int) -> bool:
+        return self.requests + requests <= self.max_requests and self.tokens + tokens <= self.max_tokens
+
+    def enter(self, requests: int, tokens: int) -> None:
+        """Count sequences and tokens that begin to wait. Raises Overloaded without room for all of them."""
+        if not self.has_room(requests, tokens):
+            full_of_requests = self.requests + requests > self.max_requests
+            waiting = (
+                f"{self.requests:,} sequences are waiting (limit {self.max_requests:,}, --max-queue-requests)"
+                if full_of_requests
+                else f"{self.tokens:,} tokens are waiting (limit {self.max_tokens:,}, --max-queue-tokens)"
+            )
+            seconds = self._seconds_until_room(requests, tokens)
+            raise Overloaded(f"the queue is full: {waiting}; try again in {seconds} s", retry_after=seconds)
+        self.requests += requests
+        self.tokens += tokens
+
+    def leave(self, requests: int, tokens: int) -> None:
+        """Count sequences and tokens that wait no longer."""
+        self.requests -= requests
+        self.tokens -= tokens
+        self._left.add(requests)
+        self._left_tokens.add(tokens)
+
+    def _seconds_until_room(self, requests: int, tokens: int) -> int:
+        """Estimated time until a request has room, from the rate at which the queue became shorter lately."""
+        return max(
+            self._left.seconds_until(self.requests + requests - self.max_requests),
+            self._left_tokens.seconds_until(self.tokens + tokens - self.max_tokens),
+        )

@@ -1,0 +1,110 @@
+"""Send a request to the worker: a small one whole, a large one in parts, each when the parts before it have started.
+
+The sequences of a `Generate` are its rows, those of an `Encode` its items.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from server.ipc.client.call import Call
+from server.ipc.wire.messages import Encode, Generate, GenerateRow
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some sequences of a message, as a message of their own.
+
+    first: index of its first sequence in the whole message.
+    sizes: tokens of each sequence.
+    """
+
+    message: Generate | Encode
+    first: int
+    sizes: list[int]
+
+    @property
+    def request_ids(self) -> list[int]:
+        if isinstance(self.message, Generate):
+            return [row.request_id for row in self.message.rows]
+        return [self.message.request_id]
+
+
+@dataclass(eq=False)
+class Submission:
+    """The parts of a call's message.
+
+    parts: the parts that are not sent yet.
+    waiting_sequences, waiting_tokens: sequences of sent parts that wait for their first step, and their tokens.
+    """
+
+    call: Call
+    parts: deque[Part]
+    waiting_sequences: int = 0
+    waiting_tokens: int = 0
+    request_ids: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.request_ids = [request_id for part in self.parts for request_id in part.request_ids]
+
+
+def fits(sizes: list[int], share: tuple[int, int]) -> bool:
+    """Whether sequences of these numbers of tokens may all wait at once. share: as for `split`."""
+    return len(sizes) <= share[0] and sum(sizes) <= share[1]
+
+
+def split(
+    message: Generate | Encode,
+    sizes: list[int],
+    share: tuple[int, int],
+    next_id: Callable[[], int],
+    num_pieces: int = 1,
+) -> deque[Part]:
+    """The parts of a message: `num_pieces` if all of it is within `share`, else parts of at most half of it.
+
+    sizes: tokens of each sequence.
+    share: maximum of sequences and tokens of one request that wait at once. A longer sequence is a part of its own.
+    next_id: creates the id of each further part of an `Encode`.
+    num_pieces: number of workers that share the message.
+    """
+    max_sequences, max_tokens = share
+    if not fits(sizes, share):
+        limits = max_sequences // 2, max_tokens // 2
+    elif num_pieces == 1:
+        return deque([Part(message, 0, sizes)])
+    else:
+        limits = len(sizes), -(-sum(sizes) // num_pieces)
+    parts: deque[Part] = deque()
+    for start, end in _ranges(sizes, max(limits[0], 1), max(limits[1], 1)):
+        parts.append(Part(_cut(message, start, end, next_id), start, sizes[start:end]))
+    return parts
+
+
+def _ranges(sizes: list[int], max_sequences: int, max_tokens: int) -> Iterator[tuple[int, int]]:
+    start = tokens = 0
+    for index, size in enumerate(sizes):
+        if index > start and (index - start == max_sequences or tokens + size > max_tokens):
+            yield start, index
+            start, tokens = index, 0
+        tokens += size
+    yield start, len(sizes)
+
+
+def _cut(message: Generate | Encode, start: int, end: int, next_id: Callable[[], int]) -> Generate | Encode:
+    if isinstance(message, Encode):
+        request_id = message.request_id if start == 0 else next_id()
+        return msgspec.structs.replace(message, request_id=request_id, items=message.items[start:end])
+    return pick_rows(message, message.rows[start:end])
+
+
+def pick_rows(message: Generate, rows: list[GenerateRow]) -> Generate:
+    """A message with some of the rows, and the prompts or audio frames that they need."""
+    used = {row.prompt: index for index, row in enumerate({row.prompt: row for row in rows}.values())}
+    prompts = [message.prompts[prompt] for prompt in used] if message.prompts else []
+    frames = [message.frames[prompt] for prompt in used] if message.frames else []
+    rows = [msgspec.structs.replace(row, prompt=used[row.prompt]) for row in rows]
+    return msgspec.structs.replace(message, prompts=prompts, frames=frames, rows=rows)

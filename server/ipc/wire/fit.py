@@ -1,0 +1,78 @@
+"""Sizes of sequences in tokens, and the check that the KV pools of a model can hold them."""
+
+from __future__ import annotations
+
+from server.errors import RequestTooLarge
+from server.ipc.wire.descriptions import ModelInfo
+from server.ipc.wire.messages import Encode, Generate, GenerateRow
+
+
+def sequence_sizes(message: Generate | Encode, info: ModelInfo) -> list[int]:
+    """Tokens of each row or item that the model reads before it generates."""
+    if isinstance(message, Encode):
+        return [item.num_tokens for item in message.items]
+    return [_source_size(message, row, info) + len(row.decoder_token_ids) for row in message.rows]
+
+
+def _source_size(message: Generate, row: GenerateRow, info: ModelInfo) -> int:
+    """Tokens of the prompt or source. Audio always has the full source length of its model."""
+    return info.source_tokens if message.frames else len(message.prompts[row.prompt])
+
+
+def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:
+    """Raise RequestTooLarge for a sequence, or a group of beams, that the KV pools could not hold even alone."""
+    if info.block_size == 0:
+        return
+    beams = message.params_of(row).num_beams
+    prefix = len(row.decoder_token_ids) if info.is_encoder_decoder else len(message.prompts[row.prompt])
+    needs = {"self": beams * -(-(prefix + row.max_new_tokens) // info.block_size)}
+    if info.is_encoder_decoder:
+        needs["cross"] = -(-_source_size(message, row, info) // info.block_size)
+    for pool, blocks in needs.items():
+        if pool in info.kv_blocks and blocks > info.kv_blocks[pool]:
+            available = info.kv_blocks[pool]
+            raise RequestTooLarge(
+                f"{_work(message, row, info, pool)} need {blocks:,} KV blocks, but the {pool} pool of model "
+                f'"{info.name}" has {available:,} ({available * info.block_size:,} tokens). Lower max_new_tokens, or '
+                "start the server with a larger --kv-cache-memory.",
+                "max_new_tokens",
+            )
+
+
+def _work(message: Generate, row: GenerateRow, info: ModelInfo, pool: str) -> str:
+    """Describe the tokens of a row that one KV pool would hold, for an error message."""
+    if pool == "cross":
+        return f"{_source_size(message, row, info):,} source tokens"
+    prefix = len(row.decoder_token_ids) if info.is_encoder_decoder else len(message.prompts[row.prompt])
+    kind = "decoder" if info.is_encoder_decoder else "prompt"
+    tokens = f"{prefix:,} {kind} token{'s' * (prefix != 1)} + {row.max_new_tokens:,} new tokens"
+    beams = message.params_of(row).num_beams
+    return f"{tokens} with {beams} beams" if beams > 1 else tokens
+
+
+def room(info: ModelInfo) -> str | None:
+    """How many tokens, and how many long sequences, the KV cache of a worker holds; None for a model without one.
+
+    An adapter uses the cache of its model.
+    """
+    if not info.kv_tokens or info.adapter_of:
+        return None
+    count = info.agent_sequences
+    return f"room for {info.kv_tokens:,} tokens: {count:,} sequence{'s' * (count != 1)} of {info.agent_tokens:,}"
+
+
+def shortage(info: ModelInfo) -> str | None:
+    """One line for the operator if the KV cache of a model is too small for its longest sequence, else None."""
+    parts = []
+    if info.usable_tokens < info.context_tokens:
+        beams = info.generation.num_beams or 1
+        with_beams = f" with {beams} beams" if beams > 1 else ""
+        parts.append(f"{info.usable_tokens:,} of {info.context_tokens:,} tokens{with_beams}")
+    if info.usable_source_tokens < info.source_tokens:
+        parts.append(f"{info.usable_source_tokens:,} of {info.source_tokens:,} source tokens")
+    if not parts or info.adapter_of:
+        return None
+    return (
+        f'the KV cache of model "{info.name}" holds {" and ".join(parts)}; longer requests are refused. A sequence of '
+        f"full length needs {info.kv_context_bytes / 2**20:,.1f} MiB (--kv-cache-memory)"
+    )

@@ -1,0 +1,449 @@
+"""Messages between the HTTP process and a worker, encoded with msgpack (no pickle).
+
+To the worker:    Configure, Vocabulary, Generate, Encode, Abort, Shutdown
+From the worker:  Loading, Progress, Ready, LoadFailed, StepOutput, Stats
+
+A frame is a 4-byte little-endian length followed by one message. Times are seconds of `time.monotonic()`, whose clock
+all processes of a machine share. A `request_id` names one row of a `Generate` or one `Encode`. It is unique in the life
+of the HTTP process.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Literal
+
+import msgspec
+
+from server.ipc.wire.descriptions import Device, DeviceChoice, EngineOptions, ModelInfo, ModelSpec, Pooling
+from server.ipc.wire.logprobs import PackedLogprobs
+from server.ipc.wire.params import GenerationParams, RequiredTerm
+
+EncodeTask = Literal[
+    "embed",
+    "embed_tokens",
+    "embed_spans",
+    "embed_sparse",
+    "late_interaction",
+    "max_sim",
+    "classify",
+    "classify_tokens",
+    "labelled_spans",
+    "answer_logits",
+    "fill_mask",
+    "log_mel",
+]
+"""Result of an `Encode`: a vector or class logits of each text or of each token, a vector of each span of tokens, the
+weights of a text's vocabulary entries, or the best tokens for a mask.
+
+`late_interaction` gives the vectors of tokens for late interaction, `max_sim` their score with those of a query.
+`labelled_spans` gives the entities of labels that the text contains, `answer_logits` the logits of some next tokens.
+`log_mel` runs no encoder: it computes the log-mel frames of audio samples.
+"""
+FinishReason = Literal["stop", "length", "timeout"]
+FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready", "invalid_format"]
+
+FRAME_HEADER = struct.Struct("<I")
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all messages. Encoded as an array whose first element is the class name."""
+
+
+# ---------------------------------------------------------------------------------------------- to the worker
+
+
+class Configure(Message, frozen=True):
+    """First message to a new worker.
+
+    epoch: number of the worker process, which no other one of this server has. Every message of the worker carries it.
+    weights_descriptor: descriptor of the memory for weights that the workers share, inherited by the worker; None if
+        each worker has its own weights. Workers on CUDA ignore it. See `server.ipc.workers.weight_memory`.
+    """
+
+    epoch: int
+    device: DeviceChoice
+    models: list[ModelSpec]
+    options: EngineOptions
+    weights_descriptor: int | None = None
+
+
+class Vocabulary(Message, frozen=True):
+    """The bytes of each token of a model.
+
+    Sent once to each worker, before the first `Generate` with a grammar, or with beams and stop strings.
+    tokens: by token id, the bytes that the token adds to a text; empty for special tokens.
+    """
+
+    model: str
+    tokens: list[bytes]
+
+
+class GenerateRow(msgspec.Struct, frozen=True, array_like=True):
+    """One sequence of a `Generate`, or one beam search: the settings that differ between the rows of a request.
+
+    request_id: id of the row. All events of the row, and `Abort`, carry it.
+    max_new_tokens: limit of generated tokens. Prompt and new tokens together fit the context.
+    prompt: index into `Generate.prompts`, or into `Generate.frames`. Rows of one prompt share its entry.
+    decoder_token_ids: first tokens of the decoder of an encoder-decoder (start token and any prefix); else empty.
+    seed: seed of the random numbers of a sampled row, u64.
+    prompt_logprobs: report the log-probabilities of the decoder's prompt, with `GenerationParams.top_logprobs`
+        alternatives for each token.
+    recorded_tokens: source positions of a speech model that belong to the recording, for `GenerationParams.alignment`.
+        The others are padding.
+    text_drops_space: a space at the start of the generated tokens is not part of the text.
+        `GenerationParams.stop_texts` are compared with the text without that space.
+    terms: indices into `Generate.terms`, of those that the text must contain. Such a row is generated with
+        `Generate.term_params`.
+    """
+
+    request_id: int
+    max_new_tokens: int
+    prompt: int = 0
+    decoder_token_ids: list[int] = []
+    seed: int = 0
+    prompt_logprobs: bool = False
+    text_drops_space: bool = False
+    recorded_tokens: int = 0
+    terms: list[int] = []
+
+
+class Generate(Message, frozen=True):
+    """Generate text for all rows of one HTTP request. Parameters and prompts are sent once.
+
+    model: name of a model, or of one of its adapters.
+    params: settings that all rows share, except those with terms.
+    terms: terms that texts of rows must contain.
+    term_params: settings of the rows with terms: those of the other rows, with more beams. None without such rows.
+    prompts: token ids of each prompt (decoder) or source text (encoder-decoder). Rows refer to them by index.
+    rows: the sequences to generate. Each is scheduled, answered and aborted on its own.
+    deadline: time at which unfinished rows end with reason `timeout`, or None. The engine client sets it.
+    start_deadline: time at which the HTTP process ends the request unless a row has started; None if one has, and
+        without a limit. The engine client sets it.
+    frames: sources of a speech model, in place of prompts: float32, little-endian, [frames, num_mels] each. The number
+        of frames is fixed: two for each of `ModelInfo.source_tokens`.
+    cache_salt: requests find each other's prompts in the prefix cache only if their salts are equal. The salt is
+        opaque and does not identify the client.
+    call_id: rows of one call take turns with those of other calls. 0: each row is a call of its own.
+    """
+
+    model: str
+    params: GenerationParams
+    prompts: list[list[int]]
+    rows: list[GenerateRow]
+    deadline: float | None = None
+    frames: list[bytes] = []
+    cache_salt: str = ""
+    call_id: int = 0
+    terms: list[RequiredTerm] = []
+    term_params: GenerationParams | None = None
+    start_deadline: float | None = None
+
+    def params_of(self, row: GenerateRow) -> GenerationParams:
+        """The settings of a row."""
+        return self.params if self.term_params is None or not row.terms else self.term_params
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all prompts, each counted once."""
+        return sum(map(len, self.prompts))
+
+
+SAMPLES_PER_TOKEN = 320
+"""Audio samples of one source token of a speech model: 20 ms at 16 kHz."""
+
+
+class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
+    """One text of an `Encode`.
+
+    token_ids: token ids of the text.
+    token_type_ids: token types, or None for all zero.
+    mask_index: index of the mask token, for `fill_mask`.
+    samples: audio in place of a text, for `log_mel`: float32, little-endian, mono, 16 kHz, padded by reflection.
+    prompt_tokens: number of leading tokens that the vector of the text leaves out, or that get no vector.
+    spans: (first token, end) of each span, for `embed_spans`; of each word, for `labelled_spans`.
+    label_indices: index of the token before each label, for `labelled_spans`.
+    attended_tokens: number of first tokens that all tokens attend to; 0 for all.
+    """
+
+    token_ids: list[int]
+    token_type_ids: list[int] | None = None
+    mask_index: int | None = None
+    samples: bytes = b""
+    prompt_tokens: int = 0
+    spans: list[tuple[int, int]] = []
+    label_indices: list[int] = []
+    attended_tokens: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Cost of the item in tokens, for token budgets."""
+        return len(self.token_ids) or -(-len(self.samples) // (4 * SAMPLES_PER_TOKEN))
+
+
+class Encode(Message, frozen=True):
+    """Run texts through an encoder. Each item is scheduled on its own and answered by its own `Encoded`.
+
+    model: name of a model, or of one of its adapters.
+    task: the result to compute. Logits are returned raw.
+    items: the texts.
+    pooling: pooling of `embed`; None means the checkpoint's own, dense layers included. With "mean", `embed_spans`
+        leaves out the dense layers.
+    normalize: scale the vectors of `embed`, `embed_tokens` and `embed_spans` to length 1.
+    top_k: number of tokens to return for `fill_mask`.
+    target_ids: if not empty, the only tokens that `fill_mask` considers; the tokens of `answer_logits`.
+    deadline, start_deadline: as in `Generate`; unfinished items fail with `timeout`.
+    call_id: items of one call take turns with those of other calls. 0: this message is a call of its own.
+    skipped_ids: tokens that get no vector, for `late_interaction` and `max_sim`, or no weight, for `embed_sparse` by a
+        model with weights of tokens.
+    query: vectors of the query, for `max_sim`: float32, little-endian, [query vectors, width].
+    threshold: lowest probability of an entity, for `labelled_spans`.
+    """
+
+    request_id: int
+    model: str
+    task: EncodeTask
+    items: list[EncodeItem]
+    pooling: Pooling | None = None
+    normalize: bool = True
+    top_k: int = 5
+    target_ids: list[int] = []
+    deadline: float | None = None
+    call_id: int = 0
+    skipped_ids: list[int] = []
+    query: bytes = b""
+    threshold: float = 0.5
+    start_deadline: float | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all items."""
+        return sum(item.num_tokens for item in self.items)
+
+
+class Abort(Message, frozen=True):
+    """Drop a row or an `Encode`: its client left, or a stop string was found.
+
+    Unknown ids are ignored. The worker sends no answer.
+    """
+
+    request_id: int
+
+
+class Shutdown(Message, frozen=True):
+    """Exit with status 0. Running requests are dropped."""
+
+
+ToWorker = Configure | Vocabulary | Generate | Encode | Abort | Shutdown
+
+# -------------------------------------------------------------------------------------------- from the worker
+
+
+class Loading(Message, frozen=True):
+    """Heartbeat of a worker that is loading, see `server.engine.process.loading_beats`."""
+
+    epoch: int
+
+
+class Progress(Message, frozen=True):
+    """Progress of loading a model, in bytes of weights."""
+
+    epoch: int
+    model: str
+    done_bytes: int
+    total_bytes: int
+
+
+class Ready(Message, frozen=True):
+    """All models are loaded and warmed up; the worker accepts requests.
+
+    num_devices: number of devices of this kind on the machine; 1 for a CPU.
+    """
+
+    epoch: int
+    models: list[ModelInfo]
+    device: Device = "cpu"
+    num_devices: int = 1
+
+
+class LoadFailed(Message, frozen=True):
+    """A model cannot be loaded, and a restart would not help. message: one line with the model and the reason."""
+
+    epoch: int
+    message: str
+
+
+class Tokens(msgspec.Struct, frozen=True, array_like=True):
+    """New tokens of a row, in order. With beams: tokens with which the best hypothesis is certain to begin.
+
+    cached_tokens: as in `Finished`; repeated here because an aborted row gets no `Finished`.
+    """
+
+    request_id: int
+    token_ids: list[int]
+    logprobs: PackedLogprobs | None = None
+    cached_tokens: int = 0
+
+
+class PromptScored(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities of all prompt tokens but the first. Sent before the first new token of the row."""
+
+    request_id: int
+    logprobs: PackedLogprobs
+
+
+class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
+    """One complete result of a row.
+
+    token_ids: new tokens, with the end token if there is one.
+    stop_token_id: the token that ended the hypothesis, or None.
+    score: with beams, sum of log-probabilities / length ** length_penalty.
+    attention: float32, little-endian; None if not requested. `GenerationParams.attention`: [new tokens, source tokens],
+        cross-attention averaged over the heads of the last layer. `GenerationParams.alignment`: [new tokens - 1,
+        recorded tokens], a row for each new token but the last, see `models.steps.alignment`.
+    """
+
+    token_ids: list[int]
+    finish_reason: FinishReason
+    stop_token_id: int | None = None
+    score: float | None = None
+    logprobs: PackedLogprobs | None = None
+    attention: bytes | None = None
+
+
+class Finished(msgspec.Struct, frozen=True, array_like=True):
+    """A row is complete and its blocks are free.
+
+    hypotheses: best first, at most `num_return_sequences`. They include the tokens of earlier `Tokens` events.
+    cached_tokens: prompt tokens that were found in the prefix cache when the row was admitted.
+    probe_logprob: log-probability of the token of `GenerationParams.probe`, under the raw distribution.
+    """
+
+    request_id: int
+    hypotheses: list[Hypothesis]
+    queue_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+    cached_tokens: int = 0
+    probe_logprob: float | None = None
+
+
+class Encoded(msgspec.Struct, frozen=True, array_like=True):
+    """Result of one item of an `Encode`.
+
+    index: index of the item.
+    values: float32, little-endian, [rows, width].
+        embed, classify: one row, as wide as the vector or the number of labels.
+        embed_tokens, classify_tokens: a row for each token.
+        embed_spans: a row for each span.
+        late_interaction: a row for each token that has a vector.
+        max_sim: one number, the sum over the query vectors of the best product with a vector of the text.
+        labelled_spans: a row for each entity: first word, last word, label, probability.
+        answer_logits: one row, the logit of each of `Encode.target_ids`.
+        embed_sparse: one row with the weights above zero, in the order of the vocabulary.
+        fill_mask: one row of probabilities in descending order.
+        log_mel: a row for each frame.
+    rows: number of rows of `values`.
+    token_ids: the tokens of the probabilities (`fill_mask`) or weights (`embed_sparse`).
+    """
+
+    request_id: int
+    index: int
+    values: bytes
+    rows: int = 1
+    token_ids: list[int] = []
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True):
+    """A row or an `Encode` ended without a result. `message` is safe to show to the client."""
+
+    request_id: int
+    code: FailureCode
+    message: str
+
+
+class StepOutput(Message, frozen=True):
+    """All results of one step. The order of events of a row is: prompts, tokens, finished.
+
+    computing: rows and `Encode`s that the step computes, results or not: when they start, and again after
+        `server.engine.sequences.events.REPORT_SECONDS`. A request that is reported here makes progress.
+    """
+
+    epoch: int
+    tokens: list[Tokens] = []
+    finished: list[Finished] = []
+    encoded: list[Encoded] = []
+    failed: list[Failed] = []
+    prompts: list[PromptScored] = []
+    computing: list[int] = []
+
+
+class StepTiming(msgspec.Struct, frozen=True, array_like=True):
+    """Measurements of one step, for the histograms.
+
+    rows, tokens: size of the batch.
+    mask_wait_seconds: time spent waiting for grammar masks after the forward pass; None without grammars.
+    beam_lag_tokens: for each running beam search that streams, number of tokens that are not certain yet.
+    """
+
+    model: str
+    phase: Literal["prefill", "decode", "mixed", "encode"]
+    seconds: float
+    rows: int
+    tokens: int
+    padding_tokens: int = 0
+    mask_wait_seconds: float | None = None
+    beam_lag_tokens: list[int] = []
+
+
+class Stats(Message, frozen=True):
+    """Heartbeat of the worker's loop, with its statistics.
+
+    running, waiting, queue_tokens: current numbers of rows and of waiting tokens.
+    kv_blocks_used, kv_blocks_total: blocks by pool name, summed over all models.
+    device_memory_bytes: memory by kind.
+    state_bytes: memory of the states of mixers by kind, see `Metrics`; empty without such models.
+    steps: all steps since the last message.
+    The remaining fields are increments since the last message:
+    preemptions, wasted_tokens: preempted rows, and computed tokens that have to be computed again.
+    prefix_queries, prefix_hits: prompt tokens looked up, and found, in the prefix cache.
+    drafts: by model, number of drafted tokens and of accepted ones.
+    """
+
+    epoch: int
+    running: int
+    waiting: int
+    queue_tokens: int
+    kv_blocks_used: dict[str, int]
+    kv_blocks_total: dict[str, int]
+    device_memory_bytes: dict[str, int]
+    steps: list[StepTiming] = []
+    preemptions: int = 0
+    wasted_tokens: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    drafts: dict[str, tuple[int, int]] = {}
+    state_bytes: dict[str, int] = {}
+
+
+FromWorker = Loading | Progress | Ready | LoadFailed | StepOutput | Stats
+
+_encoder = msgspec.msgpack.Encoder()
+_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+
+
+def encode_frame(message: Message) -> bytes:
+    """A message as a frame: length and msgpack body."""
+    body = _encoder.encode(message)
+    return FRAME_HEADER.pack(len(body)) + body
+
+
+def decode_to_worker(body: bytes | memoryview) -> ToWorker:
+    """Decode a message to a worker. Raises msgspec.DecodeError (or ValidationError) for any other body."""
+    return _to_worker.decode(body)
+
+
+def decode_from_worker(body: bytes | memoryview) -> FromWorker:
+    """Decode a message from a worker. Raises msgspec.DecodeError (or ValidationError) for any other body."""
+    return _from_worker.decode(body)

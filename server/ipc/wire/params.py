@@ -1,0 +1,121 @@
+"""Settings of text generation. Defaults are neutral."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from server.ipc.wire.sections import AnswerSection
+
+
+class TimestampRules(msgspec.Struct, frozen=True, array_like=True):
+    """Rules for the timestamp tokens of a speech model.
+
+    first_id: token id of the time 0; each following id is 20 ms later. The id before it means "no timestamps".
+    max_initial: latest time of the first token, as an offset from `first_id`; None for no limit.
+    """
+
+    first_id: int
+    max_initial: int | None = None
+
+
+class PromptProbe(msgspec.Struct, frozen=True, array_like=True):
+    """A token whose probability after a part of the decoder's prompt is reported, see `Finished.probe_logprob`.
+
+    position: index of the last token of that part of the prompt.
+    token_id: the token that could follow it. For a speech model it gives the probability that a
+        window has no speech.
+    """
+
+    position: int
+    token_id: int
+
+
+class SpeechAlignment(msgspec.Struct, frozen=True, array_like=True):
+    """Cross-attention heads of a speech model whose weights show when each token was spoken.
+
+    heads: (layer, head) of each.
+    median_width: width of the median filter over source positions, odd.
+    """
+
+    heads: list[tuple[int, int]]
+    median_width: int
+
+
+class RequiredTerm(msgspec.Struct, frozen=True, array_like=True):
+    """A word or phrase that a translation must contain as a whole word.
+
+    spellings: how it may be written, as text without a space around it and as tokens, which may begin with a space.
+        One text may have several token sequences.
+    """
+
+    spellings: list[tuple[str, list[int]]]
+
+
+class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Settings that all rows of a request share; `GenerateRow` has the others. All fields are resolved values.
+
+    end_token_ids: end-of-text tokens of the checkpoint; empty for `ignore_eos`. stop_token_ids: stop tokens of the
+        client. Both end a sequence, and both are banned until `min_new_tokens` tokens are generated.
+    stop_texts: with beams, UTF-8 strings that end a hypothesis. Without beams the HTTP process finds stop strings.
+    bad_words_ids: token sequences that are never completed.
+    suppress_token_ids: tokens that are never generated; begin_suppress_token_ids: not as the first new token.
+    timestamps: rules for timestamp tokens, or None.
+    allowed_token_ids: if not empty, only these tokens are generated, except for forced ones.
+    logit_bias: by token id, the value to add to its logit.
+    presence_penalty: penalty for a token generated before; frequency_penalty: penalty for each time.
+    no_repeat_ngram_size: length of n-grams that are not generated twice; 0 for none.
+    encoder_no_repeat_ngram_size: length of n-grams of the source (or of a decoder's prompt) never to generate; 0: none.
+    renormalize_logits: apply log-softmax again after masks and penalties (the checkpoints of opus-mt need it).
+    forced_bos_token_id: the first new token. forced_eos_token_id: the last token at the length limit.
+    num_return_sequences: at most num_beams; both are 1 without beam search.
+    early_stopping: True, False or "never", as in transformers.
+    num_beam_groups: divides num_beams. diversity_penalty: penalty for each beam of an earlier group that took a token.
+    top_logprobs: alternatives to report besides the log-probability of each token, if `logprobs` is set.
+    stream: with beams, report tokens as soon as all beams that can still win agree on them.
+    sections: sections of the answer, the first one first, where a grammar describes any of them; else empty.
+    attention: return the cross-attention weights of an encoder-decoder.
+    processed_logprobs: `logprobs` are those after masks and penalties, before temperature. `top_logprobs` is then 0.
+    probe: report the probability of a token after a part of the decoder's prompt.
+    alignment: return the normalised cross-attention of these heads of a speech model, see `Hypothesis.attention`.
+    """
+
+    min_new_tokens: int = 0
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    no_repeat_ngram_size: int = 0
+    encoder_no_repeat_ngram_size: int = 0
+    renormalize_logits: bool = False
+    bad_words_ids: list[list[int]] = []
+    suppress_token_ids: list[int] = []
+    begin_suppress_token_ids: list[int] = []
+    timestamps: TimestampRules | None = None
+    allowed_token_ids: list[int] = []
+    logit_bias: dict[int, float] = {}
+    end_token_ids: list[int] = []
+    stop_token_ids: list[int] = []
+    stop_texts: list[bytes] = []
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | None = None
+    num_beams: int = 1
+    num_return_sequences: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.0
+    logprobs: bool = False
+    top_logprobs: int = 0
+    stream: bool = False
+    sections: list[AnswerSection] = []
+    attention: bool = False
+    processed_logprobs: bool = False
+    probe: PromptProbe | None = None
+    alignment: SpeechAlignment | None = None

@@ -1,0 +1,46 @@
+"""The statistics of several workers as one `Stats` message."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from server.ipc.wire.messages import Stats
+
+
+def with_others(stats: Stats, others: Iterable[Stats]) -> Stats:
+    """A worker's statistics with the current numbers of the others added.
+
+    The counts of events since the last message are those of `stats` alone. Those of the other workers were counted when
+    their messages arrived.
+    others: last statistics of each other worker.
+    """
+    every = [stats, *others]
+    if len(every) == 1:
+        return stats
+    return msgspec.structs.replace(
+        stats,
+        running=sum(one.running for one in every),
+        waiting=sum(one.waiting for one in every),
+        queue_tokens=sum(one.queue_tokens for one in every),
+        kv_blocks_used=_sum(one.kv_blocks_used for one in every),
+        kv_blocks_total=_sum(one.kv_blocks_total for one in every),
+        device_memory_bytes=_sum(one.device_memory_bytes for one in every),
+        state_bytes=_sum(one.state_bytes for one in every),
+    )
+
+
+def without_increments(stats: Stats) -> Stats:
+    """A copy of the statistics with all increments set to zero, because they were counted before."""
+    return msgspec.structs.replace(
+        stats, steps=[], preemptions=0, wasted_tokens=0, prefix_queries=0, prefix_hits=0, drafts={}
+    )
+
+
+def _sum(numbers: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for one in numbers:
+        total.update(one)
+    return dict(total)

@@ -1,0 +1,111 @@
+"""The time limits of one request: of its wait, of its whole answer, and of an answer without progress.
+
+A request waits until the engine computes the first of its rows. From then on it may take any time, as long as the
+engine computes tokens for it: of a prompt, of an answer, or of a text to encode. Only the client or the operator limits
+the whole answer. Times are seconds of `time.monotonic()`. See docs/decisions/0111-deadlines.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from server.ipc.wire.messages import FailureCode
+
+NO_PROGRESS_SECONDS = 120.0
+"""A started request fails when the engine has computed nothing for it during this time."""
+
+
+class TimeLimit(NamedTuple):
+    """One limit. time: when it passes. code, message: the failure of the request then."""
+
+    time: float
+    code: FailureCode
+    message: str
+
+
+@dataclass
+class TimeLimits:
+    """The limits of one request.
+
+    deadline: time at which the answer ends, complete or not; None for no limit.
+    queue_seconds: longest wait until the engine computes the first row; None for no limit.
+    since: start of the wait.
+    progressed: time at which the engine last computed something for the request; None before the first row.
+    """
+
+    deadline: float | None = None
+    queue_seconds: float | None = None
+    since: float = field(default_factory=time.monotonic)
+    progressed: float | None = None
+
+    @property
+    def start_deadline(self) -> float | None:
+        """Time at which the wait ends; None without a limit, and after the first row has started."""
+        return None if self.queue_seconds is None or self.progressed is not None else self.since + self.queue_seconds
+
+    def first(self, slack_seconds: float = 0.0) -> TimeLimit | None:
+        """The limit that passes first, or None without any. slack_seconds: added to the deadline of the answer."""
+        found: list[TimeLimit] = []
+        if self.deadline is not None:
+            found.append(TimeLimit(self.deadline + slack_seconds, "timeout", "the deadline passed"))
+        if self.start_deadline is not None:
+            waited = f"the request waited {self.queue_seconds:g} s and was not started (--queue-timeout-seconds)"
+            found.append(TimeLimit(self.start_deadline, "timeout", waited))
+        if self.progressed is not None:
+            stalled = f"the engine computed nothing for this request during {NO_PROGRESS_SECONDS:g} s"
+            found.append(TimeLimit(self.progressed + NO_PROGRESS_SECONDS, "engine_error", stalled))
+        return min(found, default=None)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """Time at which the first limit passes, or None without any."""
+        limit = self.first()
+        return None if limit is None else limit.time
+
+    def passed(self) -> TimeLimit | None:
+        """The limit that has passed, or None."""
+        limit = self.first()
+        return limit if limit is not None and limit.time <= time.monotonic() else None
+
+
+class LimitTimer:
+    """Calls a function once when the first limit of a request passes. Progress of the request moves that time.
+
+    expired: receives the limit that has passed.
+    slack_seconds: see `TimeLimits.first`.
+    """
+
+    def __init__(self, limits: TimeLimits, expired: Callable[[TimeLimit], None], slack_seconds: float = 0.0) -> None:
+        self._limits = limits
+        self._expired = expired
+        self._slack_seconds = slack_seconds
+        self._handle: asyncio.TimerHandle | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._handle is not None
+
+    def start(self) -> None:
+        """Wait for the first limit, if there is one. A second call replaces the first."""
+        self.stop()
+        limit = self._limits.first(self._slack_seconds)
+        if limit is not None:
+            delay = max(limit.time - time.monotonic(), 0.0)
+            self._handle = asyncio.get_running_loop().call_later(delay, self._check)
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _check(self) -> None:
+        self._handle = None
+        limit = self._limits.first(self._slack_seconds)
+        if limit is not None and limit.time <= time.monotonic():
+            self._expired(limit)
+        else:
+            self.start()

@@ -1,0 +1,1 @@
+"""Worker processes: start, heartbeat, restart, sockets and shared memory."""

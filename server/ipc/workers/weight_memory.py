@@ -1,0 +1,87 @@
+"""Anonymous memory that holds the weights of a server, once for all its CPU workers.
+
+The HTTP process owns it. The workers fill and map it (`server.engine.process.shared_weights`). The HTTP process does
+this:
+
+1. Create one `WeightMemory` before the first worker starts.
+2. For each worker process, at every start, call `current`. Add the descriptor to `pass_fds`, and set
+   `Configure.weights_descriptor` to the same number.
+3. Call `close` when the server stops.
+
+Workers may start at the same time: the first one packs the weights, and the others wait for it. If it dies, the next
+one starts again. The memory has no name in a file system, so it cannot outlive the processes that use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from server.ipc.wire.descriptions import ModelSpec
+from weights.errors import ResolveError
+from weights.gguf.choose import is_gguf, pieces
+
+log = logging.getLogger("triptych.supervisor")
+
+
+class WeightMemory:
+    """A memfd for the weights of these models, or nothing on a system without memfd: workers then share nothing."""
+
+    def __init__(self, models: Sequence[ModelSpec]) -> None:
+        self._models = list(models)
+        self._fingerprint = ""
+        self._descriptor: int | None = None
+
+    def current(self) -> int | None:
+        """Descriptor of the memory for the checkpoints as they are on disk now; None where it cannot be created.
+
+        If a file has changed, this is new, empty memory. Running workers keep the old one, which the system frees when
+        the last of them ends.
+        """
+        fingerprint = files_fingerprint(self._models)
+        if self._descriptor is None or fingerprint != self._fingerprint:
+            self.close()
+            self._descriptor, self._fingerprint = _create(), fingerprint
+        return self._descriptor
+
+    def close(self) -> None:
+        """Close the descriptor. The memory is freed when the last worker that maps it ends."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def files_fingerprint(models: Sequence[ModelSpec]) -> str:
+    """Digest of the specifications of models, and of the size and time of their files."""
+    digest = hashlib.sha256(msgspec.json.encode(list(models)))
+    for model in models:
+        draft = "" if model.speculation is None else model.speculation.draft_directory
+        for directory in (model.directory, *model.adapters.values(), *([draft] if draft else [])):
+            for path in _files(Path(directory)):
+                with contextlib.suppress(OSError):
+                    status = path.stat()
+                    digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def _files(checkpoint: Path) -> list[Path]:
+    try:
+        return pieces(checkpoint) if is_gguf(checkpoint) else sorted(checkpoint.glob("*"))
+    except ResolveError:  # a piece is missing
+        return [checkpoint]
+
+
+def _create() -> int | None:
+    if not hasattr(os, "memfd_create"):
+        return None
+    try:
+        return os.memfd_create("triptych-weights", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        log.warning("cannot create shared memory (%s): each worker has weights of its own", error.strerror)
+        return None

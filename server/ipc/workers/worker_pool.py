@@ -1,0 +1,214 @@
+"""The list of workers of a server: one `Supervisor` for each, started, restarted and stopped together.
+
+The first worker starts alone, because it reports the number of devices. Several workers on a CPU divide its cores
+and share the memory of the weights. The pool fails when a supervisor gives up, or ends by a fault of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from server.errors import StartError
+from server.ipc.wire.descriptions import DeviceChoice, EngineOptions, ModelSpec
+from server.ipc.wire.messages import FailureCode
+from server.ipc.workers.supervisor import Supervisor, SupervisorLimits, WorkerListener
+from server.ipc.workers.weight_memory import WeightMemory
+from server.ipc.workers.worker_process import WORKER_COMMAND
+from server.system.cores import CoreShare, divide_cores
+
+log = logging.getLogger("triptych.supervisor")
+
+POLL_SECONDS = 0.02
+
+
+class PoolListener(WorkerListener, Protocol):
+    """The part of `EngineClient` that a pool uses.
+
+    retire: the worker gets no further request. open_on: number of its sequences that have not ended.
+    fail_all: every open sequence ends with a failure.
+    """
+
+    def retire(self, epoch: int) -> None: ...
+
+    def open_on(self, epoch: int) -> int: ...
+
+    def fail_all(self, code: FailureCode, message: str) -> None: ...
+
+
+class WorkerPool:
+    """Keeps the workers of a server running from `start` to `stop`. All methods must be called on one event loop.
+
+    models, device, options: configuration of each worker. `threads` are those of one worker; 0 divides the cores.
+    client: receives the messages of all workers.
+    num_workers: number of workers; 0 means one for each CUDA device, or one on a CPU.
+    limits: time limits and number of restarts of each worker.
+    command: command that starts a worker process.
+    grace_seconds: time that the running requests of a worker get to finish before it is replaced by `restart`.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[ModelSpec],
+        device: DeviceChoice,
+        options: EngineOptions,
+        client: PoolListener,
+        num_workers: int = 1,
+        limits: SupervisorLimits | None = None,
+        command: Sequence[str] = WORKER_COMMAND,
+        grace_seconds: float = 30.0,
+    ) -> None:
+        self.supervisors: list[Supervisor] = []
+        self.failure: str | None = None
+        self._models = list(models)
+        self._device = device
+        self._options = options
+        self._client = client
+        self._num_workers = num_workers
+        self._limits = limits
+        self._command = command
+        self._grace_seconds = grace_seconds
+        self._cores = divide_cores(max(num_workers, 1), options.threads)
+        self._weights = WeightMemory(models) if num_workers > 1 else None
+        self._epochs = itertools.count(1)
+        self._replacement: Supervisor | None = None
+        self._restarting: asyncio.Task[None] | None = None
+        self._failed = asyncio.Event()
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers that should be ready."""
+        return max(self._num_workers, len(self.supervisors), 1)
+
+    @property
+    def num_ready(self) -> int:
+        """Number of workers that are ready and sent a message recently."""
+        return sum(supervisor.fresh for supervisor in self.supervisors)
+
+    async def start(self) -> None:
+        """Start all workers and wait until they are ready.
+
+        Raises CheckpointError when a model cannot be loaded, StartError when a worker process does not become ready.
+        """
+        first = self._supervisor(0)
+        self.supervisors.append(first)
+        await first.start()
+        self._observe(first)
+        others = [self._supervisor(index) for index in range(1, self._num_workers or first.num_devices)]
+        self.supervisors += others
+        await asyncio.gather(*(supervisor.start() for supervisor in others))
+        for supervisor in others:
+            self._observe(supervisor)
+
+    async def stop(self) -> None:
+        """Stop all workers, and wait until their processes have ended."""
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.gather(self._restarting, return_exceptions=True)
+        await asyncio.gather(*(supervisor.stop() for supervisor in self._all()))
+        if self._weights is not None:
+            self._weights.close()
+
+    def kill(self) -> None:
+        """Kill all workers without waiting."""
+        for supervisor in self._all():
+            supervisor.kill()
+
+    async def wait_failed(self) -> str:
+        """Wait until the pool has failed. Returns the reason."""
+        await self._failed.wait()
+        assert self.failure is not None
+        return self.failure
+
+    def restart(self) -> None:
+        """Replace the workers one by one, in the background, without interrupting a request."""
+        if self._restarting is not None and not self._restarting.done():
+            log.warning("the workers are being restarted already")
+            return
+        self._restarting = asyncio.create_task(self._restart(), name="restart workers")
+
+    def _supervisor(self, index: int) -> Supervisor:
+        cores = self._cores[index] if index < len(self._cores) else CoreShare((), self._options.threads)
+        options = msgspec.structs.replace(
+            self._options, worker_index=index, threads=cores.threads, num_workers=max(self._num_workers, 1)
+        )
+        command = [*self._command]
+        if cores.processors:
+            command += ["--processors", ",".join(map(str, cores.processors))]
+
+        def has_others() -> bool:
+            return any(other.fresh for other in self.supervisors if other is not supervisor)
+
+        supervisor = Supervisor(
+            self._models,
+            self._device,
+            options,
+            self._client,
+            self._limits,
+            command,
+            self._weights,
+            self._epochs,
+            has_others,
+        )
+        return supervisor
+
+    def _all(self) -> list[Supervisor]:
+        return [*self.supervisors, *([self._replacement] if self._replacement is not None else [])]
+
+    def _observe(self, supervisor: Supervisor) -> None:
+        """Make the whole pool fail as soon as this supervisor fails."""
+        assert supervisor.task is not None
+        supervisor.task.add_done_callback(lambda task: self._on_end(supervisor, task))
+
+    def _on_end(self, supervisor: Supervisor, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or supervisor.state == "stopped" or self._failed.is_set():
+            return
+        error = task.exception()
+        if error is not None:
+            log.error("a fault of the supervisor", exc_info=error)
+            self._fail(f"the supervisor of the workers ended by a fault of its own ({type(error).__name__})")
+        elif supervisor.state == "failed":
+            self._fail(supervisor.failure)
+
+    def _fail(self, reason: str) -> None:
+        self.failure = reason
+        self._failed.set()
+        self.kill()
+        self._client.fail_all("engine_error", "the engine stopped and could not be started again")
+
+    async def _restart(self) -> None:
+        """For each old worker, start a new one; then let the old one finish its requests, and stop it.
+
+        A new worker that does not become ready ends the restart. The old ones continue.
+        """
+        for place, old in enumerate(list(self.supervisors)):
+            log.warning("restarting worker %d (%d of %d)", old.epoch, place + 1, len(self.supervisors))
+            new = self._replacement = self._supervisor(place)
+            try:
+                await new.start()
+            except StartError as error:
+                log.error("the restart ends, and the old workers continue: %s", error)
+                await new.stop()
+                self._replacement = None
+                return
+            self.supervisors[place], self._replacement = new, old
+            self._observe(new)
+            await self._finish(old)
+            self._replacement = None
+        log.warning("all workers are restarted")
+
+    async def _finish(self, old: Supervisor) -> None:
+        """Let a worker finish its requests, for the grace time at most, and stop it."""
+        old.retire()
+        self._client.retire(old.epoch)
+        end = time.monotonic() + self._grace_seconds
+        while self._client.open_on(old.epoch) and time.monotonic() < end:
+            await asyncio.sleep(POLL_SECONDS)
+        self._client.on_stopped(old.epoch)
+        await old.stop()

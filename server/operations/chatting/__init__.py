@@ -1,0 +1,1 @@
+"""Chat: the prompt that a template makes, and the parts of an answer."""

@@ -1,0 +1,220 @@
+"""The prompt of a chat: messages and tools as the checkpoint's template takes them, rendered to text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from server.errors import ContextLengthExceeded, InvalidRequest
+from server.ipc.client.call import Call
+from server.operations.chatting.answer_plan import Reasoning
+from server.operations.chatting.chat_spec import ChatSpec
+from server.operations.chatting.late_instructions import reads_late_instructions, with_instructions_at_front
+from server.operations.chatting.reasoning_settings import reasoning_variables
+from server.operations.runtime import MAX_TEXT_TOKENS, PIECE_TOKENS, Runtime, ServedModel
+from server.system.turns import next_turn
+from server.text.chats.chat import ChatError, ChatTooLong, as_parts, chat_context, continued_text, with_continued
+from server.text.chats.tool_formats import TemplateTools, reasoning_markers
+
+_FIXED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
+_NO_TOOLS = TemplateTools()
+
+CHARACTERS_PER_TOKEN = 16
+"""A prompt with more characters for each token of the context does not fit. Prose and programs have 3 to 5 for each
+token, text with much white space up to 10."""
+_BYTES_PER_CHARACTER = 6
+"""Longest spelling of a character in JSON."""
+_CUT_TOKENS = 16
+"""Tokens that a text may have more because it is cut in two."""
+
+
+def max_prompt_characters(runtime: Runtime, model: ServedModel) -> int:
+    """Characters of the longest prompt that is rendered and tokenized; its tokens decide whether it fits."""
+    return max(runtime.max_text_characters, CHARACTERS_PER_TOKEN * model.max_input_tokens)
+
+
+def check_body_bytes(runtime: Runtime, num_bytes: int) -> None:
+    """Raise ContextLengthExceeded for a body that is longer than the messages of any chat model may be.
+
+    Raises NotReady while the models are loading.
+    """
+    contexts = [model.max_input_tokens for model in runtime.ready() if "chat" in model.operations()]
+    longest = max(contexts, default=0)
+    most = _BYTES_PER_CHARACTER * max(runtime.max_text_characters, CHARACTERS_PER_TOKEN * longest)
+    if num_bytes > most:
+        raise ContextLengthExceeded(
+            f"the body has {num_bytes:,} bytes; a conversation that fits the longest context of a loaded model "
+            f"({longest:,} tokens) has at most {most:,}"
+        )
+
+
+def check_characters(runtime: Runtime, model: ServedModel, spec: ChatSpec) -> None:
+    """Raise ContextLengthExceeded for messages that cannot fit, before they are rendered."""
+    most = max_prompt_characters(runtime, model)
+    if spec.characters > most:
+        raise ContextLengthExceeded(
+            f"`messages` and the other texts have {spec.characters:,} characters; the context of `{model.name}` is "
+            f"{model.max_input_tokens:,} tokens, and longer texts than {most:,} characters are not tokenized",
+            "messages",
+        )
+
+
+async def render_prompt(
+    runtime: Runtime, call: Call, model: ServedModel, spec: ChatSpec, tools: TemplateTools | None
+) -> str:
+    """The prompt as the template writes it.
+
+    tools: tool support of the template, if the request has tools.
+    Raises InvalidRequest if the template fails or rejects the messages, and the errors of `Pool.run`.
+    """
+    fixed = next((name for name in _FIXED_VARIABLES if name in spec.template_variables), None)
+    if fixed is not None:
+        raise InvalidRequest(f"`chat_template_kwargs` must not contain `{fixed}`", "chat_template_kwargs")
+    if not spec.messages:
+        raise InvalidRequest("`messages` is empty", "messages")
+    templates = model.text.chat_templates
+    shown = [tool.for_template() for tool in spec.tools] if spec.tool_choice.mode != "none" else []
+
+    def render(source: str, reads_late: bool) -> str:
+        given = spec.messages if reads_late else with_instructions_at_front(spec.messages)
+        messages, text = template_messages(given, tools or _NO_TOOLS, model.name), ""
+        lost = templates.forms_of(source).lost & {message.get("role") for message in messages}
+        call.ignore(f"messages:{role}" for role in sorted(lost))
+        if spec.continue_final_message:
+            messages[-1], text = with_continued(messages[-1])
+        context = chat_context(
+            templates,
+            templates.in_forms(source, messages),
+            tools=shown or None,
+            documents=list(spec.documents) or None,
+            null_content=True,
+            add_generation_prompt=spec.add_generation_prompt and not spec.continue_final_message,
+            extra_variables={**_reasoning_variables(call, spec, source), **spec.template_variables},
+        )
+        longest, deadline = max_prompt_characters(runtime, model), call.limits.next_deadline
+        as_objects = tools is not None and not tools.arguments_as_text
+        rendered = runtime.chat_renderer.render(source, context, longest, deadline, arguments_as_objects=as_objects)
+        return continued_text(rendered, text) if spec.continue_final_message else rendered
+
+    try:
+        source = templates.choose(with_tools=tools is not None)
+        reads_late = await reads_late_instructions(runtime, call, model, spec.messages, source)
+        return await runtime.in_template_thread(lambda: render(source, reads_late), call)
+    except ChatTooLong as error:
+        raise ContextLengthExceeded(
+            f"`messages`: {error}; the context of `{model.name}` is {model.max_input_tokens:,} tokens", "messages"
+        ) from None
+    except ChatError as error:
+        raise InvalidRequest(f"`messages`: {error}", "messages") from None
+
+
+async def encode_prompt(runtime: Runtime, call: Call, model: ServedModel, prompt: str) -> list[int]:
+    """Token ids of a prompt.
+
+    A prompt that may have more than `MAX_TEXT_TOKENS` tokens is counted in pieces first, because the memory of
+    tokenizing follows the number of tokens. Raises ContextLengthExceeded, and the errors of `Pool.run`.
+    """
+    await next_turn()
+    tokenizer = model.tokenizer
+    if tokenizer.token_bound(prompt) > MAX_TEXT_TOKENS:
+        await _check_tokens(runtime, call, model, prompt)
+    (ids,) = await runtime.encode_checked(tokenizer, [prompt], lambda encoding: encoding.ids, call=call)
+    return ids
+
+
+async def _check_tokens(runtime: Runtime, call: Call, model: ServedModel, prompt: str) -> None:
+    """Raise ContextLengthExceeded as soon as the pieces of a prompt have more tokens than the model reads."""
+    length = max(len(prompt) * PIECE_TOKENS // model.tokenizer.token_bound(prompt), 1)
+    tokens = 0
+    for start in range(0, len(prompt), length):
+        count = partial(_count_tokens, model, prompt[start : start + length])
+        tokens += await runtime.pools.tokenize_large.run(count, call) - _CUT_TOKENS
+        if tokens > model.max_input_tokens:
+            raise ContextLengthExceeded(
+                f"`messages` has more than {tokens:,} tokens; the context of `{model.name}` is "
+                f"{model.max_input_tokens:,} tokens",
+                "messages",
+            )
+
+
+def _count_tokens(model: ServedModel, text: str) -> int:
+    return len(model.tokenizer.encode([text], add_special_tokens=False, offsets=False)[0].ids)
+
+
+def _reasoning_variables(call: Call, spec: ChatSpec, source: str) -> dict[str, Any]:
+    """The template variables for reasoning. A switch that the template does not have is reported as a dropped wish."""
+    variables, is_granted = reasoning_variables(source, spec.thinking, spec.reasoning_effort)
+    if not is_granted:
+        call.ignore([spec.thinking_field])
+    return variables
+
+
+def template_messages(messages: Sequence[Mapping[str, Any]], tools: TemplateTools, model: str) -> list[dict[str, Any]]:
+    """Messages with calls as the template takes them. Members that are None are left out.
+
+    Raises InvalidRequest for calls and results that the template leaves out.
+    """
+    prepared = []
+    for index, message in enumerate(messages):
+        stated = {key: value for key, value in message.items() if value is not None}
+        if stated.get("tool_calls"):
+            if not tools.writes_calls:
+                raise InvalidRequest(
+                    f"`messages[{index}].tool_calls`: the chat template of `{model}` leaves function calls out",
+                    "messages",
+                )
+            calls = [_call(call, tools) for call in stated["tool_calls"]]
+            stated = {**stated, **({} if stated.get("content") else tools.empty_content), "tool_calls": calls}
+        if stated.get("role") == "tool" and not tools.writes_results:
+            raise InvalidRequest(
+                f"`messages[{index}]`: the chat template of `{model}` leaves messages with the role `tool` out",
+                "messages",
+            )
+        if stated.get("role") == "tool" and tools.results_as_parts and isinstance(stated.get("content"), str):
+            stated["content"] = as_parts(stated["content"])
+        if "tool_call_id" in stated:
+            stated["tool_call_id"] = _id(stated["tool_call_id"], tools)
+        prepared.append(stated)
+    return prepared
+
+
+def _call(call: Mapping[str, Any], tools: TemplateTools) -> dict[str, Any]:
+    """A call whose arguments have the form that the template takes.
+
+    A text stays as it was sent. The renderer makes an object of it for a template that takes no text.
+    """
+    function = dict(call["function"])
+    arguments = function["arguments"]
+    if isinstance(arguments, str):
+        function["arguments"] = arguments if arguments.strip() else "{}"
+    elif tools.arguments_as_text:
+        function["arguments"] = json.dumps(arguments, ensure_ascii=False)
+    call_id = {"id": _id(call["id"], tools)} if call.get("id") is not None else {}
+    return {**call, **call_id, "type": "function", "function": function}
+
+
+def _id(call_id: str, tools: TemplateTools) -> str:
+    """An id in the length that the template accepts: its last letters and digits."""
+    length = tools.format.id_characters if tools.format is not None else None
+    if length is None:
+        return call_id
+    return re.sub(r"[^A-Za-z0-9]", "", call_id)[-length:].rjust(length, "0")
+
+
+def reasoning_of(
+    template: str, prompt: str, messages: Sequence[Mapping[str, Any]], continues_message: bool
+) -> Reasoning | None:
+    """How the answer to a prompt begins with reasoning; None if the template marks none or the prompt has ended it."""
+    markers = reasoning_markers(template)
+    if markers is None:
+        return None
+    begin, end = markers
+    if continues_message:
+        content = messages[-1].get("content")
+        is_open = isinstance(content, str) and content.rfind(begin) > content.rfind(end)
+        return Reasoning(begin, end, True) if is_open else None
+    tail = prompt.rstrip()
+    return None if tail.endswith(end) else Reasoning(begin, end, tail.endswith(begin))

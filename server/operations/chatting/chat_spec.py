@@ -1,0 +1,77 @@
+"""The specification of a chat request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from server.operations.chatting.function_tool import FunctionTool
+from server.operations.chatting.tool_grammar import ToolChoice
+from server.operations.cost import Cost, most_tokens
+from server.operations.generating.generate import generation_cost
+from server.operations.generating.generation_options import GenerationOptions
+from server.operations.generating.generation_params import with_beam_answers
+from server.operations.runtime import ServedModel
+
+
+@dataclass(frozen=True)
+class ChatSpec:
+    """Ask for an answer to chat messages.
+
+    messages: as chat templates take them: `role`, `content` (text, or a list of `{"type": "text", "text"}`), and
+        optionally `tool_calls` (`{"id", "type": "function", "function": {"name", "arguments": object or JSON text}}`),
+        `tool_call_id`, `name`, `reasoning_content`.
+    model: name of the model, or None for the first one with a chat template.
+    tools: functions that the answer may call. With the choice `none` they are not shown to the model.
+    parallel_tool_calls: whether an answer may contain several calls.
+    add_generation_prompt: end the prompt with the beginning of an assistant message.
+    continue_final_message: continue the last message instead of starting a new one.
+    thinking: whether the model reasons before it answers; None leaves it to `reasoning_effort` and the template.
+    thinking_field: name of the request's field for `thinking`, to be reported where the template cannot choose it.
+    reasoning_effort: how much it reasons, as `reasoning_settings.EFFORTS`; without effect in other templates.
+    template_variables: further variables of the template.
+    documents: texts that some templates put into the prompt.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    options: GenerationOptions = field(default_factory=GenerationOptions)
+    model: str | None = None
+    tools: Sequence[FunctionTool] = ()
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
+    parallel_tool_calls: bool = True
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    thinking: bool | None = None
+    thinking_field: str = "thinking"
+    reasoning_effort: str | None = None
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
+    documents: Sequence[Mapping[str, Any]] = ()
+    _given: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # A large specification is made in a thread, where this takes no time of the event loop.
+        tools = [tool.for_template() for tool in self.tools]
+        given = [list(self.messages), tools, list(self.documents), dict(self.template_variables)]
+        object.__setattr__(self, "_given", orjson.dumps(given).decode())
+
+    @property
+    def characters(self) -> int:
+        """Characters of everything that the template is given, as JSON."""
+        return len(self._given)
+
+    @property
+    def stream(self) -> bool:
+        return self.options.stream
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`. A template may repeat its own text for every message."""
+        templates = model.text.chat_templates.by_name.values()
+        repeats = len(self.messages) + len(self.tools) + 1
+        characters = self.characters + max(map(len, templates), default=0) * repeats
+        written = max(map(model.tokenizer.token_bound, templates), default=0) * repeats
+        tokens = min(most_tokens(model.tokenizer, self._given) + written, model.max_input_tokens)
+        options = with_beam_answers(self.options, model.info)
+        return generation_cost(options, model, characters, [tokens], options.candidates)

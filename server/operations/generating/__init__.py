@@ -1,0 +1,1 @@
+"""Text generation: options, prompts, grammars, and the text of an answer."""

@@ -1,0 +1,287 @@
+"""Turn generated tokens into the text of one answer, token by token, with stop strings and log-probabilities.
+
+The texts of all deltas, joined, are exactly the final text. Streaming only reads it earlier.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from array import array
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+
+from server.ipc.wire.logprobs import Logprobs, PackedLogprobs, TokenLogprob
+from server.ipc.wire.messages import Hypothesis
+from server.ipc.wire.params import GenerationParams
+from server.text.tokens.computed import Computed
+from server.text.tokens.detokenizer import IncrementalDetokenizer
+from server.text.tokens.token_bytes import NoTokenBytes, TokenBytes
+from server.text.tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How tokens become text.
+
+    token_bytes: bytes of each token, for answers that a grammar or beam search with stop strings decided byte by byte.
+    marker_ids: special tokens to report as `TextDelta.marks` instead of as text.
+    """
+
+    skip_special_tokens: bool = True
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    token_bytes: TokenBytes | None = None
+    marker_ids: frozenset[int] = frozenset()
+
+    @property
+    def drops_space(self) -> bool:
+        """Whether a space at the beginning of an answer belongs to its first token only, not to the text."""
+        return self.token_bytes is not None and self.token_bytes.opens_with_space
+
+
+@dataclass(frozen=True)
+class SpelledToken:
+    """A token as text.
+
+    data: the bytes that it adds to a text, none for a special token; the UTF-8 bytes of `token` if the bytes
+        depend on other tokens.
+    """
+
+    token_id: int
+    token: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class ScoredToken(SpelledToken):
+    """A token and its log-probability under the raw distribution. top: the likeliest tokens."""
+
+    logprob: float
+    top: list[ScoredToken] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class AttentionMatrix:
+    """Cross-attention weights. matrix: one row per target token, one number per source token."""
+
+    source_tokens: list[str]
+    target_tokens: list[str]
+    matrix: Sequence[list[float]]
+
+
+@dataclass(slots=True)
+class TextDelta:
+    """New text and tokens of one answer. The text is final: later tokens cannot change it.
+
+    marks: reported special tokens, each with its place in `text`.
+    pieces: text that each token adds. The text may begin with an echo and end with text that tokens held back.
+    """
+
+    answer: GeneratedText
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    logprobs: Sequence[TokenLogprob] = ()
+    marks: list[tuple[int, int]] = field(default_factory=list)
+
+    def extend(self, later: TextDelta) -> None:
+        """Append the next delta of the same answer."""
+        self.marks += [(len(self.text) + place, token_id) for place, token_id in later.marks]
+        self.text += later.text
+        self.token_ids += later.token_ids
+        self.pieces += later.pieces
+        if later.logprobs:
+            self.logprobs = Logprobs((*self.logprobs, *later.logprobs))
+
+
+def load_token_bytes(tokenizer: Tokenizer) -> None:
+    """Compute the bytes of all tokens, once per tokenizer. This is slow for a large vocabulary."""
+    with suppress(NoTokenBytes):
+        _ = tokenizer.token_bytes
+
+
+def tokens_within(
+    token_ids: Sequence[int], pieces: Sequence[str], place: int, begin: float, end: float, marker_ids: Collection[int]
+) -> list[int]:
+    """Indices of the tokens whose text begins within a part of an answer's text.
+
+    pieces: text that each token adds. place: place of the first of them in the text.
+    begin, end: places in the text; `end` is outside of the part.
+    marker_ids: special tokens that are reported as marks, after their piece. Those at the beginning and the end of the
+        part are not within it.
+    """
+    found = []
+    for index, (token_id, piece) in enumerate(zip(token_ids, pieces, strict=True)):
+        after = place + len(piece)
+        if begin < after < end if token_id in marker_ids else begin <= place < end:
+            found.append(index)
+        place = after
+    return found
+
+
+class GeneratedText:
+    """One answer of a sequence, growing while its tokens arrive.
+
+    row: index of the sequence in the call. rank: place among the hypotheses of the sequence, best first.
+    index: place of the answer in the request's result.
+    continues: token ids that the answer continues (a decoder's prompt, a forced prefix), if any.
+    echo: text that is put before the generated text.
+    is_empty: drop all tokens. The engine generates at least one, even if the request asks for none.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        params: GenerationParams,
+        row: int,
+        rank: int,
+        options: TextOptions,
+        continues: Sequence[int] = (),
+        echo: str = "",
+        is_empty: bool = False,
+    ) -> None:
+        self.row = row
+        self.rank = rank
+        self.index = row * params.num_return_sequences + rank
+        self.tokenizer = tokenizer
+        self.text = ""
+        self.token_ids: list[int] = []
+        self.pieces: list[str] = []
+        self.logprobs = Logprobs()
+        self.finish_reason: str | None = None
+        self.stop_reason: str | int | None = None
+        self.score: float | None = None
+        self.is_beam = params.num_beams > 1
+        self._attention: bytes | None = None
+        self._echo = echo
+        self._is_empty = is_empty
+        ends = () if options.include_stop else (*params.end_token_ids, *params.stop_token_ids)
+        self._hidden_ids = frozenset(ends)
+        self._marker_ids = options.marker_ids - self._hidden_ids
+        self._stop_ids = frozenset(params.stop_token_ids)
+        self._new_detokenizer: Callable[[], IncrementalDetokenizer] = partial(
+            IncrementalDetokenizer,
+            tokenizer,
+            prompt_ids=continues,
+            skip_special_tokens=options.skip_special_tokens,
+            stop=options.stop,
+            include_stop=options.include_stop,
+            token_bytes=options.token_bytes,
+            show_names=not params.stop_texts,
+        )
+        self._detokenizer = self._new_detokenizer()
+
+    def fail(self, reason: str) -> None:
+        """End the answer after a failure, with the text so far. reason: the finish reason."""
+        self.finish_reason, self.stop_reason = reason, None
+
+    @property
+    def done(self) -> bool:
+        return self.finish_reason is not None
+
+    def push(self, token_ids: Sequence[int], logprobs: PackedLogprobs | Logprobs | None) -> TextDelta:
+        """Add new tokens. Tokens after a completed stop string are dropped, and the answer is done."""
+        text, self._echo = self._echo, ""
+        pieces: list[str] = []
+        marks: list[tuple[int, int]] = []
+        for token_id in () if self._is_empty else token_ids:
+            if self.finish_reason is not None:
+                break
+            piece = ""
+            if token_id in self._marker_ids:
+                piece = self._detokenizer.flush()
+            elif token_id not in self._hidden_ids:
+                piece = self._detokenizer.push_one(token_id)
+            pieces.append(piece)
+            text += piece
+            if self._detokenizer.stopped is not None:
+                self.finish_reason, self.stop_reason = "stop", self._detokenizer.stopped
+            elif token_id in self._marker_ids:
+                marks.append((len(text), token_id))
+        count = len(pieces)
+        own = Logprobs(logprobs)[:count] if logprobs else ()
+        delta = TextDelta(self, text, list(token_ids[:count]), pieces, own, marks)
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        self.pieces += pieces
+        if own:
+            self.logprobs.extend(own)
+        return delta
+
+    def finish(self, hypothesis: Hypothesis) -> TextDelta:
+        """Complete the answer. hypothesis: all tokens of the answer, including those that `push` has received."""
+        seen = len(self.token_ids)
+        logprobs = Logprobs(hypothesis.logprobs)[seen:] if hypothesis.logprobs else None
+        delta = self.push(hypothesis.token_ids[seen:], logprobs)
+        self.score, self._attention = hypothesis.score, hypothesis.attention
+        if not self.done:
+            rest = self._detokenizer.finish()
+            delta.text += rest
+            self.text += rest
+            self.finish_reason = "length" if self._is_empty else hypothesis.finish_reason
+            if self._detokenizer.stopped is not None:
+                self.finish_reason, self.stop_reason = "stop", self._detokenizer.stopped
+            elif hypothesis.stop_token_id in self._stop_ids:
+                self.stop_reason = hypothesis.stop_token_id
+        return delta
+
+    @property
+    def size(self) -> int:
+        """Number of tokens, log-probabilities and attention weights."""
+        return len(self.token_ids) + self.logprobs.num_values + len(self._attention or b"") // 4
+
+    def mean_logprob(self) -> float:
+        """Mean log-probability per token under the raw distribution; minus infinity without tokens."""
+        return sum(self.logprobs.own()) / len(self.logprobs) if self.logprobs else -math.inf
+
+    def scored_tokens(self) -> Sequence[ScoredToken]:
+        """All tokens with their log-probabilities, if the request asked for them."""
+        return Computed(len(self.logprobs), lambda index: self.scored(self.logprobs[index]))
+
+    def scored(self, entry: TokenLogprob) -> ScoredToken:
+        """A log-probability with the text of its tokens."""
+        top = [ScoredToken(*self._spell(token_id), logprob) for token_id, logprob in entry.top]
+        return ScoredToken(*self._spell(entry.token_id), entry.logprob, top)
+
+    def spelled(self, token_id: int) -> SpelledToken:
+        """A token of the vocabulary as text."""
+        return SpelledToken(*self._spell(token_id))
+
+    def _spell(self, token_id: int) -> tuple[int, str, bytes]:
+        """The fields of a `SpelledToken`."""
+        token = self.tokenizer.decode([token_id], skip_special_tokens=False)
+        try:
+            by_id = self.tokenizer.token_bytes.by_id
+        except NoTokenBytes:
+            return token_id, token, b"" if token_id in self.tokenizer.special_ids else token.encode()
+        return token_id, token, by_id[token_id] if token_id < len(by_id) else b""
+
+    def token_spans(self) -> list[tuple[int, int]]:
+        """Place of each token in the text. Tokens that add no text have an empty place."""
+        detokenizer = self._new_detokenizer()
+        ends = [0]
+        for token_id in self.token_ids:
+            hidden = token_id in self._hidden_ids
+            ends.append(ends[-1] + (0 if hidden else len(detokenizer.push_one(token_id))))
+        return list(pairwise(ends))
+
+    def tokens_within(self, begin: float, end: float, marker_ids: Collection[int]) -> list[int]:
+        """Indices of the tokens in a part of the text. See the function `tokens_within`."""
+        return tokens_within(self.token_ids, self.pieces, 0, begin, end, marker_ids)
+
+    def alignment(self, source_ids: Sequence[int]) -> AttentionMatrix:
+        """Attention of the answer's tokens over the source tokens."""
+        numbers = array("f", self._attention or b"")
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        width = len(source_ids)
+        count = len(self.token_ids) if self._attention else 0
+        return AttentionMatrix(
+            [self.tokenizer.id_to_token(token_id) or "" for token_id in source_ids],
+            [self.tokenizer.id_to_token(token_id) or "" for token_id in self.token_ids],
+            Computed(count, lambda row: numbers[row * width : (row + 1) * width].tolist()),
+        )

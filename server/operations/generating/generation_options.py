@@ -1,0 +1,196 @@
+"""Decoding options of a request, and the check for options that contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from server.errors import InvalidRequest
+from server.operations.generating.grammar import TextFormat
+
+SAMPLER_NEUTRAL: Mapping[str, tuple[float, ...]] = {
+    "temperature": (0, 1),
+    "top_k": (0,),
+    "top_p": (1,),
+    "min_p": (0,),
+    "typical_p": (1,),
+}
+"""Sampler options, and the values of each that leave the distribution as it is (temperature 0 is greedy search)."""
+
+
+@dataclass(frozen=True)
+class SamplingDefaults:
+    """Sampling fields that apply to a decoder where neither the request nor the checkpoint sets them.
+
+    Every dialect has its own, from the documentation of the API that it follows. Those of the native routes draw no
+    tokens. do_sample: whether tokens are drawn at random if nothing else decides it.
+    """
+
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """Decoding options of one request, as in docs/decoding.md. None means that the checkpoint's default applies.
+
+    sampling_defaults: the sampling fields of the dialect, which apply after those of the checkpoint.
+    max_new_tokens: 0 for an answer without any token, which is useful for the prompt's log-probabilities.
+    fill_context: without `max_new_tokens`, let the answer fill the context or the KV pool.
+    n, best_of: answers to return and to generate per prompt. Without `best_of`, `n` are generated. With beam search,
+        see `with_beam_answers`.
+    stop: strings that end an answer. stop_token_ids: tokens that end an answer. include_stop: keep them in the text.
+    logit_bias: number to add to the logit of a token, by token id.
+    prompt_logprobs: also return log-probabilities of the prompt's tokens.
+    echo: put the prompt before the answer's text.
+    return_attention: also return cross-attention weights (encoder-decoder models).
+    truncate: keep at most this many prompt tokens.
+    forced_bos_token: first token of the answer, as a token or its id.
+    decoder_prefix: text with which the answer must begin.
+    text_format: grammar that the answer must match.
+    stream: whether deltas will be read before the result; with beams, tokens are then reported as they become certain.
+    """
+
+    stream: bool = False
+    max_new_tokens: int | None = None
+    fill_context: bool = False
+    min_new_tokens: int | None = None
+    do_sample: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    no_repeat_ngram_size: int | None = None
+    encoder_no_repeat_ngram_size: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    bad_words: Sequence[str] = ()
+    allowed_token_ids: Sequence[int] = ()
+    suppress_tokens: Sequence[int] = ()
+    seed: int | None = None
+    n: int = 1
+    best_of: int | None = None
+    num_beams: int | None = None
+    num_return_sequences: int = 1
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.0
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    include_stop: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    logprobs: bool = False
+    top_logprobs: int = 0
+    prompt_logprobs: bool = False
+    echo: bool = False
+    return_attention: bool = False
+    truncate: int | None = None
+    forced_bos_token: str | int | None = None
+    decoder_prefix: str | None = None
+    source_lang: str | None = None
+    target_lang: str | None = None
+    text_format: TextFormat | None = None
+    sampling_defaults: SamplingDefaults = SamplingDefaults()
+
+    def sampler(self, neutral: bool = False) -> str | None:
+        """Name of the first sampler option that changes the distribution; None without one.
+
+        neutral: options that are set to their neutral value count as well.
+        """
+        for name, values in SAMPLER_NEUTRAL.items():
+            value = getattr(self, name)
+            if value is not None and (neutral or value not in values):
+                return name
+        return None
+
+    @property
+    def candidates(self) -> int:
+        """Sequences to generate per prompt."""
+        return self.best_of or self.n
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether more candidates are generated than returned."""
+        return self.candidates > self.n
+
+
+def check_combinations(options: GenerationOptions, num_beams: int) -> None:
+    """Raise InvalidRequest for options that exclude each other. num_beams: number of beams, with the checkpoint's
+    default applied.
+    """
+    beams = num_beams > 1
+    if options.num_return_sequences > num_beams:
+        raise InvalidRequest(
+            f"`num_return_sequences` {options.num_return_sequences} is more than `num_beams` {num_beams}",
+            "num_return_sequences",
+        )
+    check_best_of(options)
+    if options.is_ranked and options.stream:
+        raise InvalidRequest(
+            "`best_of` above `n` cannot be combined with `stream`: the best answers are known only at the end",
+            "best_of",
+        )
+    if beams and options.stop and not options.skip_special_tokens:
+        raise InvalidRequest("`stop` with beam search requires `skip_special_tokens`", "skip_special_tokens")
+    if beams and any("\ufffd" in stop for stop in options.stop):
+        raise InvalidRequest(
+            "`stop` with beam search is compared with bytes; U+FFFD stands for invalid bytes and cannot match", "stop"
+        )
+    _check_sampling(options, num_beams)
+    if not beams and options.length_penalty not in (None, 1.0):
+        raise InvalidRequest("`length_penalty` requires beam search (`num_beams` above 1)", "length_penalty")
+    if not beams and options.early_stopping:
+        raise InvalidRequest("`early_stopping` requires beam search (`num_beams` above 1)", "early_stopping")
+    _check_groups(options, num_beams)
+    for name, given in (("stream", options.stream), ("stop", options.stop and not beams)):
+        if options.return_attention and given:
+            raise InvalidRequest(f"`return_attention` cannot be combined with `{name}`", "return_attention")
+    if options.top_logprobs and not (options.logprobs or options.prompt_logprobs):
+        raise InvalidRequest("`top_logprobs` requires `logprobs` or `prompt_logprobs` to be true", "top_logprobs")
+    if options.ignore_eos and options.text_format is not None:
+        raise InvalidRequest(
+            "`ignore_eos` cannot be combined with `response_format`, which decides where the text ends", "ignore_eos"
+        )
+    if options.include_stop and not (options.stop or options.stop_token_ids):
+        raise InvalidRequest("`include_stop` requires `stop` or `stop_token_ids`", "include_stop")
+
+
+def check_best_of(options: GenerationOptions) -> None:
+    """Raise InvalidRequest if fewer answers are generated than returned."""
+    if options.candidates < options.n:
+        raise InvalidRequest(f"`best_of` {options.best_of} is less than `n` {options.n}", "best_of")
+
+
+def _check_sampling(options: GenerationOptions, num_beams: int) -> None:
+    if num_beams > 1 and options.do_sample:
+        raise InvalidRequest(
+            f"`do_sample` cannot be combined with beam search (`num_beams` is {num_beams})", "do_sample"
+        )
+    sampler = options.sampler()
+    if sampler is not None and num_beams > 1:
+        raise InvalidRequest(f"`{sampler}` cannot be combined with beam search (`num_beams` is {num_beams})", sampler)
+    if sampler is not None and options.do_sample is False:
+        raise InvalidRequest(f"`{sampler}` has no effect because `do_sample` is false", sampler)
+
+
+def _check_groups(options: GenerationOptions, num_beams: int) -> None:
+    groups = options.num_beam_groups
+    if num_beams % groups:
+        raise InvalidRequest(f"`num_beam_groups` {groups} does not divide `num_beams` {num_beams}", "num_beam_groups")
+    if groups > 1 and not options.diversity_penalty:
+        raise InvalidRequest(
+            f"`num_beam_groups` {groups} requires a `diversity_penalty` above 0; without it all groups are equal",
+            "num_beam_groups",
+        )
+    if options.diversity_penalty and groups == 1:
+        raise InvalidRequest("`diversity_penalty` requires `num_beam_groups` above 1", "diversity_penalty")

@@ -1,0 +1,245 @@
+"""Resolve generation options and checkpoint defaults into the `GenerationParams` that the engine receives.
+
+Precedence of every option: the request, then the checkpoint, then the dialect (sampling options only), then the table
+of docs/decoding.md.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from server.errors import InvalidRequest
+from server.ipc.wire.descriptions import ModelInfo
+from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.sections import AnswerSection
+from server.operations.encode import check_ids
+from server.operations.generating.generation_options import (
+    SAMPLER_NEUTRAL,
+    GenerationOptions,
+    SamplingDefaults,
+    check_best_of,
+    check_combinations,
+)
+from server.operations.runtime import ServedModel
+from server.text.languages.languages import TranslationPrompt
+from server.text.tokens.tokenizer import Tokenizer
+
+DEFAULT_NEW_TOKENS = 256
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class ResolvedOptions:
+    """Options with all defaults applied.
+
+    params: shared by all sequences of the request.
+    max_new_tokens: the limit as requested or by default; the context may lower it.
+    seed: seed of the first sequence of each prompt.
+    """
+
+    params: GenerationParams
+    max_new_tokens: int
+    seed: int
+
+
+def _first(*values: Value | None, default: Value) -> Value:
+    return next((value for value in values if value is not None), default)
+
+
+def resolve(
+    options: GenerationOptions,
+    model: ServedModel,
+    language_prompt: TranslationPrompt,
+    min_beams: int = 1,
+    sections: Sequence[AnswerSection] = (),
+) -> ResolvedOptions:
+    """Parameters of all sequences of a request.
+
+    language_prompt: the checkpoint's prompt for the target language.
+    min_beams: beams that the requested alternatives need, if the request does not set `num_beams`.
+    sections: sections of the answer, if a grammar describes any of them.
+    Raises InvalidRequest that names the option, for a contradiction or an id outside the vocabulary.
+    """
+    info, defaults = model.info, model.info.generation
+    check_family(options, info)
+    num_beams = num_beams_of(options, info, min_beams)
+    check_combinations(options, num_beams)
+    beams = num_beams > 1
+    params = GenerationParams(
+        min_new_tokens=_first(options.min_new_tokens, defaults.min_new_tokens, default=0),
+        **_sampling(options, info, beams),
+        repetition_penalty=_first(options.repetition_penalty, defaults.repetition_penalty, default=1.0),
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        no_repeat_ngram_size=_first(options.no_repeat_ngram_size, defaults.no_repeat_ngram_size, default=0),
+        encoder_no_repeat_ngram_size=_first(
+            options.encoder_no_repeat_ngram_size, defaults.encoder_no_repeat_ngram_size, default=0
+        ),
+        renormalize_logits=defaults.renormalize_logits,
+        bad_words_ids=[*defaults.bad_words_ids, *_bad_words(options.bad_words, model.tokenizer)],
+        suppress_token_ids=[
+            *defaults.suppress_token_ids,
+            *check_ids(options.suppress_tokens, info, "suppress_tokens"),
+        ],
+        begin_suppress_token_ids=defaults.begin_suppress_token_ids,
+        allowed_token_ids=check_ids(options.allowed_token_ids, info, "allowed_token_ids"),
+        logit_bias=_logit_bias(options, info),
+        end_token_ids=[] if options.ignore_eos else defaults.end_token_ids,
+        stop_token_ids=check_ids(options.stop_token_ids, info, "stop_token_ids"),
+        stop_texts=[stop.encode() for stop in options.stop] if beams else [],
+        forced_bos_token_id=_forced_bos(options, model, language_prompt),
+        forced_eos_token_id=defaults.forced_eos_token_id,
+        num_beams=num_beams,
+        num_return_sequences=options.num_return_sequences,
+        length_penalty=_first(options.length_penalty, defaults.length_penalty, default=1.0) if beams else 1.0,
+        early_stopping=_first(options.early_stopping, defaults.early_stopping, default=False) if beams else False,
+        num_beam_groups=options.num_beam_groups,
+        diversity_penalty=options.diversity_penalty,
+        logprobs=options.logprobs or options.is_ranked,
+        top_logprobs=options.top_logprobs,
+        stream=options.stream,
+        sections=list(sections),
+        attention=options.return_attention,
+    )
+    max_new_tokens = max_tokens_of(options, info)
+    _check_minimum(options, max_new_tokens)
+    _check_ends(model, params, "response_format" if options.text_format is not None else "tools")
+    return ResolvedOptions(params, max_new_tokens, _first(options.seed, default=secrets.randbits(63)))
+
+
+def _sampling(options: GenerationOptions, info: ModelInfo, beams: bool) -> dict[str, Any]:
+    """The fields of `GenerationParams` for sampling. Without it, they are neutral. beams: whether beam search is used.
+
+    Each field is looked up by itself. The dialect's defaults apply to decoders only.
+    """
+    defaults = info.generation
+    dialect = SamplingDefaults() if info.is_encoder_decoder else options.sampling_defaults
+    found = {
+        name: _first(getattr(options, name), getattr(defaults, name), default=getattr(dialect, name))
+        for name in SAMPLER_NEUTRAL
+    }
+    by_default = options.do_sample is None and _first(defaults.do_sample, default=dialect.do_sample)
+    if beams or found["temperature"] == 0 or not (_asks_to_sample(options) or by_default):
+        return {}
+    return {"do_sample": True, **found}
+
+
+def num_beams_of(options: GenerationOptions, info: ModelInfo, min_beams: int = 1) -> int:
+    """Number of beams of a request; 1 for greedy search and for sampling. min_beams: as for `resolve`."""
+    checkpoint_beams = 1 if _asks_to_sample(options) else _first(info.generation.num_beams, default=1)
+    return _first(options.num_beams, default=max(checkpoint_beams, min_beams))
+
+
+def _asks_to_sample(options: GenerationOptions) -> bool:
+    return options.temperature != 0 and _first(options.do_sample, default=options.sampler(neutral=True) is not None)
+
+
+def with_beam_answers(options: GenerationOptions, info: ModelInfo) -> GenerationOptions:
+    """For beam search, move the number of answers (`n`, `best_of`) to `num_return_sequences`.
+
+    Options without beam search, or without `n` and `best_of`, are returned unchanged.
+    `n` answers are the best of `best_of` hypotheses of one search. Without `num_beams`, the search gets at least that
+    many beams.
+    Raises InvalidRequest for numbers that contradict each other.
+    """
+    if num_beams_of(options, info) == 1 or (options.n == 1 and options.best_of is None):
+        return options
+    check_best_of(options)
+    if 1 not in (options.n, options.num_return_sequences) and options.n != options.num_return_sequences:
+        raise InvalidRequest(
+            f"`n` {options.n} and `num_return_sequences` {options.num_return_sequences} both are the number of answers "
+            "of a beam search; send one of them",
+            "n",
+        )
+    answers = max(options.n, options.num_return_sequences)
+    hypotheses = _first(options.best_of, default=answers)
+    name, asked = ("best_of", hypotheses) if options.best_of is not None else ("n", answers)
+    if options.num_beams is not None and asked > options.num_beams:
+        raise InvalidRequest(f"`{name}` {asked} is more than `num_beams` {options.num_beams}", name)
+    if hypotheses < answers:
+        raise InvalidRequest(
+            f"`best_of` {hypotheses} is less than `num_return_sequences` {options.num_return_sequences}", "best_of"
+        )
+    beams = num_beams_of(options, info, hypotheses)
+    return replace(options, n=1, best_of=None, num_return_sequences=answers, num_beams=beams)
+
+
+def max_tokens_of(options: GenerationOptions, info: ModelInfo) -> int:
+    """Maximum number of new tokens of one answer, before the context and the prompt limit them."""
+    default = info.context_tokens if options.fill_context else DEFAULT_NEW_TOKENS
+    return _first(options.max_new_tokens, info.generation.max_new_tokens, default=default)
+
+
+def check_family(options: GenerationOptions, info: ModelInfo) -> None:
+    """Raise InvalidRequest for options that the model's family does not have."""
+    if info.is_encoder_decoder:
+        for name in ("prompt_logprobs", "echo"):
+            if getattr(options, name):
+                raise InvalidRequest(
+                    f"`{name}` requires a decoder-only model; `{info.name}` is an encoder-decoder", name
+                )
+        return
+    for name in ("return_attention", "forced_bos_token", "decoder_prefix", "source_lang", "target_lang"):
+        value = getattr(options, name)
+        if value is not None and value is not False:
+            raise InvalidRequest(f"`{name}` requires an encoder-decoder model; `{info.name}` is decoder-only", name)
+
+
+def _logit_bias(options: GenerationOptions, info: ModelInfo) -> dict[int, float]:
+    """Biases by token id. Biases of zero have no effect and are left out."""
+    check_ids(list(options.logit_bias), info, "logit_bias")
+    return {token: bias for token, bias in options.logit_bias.items() if bias}
+
+
+def _bad_words(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """Token ids of each word, at the start of a text and after a space. Most vocabularies spell the two differently."""
+    if not words:
+        return []
+    spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
+    found = [encoding.ids for encoding in tokenizer.encode(spellings, add_special_tokens=False, offsets=False)]
+    return [list(ids) for ids in dict.fromkeys(tuple(ids) for ids in found if ids)]
+
+
+def _forced_bos(options: GenerationOptions, model: ServedModel, language_prompt: TranslationPrompt) -> int | None:
+    token = options.forced_bos_token
+    if token is None and language_prompt.forced_bos_id is not None:
+        return language_prompt.forced_bos_id
+    if token is None:
+        return model.info.generation.forced_bos_token_id
+    token_id = model.tokenizer.token_to_id(token) if isinstance(token, str) else token
+    if token_id is None or not 0 <= token_id < model.info.vocab_size:
+        raise InvalidRequest("`forced_bos_token` is not in the model's vocabulary", "forced_bos_token")
+    return token_id
+
+
+def _check_minimum(options: GenerationOptions, max_new_tokens: int) -> None:
+    """Raise InvalidRequest if the request's minimum exceeds `max_new_tokens`.
+
+    A minimum of the checkpoint is not checked: the engine applies it as far as `max_new_tokens` allows.
+    """
+    if options.min_new_tokens is not None and options.min_new_tokens > max_new_tokens:
+        raise InvalidRequest(
+            f"`min_new_tokens` {options.min_new_tokens} is more than `max_new_tokens` {max_new_tokens}",
+            "min_new_tokens",
+        )
+
+
+def _check_ends(model: ServedModel, params: GenerationParams, param: str) -> None:
+    """Raise InvalidRequest for two settings that cannot be combined with a grammar.
+
+    These are beam search without an end token, and a forced first token that adds text.
+    param: the field that asks for the grammar.
+    """
+    if not params.sections:
+        return
+    if params.num_beams > 1 and not (params.end_token_ids or params.stop_token_ids):
+        raise InvalidRequest(f"`{param}` with beam search requires an end token; `{model.name}` has none", param)
+    if params.forced_bos_token_id is not None and model.tokenizer.token_bytes.by_id[params.forced_bos_token_id]:
+        raise InvalidRequest(
+            f"`forced_bos_token` adds text to the answer, so it cannot be combined with `{param}`",
+            "forced_bos_token",
+        )

@@ -1,0 +1,157 @@
+"""Compile a text format into the grammar that the engine follows, and check it before the request is accepted.
+
+Also sends the bytes of a model's tokens to the worker, which needs them for grammars and for beams with stop strings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from server.errors import InvalidRequest
+from server.ipc.client.call import Call
+from server.ipc.wire.messages import Vocabulary
+from server.ipc.wire.sections import AnswerSection
+from server.operations.grammar_compiler import CompileBudget, GrammarCompiler
+from server.operations.runtime import Runtime, ServedModel
+from server.operations.schemas.enforced_schema import enforce
+from server.text.tokens.token_bytes import NoTokenBytes, TokenBytes
+
+MAX_FORMAT_BYTES = 1 << 16
+_PARAM = "response_format"
+
+
+@dataclass(frozen=True)
+class JsonFormat:
+    """JSON that matches a schema, members in the order of the schema.
+
+    is_strict: a schema that cannot be enforced in full is refused. Otherwise the rest of it is enforced.
+    place: path of the schema in the request of the dialect.
+    """
+
+    schema: Mapping[str, Any]
+    is_strict: bool = True
+    place: str = "response_format.schema"
+
+
+@dataclass(frozen=True)
+class RegexFormat:
+    """A text that a regular expression matches from beginning to end."""
+
+    pattern: str
+
+
+@dataclass(frozen=True)
+class ChoiceFormat:
+    """An answer that equals one of the given texts."""
+
+    choices: Sequence[str]
+
+
+TextFormat = JsonFormat | RegexFormat | ChoiceFormat
+
+
+async def prepare(
+    runtime: Runtime, call: Call, model: ServedModel, text_format: TextFormat | None, *, continues: bool
+) -> tuple[list[AnswerSection], TokenBytes | None]:
+    """Compile a format. Returns the answer's sections (one, with the grammar) and the bytes of the model's tokens.
+
+    Returns `([], None)` without a format.
+    Sends the token bytes to the worker if the worker does not have them yet.
+    continues: the answer continues a text (a decoder's prompt, a forced prefix) instead of beginning one.
+    Raises InvalidRequest with the library's reason.
+    """
+    if text_format is None:
+        return [], None
+    text = await runtime.pools.grammar.run(
+        lambda: text_grammar(text_format, runtime.grammar_compiler, call.ignore), call
+    )
+    problem = f"`{_PARAM}` is not supported for `{model.name}`"
+    token_bytes = await send_token_bytes(runtime, call, model, problem, _PARAM)
+    rule = answer_rule(token_bytes.opens_with_space and not continues)
+    fallback = assemble(rule, {"text": text.fallback}) if text.fallback else ""
+    return [AnswerSection(grammar=assemble(rule, {"text": text.source}), fallback=fallback)], token_bytes
+
+
+async def token_bytes_for_stops(runtime: Runtime, call: Call, model: ServedModel) -> TokenBytes:
+    """The bytes of the model's tokens, for beam search with stop strings. Sends them to the worker.
+
+    Raises InvalidRequest if a token's bytes depend on other tokens.
+    """
+    return await send_token_bytes(
+        runtime, call, model, f"`stop` cannot be combined with beam search for `{model.name}`", "stop"
+    )
+
+
+async def send_token_bytes(runtime: Runtime, call: Call, model: ServedModel, problem: str, param: str) -> TokenBytes:
+    """The bytes of the model's tokens. Sends them to the worker if the worker does not have them yet.
+
+    Raises InvalidRequest with `problem` and a reason if a token's bytes depend on other tokens.
+    """
+    try:
+        token_bytes = await runtime.pools.grammar.run(lambda: model.tokenizer.token_bytes, call)
+    except NoTokenBytes as error:
+        raise InvalidRequest(f"{problem}: {error}", param) from None
+    # The worker stores token bytes by base model: an adapter shares its model's tokenizer.
+    runtime.client.add_vocabulary(Vocabulary(model.info.adapter_of or model.name, list(token_bytes.by_id)))
+    return token_bytes
+
+
+@dataclass(frozen=True)
+class TextGrammar:
+    """The grammar of a text, in llguidance's JSON form.
+
+    fallback: a grammar that is followed where the first one fails; empty for none.
+    """
+
+    source: str
+    fallback: str = ""
+
+
+def text_grammar(
+    text_format: TextFormat, compiler: GrammarCompiler, ignore: Callable[[Iterable[str]], None] = lambda names: None
+) -> TextGrammar:
+    """The grammar of a format.
+
+    ignore: receives the names of the keywords that are not enforced. A strict schema has none.
+    Raises InvalidRequest for a format that cannot be followed.
+    """
+    if isinstance(text_format, JsonFormat):
+        schema, budget = text_format.schema, CompileBudget()
+        enforced = enforce(schema, compiler, budget, is_strict=text_format.is_strict)
+        if not enforced.source:
+            param = text_format.place.partition(".")[0]
+            raise InvalidRequest(f"`{text_format.place}` {enforced.losses[0]}", param)
+        ignore(enforced.lost_names(text_format.place))
+        return TextGrammar(enforced.source, enforced.fallback)
+    if isinstance(text_format, RegexFormat):
+        pattern = text_format.pattern
+    else:
+        pattern = "|".join(map(_literal, text_format.choices))
+    compiled = compiler.remember(f"pattern {pattern}", lambda: compiler.compile_pattern(pattern, CompileBudget()))
+    if compiled.refused:
+        raise InvalidRequest(f"`{_PARAM}` {compiled.refused}", _PARAM)
+    return TextGrammar(compiled.source)
+
+
+def answer_rule(opens_with_space: bool) -> str:
+    """The rule of an answer that is one text, after a space if the first token of a text begins with a space."""
+    return 'start: " " @text' if opens_with_space else "start: @text"
+
+
+def assemble(rules: str, sources: Mapping[str, str]) -> str:
+    """A complete grammar.
+
+    rules: in llguidance's Lark syntax; the answer is `start`, and `@name` is another grammar.
+    sources: the other grammars by name, in llguidance's JSON form.
+    `no_forcing` allows every token sequence that spells the text, not only the tokenizer's own segmentation.
+    """
+    start = {"name": "start", "lark_grammar": f'%llguidance {{"no_forcing": true}}\n{rules}'}
+    return json.dumps({"grammars": [start, *({"name": name, **json.loads(one)} for name, one in sources.items())]})
+
+
+def _literal(text: str) -> str:
+    """A regular expression that matches exactly this text."""
+    return "".join(one if one.isascii() and one.isalnum() else f"\\x{{{ord(one):x}}}" for one in text)

@@ -1,0 +1,233 @@
+"""Entities whose labels the request names (GLiNER): the labels are part of the text that the model reads.
+
+A text is split at words. A long one is read in windows of words that overlap. Source: Zaratiana et al. 2023,
+arXiv:2311.08526; words as in the published code (https://github.com/urchade/GLiNER).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
+
+from server.errors import ContextLengthExceeded, InvalidRequest
+from server.ipc.client.call import Call
+from server.ipc.wire.descriptions import LabelledSpansInfo
+from server.ipc.wire.messages import Encode, EncodeItem
+from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of
+from server.operations.encode import Numbers, check_ids, encoded_rows
+from server.operations.labelling.entities import NamedEntity
+from server.operations.runtime import Runtime, ServedModel
+
+MAX_LABELS = 256
+DEFAULT_THRESHOLD = 0.5
+DEFAULT_OVERLAP_WORDS = 64
+_WORD = re.compile(r"\w+(?:[-_]\w+)*|\S")
+_ENTITY_NUMBERS = 4
+_MOST_SHARED = 8
+"""Largest number of windows at the token limit that contain the same word."""
+_SAMPLE = "a"
+"""Sample text. Its encoding shows which special tokens the tokenizer adds."""
+
+
+@dataclass(frozen=True)
+class LabelledEntitiesSpec:
+    """Ask for the entities of texts that have one of some labels.
+
+    labels: names of the kinds of entities to find.
+    threshold: lowest probability of an entity.
+    overlap_words: words that a window of a long text has in common with the one before it; None for 64, or half of a
+        window.
+    """
+
+    inputs: Sequence[str]
+    labels: Sequence[str]
+    model: str | None = None
+    threshold: float = DEFAULT_THRESHOLD
+    overlap_words: int | None = None
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`. A character is at most one word. The labels are in every window."""
+        about = model.info.labelled_spans
+        assert about is not None
+        bound = model.tokenizer.token_bound
+        prompt = sum(map(bound, self.labels)) + (len(self.labels) + 1) * MAX_ADDED_TOKENS
+        room = max(1, model.max_input_tokens - prompt)
+        lengths = [bound(text) for text in self.inputs]
+        step = about.max_words - _overlap(about.max_words, self.overlap_words)
+        sequences = sum(_most_windows(about, room, length, step) for length in lengths)
+        repeated = sequences * prompt + sum(lengths) * (_MOST_SHARED + about.max_words // max(1, step))
+        tokens = min(sequences * model.max_input_tokens, repeated)
+        characters = characters_of(self.inputs) + characters_of(self.labels) + len(about.separator + _SAMPLE)
+        numbers = min(sequences * about.max_words, tokens) * _ENTITY_NUMBERS
+        return Cost(characters, tokens, sequences, answer_numbers=numbers, placed_tokens=sum(lengths))
+
+
+@dataclass(frozen=True)
+class _TextWords:
+    """The words of a text. places: (start, end) of each in characters. ids: its tokens, at least one."""
+
+    places: list[tuple[int, int]]
+    ids: list[list[int]]
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The tokens of a window around its words. label_indices: index of the token before each label."""
+
+    before: list[int]
+    after: list[int]
+    label_indices: list[int]
+
+
+async def labelled_entities(runtime: Runtime, call: Call, spec: LabelledEntitiesSpec) -> list[list[NamedEntity]]:
+    """The entities of each text, in the order of the text. No two of them overlap."""
+    fitting = runtime.candidates(spec.model, "token_classify")
+    model = next((one for one in fitting if one.info.labelled_spans is not None), fitting[0])
+    about = model.info.labelled_spans
+    if about is None:
+        raise InvalidRequest(f"`{model.name}` has labels of its own; send no `labels`", "labels")
+    labels = list(dict.fromkeys(spec.labels))
+    runtime.admission.admit(call, model, spec.cost(model))
+    frame = await _frame(runtime, call, model, about, labels)
+    texts = await _words(runtime, call, model, spec.inputs)
+    spans = [_windows(model, about, frame, words, spec.overlap_words) for words in texts]
+    items = [
+        _item(model, frame, words, first, end)
+        for words, windows in zip(texts, spans, strict=True)
+        for first, end in windows
+    ]
+    message = Encode(call.next_id(), model.name, "labelled_spans", items, threshold=spec.threshold)
+    rows = iter(await encoded_rows(call, message, _ENTITY_NUMBERS) if items else [])
+    pieces = [
+        partial(_entities, text, words, labels, [(first, next(rows)) for first, _ in windows])
+        for text, words, windows in zip(spec.inputs, texts, spans, strict=True)
+    ]
+    return await runtime.pools.tokenize.run_pieces(pieces, call)
+
+
+async def _frame(
+    runtime: Runtime, call: Call, model: ServedModel, about: LabelledSpansInfo, labels: Sequence[str]
+) -> _Frame:
+    """Labels and separator as tokens, and the tokens around a text. Raises InvalidRequest."""
+    tokenizer = model.tokenizer
+    if tokenizer.token_to_id(about.label_token) != about.label_token_id:
+        raise InvalidRequest(f"the tokenizer of `{model.name}` has no token {about.label_token!r}", "model")
+    found = await runtime.encode(
+        tokenizer, [*labels, about.separator], param="labels", add_special_tokens=False, call=call
+    )
+    *label_ids, separator = [encoding.ids for encoding in found]
+    if any(about.label_token_id in ids for ids in label_ids):
+        raise InvalidRequest(f"`labels` must not contain {about.label_token}", "labels")
+    (sample,) = await runtime.encode(tokenizer, [_SAMPLE], param="labels", call=call)
+    text = [index for index, special in enumerate(sample.special) if not special] or [0]
+    start, end = sample.ids[: text[0]], sample.ids[text[-1] + 1 :]
+    parts = [[about.label_token_id, *ids] for ids in label_ids]
+    indices = [*accumulate([len(start), *map(len, parts)])][:-1]
+    before = [*start, *(token for part in parts for token in part), *separator]
+    return _Frame(check_ids(before, model.info, "labels"), end, indices)
+
+
+async def _words(runtime: Runtime, call: Call, model: ServedModel, texts: Sequence[str]) -> list[_TextWords]:
+    """The words of each text. Each different word is tokenized once."""
+    runtime.check_characters(texts, "inputs")
+    runtime.check_tokens(model.tokenizer, texts, "inputs")
+    places = await runtime.pools.tokenize.run_pieces([partial(_split, text) for text in texts], call)
+    found = [[text[start:end] for start, end in one] for text, one in zip(texts, places, strict=True)]
+    different = list(dict.fromkeys(word for words in found for word in words))
+    ids = await runtime.encode_with(
+        model.tokenizer, different, lambda encoding: encoding.ids, param="inputs", add_special_tokens=False, call=call
+    )
+    ids_of = dict(zip(different, (check_ids(one, model.info, "inputs") for one in ids), strict=True))
+    read = (
+        [(place, ids_of[word]) for place, word in zip(one, words, strict=True) if ids_of[word]]
+        for one, words in zip(places, found, strict=True)
+    )
+    return [_TextWords([place for place, _ in one], [tokens for _, tokens in one]) for one in read]
+
+
+def _split(text: str) -> list[tuple[int, int]]:
+    return [match.span() for match in _WORD.finditer(text)]
+
+
+def _windows(
+    model: ServedModel, about: LabelledSpansInfo, frame: _Frame, words: _TextWords, overlap_words: int | None
+) -> list[tuple[int, int]]:
+    """(first word, end) of each window over a text.
+
+    Raises InvalidRequest for an overlap that is not less than a window, and ContextLengthExceeded for labels that leave
+    no room.
+    """
+    room = model.max_input_tokens - len(frame.before) - len(frame.after)
+    longest = max(map(len, words.ids), default=1)
+    if room < longest:
+        raise ContextLengthExceeded(
+            f"`labels` of {len(frame.before)} tokens leave no room for a word of {longest} tokens: `{model.name}` "
+            f"reads at most {model.max_input_tokens}",
+            "labels",
+        )
+    overlap = _overlap(about.max_words, overlap_words)
+    if overlap >= about.max_words:
+        raise InvalidRequest(f"`stride` {overlap} must be less than the {about.max_words} words of a window", "stride")
+    found, first = [], 0
+    while first < len(words.ids):
+        end, tokens = first, 0
+        while end < min(len(words.ids), first + about.max_words) and tokens + len(words.ids[end]) <= room:
+            tokens += len(words.ids[end])
+            end += 1
+        found.append((first, end))
+        if end == len(words.ids):
+            break
+        most = min(room // 2, room - len(words.ids[end]))
+        start, tokens = first, 0
+        first = end
+        while first - 1 > start and end - first < overlap and tokens + len(words.ids[first - 1]) <= most:
+            first -= 1
+            tokens += len(words.ids[first])
+    return found
+
+
+def _item(model: ServedModel, frame: _Frame, words: _TextWords, first: int, end: int) -> EncodeItem:
+    """The engine item of one window."""
+    parts = words.ids[first:end]
+    starts = [*accumulate([len(frame.before), *map(len, parts)])]
+    ids = [*frame.before, *(token for part in parts for token in part), *frame.after]
+    spans = list(pairwise(starts))
+    return EncodeItem(ids, spans=spans, label_indices=frame.label_indices)
+
+
+def _entities(
+    text: str, words: _TextWords, labels: Sequence[str], windows: Sequence[tuple[int, Numbers]]
+) -> list[NamedEntity]:
+    """The entities of a text. windows: first word of each window, and its entities: [n, 4]."""
+    scored = [
+        (-float(score), int(first) + offset, int(last) + offset, int(label))
+        for offset, rows in windows
+        for first, last, label, score in rows
+    ]
+    taken = bytearray(len(words.places))
+    found = []
+    for score, first, last, label in sorted(scored) if len(windows) > 1 else scored:
+        if any(taken[first : last + 1]):
+            continue
+        taken[first : last + 1] = b"\1" * (last + 1 - first)
+        start, end = words.places[first][0], words.places[last][1]
+        found.append(NamedEntity(labels[label], -score, text[start:end], start, end))
+    return sorted(found, key=lambda one: one.start)
+
+
+def _overlap(max_words: int, stated: int | None) -> int:
+    return min(DEFAULT_OVERLAP_WORDS, max_words // 2) if stated is None else stated
+
+
+def _most_windows(about: LabelledSpansInfo, room: int, tokens: int, step_words: int) -> int:
+    """Upper bound of the number of windows over a text of this many tokens.
+
+    A window that reaches the limit of words is followed by a window with `step_words` new words. Of two consecutive
+    windows that reach the limit of tokens, at least one has a quarter of its tokens in no earlier window.
+    """
+    if tokens <= min(room, about.max_words):
+        return 1
+    return 2 + tokens // max(1, step_words) + 8 * tokens // room

@@ -1,0 +1,115 @@
+"""Answer spans in a context, from a start logit and an end logit of each token.
+
+Source: Devlin et al. 2019, arXiv:1810.04805, section 4.2. Scores are those of transformers' question answering: the
+probability of the first token as a start times the probability of the last token as an end. Probabilities are over the
+tokens of the context and the classifier token, which takes the probability of having no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import nlargest
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from server.operations.encode import Numbers
+from server.text.tokens.tokenizer import Encoding
+
+MAX_ANSWER_TOKENS = 15
+_KEPT_SPANS = 16
+"""Spans that are kept per requested answer before the worst ones are dropped."""
+
+
+class AnswerSpan(Struct, frozen=True, gc=False):
+    """An answer. start, end: characters of the context."""
+
+    score: float
+    start: int
+    end: int
+
+
+def best_spans(
+    encoding: Encoding,
+    run: tuple[int, int],
+    parts: Iterable[tuple[Iterable[int], Numbers]],
+    cls_id: int | None,
+    top_k: int,
+    max_answer_tokens: int = MAX_ANSWER_TOKENS,
+) -> list[AnswerSpan]:
+    """The likeliest answers over all windows, each place once, by descending score. Answers are whole words.
+
+    run: (start, end) of the context's tokens in the encoding.
+    parts: indices of the tokens of each window, with its logits [tokens of the window, 2].
+    cls_id: id of the classifier token, if the tokenizer has one.
+    max_answer_tokens: longest answer.
+    """
+    words = _WordPlaces(encoding, run)
+    best: dict[tuple[int, int], AnswerSpan] = {}
+    for window, logits in parts:
+        found: set[tuple[int, int]] = set()
+        for score, first, last in _token_spans(encoding, run, window, logits, cls_id, max_answer_tokens):
+            place = words.place(first)[0], words.place(last)[1]
+            found.add(place)
+            if place not in best or score > best[place].score:
+                best[place] = AnswerSpan(score, *place)
+            if len(found) == top_k:
+                break
+        if len(best) > _KEPT_SPANS * top_k:
+            best = {(span.start, span.end): span for span in _likeliest(best.values(), top_k)}
+    return _likeliest(best.values(), top_k)
+
+
+def _likeliest(spans: Iterable[AnswerSpan], count: int) -> list[AnswerSpan]:
+    return nlargest(count, spans, key=lambda span: span.score)
+
+
+class _WordPlaces:
+    """Places of the words of a context, found when they are asked for. run: (start, end) of the context's tokens."""
+
+    def __init__(self, encoding: Encoding, run: tuple[int, int]) -> None:
+        self._encoding, self._run = encoding, run
+        self._places: dict[int, tuple[int, int]] = {}
+
+    def place(self, token: int) -> tuple[int, int]:
+        """(start, end) in characters of the word of a token, or of a token that belongs to no word."""
+        words, offsets = self._encoding.words, self._encoding.offsets
+        word = words[token] if words else None
+        if word is None:
+            return offsets[token]
+        if word not in self._places:
+            first, last = token, token
+            while first > self._run[0] and words[first - 1] == word:
+                first -= 1
+            while last + 1 < self._run[1] and words[last + 1] == word:
+                last += 1
+            self._places[word] = offsets[first][0], offsets[last][1]
+        return self._places[word]
+
+
+def _token_spans(
+    encoding: Encoding,
+    run: tuple[int, int],
+    window: Iterable[int],
+    logits: Numbers,
+    cls_id: int | None,
+    max_answer_tokens: int,
+) -> Iterator[tuple[float, int, int]]:
+    """(score, first token, last token) by descending score. Tokens are indices of the encoding."""
+    in_context = np.array([run[0] <= index < run[1] for index in window])
+    counted = in_context | np.array([encoding.special[i] and encoding.ids[i] == cls_id for i in window])
+    begins, ends = (_softmax(logits[:, side], counted)[in_context] for side in (0, 1))
+    tokens = [index for index, inside in zip(window, in_context, strict=True) if inside]
+    scores = np.outer(begins, ends)
+    firsts, lasts = np.nonzero(np.tril(np.triu(np.ones_like(scores)), max_answer_tokens - 1))
+    for place in np.argsort(-scores[firsts, lasts], kind="stable").tolist():
+        first, last = int(firsts[place]), int(lasts[place])
+        yield float(scores[first, last]), tokens[first], tokens[last]
+
+
+def _softmax(logits: Numbers, counted: NDArray[np.bool_]) -> Numbers:
+    """Softmax over the counted tokens; zero for the others."""
+    masked = np.where(counted, logits, -np.inf)
+    powers = np.exp(masked - masked.max())
+    return np.asarray(powers / powers.sum(), dtype=np.float32)

@@ -1,0 +1,104 @@
+"""Classification with labels that the request names, by a model trained on textual entailment.
+
+Source: Yin et al. 2019, arXiv:1909.00161. Each label becomes a hypothesis; the text is the premise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from server.errors import ContextLengthExceeded, InvalidRequest
+from server.ipc.client.call import Call
+from server.ipc.wire.messages import Encode, EncodeItem
+from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of
+from server.operations.encode import Numbers, sigmoid, vectors
+from server.operations.entailment import entailment
+from server.operations.labelling.classify import LabelScore, by_falling_score, softmax
+from server.operations.ranking.pairs import joined_item, pair_template, text_ids
+from server.operations.runtime import Runtime, ServedModel
+from server.text.tokens.pairs import PairTemplate
+from server.text.tokens.tokenizer import Encoding
+
+MAX_PAIRS = 1024
+DEFAULT_TEMPLATE = "This example is {}."
+
+
+@dataclass(frozen=True)
+class ZeroShotClassifySpec:
+    """Ask which labels describe each text.
+
+    template: hypothesis with `{}` in place of the label.
+    multi_label: score each label on its own, instead of all labels together.
+    """
+
+    inputs: Sequence[str]
+    labels: Sequence[str]
+    model: str | None = None
+    template: str = DEFAULT_TEMPLATE
+    multi_label: bool = False
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`. Texts and labels are tokenized once each."""
+        bound, limit = model.tokenizer.token_bound, model.max_input_tokens
+        characters = characters_of(self.inputs) + characters_of(self.labels) + len(self.labels) * len(self.template)
+        pairs = min(len(self.inputs) * len(self.labels), MAX_PAIRS)
+        around = bound(self.template) + MAX_ADDED_TOKENS
+        texts = sum(min(bound(text) + around, limit) for text in self.inputs)
+        labels = sum(min(bound(label), limit) for label in self.labels)
+        tokens = min(pairs * limit, texts * len(self.labels) + labels * len(self.inputs))
+        return Cost(characters, tokens, pairs, answer_numbers=pairs)
+
+
+async def zero_shot_classify(runtime: Runtime, call: Call, spec: ZeroShotClassifySpec) -> list[list[LabelScore]]:
+    """The labels of each text, by descending score."""
+    model = runtime.candidates(spec.model, "zero_shot_classify")[0]
+    classes = entailment(model.info.labels)
+    assert classes is not None, "a model that supports the operation has an entailment class"
+    texts, labels = spec.inputs, spec.labels
+    if len(texts) * len(labels) > MAX_PAIRS:
+        raise InvalidRequest(
+            f"{len(texts)} texts with {len(labels)} labels are {len(texts) * len(labels)} pairs; the limit is "
+            f"{MAX_PAIRS}",
+            "candidate_labels",
+        )
+    before, hole, after = spec.template.partition("{}")
+    if not hole or "{" in before + after or "}" in before + after:
+        raise InvalidRequest("`hypothesis_template` must contain `{}` once, and no other brace", "hypothesis_template")
+    hypotheses = [before + label + after for label in labels]
+    runtime.admission.admit(call, model, spec.cost(model))
+    template = await pair_template(runtime, call, model)
+    second = await text_ids(runtime, call, model, hypotheses, "candidate_labels")
+
+    def of_text(encoding: Encoding) -> list[EncodeItem]:
+        return [_item(template, model, encoding.ids, hypothesis) for hypothesis in second]
+
+    found = await runtime.encode_with(
+        model.tokenizer, texts, of_text, param="inputs", add_special_tokens=False, call=call
+    )
+    items = [item for of_one in found for item in of_one]
+    message = Encode(call.next_id(), model.name, "classify", items)
+    logits = (await vectors(call, message)).reshape(len(texts), len(labels), -1)
+    return [by_falling_score(row, labels) for row in _scores(logits, classes, spec.multi_label)]
+
+
+def _item(template: PairTemplate, model: ServedModel, text: list[int], hypothesis: list[int]) -> EncodeItem:
+    """A text with a hypothesis. A pair that is too long loses the end of the text, never of the hypothesis."""
+    excess = len(text) + len(hypothesis) + template.num_special - model.max_input_tokens
+    if excess > 0:
+        if len(text) <= excess or not (template.between and hypothesis):
+            raise ContextLengthExceeded(
+                f"a hypothesis leaves no room for the text: `{model.name}` reads at most {model.max_input_tokens} "
+                "tokens",
+                "candidate_labels",
+            )
+        text = text[:-excess]
+    return joined_item(template, model, text, hypothesis, None, "inputs")[0]
+
+
+def _scores(logits: Numbers, classes: tuple[int, int], multi_label: bool) -> Numbers:
+    """[texts, labels, classes] to [texts, labels]. classes: indices of entailment and contradiction."""
+    follows, contradicts = logits[..., classes[0]], logits[..., classes[1]]
+    if multi_label or logits.shape[1] == 1:
+        return sigmoid(follows - contradicts)
+    return softmax(follows)

@@ -1,0 +1,185 @@
+"""Embeddings: one vector per text, or one vector per token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import numpy as np
+
+from server.errors import InvalidRequest, RequestTooLarge
+from server.ipc.client.call import Call
+from server.ipc.wire.messages import Encode, EncodeItem
+from server.operations.cost import Cost, characters_of, most_tokens
+from server.operations.encode import InputItems, Numbers, check_tokens, matrices, prompted_items, vectors
+from server.operations.runtime import Runtime, ServedModel
+from server.text.tokens.truncation import TruncationSide
+
+MAX_NUMBERS = 1 << 24
+"""Maximum number of numbers in one `embed_all` result: 64 MiB from the worker, and about three times that as JSON."""
+
+
+class EmbedInputs(Protocol):
+    """The part of a specification that says which inputs are embedded. Fields as in `EmbedAllSpec`."""
+
+    @property
+    def inputs(self) -> Sequence[str | list[int]]: ...
+
+    @property
+    def truncation(self) -> TruncationSide | None: ...
+
+    @property
+    def prompt_name(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class EmbedAllSpec:
+    """Ask for one vector per token of each input, special tokens included.
+
+    inputs: texts or lists of token ids.
+    model: name of the model, or None for the first one that fits.
+    normalize: scale each vector to unit length.
+    truncation: side on which a long input loses tokens, or None to refuse it.
+    dimensions: keep only this many components of each vector.
+    prompt_name: name of a prompt of the checkpoint that is put before each text (sentence-transformers).
+    """
+
+    inputs: Sequence[str | list[int]]
+    model: str | None = None
+    normalize: bool = True
+    truncation: TruncationSide | None = "right"
+    dimensions: int | None = None
+    prompt_name: str | None = None
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`."""
+        cost = input_cost(self, model)
+        return replace(cost, answer_numbers=min(cost.input_tokens * model.info.hidden_size, MAX_NUMBERS))
+
+
+@dataclass(frozen=True)
+class EmbedSpec(EmbedAllSpec):
+    """Ask for one vector per input. pooling: how token vectors become one vector; None: as the checkpoint does."""
+
+    pooling: Literal["mean", "cls", "last", "max"] | None = None
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`."""
+        cost = input_cost(self, model)
+        return replace(cost, answer_numbers=cost.sequences * _vector_size(self, model))
+
+
+@dataclass(frozen=True)
+class EmbedResult:
+    """Vectors of all inputs: float32 [inputs, size]. prompt_tokens: tokens that the model has read."""
+
+    model: str
+    vectors: Numbers
+    prompt_tokens: int
+
+
+async def embed(runtime: Runtime, call: Call, spec: EmbedSpec) -> EmbedResult:
+    """One vector per input."""
+    model = runtime.candidates(spec.model, "embed")[0]
+    check_dimensions(spec.dimensions, _vector_size(spec, model))
+    runtime.admission.admit(call, model, spec.cost(model))
+    found = await input_items(runtime, call, model, spec)
+    call.truncated_inputs = found.truncated
+    message = Encode(
+        call.next_id(),
+        model.name,
+        "embed",
+        found.items,
+        pooling=spec.pooling,
+        normalize=spec.normalize and spec.dimensions is None,
+    )
+    found_vectors = cut_vectors(await vectors(call, message), spec.dimensions, spec.normalize)
+    return EmbedResult(model.name, found_vectors, sum(item.num_tokens for item in message.items))
+
+
+async def embed_all(runtime: Runtime, call: Call, spec: EmbedAllSpec) -> list[Numbers]:
+    """Vectors of all tokens: float32 [tokens, size] per input.
+
+    Raises RequestTooLarge for a result of more than `MAX_NUMBERS` numbers.
+    """
+    model = runtime.candidates(spec.model, "embed_all")[0]
+    check_dimensions(spec.dimensions, model.info.hidden_size)
+    runtime.admission.admit(call, model, spec.cost(model))
+    found = await input_items(runtime, call, model, spec)
+    call.truncated_inputs = found.truncated
+    numbers = sum(len(item.token_ids) for item in found.items) * model.info.hidden_size
+    if numbers > MAX_NUMBERS:
+        raise RequestTooLarge(
+            f"`inputs` asks for {numbers} numbers; the limit of one answer is {MAX_NUMBERS}", "inputs"
+        )
+    message = Encode(
+        call.next_id(),
+        model.name,
+        "embed_tokens",
+        found.items,
+        normalize=spec.normalize and spec.dimensions is None,
+    )
+    return [cut_vectors(matrix, spec.dimensions, spec.normalize) for matrix in await matrices(call, message)]
+
+
+def input_cost(spec: EmbedInputs, model: ServedModel) -> Cost:
+    """The part of the cost that depends on the inputs alone."""
+    prompt = model.text.prompt(spec.prompt_name)
+    texts = [one for one in spec.inputs if isinstance(one, str)]
+    limit = model.max_input_tokens
+    before = model.tokenizer.token_bound(prompt)
+    tokens = sum(min(before + most_tokens(model.tokenizer, text), limit) for text in texts)
+    tokens += sum(min(len(one), limit) for one in spec.inputs if not isinstance(one, str))
+    return Cost(characters_of(texts) + (len(texts) + 1) * len(prompt), tokens, len(spec.inputs))
+
+
+def _vector_size(spec: EmbedSpec, model: ServedModel) -> int:
+    """Components of one vector before `dimensions` cuts it. The checkpoint's own pooling may end in a dense layer."""
+    own_size = model.info.embedding_size if spec.pooling is None else 0
+    return own_size or model.info.hidden_size
+
+
+def check_dimensions(dimensions: int | None, size: int) -> None:
+    """Raise InvalidRequest for more components than the model's vectors have."""
+    if dimensions is not None and dimensions > size:
+        raise InvalidRequest(f"`dimensions` {dimensions} is more than the model's {size}", "dimensions")
+
+
+async def input_items(runtime: Runtime, call: Call, model: ServedModel, spec: EmbedInputs) -> InputItems:
+    """One item per input. A text follows the named prompt; token ids are used as they are."""
+    prompt = model.text.prompt(spec.prompt_name)
+    if spec.prompt_name is not None and any(not isinstance(one, str) for one in spec.inputs):
+        raise InvalidRequest("`prompt_name` cannot be combined with token ids", "prompt_name")
+    places = [index for index, one in enumerate(spec.inputs) if isinstance(one, str)]
+    texts = [prompt + one for one in spec.inputs if isinstance(one, str)]
+    of_texts = await prompted_items(runtime, call, model, texts, prompt, spec.truncation, "inputs")
+    text_items = iter(of_texts.items)
+    truncated = [places[index] for index in of_texts.truncated]
+    items = []
+    for index, one in enumerate(spec.inputs):
+        if isinstance(one, str):
+            items.append(next(text_items))
+            continue
+        items.append(EncodeItem(check_tokens(_shorten(one, model, spec.truncation), model, "inputs")))
+        if len(one) > model.max_input_tokens:
+            truncated.append(index)
+    return InputItems(items, sorted(truncated))
+
+
+def _shorten(token_ids: list[int], model: ServedModel, side: TruncationSide | None) -> list[int]:
+    limit = model.max_input_tokens
+    if side is None:
+        return token_ids
+    return token_ids[:limit] if side == "right" else token_ids[-limit:]
+
+
+def cut_vectors(rows: Numbers, dimensions: int | None, normalize: bool) -> Numbers:
+    """The first `dimensions` components of each row, normalized again if the request asks for unit length."""
+    if dimensions is None:
+        return rows
+    rows = rows[:, :dimensions]
+    if normalize:
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)
+        rows = rows / np.maximum(norms, np.finfo(np.float32).tiny)
+    return np.ascontiguousarray(rows)

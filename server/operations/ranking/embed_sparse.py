@@ -1,0 +1,73 @@
+"""Sparse embeddings: the weight of each vocabulary entry in a text, from a masked language model head (SPLADE), or the
+weights of the tokens of the text (BGE-M3).
+
+Source: Formal et al. 2021, arXiv:2109.10086; Chen et al. 2024, arXiv:2402.03216, section 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from server.errors import RequestTooLarge
+from server.ipc.client.call import Call
+from server.ipc.wire.messages import Encode
+from server.operations.cost import Cost
+from server.operations.encode import Numbers, encoded_items
+from server.operations.ranking.embed import MAX_NUMBERS, input_cost, input_items
+from server.operations.runtime import Runtime, ServedModel
+from server.text.tokens.truncation import TruncationSide
+
+
+@dataclass(frozen=True)
+class EmbedSparseSpec:
+    """Ask for the vocabulary weights of each input. The fields are those of `EmbedAllSpec`."""
+
+    inputs: Sequence[str | list[int]]
+    model: str | None = None
+    truncation: TruncationSide | None = "right"
+    prompt_name: str | None = None
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`. An answer may have a weight for every vocabulary entry."""
+        return replace(
+            input_cost(self, model), answer_numbers=min(len(self.inputs) * model.info.vocab_size, MAX_NUMBERS)
+        )
+
+
+@dataclass(frozen=True)
+class SparseVector:
+    """Weights above zero.
+
+    indices: their vocabulary entries, ascending.
+    weights: [entries], float32.
+    """
+
+    indices: list[int]
+    weights: Numbers
+
+
+async def embed_sparse(runtime: Runtime, call: Call, spec: EmbedSparseSpec) -> list[SparseVector]:
+    """The weights of each input.
+
+    Raises RequestTooLarge if the inputs could have more than `MAX_NUMBERS` weights together.
+    """
+    model = runtime.candidates(spec.model, "embed_sparse")[0]
+    numbers = len(spec.inputs) * model.info.vocab_size
+    if numbers > MAX_NUMBERS:
+        raise RequestTooLarge(
+            f"`inputs` has {len(spec.inputs)} texts; with a vocabulary of {model.info.vocab_size} tokens the limit is "
+            f"{MAX_NUMBERS // model.info.vocab_size}",
+            "inputs",
+        )
+    runtime.admission.admit(call, model, spec.cost(model))
+    found = await input_items(runtime, call, model, spec)
+    call.truncated_inputs = found.truncated
+    special = model.tokenizer.special
+    unused = {special.cls, special.eos, special.pad, special.unk} if model.info.token_weights else set()
+    skipped = sorted(one for one in unused if one is not None)
+    message = Encode(call.next_id(), model.name, "embed_sparse", found.items, skipped_ids=skipped)
+    encoded = await encoded_items(call, message)
+    return [SparseVector(one.token_ids, np.frombuffer(one.values, dtype="<f4")) for one in encoded]

@@ -1,0 +1,229 @@
+"""Rank texts by the answer of a language model: is this document relevant to the query?
+
+The score is the logit of the positive answer minus that of the negative one. Source: Nogueira et al. 2020,
+arXiv:2003.06713; Zhang et al. 2025, arXiv:2506.05176 (Qwen3-Reranker).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from server.errors import ContextLengthExceeded, InvalidRequest
+from server.ipc.client.call import Call
+from server.ipc.wire.messages import Encode, EncodeItem, EncodeTask
+from server.operations.cost import Cost, characters_of
+from server.operations.encode import check_tokens, sigmoid, vectors
+from server.operations.ranking.rerank_scores import RerankScores, RerankTexts
+from server.operations.runtime import Runtime, ServedModel
+from server.text.chats.answer_prompts import AnswerPrompt
+from server.text.chats.chat import ChatError, chat_context
+from server.text.tokens.tokenizer import Encoding
+
+RENDERED_TOGETHER = 64
+"""Prompts that are rendered before other requests get their turn with the templates."""
+_FILLERS = ("0", "1 2 3 4")
+"""Two texts without a common token, used as query and document of two trial prompts. The tokens at the end that both
+trial prompts have in common come from the template."""
+
+_PARTS_SIGNS = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
+"""Text in a template that shows that contents are lists of parts. sentence-transformers checks for the same text."""
+
+
+@dataclass(frozen=True)
+class _AnswerPrompt:
+    """A prompt in tokens, and the answers.
+
+    One part of the prompt contains the document, which differs from text to text.
+
+    before, after: token ids before and after that part. query_tokens: number of tokens of that part, the document
+        excluded.
+    positive, negative: ids of the answers; the second is None where the first logit alone is the score.
+    """
+
+    before: list[int]
+    after: list[int]
+    query_tokens: int
+    positive: int
+    negative: int | None
+
+    @property
+    def answers(self) -> list[int]:
+        return [self.positive] if self.negative is None else [self.positive, self.negative]
+
+
+async def answer_scores(runtime: Runtime, call: Call, model: ServedModel, asked: RerankTexts) -> RerankScores:
+    """The score of each text. Raises InvalidRequest for a template that leaves query or document out."""
+    if asked.truncation == "left":
+        raise InvalidRequest(
+            f"`truncation_direction` left is not supported by `{model.name}`: its prompt ends with the text",
+            "truncation_direction",
+        )
+    texts, cut = await _cut_texts(runtime, call, model, asked)
+    prompt = model.text.answer_prompt
+    if prompt is None:
+        tokens, prompts = await _template_tokens(runtime, call, model, asked, texts)
+    else:
+        tokens = await _prompt_tokens(runtime, call, model, prompt, asked)
+        prompts = [prompt.fill(prompt.document_part, asked.query, asked.instruction, text) for text in texts]
+    room = model.max_input_tokens - len(tokens.before) - len(tokens.after)
+    if room <= tokens.query_tokens:
+        raise ContextLengthExceeded(
+            f"`query` leaves no room for a text: `{model.name}` reads at most {model.max_input_tokens} tokens", "query"
+        )
+
+    def item(encoding: Encoding) -> tuple[EncodeItem, bool]:
+        ids, is_long = encoding.ids, len(encoding.ids) > room
+        if is_long and asked.truncation is not None:
+            # A prompt that is rendered as one text loses tokens at its beginning if it is too long, as in
+            # sentence-transformers.
+            end = ids[len(ids) - tokens.query_tokens :] if prompt is None else []
+            ids = [*ids[: room - len(end)], *end]
+        return EncodeItem(check_tokens([*tokens.before, *ids, *tokens.after], model, "texts")), is_long
+
+    found = await runtime.encode_with(
+        model.tokenizer, prompts, item, param="texts", add_special_tokens=False, call=call
+    )
+    items = [one for one, _ in found]
+    task: EncodeTask = "classify" if "classify" in model.info.tasks else "answer_logits"
+    message = Encode(call.next_id(), model.name, task, items, target_ids=tokens.answers)
+    logits = await vectors(call, message)
+    raw = logits[:, 0] - logits[:, 1] if logits.shape[1] == 2 else logits[:, 0]
+    truncated = sorted({place for place, (_, is_shorter) in enumerate(found) if is_shorter} | cut)
+    return RerankScores(raw, sigmoid(raw), sum(one.num_tokens for one in items), truncated)
+
+
+def answer_cost(model: ServedModel, asked: RerankTexts) -> Cost:
+    """Upper bounds of the work of `answer_scores`. It is assumed that a chat template writes its own text once.
+
+    The query is tokenized once for each text. It is also tokenized with the parts of the prompt, or with the end of the
+    prompt.
+    """
+    prompt, bound = model.text.answer_prompt, model.tokenizer.token_bound
+    if prompt is None:
+        own, default = model.text.chat_templates.by_name.get("default", ""), model.text.prompts.default
+        answers = ""
+    else:
+        own, default = "".join(prompt.parts) + prompt.instruction, prompt.default_instruction
+        answers = prompt.positive + prompt.negative
+    around = (own, asked.query, asked.instruction or default)
+    most = sum(map(bound, around))
+    tokens = sum(min(most + bound(text), model.max_input_tokens) for text in asked.texts)
+    readings = 1 if asked.max_text_tokens is None else 2
+    characters = (len(asked.texts) + 2) * characters_of(around) + len(answers) + readings * characters_of(asked.texts)
+    return Cost(characters, tokens, len(asked.texts), answer_numbers=2 * len(asked.texts))
+
+
+def takes_instruction(model: ServedModel) -> bool:
+    """Whether the prompt of a model has a place for an instruction."""
+    prompt = model.text.answer_prompt
+    return model.info.answer is not None if prompt is None else prompt.takes_instruction
+
+
+async def _cut_texts(
+    runtime: Runtime, call: Call, model: ServedModel, asked: RerankTexts
+) -> tuple[Sequence[str], set[int]]:
+    """The texts up to their first `max_text_tokens` tokens, and the places of those that were longer."""
+    most = asked.max_text_tokens
+    if most is None:
+        return asked.texts, set()
+    ends = await runtime.encode_with(
+        model.tokenizer,
+        asked.texts,
+        lambda encoding: encoding.offsets[most - 1][1] if len(encoding.ids) > most else None,
+        param="texts",
+        add_special_tokens=False,
+        offsets=True,
+        call=call,
+    )
+    return [text[:end] for text, end in zip(asked.texts, ends, strict=True)], {
+        place for place, end in enumerate(ends) if end is not None
+    }
+
+
+async def _prompt_tokens(
+    runtime: Runtime, call: Call, model: ServedModel, prompt: AnswerPrompt, asked: RerankTexts
+) -> _AnswerPrompt:
+    """Tokens of a prompt whose parts are tokenized alone."""
+    place = prompt.parts.index(prompt.document_part)
+    texts = [prompt.fill(part, asked.query, asked.instruction) for part in prompt.parts]
+    answers = [answer for answer in (prompt.positive, prompt.negative) if answer]
+    encoded = await runtime.encode(
+        model.tokenizer, [*texts, *answers], param="query", add_special_tokens=False, call=call
+    )
+    parts, found = encoded[: len(texts)], encoded[len(texts) :]
+    if not all(one.ids for one in found):
+        raise InvalidRequest(f"the tokenizer of `{model.name}` has no token for the answer {answers[0]!r}", "model")
+    return _AnswerPrompt(
+        [token for one in parts[:place] for token in one.ids],
+        [token for one in parts[place + 1 :] for token in one.ids],
+        len(parts[place].ids),
+        found[0].ids[0],
+        found[1].ids[0] if len(found) > 1 else None,
+    )
+
+
+async def _template_tokens(
+    runtime: Runtime, call: Call, model: ServedModel, asked: RerankTexts, texts: Sequence[str]
+) -> tuple[_AnswerPrompt, list[str]]:
+    """Tokens of the end of the chat template, and the prompt of each text.
+
+    The end of the template counts as `query_tokens`, because it is kept when a prompt loses tokens.
+    """
+    instruction = asked.instruction or model.text.prompts.default
+    base, filled, other = await _rendered(
+        runtime,
+        call,
+        model,
+        [(_FILLERS[0], _FILLERS[0]), (_FILLERS[1], _FILLERS[0]), (_FILLERS[0], _FILLERS[1])],
+        instruction,
+    )
+    if base in (filled, other):
+        left_out = "query" if base == filled else "document"
+        raise InvalidRequest(f"the chat template of `{model.name}` leaves the {left_out} out", "model")
+    first, second = await runtime.encode(
+        model.tokenizer, [base, other], param="query", add_special_tokens=False, call=call
+    )
+    end = 0
+    while end < min(len(first.ids), len(second.ids)) and first.ids[-1 - end] == second.ids[-1 - end]:
+        end += 1
+    prompts = await _rendered(runtime, call, model, [(asked.query, text) for text in texts], instruction)
+    answer = model.info.answer
+    assert answer is not None, "a model without a prompt of the operator names its answers"
+    return _AnswerPrompt([], [], end, answer.positive, answer.negative), prompts
+
+
+async def _rendered(
+    runtime: Runtime, call: Call, model: ServedModel, pairs: Sequence[tuple[str, str]], instruction: str
+) -> list[str]:
+    """The prompts of pairs of query and document, as the chat template writes them."""
+    templates, answer = model.text.chat_templates, model.info.answer
+    adds_prompt = answer is not None and answer.adds_generation_prompt
+
+    def content(text: str) -> object:
+        source = templates.choose()
+        return [{"type": "text", "text": text}] if any(sign in source for sign in _PARTS_SIGNS) else text
+
+    def render(query: str, document: str) -> str:
+        roles = {"system": instruction, "query": query, "document": document}
+        messages = [
+            {"role": role, "content": content(text)} for role, text in roles.items() if text or role != "system"
+        ]
+        context = chat_context(templates, messages, add_generation_prompt=adds_prompt)
+        return runtime.chat_renderer.render(
+            templates.choose(), context, runtime.max_text_characters, call.limits.next_deadline
+        )
+
+    found: list[str] = []
+    for start in range(0, len(pairs), RENDERED_TOGETHER):
+        work = partial(_all, render, pairs[start : start + RENDERED_TOGETHER])
+        try:
+            found += await runtime.in_template_thread(work, call)
+        except ChatError as error:
+            raise InvalidRequest(f"`{model.name}` cannot read a query with a text: {error}", "model") from None
+    return found
+
+
+def _all(render: Callable[[str, str], str], pairs: Sequence[tuple[str, str]]) -> list[str]:
+    return [render(*pair) for pair in pairs]

@@ -1,0 +1,1 @@
+"""JSON schemas of tools and answers: what a grammar can enforce of them."""

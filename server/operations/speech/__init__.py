@@ -1,0 +1,1 @@
+"""Speech to text: windows of a recording and the text of a transcript."""

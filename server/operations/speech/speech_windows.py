@@ -1,0 +1,212 @@
+"""Decode windows of a recording: one after the other, or several at once, each with temperature fallback."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+
+from server.audio import frames as audio
+from server.audio.frames import FRAMES_PER_TOKEN
+from server.audio.token_times import token_times
+from server.errors import DeadlineExceeded
+from server.ipc.client.call import Call, request_error
+from server.ipc.wire.logprobs import Logprobs
+from server.ipc.wire.messages import Failed, Finished, Generate, GenerateRow, Tokens
+from server.ipc.wire.params import GenerationParams, PromptProbe, SpeechAlignment, TimestampRules
+from server.operations.pools import Pool
+from server.operations.runtime import ServedModel
+from server.operations.speech.speech_fallback import FallbackRules
+
+TokenSink = Callable[[list[int]], None]
+"""Receives the new tokens of a window as they are generated."""
+_MAX_SEED = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class WindowResult:
+    """The text of one window.
+
+    token_ids: new tokens, without the end token.
+    temperature: temperature of the accepted attempt.
+    is_silent: the window has no speech; its tokens are to be dropped.
+    mean_logprob: mean log-probability of the tokens, the end token included, if computed.
+    no_speech_prob: probability that the window has no speech, if computed.
+    token_times: time at which each token ends, in seconds from the start of the window; empty if not computed.
+    """
+
+    token_ids: list[int]
+    temperature: float
+    is_silent: bool = False
+    mean_logprob: float | None = None
+    no_speech_prob: float | None = None
+    token_times: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window to decode.
+
+    start, end: first frame, and end within the recording.
+    prefix: the decoder's prompt. start_index: index of the start token in it.
+    """
+
+    start: int
+    end: int
+    prefix: list[int]
+    start_index: int = 0
+
+    @property
+    def recorded_tokens(self) -> int:
+        """Source positions that belong to the recording."""
+        return max((self.end - self.start) // FRAMES_PER_TOKEN, 1)
+
+
+@dataclass
+class WindowDecoder:
+    """Decodes windows of one recording.
+
+    frames: log-mel frames of the recording, and of the silence that pads a short one to a window.
+    total_frames: frames of the recording.
+    params: decoding parameters for the first temperature.
+    rules: see `FallbackRules`.
+    seed: seed of sampled attempts.
+    probe_token: token for no speech, if its probability is needed.
+    pool: threads for the times of tokens.
+    """
+
+    call: Call
+    model: ServedModel
+    frames: audio.Frames
+    total_frames: int
+    params: GenerationParams
+    rules: FallbackRules
+    seed: int
+    pool: Pool
+    probe_token: int | None = None
+
+    @property
+    def window_frames(self) -> int:
+        return FRAMES_PER_TOKEN * self.model.info.source_tokens
+
+    async def decode(self, windows: Sequence[Window], sink: TokenSink | None = None) -> list[WindowResult]:
+        """The text of windows that are decoded at the same time.
+
+        sink: receives the tokens of a single window; requires rules that accept everything.
+        Raises the error of a failed sequence, and DeadlineExceeded.
+        """
+        results: list[WindowResult | None] = [None] * len(windows)
+        waiting = list(range(len(windows)))
+        for attempt, temperature in enumerate(self.rules.temperatures):
+            is_last = attempt == len(self.rules.temperatures) - 1
+            ended = await self._generate([windows[index] for index in waiting], attempt, temperature, sink)
+            rejected = []
+            for index, event in zip(waiting, ended, strict=True):
+                result, is_accepted = await self._judge(windows[index], event, temperature)
+                results[index] = result
+                if not is_accepted and not is_last:
+                    rejected.append(index)
+            waiting = rejected
+            if not waiting:
+                break
+        return [result for result in results if result is not None]
+
+    async def first_token(self, window: Window, allowed: Sequence[int]) -> int:
+        """The likeliest first token of a window, among some tokens."""
+        row = GenerateRow(self.call.next_id(), 1, 0, window.prefix)
+        (ended,) = await self._run(GenerationParams(allowed_token_ids=[*allowed]), [row], [self._source(window)])
+        return ended.hypotheses[0].token_ids[0]
+
+    async def _generate(
+        self, windows: Sequence[Window], attempt: int, temperature: float, sink: TokenSink | None
+    ) -> list[Finished]:
+        """Run one attempt of windows, and return their `Finished` events in the same order."""
+        context, limit = self.model.info.context_tokens, self.model.info.generation.max_new_tokens
+        rows = [
+            GenerateRow(
+                self.call.next_id(),
+                min(limit or context, context - len(window.prefix)),
+                place,
+                window.prefix,
+                (self.seed + attempt) & _MAX_SEED,
+                recorded_tokens=window.recorded_tokens,
+            )
+            for place, window in enumerate(windows)
+        ]
+        params = self.params
+        if temperature > 0:
+            params = replace(params, do_sample=True, temperature=temperature, num_beams=1)
+        if self.probe_token is not None:
+            params = replace(params, probe=PromptProbe(windows[0].start_index, self.probe_token))
+        return await self._run(params, rows, [self._source(window) for window in windows], sink)
+
+    async def _run(
+        self, params: GenerationParams, rows: list[GenerateRow], frames: list[bytes], sink: TokenSink | None = None
+    ) -> list[Finished]:
+        """Generate rows, and return their `Finished` events in the same order."""
+        self.call.submit(Generate(self.model.name, params, [], rows, frames=frames))
+        ended: dict[int, Finished] = {}
+        while events := await self.call.events():
+            for index, event in events:
+                if isinstance(event, Failed):
+                    raise request_error(event)
+                if isinstance(event, Tokens) and sink is not None:
+                    sink(event.token_ids)
+                if isinstance(event, Finished):
+                    if event.hypotheses[0].finish_reason == "timeout":
+                        raise DeadlineExceeded("the deadline passed before the end of the recording was transcribed")
+                    ended[index] = event
+        return [ended[index] for index in range(len(rows))]
+
+    def _source(self, window: Window) -> bytes:
+        """The frames of a window, filled with zeros after its end. The frames of a later window are left out."""
+        frames = self.frames if window.end >= self.total_frames else self.frames[: window.end]
+        return audio.window(frames, window.start, self.window_frames).astype("<f4").tobytes()
+
+    async def _judge(self, window: Window, event: Finished, temperature: float) -> tuple[WindowResult, bool]:
+        """The result of an attempt, and whether it is accepted."""
+        best = event.hypotheses[0]
+        logprobs = list(Logprobs(best.logprobs or ()).own())
+        mean = float(np.mean(logprobs)) if logprobs else None
+        no_speech = None if event.probe_logprob is None else math.exp(event.probe_logprob)
+        verdict = self.rules.verdict(best.token_ids, self.model.info.vocab_size, mean, no_speech)
+        times: Sequence[float] = ()
+        if best.attention is not None:
+            weights, count = best.attention, len(best.token_ids)
+            times = await self.pool.run(lambda: token_times(weights, window.recorded_tokens, count), self.call)
+        token_ids = best.token_ids[:-1] if best.stop_token_id is not None else best.token_ids
+        result = WindowResult(token_ids, temperature, verdict == "silent", mean, no_speech, times)
+        return result, verdict != "rejected"
+
+
+def window_params(
+    model: ServedModel,
+    rules: FallbackRules,
+    *,
+    num_beams: int | None,
+    timestamps: TimestampRules | None,
+    alignment: SpeechAlignment | None,
+    with_logprobs: bool,
+    stream: bool,
+) -> GenerationParams:
+    """Decoding parameters of a window: the checkpoint's defaults with the settings of the request."""
+    defaults = model.info.generation
+    return GenerationParams(
+        suppress_token_ids=defaults.suppress_token_ids,
+        begin_suppress_token_ids=defaults.begin_suppress_token_ids,
+        bad_words_ids=defaults.bad_words_ids,
+        end_token_ids=defaults.end_token_ids,
+        num_beams=num_beams or defaults.num_beams or 1,
+        length_penalty=1.0 if defaults.length_penalty is None else defaults.length_penalty,
+        early_stopping=defaults.early_stopping or False,
+        repetition_penalty=defaults.repetition_penalty or 1.0,
+        no_repeat_ngram_size=defaults.no_repeat_ngram_size or 0,
+        timestamps=timestamps,
+        logprobs=with_logprobs or rules.needs_logprobs,
+        processed_logprobs=True,
+        stream=stream,
+        alignment=alignment,
+    )

@@ -1,0 +1,1 @@
+"""Translation: languages, segments, markup and glossaries."""

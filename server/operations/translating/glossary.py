@@ -1,0 +1,116 @@
+"""A glossary of a translation request: which sentences it applies to, and the terms that their translations need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from server.errors import InvalidRequest
+from server.ipc.client.call import Call
+from server.ipc.wire.descriptions import ModelInfo
+from server.ipc.wire.params import RequiredTerm
+from server.operations.generating import grammar
+from server.operations.generating.generation_options import GenerationOptions
+from server.operations.generating.generation_params import num_beams_of
+from server.operations.runtime import Runtime, ServedModel
+from server.text.languages.glossary import DuplicateTerm, Glossary, spell
+from server.text.tokens.token_bytes import TokenBytes
+
+MAX_TERMS = 128
+MAX_TERM_CHARACTERS = 64
+MAX_SENTENCE_TERMS = 16
+MIN_BEAMS = 10
+"""Beams of a sentence with terms, if the request does not set them. Source: Post and Vilar 2018, section 5."""
+_TEXTS_AT_ONCE = 64
+"""Texts that are searched for terms in one piece of work."""
+
+
+@dataclass(frozen=True)
+class SentenceTerms:
+    """The terms of the sentences of a request.
+
+    by_sentence: for each sentence, indices of its terms in `terms`; none for a sentence without any.
+    terms: all terms that some sentence has.
+    token_bytes: bytes of the model's tokens; None if no sentence has terms.
+    """
+
+    by_sentence: Sequence[list[int]]
+    terms: list[RequiredTerm] = field(default_factory=list)
+    token_bytes: TokenBytes | None = None
+
+
+def options_with_terms(options: GenerationOptions, info: ModelInfo, answers: int) -> GenerationOptions:
+    """The options for sentences with terms, which are translated with beams. answers: hypotheses to return."""
+    return replace(options, num_beams=num_beams_of(options, info, max(MIN_BEAMS, answers)))
+
+
+def check_glossary(glossary: Mapping[str, str], options: GenerationOptions) -> None:
+    """Raise InvalidRequest for a glossary over a limit, or with options that exclude it. An empty one has no effect."""
+    if not glossary:
+        return
+    if len(glossary) > MAX_TERMS:
+        raise InvalidRequest(f"`glossary` has {len(glossary)} terms; the limit is {MAX_TERMS}", "glossary")
+    for number, (source, target) in enumerate(glossary.items(), 1):
+        for text, side in ((source, "term"), (target, "translation")):
+            if not text.strip():
+                raise InvalidRequest(f"`glossary` has an empty {side} in entry {number}", "glossary")
+            if len(text) > MAX_TERM_CHARACTERS:
+                raise InvalidRequest(
+                    f"`glossary` has a {side} of {len(text)} characters in entry {number}; the limit is "
+                    f"{MAX_TERM_CHARACTERS}",
+                    "glossary",
+                )
+    sampler = "do_sample" if options.do_sample else options.sampler()
+    if sampler is not None:
+        raise InvalidRequest(f"`glossary` needs beam search, so it cannot be combined with `{sampler}`", "glossary")
+    if options.num_beams == 1:
+        raise InvalidRequest(
+            "`glossary` needs beam search, and `num_beams` is 1; leave `num_beams` out, or send 2 or more", "glossary"
+        )
+    if options.num_beam_groups > 1:
+        raise InvalidRequest("`glossary` cannot be combined with `num_beam_groups`", "glossary")
+    if options.text_format is not None:
+        raise InvalidRequest("`glossary` cannot be combined with `response_format`", "glossary")
+
+
+async def find_terms(
+    runtime: Runtime, call: Call, model: ServedModel, entries: Mapping[str, str], sentences: Sequence[str]
+) -> SentenceTerms:
+    """The terms that the translation of each sentence must contain. Sends the bytes of all tokens to the workers.
+
+    Raises InvalidRequest for two equal terms, for a sentence with more than `MAX_SENTENCE_TERMS`, and for a needed
+    translation that the vocabulary cannot spell.
+    """
+    try:
+        glossary = Glossary(entries)
+    except DuplicateTerm:
+        raise InvalidRequest("`glossary` has two terms that differ in white space alone", "glossary") from None
+
+    def search(start: int) -> list[list[str]]:
+        return [glossary.targets_for(text) for text in sentences[start : start + _TEXTS_AT_ONCE]]
+
+    pool = runtime.pools.tokenize
+    found = await pool.run_pieces([partial(search, at) for at in range(0, len(sentences), _TEXTS_AT_ONCE)], call)
+    by_sentence = [targets for part in found for targets in part]
+    most = max(map(len, by_sentence), default=0)
+    if most > MAX_SENTENCE_TERMS:
+        raise InvalidRequest(
+            f"`glossary` has {most} terms that one sentence contains; the limit is {MAX_SENTENCE_TERMS}", "glossary"
+        )
+    needed = list(dict.fromkeys(target for targets in by_sentence for target in targets))
+    if not needed:
+        return SentenceTerms([[] for _ in sentences])
+    problem = f"`glossary` is not supported for `{model.name}`"
+    token_bytes = await grammar.send_token_bytes(runtime, call, model, problem, "glossary")
+    spelled = await pool.run_pieces([partial(spell, model.tokenizer, token_bytes, target) for target in needed], call)
+    unknown = next((target for target, found in zip(needed, spelled, strict=True) if not found), None)
+    if unknown is not None:
+        entry = glossary.targets.index(unknown) + 1
+        raise InvalidRequest(
+            f"`glossary` has a translation in entry {entry} that the vocabulary of `{model.name}` cannot spell",
+            "glossary",
+        )
+    places = {target: index for index, target in enumerate(needed)}
+    indices = [[places[target] for target in targets] for targets in by_sentence]
+    return SentenceTerms(indices, [RequiredTerm(own) for own in spelled], token_bytes)

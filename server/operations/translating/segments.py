@@ -1,0 +1,190 @@
+"""A text to translate as segments (usually sentences), and the translated segments joined in order.
+
+Segments are translated in parallel. Their text is released strictly in order, so that the deltas that a client has
+read, joined, are the beginning of the final text. Imports no HTTP and no engine code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from server.ipc.wire.logprobs import Logprobs
+from server.operations.generating.generated_text import GeneratedText, TextDelta
+from server.text.languages.language_codes import parse_language
+from server.text.languages.sentences import SENTENCE_ENDS, Sentence, split_sentences
+
+UNSPACED = frozenset({"zh", "ja", "th", "lo", "km", "my", "yue"})
+"""Languages that put no space between sentences; ISO 639-1 codes where they exist."""
+
+_NEWLINE = re.compile(r"[\r\n]")
+_PAUSE = re.compile(r"[,;:،、，；]\s*|\s+")
+
+
+@dataclass
+class Segment:
+    """One part of a text.
+
+    separator: white space that follows the segment.
+    answers: translations, best first; empty if there is nothing to translate.
+    prefix: text that the request put before the answer.
+    """
+
+    text: str
+    separator: str
+    answers: list[GeneratedText] = field(default_factory=list)
+    prefix: str = ""
+
+    @property
+    def done(self) -> bool:
+        return all(answer.done for answer in self.answers)
+
+    def result(self, rank: int) -> str:
+        """The translation of this rank with the separator."""
+        own = self.prefix + self.answers[rank].text if self.answers else ""
+        return own + self.separator
+
+
+@dataclass
+class SegmentDelta:
+    """New text and tokens of one segment. input: place of the text in the request."""
+
+    input: int
+    segment: int
+    text: str
+    token_ids: list[int]
+    logprobs: Logprobs
+
+
+class SegmentedText:
+    """All segments of one input.
+
+    index: place of the input in the request.
+    released: all text that `release` has returned.
+    failed: a segment has failed, so nothing more is released.
+    """
+
+    def __init__(self, index: int, segments: list[Segment]) -> None:
+        self.index = index
+        self.segments = segments
+        self.released = ""
+        self.failed = False
+        self._current = 0
+        self._held: dict[int, list[TextDelta]] = {}
+        self._prefix_released = False
+
+    def hold(self, segment: int, delta: TextDelta) -> None:
+        """Keep a delta of a segment's best answer until all earlier segments are complete."""
+        self._held.setdefault(segment, []).append(delta)
+
+    def release(self) -> Iterator[SegmentDelta]:
+        """The held deltas that may be sent: those of the current segment and, once it is complete, of the next one, and
+        so on.
+        """
+        while self._current < len(self.segments) and not self.failed:
+            index, segment = self._current, self.segments[self._current]
+            deltas = self._held.pop(index, [])
+            text = "".join([delta.text for delta in deltas])
+            if deltas and not self._prefix_released:
+                text = segment.prefix + text
+            self._prefix_released = self._prefix_released or bool(deltas)
+            if segment.done:
+                text += segment.separator
+                self._current += 1
+                self._prefix_released = False
+            ids = [token_id for delta in deltas for token_id in delta.token_ids]
+            self.released += text
+            if text or ids:
+                logprobs = Logprobs()
+                for delta in deltas:
+                    logprobs.extend(delta.logprobs)
+                yield SegmentDelta(self.index, index, text, ids, logprobs)
+            if not segment.done:
+                return
+
+    @property
+    def ranks(self) -> int:
+        """Number of translations of the whole text."""
+        return min((len(segment.answers) for segment in self.segments if segment.answers), default=1)
+
+    def text(self, rank: int) -> str:
+        """The whole translation of this rank."""
+        return "".join([segment.result(rank) for segment in self.segments])
+
+    def score(self, rank: int) -> float | None:
+        """Sum of the segments' scores; None without beam search."""
+        scores = [segment.answers[rank].score for segment in self.segments if segment.answers]
+        known = [score for score in scores if score is not None]
+        return sum(known) if known and len(known) == len(scores) else None
+
+    def finish_reason(self) -> str:
+        """The first of `error`, `timeout` and `length` that a segment has, else `stop`."""
+        reasons = {segment.answers[0].finish_reason for segment in self.segments if segment.answers}
+        return next((reason for reason in ("error", "timeout", "length") if reason in reasons), "stop")
+
+    def best(self) -> list[GeneratedText]:
+        """The best answer of each translated segment."""
+        return [segment.answers[0] for segment in self.segments if segment.answers]
+
+
+def max_segments(text: str, limit: int, is_markup: bool) -> int:
+    """Maximum number of segments of a text, for a model that reads `limit` tokens.
+
+    A sentence ends at a line break or a punctuation mark, and in markup at a tag. A segment that does not fit has more
+    characters than half of the limit. It is cut near its middle, so each cut leaves at least a sixteenth of the limit.
+    """
+    ends = sum(map(text.count, SENTENCE_ENDS)) + (
+        text.count(">") - text.count("><") + text.count("&") if is_markup else 0
+    )
+    return max(1, min(len(text), 2 + ends + 16 * len(text) // max(limit, 1)))
+
+
+def whole(text: str) -> list[Segment]:
+    """A text as one segment. White space alone is not translated."""
+    return [Segment(text, "") if text.strip() else Segment("", text)]
+
+
+def split(text: str, target: str | None, fits: Callable[[str], bool], at_newlines: bool = True) -> list[Segment]:
+    """Split a text into sentences, and cut those that are too long until each part `fits`.
+
+    at_newlines: a line break ends a sentence. Else it counts as a space inside a sentence.
+
+    target: language of the translation. Sentences without white space between them get a space in the translation,
+    unless the target language puts none between sentences.
+    """
+    language = parse_language(target or "")
+    spaced = language is None or language.language not in UNSPACED
+    sentences = split_sentences(text) if at_newlines else _across_lines(text)
+    for index, sentence in enumerate(sentences[:-1]):
+        if sentence.text and not sentence.separator and spaced:
+            sentences[index] = Sentence(sentence.text, " ")
+    return [Segment(part.text, part.separator) for sentence in sentences for part in _cut(sentence, fits)]
+
+
+def _across_lines(text: str) -> list[Sentence]:
+    """The sentences of a text whose line breaks are inside sentences. White space between sentences stays as it is."""
+    found: list[Sentence] = []
+    at = 0
+    for sentence in split_sentences(_NEWLINE.sub(" ", text)):
+        start = at + len(sentence.text)
+        at = start + len(sentence.separator)
+        found.append(Sentence(sentence.text, text[start:at]))
+    return found
+
+
+def _cut(sentence: Sentence, fits: Callable[[str], bool]) -> list[Sentence]:
+    """Cut a sentence until each part `fits`: at the pause nearest to its middle, or else in its middle."""
+    if not sentence.text or fits(sentence.text):
+        return [sentence]
+    text = sentence.text
+    pauses = [match for match in _PAUSE.finditer(text) if 0 < match.end() < len(text)]
+    if not pauses:
+        middle = len(text) // 2
+        if middle == 0:
+            return [sentence]
+        return [*_cut(Sentence(text[:middle], ""), fits), *_cut(Sentence(text[middle:], sentence.separator), fits)]
+    pause = min(pauses, key=lambda match: abs(match.end() - len(text) // 2))
+    space = len(pause[0]) - len(pause[0].rstrip())
+    first = Sentence(text[: pause.end() - space], text[pause.end() - space : pause.end()])
+    return [*_cut(first, fits), *_cut(Sentence(text[pause.end() :], sentence.separator), fits)]

@@ -1,0 +1,115 @@
+"""A process that reads one line of JSON and answers with one, under a time limit for each answer.
+
+Bytes may follow the line of a request, and the line of a reply. The line says how many.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from server.system.cores import give_way
+
+_START_SECONDS = 30.0
+_INHERITED_VARIABLES = ("PATH", "PYTHONPATH", "PYTHONHOME", "SYSTEMROOT", "TZ", "LANG", "LC_ALL")
+
+
+class LineProcess:
+    """A child process that answers lines.
+
+    It starts with the first line, and is replaced after it was killed. Not safe to use from several threads.
+
+    file: Python script. It prints an empty line when it is ready. arguments: its arguments.
+    gives_way: the child has a lower priority than this process.
+    """
+
+    def __init__(self, file: Path, arguments: Sequence[str] = (), gives_way: bool = False) -> None:
+        self._file, self._arguments, self._gives_way = file, arguments, gives_way
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starting = threading.Lock()
+        self._is_ended = False
+
+    @property
+    def pid(self) -> int:
+        """Id of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def exchange(self, line: bytes, seconds: float) -> bytes:
+        """Send a line and return the reply. Without a reply in time the process is killed and b"" returned.
+
+        Raises TimeoutError if the process does not start, also after `kill`.
+        """
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        return self._exchange(line, seconds)[0]
+
+    def exchange_bytes(self, request: bytes, seconds: float, size_of: Callable[[bytes], int]) -> tuple[bytes, bytes]:
+        """Send a line with bytes after it, and return the line of the reply and the bytes after that.
+
+        request: the line and the bytes. size_of: number of bytes that follow the line of a reply.
+        Without a whole reply in time the process is killed and two empty values are returned.
+        Raises TimeoutError if the process does not start, also after `kill`.
+        """
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        return self._exchange(request, seconds, size_of)
+
+    def kill(self) -> None:
+        """End the process for good. May be called from another thread while `exchange` runs."""
+        with self._starting:
+            self._is_ended = True
+            process = self._process
+        if process is not None:
+            process.kill()
+
+    def stop(self) -> None:
+        """Stop the process if it is running."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def _start(self) -> None:
+        self.stop()
+        with self._starting:
+            if self._is_ended:
+                raise TimeoutError("was stopped")
+            # -P and a path instead of -m: the working directory must not shadow modules.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(self._file), *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ},
+            )
+        if self._gives_way:
+            give_way(self._process.pid)
+        if not self._exchange(b"", _START_SECONDS)[0]:
+            raise TimeoutError(f"did not start within {_START_SECONDS:g} s")
+
+    def _exchange(
+        self, request: bytes, seconds: float, size_of: Callable[[bytes], int] = lambda _: 0
+    ) -> tuple[bytes, bytes]:
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        alarm = threading.Timer(seconds, process.kill)
+        alarm.start()
+        try:
+            process.stdin.write(request)
+            process.stdin.flush()
+            reply = process.stdout.readline()
+            size = size_of(reply) if reply.endswith(b"\n") else 0
+            content = process.stdout.read(size) if size else b""
+        except OSError:
+            reply, size, content = b"", 0, b""
+        finally:
+            alarm.cancel()
+        if not reply.endswith(b"\n") or len(content) < size:
+            self.stop()
+            return b"", b""
+        return reply, content

@@ -1,0 +1,1 @@
+"""Chat templates, formats of function calls, and prompts for ranking."""

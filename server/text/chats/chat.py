@@ -1,0 +1,319 @@
+"""Render chat messages to prompt text with a checkpoint's chat template.
+
+Templates are Jinja programs that come with the checkpoint. They run in a separate process (`chat_process`) under
+limits on time, memory and output length, so that a template can neither block nor read the server.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+
+from server.system.line_process import LineProcess
+from server.text.tokenizers.tokenizer_files import TokenizerFiles
+from server.text.tokens.tokenizer import TokenizerError
+from weights.resolve import file_in
+
+MAX_TEMPLATE_CHARACTERS = 1 << 20
+_PROCESS_FILE = Path(__file__).with_name("chat_process.py")
+_MEMORY_BYTES = 512 << 20
+_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
+CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Put after the text to continue, as transformers does. The space shows whether the template keeps white space."""
+_NOT_CONTINUED = "the last message has no text that can be continued"
+
+Result = TypeVar("Result")
+
+
+class ChatError(ValueError):
+    """A template failed or rejected the messages. The message is one line and contains no message text."""
+
+
+class ChatTooLong(ChatError):
+    """The text of a template has more characters than the limit."""
+
+
+class ChatStopped(ChatError):
+    """A template was stopped before its end, so nothing is known about the messages."""
+
+
+@dataclass(frozen=True)
+class ContentForms:
+    """The forms of message contents that a template reads.
+
+    parts: roles whose text must be given as a list of parts.
+    lost: roles whose text is left out in both forms.
+    """
+
+    parts: frozenset[str] = frozenset()
+    lost: frozenset[str] = frozenset()
+
+
+_TEXTS = ContentForms()
+
+
+def as_parts(text: str) -> list[dict[str, str]]:
+    """A text as the content of a message in the form of a list of parts."""
+    return [{"type": "text", "text": text}]
+
+
+@dataclass(frozen=True)
+class ChatTemplates:
+    """The chat templates of a checkpoint.
+
+    by_name: template source by name; the usual names are `default` and `tool_use`.
+    special_tokens: text of special tokens by template variable (`bos_token`, `eos_token`...).
+    forms: the forms of contents that a template reads, by its source (`server.text.chats.chat_forms`).
+    """
+
+    by_name: Mapping[str, str] = field(default_factory=dict)
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    forms: Mapping[str, ContentForms] = field(default_factory=dict)
+
+    @property
+    def problem(self) -> str | None:
+        """Why chats would lose the user's text; None if there is no problem."""
+        for name, source in self.by_name.items():
+            if "user" in self.forms_of(source).lost:
+                return (
+                    f'the chat template "{name}" leaves out what the user writes, as a text and as a list of parts; '
+                    "correct the template, or remove it from the checkpoint"
+                )
+        return None
+
+    def forms_of(self, source: str) -> ContentForms:
+        """The forms that a template reads; texts for a template that was not tried."""
+        return self.forms.get(source, _TEXTS)
+
+    def in_forms(self, source: str, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Messages whose texts have the form that a template reads."""
+        parts = self.forms_of(source).parts
+        return [
+            {**message, "content": as_parts(message["content"])}
+            if message.get("role") in parts and isinstance(message.get("content"), str)
+            else message
+            for message in messages
+        ]
+
+    def choose(self, with_tools: bool = False) -> str:
+        """The template for a request: `tool_use` for a request with tools where it exists, else `default`.
+
+        Raises ChatError where the checkpoint has no template, or several and no default.
+        """
+        if with_tools and "tool_use" in self.by_name:
+            return self.by_name["tool_use"]
+        if "default" in self.by_name:
+            return self.by_name["default"]
+        if self.by_name:
+            names = ", ".join(sorted(self.by_name))
+            raise ChatError(f"the checkpoint has several chat templates ({names}) but no default")
+        raise ChatError("the checkpoint has no chat template")
+
+
+def read_templates(directory: Path, files: TokenizerFiles) -> ChatTemplates:
+    """Read `chat_template.jinja` and `chat_templates/*.jinja`, else `chat_template` of `tokenizer_config.json`.
+
+    Raises TokenizerError for a template that is not text or is too long, and ResolveError for a link out of the
+    directory.
+    """
+    names = {"default": "chat_template.jinja"}
+    names |= {path.stem: f"chat_templates/{path.name}" for path in sorted(directory.glob("chat_templates/*.jinja"))}
+    found: dict[str, str] = {}
+    for name, file in names.items():
+        path = file_in(directory, file)
+        if path is not None:
+            try:
+                found[name] = path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError):
+                raise TokenizerError(f"{file} is damaged: not UTF-8 text") from None
+    if not found:
+        found = _templates_of_config(files.config.get("chat_template"))
+    longest = max(map(len, found.values()), default=0)
+    if longest > MAX_TEMPLATE_CHARACTERS:
+        raise TokenizerError(f"a chat template has {longest:,} characters, longer than {MAX_TEMPLATE_CHARACTERS:,}")
+    return ChatTemplates(found, {f"{role}_token": token.content for role, token in files.roles.items()})
+
+
+def _templates_of_config(value: Any) -> dict[str, str]:
+    if value is None:
+        return {}
+    try:
+        found = {"default": value} if isinstance(value, str) else {one["name"]: one["template"] for one in value}
+    except (TypeError, KeyError):
+        found = {"": None}
+    if not all(isinstance(text, str) for pair in found.items() for text in pair):
+        raise TokenizerError("tokenizer_config.json: chat_template is neither a string nor a list of named strings")
+    return found
+
+
+def chat_context(
+    templates: ChatTemplates,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    null_content: bool = False,
+    add_generation_prompt: bool = True,
+    extra_variables: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Variables for a template, the same as in `apply_chat_template` of transformers. JSON values only.
+
+    messages: chat messages; keys whose value is None are left out.
+    null_content: keep a `content` that is None.
+    extra_variables: further variables, for example the switch `enable_thinking` of some templates.
+    """
+    kept = ("content",) if null_content else ()
+    stated = [
+        {key: value for key, value in message.items() if value is not None or key in kept} for message in messages
+    ]
+    return {
+        "messages": [_with_reasoning(message) for message in stated],
+        "tools": tools,
+        "documents": documents,
+        "add_generation_prompt": add_generation_prompt,
+        **templates.special_tokens,
+        **(extra_variables or {}),
+    }
+
+
+def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    """Copy the reasoning of a message to both keys that templates read, `thinking` and `reasoning_content`."""
+    reasoning = next((message[key] for key in _REASONING_KEYS if key in message), None)
+    return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
+
+
+def with_continued(message: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """A last message whose text ends in `CONTINUED`, so that its end can be found in the prompt, and the text itself.
+
+    Raises ChatError if the message has no text.
+    """
+    content = message.get("content")
+    if isinstance(content, str):
+        return {**message, "content": content + CONTINUED}, content
+    parts = list(content) if isinstance(content, list) else []
+    for index in reversed(range(len(parts))):
+        if "text" in parts[index]:
+            text = parts[index]["text"]
+            parts[index] = {**parts[index], "text": text + CONTINUED}
+            return {**message, "content": parts}, text
+    raise ChatError(_NOT_CONTINUED)
+
+
+def continued_text(rendered: str, text: str) -> str:
+    """A rendered prompt up to the end of the text that `with_continued` has marked.
+
+    White space at its end stays only if the template keeps it, as in `apply_chat_template` of transformers. Raises
+    ChatError if the template has left the text out.
+    """
+    end = rendered.rfind(CONTINUED.strip())
+    if end < 0 or text.strip() not in rendered:
+        raise ChatError(_NOT_CONTINUED)
+    return rendered[:end] if rendered[end:].startswith(CONTINUED) else rendered[:end].rstrip()
+
+
+class ChatRenderer:
+    """Renders templates in a separate process, one text at a time. Safe to use from several threads.
+
+    The process starts with the first text and is replaced after it was killed for exceeding a limit. Work with
+    templates runs in a separate thread (`submit`), so that a slow template delays other chats but no tokenization.
+
+    seconds: time limit for one text.
+    memory_bytes: address space limit of the process.
+    """
+
+    def __init__(self, seconds: float = 2.0, memory_bytes: int = _MEMORY_BYTES) -> None:
+        self._seconds, self._memory_bytes = seconds, memory_bytes
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._process = LineProcess(_PROCESS_FILE, [str(memory_bytes)])
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="templates")
+
+    def submit(self, work: Callable[[], Result]) -> Future[Result]:
+        """Run work that calls `render` in the thread of templates."""
+        return self._thread.submit(work)
+
+    def render(
+        self,
+        source: str,
+        context: Mapping[str, Any],
+        max_characters: int,
+        deadline: float | None = None,
+        *,
+        arguments_as_objects: bool = False,
+    ) -> str:
+        """Render a template to text.
+
+        source: the template.
+        context: its variables (`chat_context`).
+        max_characters: limit on the length of the text.
+        deadline: time of `time.monotonic()` at which rendering stops, if that is before the usual time limit.
+        arguments_as_objects: arguments of calls that are texts become objects, which the template prints as sent.
+        Raises ChatTooLong for a text above the limit, and ChatError for a template that rejects the messages, fails,
+        or exceeds another limit.
+        """
+        request = {
+            "source": source,
+            "context": context,
+            "max_characters": max_characters,
+            "arguments_as_objects": arguments_as_objects,
+        }
+        with self._lock:
+            if self._is_closed:
+                raise ChatStopped("chat templates are not rendered any more: the server is stopping")
+            left = self._seconds if deadline is None else min(self._seconds, max(deadline - time.monotonic(), 0.0))
+            try:
+                line = self._process.exchange(_dump(request) + b"\n", left)
+            except TimeoutError as error:
+                raise ChatStopped(f"the process that renders chat templates {error}") from None
+        if not line:
+            raise ChatStopped(
+                f"the chat template was stopped: it took more than {self._seconds:g} s or "
+                f"more than {self._memory_bytes >> 20} MiB of memory"
+            )
+        reply = _load(line)
+        if "too_long" in reply:
+            raise ChatTooLong(f"the text of the chat template is longer than {max_characters:,} characters")
+        if "failed" in reply:
+            raise ChatError(f"the chat template failed: {reply['failed']}")
+        if "rejected" in reply:
+            # A reason that is not a literal of the template may repeat the user's messages, so it is not shown.
+            reason = reply["rejected"] if reply["rejected"] in source else "the reason may quote them and is not shown"
+            raise ChatError(f"the chat template does not accept these messages: {' '.join(reason.split())[:200]}")
+        return reply["text"]
+
+    def close(self) -> None:
+        """Stop the process, even while it renders a template, and the thread."""
+        self._is_closed = True
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._process.kill()
+        with self._lock:
+            self._process.stop()
+
+
+def _dump(request: dict[str, Any]) -> bytes:
+    """The JSON text of a request, in one line.
+
+    The standard library holds Python's global lock ten times as long. It is used for what orjson does not write: large
+    integers and lone surrogates.
+    """
+    try:
+        return orjson.dumps(request)
+    except TypeError:
+        return json.dumps(request).encode()
+
+
+def _load(line: bytes) -> dict[str, str]:
+    """The reply of a line. orjson does not read lone surrogates."""
+    try:
+        reply: dict[str, str] = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        reply = json.loads(line)
+    return reply

@@ -1,0 +1,102 @@
+"""Find out whether a chat template reads the content of messages as text or as a list of parts.
+
+Templates of models for images often read only lists of parts. Given a text, they leave it out without an error. Each
+template is therefore rendered once with a sample conversation when its checkpoint is loaded. What happens to the sample
+texts shows the form that each role needs. Templates run in the process of `server.text.chats.chat_process`.
+See docs/decisions/0113-contents-of-messages.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from server.text.chats.chat import (
+    ChatError,
+    ChatRenderer,
+    ChatStopped,
+    ChatTemplates,
+    ContentForms,
+    as_parts,
+    chat_context,
+)
+
+PROBE_SECONDS = 2.0
+"""Time limit for all renderings of a checkpoint. A template that takes longer gets texts, as before."""
+_MAX_CHARACTERS = 1 << 20
+_NAMES = ("default", "tool_use")
+"""Names of the templates that requests use."""
+_SAMPLE = "zq7"
+"""Short, so that a template that shortens or changes texts still shows it."""
+_OTHER = "x"
+_TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {"name": "sample_tool", "description": "", "parameters": {"type": "object", "properties": {}}},
+}
+
+Messages = Sequence[Mapping[str, Any]]
+Reads = Callable[[Messages], bool | None]
+"""Renders a conversation. Returns whether the sample is in the text; None if the template rejects it or fails."""
+
+
+def with_forms(templates: ChatTemplates, renderer: ChatRenderer, seconds: float = PROBE_SECONDS) -> ChatTemplates:
+    """The templates of a checkpoint, with the forms that they read."""
+    deadline = time.monotonic() + seconds
+    forms: dict[str, ContentForms] = {}
+    for name in _NAMES:
+        source = templates.by_name.get(name)
+        if source is None:
+            continue
+        tools = [_TOOL] if name == "tool_use" else None
+
+        def reads(messages: Messages, source: str = source, tools: Messages | None = tools) -> bool | None:
+            context = chat_context(templates, messages, tools=tools, null_content=True)
+            try:
+                return _is_read(renderer.render(source, context, _MAX_CHARACTERS, deadline))
+            except ChatStopped:
+                raise
+            except ChatError:
+                return None
+
+        try:
+            forms[source] = content_forms(reads)
+        except ChatStopped:
+            break
+    return replace(templates, forms=forms)
+
+
+def content_forms(reads: Reads) -> ContentForms:
+    """The forms that one template reads. Raises the errors of `reads`.
+
+    A role for which the template has an error in both forms gets texts, and requests get that error.
+    """
+    parts: set[str] = set()
+    lost: set[str] = set()
+    for role in ("user", "system", "assistant"):
+        reads_text = reads(_conversation(role, parts))
+        if reads_text:
+            continue
+        if reads(_conversation(role, parts | {role})):
+            parts.add(role)
+        elif reads_text is False:
+            lost.add(role)
+    return ContentForms(frozenset(parts), frozenset(lost))
+
+
+def _is_read(rendered: str) -> bool:
+    """Whether a template has written the sample, and not the part that contains it, as JSON or as Python code."""
+    text = "".join(rendered.casefold().split())
+    return _SAMPLE in text and f"'text':'{_SAMPLE}'" not in text and f'"text":"{_SAMPLE}"' not in text
+
+
+def _conversation(role: str, parts: set[str]) -> Messages:
+    """A conversation with the sample as the content of one role. parts: roles whose contents are lists of parts."""
+    asked = ("user", _OTHER)
+    turns = {
+        "user": [("user", _SAMPLE)],
+        "system": [("system", _SAMPLE), asked],
+        "assistant": [asked, ("assistant", _SAMPLE), asked],
+    }
+    return [{"role": one, "content": as_parts(text) if one in parts else text} for one, text in turns[role]]

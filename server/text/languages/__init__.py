@@ -1,0 +1,1 @@
+"""Languages: codes, what a checkpoint translates, detection, sentences, terms."""

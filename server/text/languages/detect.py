@@ -1,0 +1,105 @@
+"""Detect the language of a text, among the languages that the loaded models read.
+
+lingua runs in a process of its own (`detect_process`), which starts with the first text. Its precise tables take about
+22 MB per language, so they are used for up to `PRECISE_LANGUAGES`. More languages use tables of trigrams only, which
+take about 60 MB for all languages together.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from server.system.line_process import LineProcess
+from server.text.languages.language_codes import parse_language
+
+PRECISE_LANGUAGES = 10
+MAX_CHARACTERS = 2000
+"""Characters of a text that are read; the rest of a longer text is ignored."""
+_SECONDS = 60.0
+_PROCESS_FILE = Path(__file__).with_name("detect_process.py")
+_LINGUA_TEXT = """
+af ar az be bg bn bs ca cs cy da de el en eo es et eu fa fi fr ga gu he hi hr hu hy id is it ja ka kk ko la lg lt lv
+mi mk mn mr ms nb nl nn pa pl pt ro ru sk sl sn so sq sr st sv sw ta te th tl tn tr ts uk ur vi xh yo zh zu
+"""
+_LINGUA = _LINGUA_TEXT.split()
+_BY_LANGUAGE: dict[str, list[str]] = {}
+for _code in _LINGUA:
+    _parsed = parse_language(_code)
+    _BY_LANGUAGE.setdefault(_parsed.language if _parsed else _code, []).append(_code)
+
+
+class DetectionError(ValueError):
+    """Languages cannot be detected. The message says why, and what to install if something is missing."""
+
+
+@dataclass(frozen=True)
+class DetectedLanguage:
+    """A language that a text may be in. share: probability from 0 to 1, among the languages that were considered."""
+
+    language: str
+    share: float
+
+
+class LanguageDetector:
+    """Detects languages. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = LineProcess(_PROCESS_FILE)
+
+    def detect(
+        self, texts: Sequence[str], languages: Iterable[str] | None, precise: bool
+    ) -> list[list[DetectedLanguage]]:
+        """The languages that each text may be in, most likely first; empty for a text without letters.
+
+        languages: ISO 639-1 codes to choose from; None for all that can be detected.
+        precise: use the large tables.
+        Raises DetectionError. If `languages` has one entry, it is the answer for every text, and nothing is detected.
+        """
+        chosen = sorted(set(languages)) if languages is not None else sorted(_BY_LANGUAGE)
+        known = [code for code in chosen if code in _BY_LANGUAGE]
+        if len(chosen) == 1:
+            return [[DetectedLanguage(chosen[0], 1.0)] if _has_letters(text) else [] for text in texts]
+        if not known:
+            raise DetectionError("no language that the loaded models translate from can be detected")
+        if len(known) == 1:
+            raise DetectionError(f"{known[0]} is the only language of the loaded models that can be detected")
+        if find_spec("lingua") is None:
+            raise DetectionError(
+                "detection needs the package lingua-language-detector (pip install 'triptych[detect]')"
+            )
+        codes = [code for language in known for code in _BY_LANGUAGE[language]]
+        request = {"languages": codes, "precise": precise, "texts": [text[:MAX_CHARACTERS] for text in texts]}
+        with self._lock:
+            try:
+                line = self._process.exchange(json.dumps(request).encode() + b"\n", _SECONDS)
+            except TimeoutError as error:
+                raise DetectionError(f"the process that detects languages {error}") from None
+        if not line:
+            raise DetectionError(f"the process that detects languages was stopped: it took more than {_SECONDS:g} s")
+        return [_ranked(shares) for shares in json.loads(line)]
+
+    def close(self) -> None:
+        """Stop the process if it is running."""
+        with self._lock:
+            self._process.stop()
+
+
+def _has_letters(text: str) -> bool:
+    return any(character.isalpha() for character in text[:MAX_CHARACTERS])
+
+
+def _ranked(shares: dict[str, float]) -> list[DetectedLanguage]:
+    """Languages by falling share. lingua distinguishes Bokmål and Nynorsk, most models do not: see `parse_language`."""
+    found: dict[str, float] = {}
+    for code, share in shares.items():
+        parsed = parse_language(code)
+        language = parsed.language if parsed else code
+        found[language] = found.get(language, 0.0) + share
+    ranked = sorted(found.items(), key=lambda item: -item[1])
+    return [DetectedLanguage(language, share) for language, share in ranked if share > 0]

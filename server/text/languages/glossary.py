@@ -1,0 +1,116 @@
+"""Find the terms of a glossary in source texts, and spell their translations in tokens of a vocabulary.
+
+A term is found as a whole word, as written or with its first letter in upper case; white space in it stands for any
+white space. Of terms that begin at the same place, the longest counts, and found terms do not overlap.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from server.text.tokens.token_bytes import TokenBytes
+from server.text.tokens.tokenizer import Tokenizer
+from server.word_bounds import are_joined, spellings
+
+_END = ""
+"""Key of a trie node whose path from the root is a whole term. Other keys are single characters."""
+
+
+class DuplicateTerm(ValueError):
+    """Two terms differ in white space or Unicode normal form alone."""
+
+
+class Glossary:
+    """Terms and their translations. Safe to use from several threads.
+
+    entries: translations by term; none of them empty or white space alone.
+    Raises DuplicateTerm.
+    """
+
+    def __init__(self, entries: Mapping[str, str]) -> None:
+        sources = list(map(normalized, entries))
+        if len(set(sources)) < len(sources):
+            raise DuplicateTerm
+        self.targets = list(map(normalized, entries.values()))
+        self._trie: dict[str, Any] = {}
+        # A term that matches as written takes precedence over one that matches with its first letter in upper case.
+        for capital in (True, False):
+            for index, source in enumerate(sources):
+                for text in spellings(source)[capital:] if capital else [source]:
+                    self._add(text, index)
+
+    def _add(self, text: str, index: int) -> None:
+        node = self._trie
+        for character in text:
+            node = node.setdefault(character, {})
+        node[_END] = index
+
+    def targets_for(self, text: str) -> list[str]:
+        """The translations of the terms that a text contains, each once."""
+        text = normalized(text)
+        found: dict[str, None] = {}
+        place = 0
+        while place < len(text):
+            is_inside = place > 0 and are_joined(text[place - 1], text[place])
+            index, end = (None, place) if is_inside else self._longest(text, place)
+            if index is not None:
+                found[self.targets[index]] = None
+            place = max(end, place + 1)
+        return list(found)
+
+    def _longest(self, text: str, start: int) -> tuple[int | None, int]:
+        """The longest term that begins at a place, and its end. None and the place if there is none."""
+        node: dict[str, Any] = self._trie
+        best: tuple[int | None, int] = (None, start)
+        for end in range(start, len(text)):
+            if text[end] not in node:
+                break
+            node = node[text[end]]
+            if _END in node and (end + 1 == len(text) or not are_joined(text[end], text[end + 1])):
+                best = node[_END], end + 1
+        return best
+
+
+def normalized(text: str) -> str:
+    """A text in Unicode normal form C, with single spaces in place of white space."""
+    return unicodedata.normalize("NFC", " ".join(text.split()))
+
+
+def spell(tokenizer: Tokenizer, token_bytes: TokenBytes, term: str) -> list[tuple[str, list[int]]]:
+    """The spellings of a term as text and tokens. Empty if the vocabulary cannot spell it as it is written.
+
+    A text is spelled as the tokenizer splits it, and in the fewest tokens. The two differ where the tokenizer splits
+    texts of another language than that of the vocabulary (Marian).
+    """
+    found: list[tuple[str, list[int]]] = []
+    for text in spellings(term):
+        spaced = " " + text
+        ids: list[Sequence[int]] = [
+            one.ids for one in tokenizer.encode([text, spaced], add_special_tokens=False, offsets=False)
+        ]
+        ids += [fewest_tokens(token_bytes, one.encode()) for one in (spaced, text)]
+        for own in {tuple(one): None for one in ids if one}:
+            data = [token_bytes.by_id[token] if token < len(token_bytes.by_id) else b"" for token in own]
+            if all(data) and b"".join(data) in (text.encode(), spaced.encode()):
+                found.append((text, list(own)))
+        if not found:
+            return []
+    return found
+
+
+def fewest_tokens(token_bytes: TokenBytes, data: bytes) -> Sequence[int]:
+    """The shortest token sequence with these bytes; of several, the one whose last tokens are longest.
+
+    Empty for none.
+    """
+    best: list[tuple[int, ...] | None] = [()]
+    for end in range(1, len(data) + 1):
+        choices = [
+            (*before, token)
+            for start in range(max(0, end - token_bytes.longest), end)
+            if (before := best[start]) is not None and (token := token_bytes.ids.get(data[start:end])) is not None
+        ]
+        best.append(min(choices, key=len, default=None))
+    return best[-1] or ()

@@ -1,0 +1,229 @@
+"""Translations that a checkpoint offers, and the prompt for each of them.
+
+- Marian: the language pair in `tokenizer_config.json`, else in the name of the directory (`opus-mt-en-fr`). A model
+  with several target languages has a token for each (`>>fra<<`), which precedes the source text.
+- T5 and others: the prefixes in `config.json` (`task_specific_params`, `translation_en_to_fr`). A T5 without them takes
+  languages by name: `translate English to French: ` (Raffel et al. 2020, arXiv:1910.10683, appendix D).
+- MADLAD, which is a T5: translations to each language that has a token, such as `<2de>`, which precedes the source
+text.
+- mBART, mBART-50, NLLB and M2M100: translations between all languages that have a token (`fairseq`).
+- BART without prefixes: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.text.languages.language_codes import Language, english_name, parse_language
+from server.text.languages.language_offers import (
+    PAIR_FAMILIES,
+    LanguagesError,
+    Offer,
+    Source,
+    Target,
+    fairseq_offers,
+    marian_offers,
+    target_token_offers,
+    task_offers,
+)
+from server.text.tokenizers.tokenizer_files import read_json
+from server.text.tokens.tokenizer import Tokenizer
+
+_MAX_LISTED = 30
+_ANY_BY_NAME = "this model takes languages with a two-letter code such as de"
+
+
+class UnknownPair(ValueError):
+    """The checkpoint does not offer this translation.
+
+    problem: what is wrong. listing: the translations that the checkpoint offers.
+    param: the language at fault, `source_lang` or `target_lang`.
+    """
+
+    def __init__(self, problem: str, listing: str, param: str) -> None:
+        super().__init__(f"{problem}: {listing}")
+        self.problem, self.listing, self.param = problem, listing, param
+
+
+@dataclass(frozen=True)
+class TranslationPrompt:
+    """The prompt for one translation.
+
+    prefix: text before the source text.
+    leading_source_ids: token ids before the source text.
+    trailing_source_ids: token ids after the source text. None where the tokenizer adds its own special tokens instead.
+    forced_bos_id: first token of the translation, for checkpoints that choose the target language with it.
+    decoder_start_ids: decoder prompt, for checkpoints that choose the target language with it; else None.
+    source_lang, target_lang: the checkpoint's language codes. source_lang is None where the model takes a group of
+        languages without distinguishing them.
+    """
+
+    prefix: str = ""
+    leading_source_ids: tuple[int, ...] = ()
+    trailing_source_ids: tuple[int, ...] | None = None
+    forced_bos_id: int | None = None
+    decoder_start_ids: tuple[int, ...] | None = None
+    source_lang: str | None = None
+    target_lang: str | None = None
+
+
+class TranslationLanguages:
+    """The translations of one checkpoint.
+
+    offers: the translations with their prompts.
+    by_name: whether the model translates between any two languages, which the prompt names in English.
+    """
+
+    def __init__(self, offers: Iterable[Offer], by_name: bool = False) -> None:
+        self._offers = tuple(offers)
+        self._by_name = by_name
+
+    @classmethod
+    def from_checkpoint(
+        cls, directory: Path, family: str, tokenizer: Tokenizer, stated: str = ""
+    ) -> TranslationLanguages:
+        """Read the languages of a checkpoint.
+
+        family: value of `model_type` (`marian`, `t5`, `bart`).
+        stated: the operator's language pair (`en-de`, `en+fr-de`), for a checkpoint that may leave it out.
+        Raises LanguagesError for a pair that is no pair of codes, or a family that takes none.
+        """
+        if stated and family not in PAIR_FAMILIES:
+            raise LanguagesError("only a Marian checkpoint takes a language pair; others name their languages")
+        if family in PAIR_FAMILIES:
+            return cls(marian_offers(directory, tokenizer, stated))
+        config = read_json(directory, "config.json")
+        if family in ("mbart", "m2m_100"):
+            return cls(fairseq_offers(directory, config, tokenizer))
+        offers = task_offers(config)
+        if family == "t5" and not offers:
+            offers = target_token_offers(tokenizer)
+        return cls(offers, by_name=family == "t5" and not offers)
+
+    @property
+    def known(self) -> bool:
+        """Whether the checkpoint offers any translation."""
+        return self._by_name or bool(self._offers)
+
+    def sources(self, target: str | None = None) -> frozenset[str] | None:
+        """Codes (ISO 639-1 where one exists) of the languages that can be translated; None for any language.
+
+        target: only languages with a translation to this one.
+        """
+        requested = parse_language(target) if target else None
+        found: set[str] = set()
+        for offer in self._offers:
+            targets = [one for one in offer.targets if requested is None or requested.fits(one.language)]
+            for source in offer.sources if targets else ():
+                if source.language is None:
+                    return None
+                if any(one.name != source.name for one in targets):
+                    found.add(source.language.language)
+        return None if self._by_name else frozenset(found)
+
+    def language_pairs(self, every: Sequence[str]) -> list[tuple[str, str]]:
+        """(source, target) of all translations, as codes without script and region.
+
+        every: languages to list where a checkpoint takes any language, or any source language.
+        """
+        if self._by_name:
+            return [(source, target) for source in every for target in every if source != target]
+        found: dict[tuple[str, str], None] = {}
+        for offer in self._offers:
+            sources = [code for one in offer.sources for code in ([one.language.language] if one.language else every)]
+            targets = [one.language.language for one in offer.targets]
+            found |= dict.fromkeys((source, target) for source in sources for target in targets if source != target)
+        return list(found)
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """(source, target) codes of all translations, in the checkpoint's codes; `mul` for a group of sources.
+
+        A checkpoint that translates between all its languages has (language, `mul`) and (`mul`, language) for each.
+        """
+        return [pair for offer in self._offers for pair in offer.pairs()]
+
+    def match(self, source: str | None, target: str | None) -> TranslationPrompt:
+        """The prompt for a pair of language codes in any notation.
+
+        source, target: a code, or None where the checkpoint offers only one language.
+        Raises UnknownPair for a pair that is not offered, is ambiguous, or contains an invalid code.
+        """
+        requested = [None if code is None else parse_language(code) for code in (source, target)]
+        for name, code, language in zip(("source_lang", "target_lang"), (source, target), requested, strict=True):
+            if code is not None and language is None:
+                raise UnknownPair(f"`{name}` is not a language code", self._listing(), name)
+        source_language, target_language = requested
+        if self._by_name:
+            return _prompt_by_name(source_language, target_language)
+        scored = [_closest(offer, source_language, target_language) for offer in self._offers]
+        best = max((score for score, _ in scored), default=0)
+        found = [offer for score, offer in scored if score == best and best > 0]
+        missing = []
+        if source_language is None and len({one.language for offer in found for one in offer.sources}) > 1:
+            missing.append("source_lang")
+        if target_language is None and len({one.language for offer in found for one in offer.targets}) > 1:
+            missing.append("target_lang")
+        if missing:
+            verb = "is" if len(missing) == 1 else "are"
+            names = " and ".join([f"`{name}`" for name in missing])
+            raise UnknownPair(f"{names} {verb} required", self._listing(), missing[0])
+        prompts = (_prompt(one, other) for offer in found for one in offer.sources for other in offer.targets)
+        prompt = next((prompt for prompt in prompts if prompt.source_lang != prompt.target_lang), None)
+        if prompt is None:
+            reads_source = any(_closest(offer, source_language, None)[0] for offer in self._offers)
+            at_fault = "target_lang" if target_language is not None and reads_source else "source_lang"
+            raise UnknownPair("this translation is not offered", self._listing(), at_fault)
+        return prompt
+
+    def _listing(self) -> str:
+        if self._by_name:
+            return _ANY_BY_NAME
+        if not self._offers:
+            return "this model has no list of languages"
+        offer = next((offer for offer in self._offers if offer.is_all_to_all), None)
+        if offer is not None:
+            return f"this model translates between {_first_few([target.name for target in offer.targets])}"
+        return "this model translates " + _first_few([f"{source}-{target}" for source, target in self.pairs()])
+
+
+def _first_few(names: list[str]) -> str:
+    more = [f"and {len(names) - _MAX_LISTED} more"] if len(names) > _MAX_LISTED else []
+    return ", ".join(names[:_MAX_LISTED] + more)
+
+
+def _closest(offer: Offer, source: Language | None, target: Language | None) -> tuple[int, Offer]:
+    """Score of an offer, 0 for no match, and the offer reduced to its best languages.
+
+    A source or target of None fits all languages.
+    """
+    sources = [1 if source is None or one.language is None else source.fits(one.language) for one in offer.sources]
+    targets = [1 if target is None else target.fits(one.language) for one in offer.targets]
+    from_source, to_target = max(sources, default=0), max(targets, default=0)
+    closest = Offer(
+        tuple(one for one, score in zip(offer.sources, sources, strict=True) if score == from_source),
+        tuple(one for one, score in zip(offer.targets, targets, strict=True) if score == to_target),
+    )
+    return (from_source * 16 + to_target if from_source and to_target else 0), closest
+
+
+def _prompt(source: Source, target: Target) -> TranslationPrompt:
+    return TranslationPrompt(
+        prefix=source.prefix,
+        leading_source_ids=(*target.leading, *source.leading),
+        trailing_source_ids=source.trailing,
+        forced_bos_id=target.forced_bos_id,
+        decoder_start_ids=target.decoder_start_ids,
+        source_lang=source.name,
+        target_lang=target.name,
+    )
+
+
+def _prompt_by_name(source: Language | None, target: Language | None) -> TranslationPrompt:
+    names = [language and english_name(language) for language in (source, target)]
+    if not all(names):
+        at_fault = "target_lang" if names[0] else "source_lang"
+        raise UnknownPair("`source_lang` and `target_lang` are required", _ANY_BY_NAME, at_fault)
+    prefix = f"translate {names[0]} to {names[1]}: "
+    return TranslationPrompt(prefix, source_lang=str(source), target_lang=str(target))

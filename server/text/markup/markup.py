@@ -1,0 +1,314 @@
+"""Divide HTML or XML into markup that does not change and runs of text with inline tags.
+
+A run is the text between two block tags. Its inline tags are properly nested: a tag without a partner, or one that
+crosses another, ends the run instead. Joined, the raw characters of all parts are exactly the document.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from server.text.markup.markup_tokens import MarkupError, MarkupKind, MarkupToken, tokens
+
+MAX_TAGS = 20_000
+MAX_DEPTH = 256
+"""Limits of one document."""
+
+_BLOCK_TAGS_TEXT = """
+address article aside blockquote body br button caption center col colgroup dd details dialog dir div dl dt fieldset
+figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend li link
+listing main menu meta nav noembed noframes noscript ol optgroup option p param plaintext pre script search section
+select source style summary table tbody td template textarea tfoot th thead title tr track ul xmp
+"""
+BLOCK_TAGS = frozenset(_BLOCK_TAGS_TEXT.split())
+"""HTML elements that end a sentence. Mostly `display: block` of the HTML Living Standard, section 15.3."""
+_UNTRANSLATED_TAGS_TEXT = """
+audio canvas code iframe kbd math noembed noframes object plaintext pre samp script style svg template textarea var
+video xmp
+"""
+UNTRANSLATED_TAGS = frozenset(_UNTRANSLATED_TAGS_TEXT.split())
+"""HTML elements whose text is code, data or a fallback."""
+_OPAQUE_TAGS_TEXT = """
+audio canvas math object svg video
+"""
+_OPAQUE_TAGS = frozenset(_OPAQUE_TAGS_TEXT.split())
+"""Untranslated inline elements whose text is no part of the sentence."""
+_TABLE_PARTS = frozenset(["tr", "tbody", "tfoot", "thead"])
+_ENDS_P = """
+address article aside blockquote center details dialog dir div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5
+h6 header hgroup hr main menu nav ol p pre search section table ul
+"""
+_CLOSED_BY = {
+    "p": frozenset(_ENDS_P.split()),
+    "li": frozenset(["li"]),
+    "dt": frozenset(["dt", "dd"]),
+    "dd": frozenset(["dt", "dd"]),
+    "option": frozenset(["option", "optgroup"]),
+    "optgroup": frozenset(["optgroup"]),
+    "td": frozenset(["td", "th"]) | _TABLE_PARTS,
+    "th": frozenset(["td", "th"]) | _TABLE_PARTS,
+    "tr": _TABLE_PARTS,
+    "thead": frozenset(["tbody", "tfoot"]),
+    "tbody": frozenset(["tbody", "tfoot"]),
+}
+"""Start tags that end an open element whose end tag may be left out (HTML Living Standard, section 13.1.2.4)."""
+
+
+@dataclass(frozen=True)
+class MarkupOptions:
+    """How markup is read.
+
+    splitting_tags: further elements that end a sentence.
+    non_splitting_tags: elements that do not end a sentence.
+    ignore_tags: elements whose text is not translated.
+    detect_outline: XML elements without text next to them end a sentence. If false, only `splitting_tags` end one.
+    split_at_newlines: a line break ends a sentence.
+    """
+
+    kind: MarkupKind
+    splitting_tags: frozenset[str] = frozenset()
+    non_splitting_tags: frozenset[str] = frozenset()
+    ignore_tags: frozenset[str] = frozenset()
+    detect_outline: bool = True
+    split_at_newlines: bool = False
+
+
+@dataclass(slots=True)
+class Piece:
+    """A part of a document.
+
+    kind: `text`; `open` or `close` for an inline tag; `atom` for inline markup that is kept as it is; `block` for
+        markup that ends a run.
+    text: characters with references resolved; for an atom, its text that belongs to the sentence.
+    """
+
+    kind: str
+    raw: str
+    name: str = ""
+    text: str = ""
+
+
+@dataclass
+class InlineElement:
+    """An inline element of a run, or an atom: markup that is kept as it is.
+
+    start, end: place in the text of the run.
+    opening, closing: tags as they are written; for an atom, all of it and an empty string.
+    """
+
+    start: int
+    end: int
+    opening: str
+    closing: str = ""
+    is_atom: bool = False
+    children: list[InlineElement] = field(default_factory=list)
+
+
+@dataclass
+class TaggedText:
+    """Text with inline tags. elements: the element of each opening tag and atom, by index of its piece."""
+
+    pieces: list[Piece]
+    text: str
+    roots: list[InlineElement]
+    elements: dict[int, InlineElement]
+
+
+def parse(document: str, options: MarkupOptions) -> list[str | TaggedText]:
+    """The parts of a document in order: markup as text, and runs of text with inline tags (see the module).
+
+    Raises MarkupError for bad XML or too many tags.
+    """
+    found = tokens(document, options.kind)
+    if sum(token.kind in ("start", "void") for token in found) > MAX_TAGS:
+        raise MarkupError(f"the markup has more than {MAX_TAGS} tags")
+    parts: list[str | TaggedText] = []
+    run: list[Piece] = []
+    for piece in [*_broken_tags_as_blocks(list(_pieces(found, options))), Piece("block", "")]:
+        if piece.kind != "block":
+            run.append(piece)
+            continue
+        if any(one.kind == "text" and one.text.strip() for one in run):
+            parts.append(_run(run))
+        else:
+            parts.append("".join([one.raw for one in run]))
+        parts.append(piece.raw)
+        run = []
+    return [part for part in parts if part]
+
+
+def plain_text(document: str, options: MarkupOptions) -> str:
+    """The text that is to be translated, without tags. Raises MarkupError."""
+    return "\n".join([part.text for part in parse(document, options) if isinstance(part, TaggedText)])
+
+
+def _pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Piece]:
+    """Pieces of all tokens. Consecutive tokens that are not translated become one atom, or one block."""
+    is_block = _html_blocks(found, options) if options.kind == "html" else _xml_blocks(found, options)
+    kept: list[tuple[MarkupToken, bool]] = []
+    for token, block, translated in zip(found, is_block, _translated(found, options), strict=True):
+        if not translated:
+            kept.append((token, block))
+            continue
+        if kept:
+            yield _kept(kept)
+            kept = []
+        if token.kind == "text":
+            yield Piece("text", token.raw, text=token.text)
+        elif block:
+            yield Piece("block", token.raw)
+        elif token.kind in ("start", "end"):
+            yield Piece("open" if token.kind == "start" else "close", token.raw, token.name)
+        else:
+            yield Piece("atom", token.raw)
+    if kept:
+        yield _kept(kept)
+
+
+def _kept(group: Sequence[tuple[MarkupToken, bool]]) -> Piece:
+    """Tokens that are not translated: an atom if they are complete inline elements, else a block."""
+    raw = "".join([token.raw for token, _ in group])
+    depth = lowest = 0
+    for token, _ in group:
+        depth += (token.kind == "start") - (token.kind == "end")
+        lowest = min(lowest, depth)
+    if depth or lowest or any(block for _, block in group):
+        return Piece("block", raw)
+    opaque = any(token.name in _OPAQUE_TAGS for token, _ in group)
+    return Piece("atom", raw, text="" if opaque else "".join([token.text for token, _ in group]))
+
+
+def _html_blocks(found: Iterable[MarkupToken], options: MarkupOptions) -> list[bool]:
+    blocks = (BLOCK_TAGS - options.non_splitting_tags) | options.splitting_tags
+    return [token.kind == "other" or token.name in blocks for token in found]
+
+
+def _xml_blocks(found: Sequence[MarkupToken], options: MarkupOptions) -> list[bool]:
+    """Whether each token ends a sentence. An element is inline if its parent is, or if it has text next to it."""
+    mixed = {0: False}  # by element, whether it has text of its own; 0 is the document
+    parents: list[int] = []
+    path = [0]
+    for index, token in enumerate(found, 1):
+        if token.kind == "end":
+            path.pop()
+        parents.append(path[-1])
+        if token.kind == "text" and token.text.strip():
+            mixed[path[-1]] = True
+        if token.kind in ("start", "void"):
+            mixed[index] = False
+        if token.kind == "start":
+            path.append(index)
+    blocks: list[bool] = []
+    open_blocks = [True]
+    for token, parent in zip(found, parents, strict=True):
+        if token.kind == "end":
+            blocks.append(open_blocks.pop())
+            continue
+        if token.kind in ("start", "void"):
+            inline = not open_blocks[-1] or mixed[parent] or not options.detect_outline
+            block = token.name in options.splitting_tags or not (inline or token.name in options.non_splitting_tags)
+        else:
+            block = token.kind == "other"
+        blocks.append(block)
+        if token.kind == "start":
+            open_blocks.append(block)
+    return blocks
+
+
+def _translated(found: Iterable[MarkupToken], options: MarkupOptions) -> Iterator[bool]:
+    """Whether each token is translated: it is no part of an untranslated element, tags included.
+
+    Raises MarkupError for elements nested too deep.
+    """
+    is_html = options.kind == "html"
+    path: list[tuple[str, bool]] = []
+    opened: Counter[str] = Counter()
+
+    def leave() -> bool:
+        name, translated = path.pop()
+        opened[name] -= 1
+        return translated
+
+    for token in found:
+        if is_html and token.kind in ("start", "void"):
+            while path and token.name in _CLOSED_BY.get(path[-1][0], ()):
+                leave()
+        translated = path[-1][1] if path else True
+        if token.kind == "start":
+            path.append((token.name, _is_translated(token, translated, options)))
+            opened[token.name] += 1
+            translated = path[-1][1]
+            if len(path) > MAX_DEPTH:
+                raise MarkupError(f"the elements are nested deeper than {MAX_DEPTH}")
+        elif token.kind == "end" and opened[token.name]:
+            while path[-1][0] != token.name:
+                leave()
+            translated = leave()
+        yield translated
+
+
+def _is_translated(token: MarkupToken, inherited: bool, options: MarkupOptions) -> bool:
+    if token.name in options.ignore_tags:
+        return False
+    if options.kind == "xml":
+        return inherited
+    stated = token.attributes.get("translate", "inherit").lower()
+    if token.name in UNTRANSLATED_TAGS or stated == "no" or "notranslate" in token.attributes.get("class", "").split():
+        return False
+    return inherited or stated in ("", "yes")
+
+
+def _broken_tags_as_blocks(pieces: list[Piece]) -> list[Piece]:
+    """Make a block of every inline tag without a partner, and of every pair of inline tags around a block."""
+    path: list[int] = []
+    opened: Counter[str] = Counter()
+    broken = 0  # number of outermost elements of `path` that contain a block
+
+    def leave() -> int:
+        index = path.pop()
+        opened[pieces[index].name] -= 1
+        return index
+
+    for index, piece in enumerate(pieces):
+        if piece.kind == "open":
+            path.append(index)
+            opened[piece.name] += 1
+        elif piece.kind == "close" and opened[piece.name]:
+            while pieces[path[-1]].name != piece.name:
+                pieces[leave()].kind = "block"
+                broken = max(broken, len(path))
+            start = leave()
+            if len(path) < broken:
+                pieces[start].kind = piece.kind = "block"
+                broken = len(path)
+        elif piece.kind in ("close", "block"):
+            piece.kind = "block"
+            broken = len(path)
+    for index in path:
+        pieces[index].kind = "block"
+    return pieces
+
+
+def _run(pieces: list[Piece]) -> TaggedText:
+    roots: list[InlineElement] = []
+    elements: dict[int, InlineElement] = {}
+    path: list[InlineElement] = []
+    text: list[str] = []
+    at = 0
+    for index, piece in enumerate(pieces):
+        if piece.kind == "close":
+            element = path.pop()
+            element.end, element.closing = at, piece.raw
+            continue
+        if piece.kind != "text":
+            is_atom = piece.kind == "atom"
+            element = InlineElement(at, at + len(piece.text), piece.raw, is_atom=is_atom)
+            (path[-1].children if path else roots).append(element)
+            elements[index] = element
+            if not is_atom:
+                path.append(element)
+        text.append(piece.text)
+        at += len(piece.text)
+    return TaggedText(pieces, "".join(text), roots, elements)

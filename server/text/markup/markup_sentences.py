@@ -1,0 +1,262 @@
+"""Divide the runs of a document into sentences with their inline tags, and write translated sentences as markup.
+
+Tags around whole sentences stay where they are, between sentences. An element that begins in one sentence and ends in
+another joins the two; if the model cannot read them together, its tags are dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from server.text.markup.markup import InlineElement, MarkupOptions, TaggedText, parse
+from server.text.markup.markup_tokens import MarkupKind
+from server.text.markup.tag_placement import InlineTag, TokenAlignment, place_tags
+
+_SPACE = re.compile(r"[ \t\n\r\f]")
+_BETWEEN, _DROPPED = -1, -2
+"""Places of tags that are in no sentence."""
+
+
+@dataclass(frozen=True)
+class MarkedSentence:
+    """A sentence of a document.
+
+    text: characters for the model; white space is collapsed.
+    raw: the sentence in the document.
+    tags: inline tags inside it.
+    before, after: white space at the ends of the sentence, which inline tags may contain.
+    separator: space after it, for a target language with spaces between sentences.
+    """
+
+    text: str
+    raw: str
+    tags: Sequence[InlineTag]
+    kind: MarkupKind
+    before: str = ""
+    after: str = ""
+    separator: str = ""
+
+    def render(self, translation: str, alignment: TokenAlignment | None) -> str:
+        """The translation as markup. A sentence that the model leaves unchanged stays exactly as it was."""
+        if translation == self.text:
+            return self.raw + self.separator
+        marked = place_tags(translation, self.text, self.tags, alignment, lambda text: escape(text, self.kind))
+        return self.before + marked + self.after + self.separator
+
+
+def escape(text: str, kind: MarkupKind) -> str:
+    """Characters as markup."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return text.replace("\xa0", "&nbsp;" if kind == "html" else "&#160;")
+
+
+def sentences(
+    document: str,
+    options: MarkupOptions,
+    split: Callable[[str], Sequence[tuple[str, str]]],
+    fits: Callable[[str], bool],
+) -> list[str | MarkedSentence]:
+    """The sentences of a document, and the markup between them.
+
+    split: divides a text into (sentence, separator).
+    fits: whether the model can read a text.
+    Raises MarkupError.
+    """
+    found: list[str | MarkedSentence] = []
+    for part in parse(document, options):
+        if isinstance(part, str):
+            found.append(part)
+        else:
+            found += _RunSentences(part, options, split, fits).parts()
+    return found
+
+
+class _RunSentences:
+    """The sentences of one run: a text with inline markup.
+
+    The run is divided into slots. Slots 1, 3, 5... are sentences; slots 0, 2, 4... are the markup between them.
+    """
+
+    def __init__(
+        self,
+        run: TaggedText,
+        options: MarkupOptions,
+        split: Callable[[str], Sequence[tuple[str, str]]],
+        fits: Callable[[str], bool],
+    ) -> None:
+        self._run = run
+        self._kind = options.kind
+        text = run.text if options.split_at_newlines else _SPACE.sub(" ", run.text)
+        own_text = _without_atoms(run)
+        found = [one for one in _locate(text, split(text)) if own_text[one.start : one.end].strip()]
+        self._spans = _widened(_joined(found, run, fits), run)
+        self._starts = [one.start for one in self._spans]
+        self._ends = [one.end for one in self._spans]
+        collapsed = [_collapse(run.text[one.start : one.end]) for one in self._spans]
+        self._texts, self._places = [text for text, _ in collapsed], [places for _, places in collapsed]
+        self._tags: list[list[InlineTag]] = [[] for _ in self._spans]
+        self._slots: dict[int, int] = {}  # slot of the tags of each element, by its id
+        for root in run.roots:
+            self._assign(root)
+
+    def parts(self) -> list[str | MarkedSentence]:
+        """Sentences and the markup between them, in order."""
+        raws: list[list[str]] = [[] for _ in range(2 * len(self._spans) + 1)]
+        opened: list[int] = []
+        at = 0
+        for index, piece in enumerate(self._run.pieces):
+            if piece.kind == "text":
+                for start, end, slot in self._cut(at, at + len(piece.text)):
+                    if piece.raw != piece.text:  # a character reference, such as &amp;
+                        raws[slot].append(piece.raw)
+                        break
+                    raws[slot].append(piece.raw[start - at : end - at])
+            else:
+                slot = opened.pop() if piece.kind == "close" else self._slots[id(self._run.elements[index])]
+                if piece.kind == "open":
+                    opened.append(slot)
+                if slot == _BETWEEN:
+                    slot = 2 * bisect_right(self._ends, at)
+                if slot != _DROPPED:
+                    raws[slot].append(piece.raw)
+            at += len(piece.text)
+        found: list[str | MarkedSentence] = ["".join(raws[0])]
+        for index, one in enumerate(self._spans):
+            raw, text = "".join(raws[2 * index + 1]), self._run.text[one.start : one.end]
+            before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+            whole = MarkedSentence(self._texts[index], raw, self._tags[index], self._kind, before, after, one.separator)
+            found.append(whole)
+            found.append("".join(raws[2 * index + 2]))
+        return [part for part in found if part]
+
+    def _slot(self, at: int) -> int:
+        """Number of the slot (see the class) that contains the character at this index of the run's text."""
+        before = bisect_right(self._starts, at)
+        return 2 * before - 1 if before and at < self._ends[before - 1] else 2 * before
+
+    def _cut(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """(start, end, slot) of the parts of a text piece."""
+        while start < end:
+            slot = self._slot(start)
+            edges = self._ends if slot % 2 else self._starts
+            edge = edges[slot // 2] if slot // 2 < len(edges) else end
+            yield start, min(edge, end), slot
+            start = edge
+
+    def _assign(self, element: InlineElement) -> None:
+        """Decide where the tags of an element and of its children go: inside a sentence, between, or nowhere."""
+        first = bisect_right(self._ends, element.start)
+        last = bisect_left(self._starts, element.end) - 1
+        slot = _BETWEEN
+        if first <= last:
+            begins_inside = element.start > self._starts[first]
+            ends_inside = element.end < self._ends[last]
+            is_part = begins_inside or ends_inside or element.is_atom
+            if first == last and element.start >= self._starts[first] and element.end <= self._ends[first] and is_part:
+                self._tags[first].append(self._inline_tag(element, first))
+                return
+            if (begins_inside or ends_inside) and not element.is_atom:
+                slot = _DROPPED
+        self._slots[id(element)] = slot
+        for child in element.children:
+            self._assign(child)
+
+    def _inline_tag(self, element: InlineElement, sentence: int) -> InlineTag:
+        """An element of a sentence, with all its children, by its place in the sentence's text."""
+        self._slots[id(element)] = 2 * sentence + 1
+        places, text = self._places[sentence], self._run.text
+        start, end = (places[at - self._starts[sentence]] for at in (element.start, element.end))
+        between_spaces = (
+            element.start == element.end and _SPACE.match(text, start) and text[element.start - 1].isspace()
+        )
+        opening = element.opening + " " if between_spaces else element.opening
+        children = [self._inline_tag(child, sentence) for child in element.children]
+        return InlineTag(start, end, opening, element.closing, element.is_atom, children)
+
+
+@dataclass(frozen=True)
+class _SentenceSpan:
+    """Place of a sentence in its run. separator: see `MarkedSentence`."""
+
+    start: int
+    end: int
+    separator: str
+
+
+def _locate(text: str, split: Sequence[tuple[str, str]]) -> Iterator[_SentenceSpan]:
+    """Places of sentences in the text that was split. Between them is white space only."""
+    at = 0
+    for sentence, separator in split:
+        if sentence:
+            start = text.index(sentence, at)
+            at = start + len(sentence)
+            yield _SentenceSpan(start, at, "" if text[at : at + 1].isspace() else separator)
+
+
+def _without_atoms(run: TaggedText) -> str:
+    """The text of a run, with each atom (markup that is not translated) replaced by as many spaces."""
+    return "".join([" " * len(piece.text) if piece.kind == "atom" else piece.text for piece in run.pieces])
+
+
+def _joined(spans: Sequence[_SentenceSpan], run: TaggedText, fits: Callable[[str], bool]) -> list[_SentenceSpan]:
+    """Join sentences that lie in one element of the markup, if the model can read them together."""
+    starts, ends = [one.start for one in spans], [one.end for one in spans]
+    joins = [0] * (len(spans) + 1)  # difference array of the number of elements that join a sentence to the next one
+    waiting = list(run.roots)
+    while waiting:
+        element = waiting.pop()
+        waiting += element.children
+        first, last = bisect_right(ends, element.start), bisect_left(starts, element.end) - 1
+        if first < last and (element.start > starts[first] or element.end < ends[last] or element.is_atom):
+            joins[first] += 1
+            joins[last] -= 1
+    found: list[_SentenceSpan] = []
+    group: list[_SentenceSpan] = []
+    depth = 0
+    for span, change in zip(spans, joins, strict=False):
+        group.append(span)
+        depth += change
+        if not depth:
+            whole = replace(group[-1], start=group[0].start)
+            found += [whole] if fits(_collapse(run.text[whole.start : whole.end])[0]) else group
+            group = []
+    return found
+
+
+def _widened(spans: Sequence[_SentenceSpan], run: TaggedText) -> list[_SentenceSpan]:
+    """Extend sentences over white space: to the end of an element that begins in the sentence and goes on after it, and
+    to the start of an element that began before the sentence and ends in it.
+    """
+    starts, ends = [one.start for one in spans], [one.end for one in spans]
+    found = list(spans)
+    waiting = list(run.roots)
+    while waiting:
+        element = waiting.pop()
+        waiting += element.children
+        first, last = bisect_right(ends, element.start), bisect_left(starts, element.end) - 1
+        if first == last and starts[first] < element.start and ends[first] < element.end:
+            found[first] = replace(found[first], end=max(found[first].end, element.end))
+        if first == last and element.start < starts[first] and element.end < ends[first]:
+            found[first] = replace(found[first], start=min(found[first].start, element.start))
+    return found
+
+
+def _collapse(text: str) -> tuple[str, list[int]]:
+    """A text without white space around it, with one space for each sequence of white space inside.
+
+    Also returns the new place of each place in the text.
+    """
+    found: list[str] = []
+    places: list[int] = []
+    for character in text:
+        places.append(len(found))
+        if character not in " \t\n\r\f":
+            found.append(character)
+        elif not found or found[-1] != " ":
+            found.append(" ")
+    collapsed = "".join(found)
+    leading, length = len(collapsed) - len(collapsed.lstrip()), len(collapsed.strip())
+    return collapsed.strip(), [min(max(place - leading, 0), length) for place in [*places, len(found)]]

@@ -1,0 +1,1 @@
+"""Text of speech recognition: special tokens, settings, words and subtitles."""

@@ -1,0 +1,75 @@
+"""Settings of a speech checkpoint other than its tokens: heads for word times, and defaults of long recordings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from server.text.tokenizers.tokenizer_files import read_json
+from server.text.tokens.tokenizer import TokenizerError
+
+_DEFAULT_LAYERS, _DEFAULT_HEADS, _DEFAULT_MEDIAN_WIDTH = 4, 6, 7
+
+
+@dataclass(frozen=True)
+class SpeechSettings:
+    """Settings that transformers reads from `generation_config.json` and `config.json`.
+
+    alignment_heads: (layer, head) of the cross-attention heads that follow the recording. Where a checkpoint names
+        none, or heads that its decoder lacks (distil-whisper), these are all heads of the last half of the layers, as
+        in the code published with Radford et al. 2022.
+    median_width: width of the filter that smooths their weights.
+    compression_ratio_threshold, logprob_threshold, no_speech_threshold: see `FallbackRules`.
+    condition_on_previous_text: the text so far precedes each window.
+    """
+
+    alignment_heads: tuple[tuple[int, int], ...] = ()
+    median_width: int = _DEFAULT_MEDIAN_WIDTH
+    compression_ratio_threshold: float | None = None
+    logprob_threshold: float | None = None
+    no_speech_threshold: float | None = None
+    condition_on_previous_text: bool = False
+
+    @classmethod
+    def from_checkpoint(cls, directory: Path) -> SpeechSettings:
+        """Read the settings. Raises TokenizerError for a value of another type."""
+        generation, config = read_json(directory, "generation_config.json"), read_json(directory, "config.json")
+        thresholds = {name: _number(generation.get(name), name) for name in _THRESHOLDS}
+        condition = generation.get("condition_on_prev_tokens")
+        if condition not in (None, True, False):
+            raise TokenizerError("generation_config.json: 'condition_on_prev_tokens' must be true or false")
+        width = config.get("median_filter_width", _DEFAULT_MEDIAN_WIDTH)
+        if not isinstance(width, int) or width < 1 or width % 2 == 0:
+            raise TokenizerError("config.json: 'median_filter_width' must be an odd number")
+        return cls(
+            _alignment_heads(
+                generation.get("alignment_heads"),
+                config.get("decoder_layers", _DEFAULT_LAYERS),
+                config.get("decoder_attention_heads", _DEFAULT_HEADS),
+            ),
+            width,
+            condition_on_previous_text=bool(condition),
+            **thresholds,
+        )
+
+
+_THRESHOLDS = ("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold")
+
+
+def _number(value: Any, name: str) -> float | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise TokenizerError(f"generation_config.json: {name!r} must be a number")
+    return value
+
+
+def _alignment_heads(value: Any, layers: int, heads: int) -> tuple[tuple[int, int], ...]:
+    if value is None:
+        value = []
+    try:
+        found = tuple((int(layer), int(head)) for layer, head in value)
+    except (TypeError, ValueError):
+        raise TokenizerError("generation_config.json: 'alignment_heads' must be pairs of layer and head") from None
+    if found and all(0 <= layer < layers and 0 <= head < heads for layer, head in found):
+        return found
+    return tuple((layer, head) for layer in range(layers // 2, layers) for head in range(heads))

@@ -1,0 +1,143 @@
+"""Tokenizers that the `tokenizers` library runs.
+
+Texts go through the library's batch calls, which release Python's global lock, so that a long text blocks no thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+
+from tokenizers import Encoding as LibraryEncoding
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import models, normalizers
+
+from server.text.tokenizers.fairseq import DEFAULT_SOURCE, set_source_language
+from server.text.tokenizers.tokenizer_files import TokenizerFiles
+from server.text.tokens.computed import Computed
+from server.text.tokens.streams import UnknownDecoder, VocabularyStream, clean_up, clean_up_steps, decoder_chain
+from server.text.tokens.token_bound import bound_of
+from server.text.tokens.token_bytes import TokenBytes, bytes_of_decoder
+from server.text.tokens.tokenizer import Encoding, SpecialIds, TokenizerError
+
+MAX_LOCKED_TOKENS = 1 << 13
+"""Tokens that one call of the library may handle while it holds Python's global lock, for a few milliseconds."""
+
+
+class FastTokenizer:
+    """A tokenizer of the `tokenizers` library with the settings of a checkpoint.
+
+    backend: the library's tokenizer; owned and changed by this object.
+    files: contents of the other tokenizer files of the checkpoint, such as `tokenizer_config.json`.
+    Raises TokenizerError for a decoder (token ids to text) that cannot run incrementally.
+    """
+
+    def __init__(self, backend: LibraryTokenizer, files: TokenizerFiles) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        _add_tokens(backend, files)
+        if files.kind in DEFAULT_SOURCE:
+            set_source_language(backend, files)
+        if files.lower_case:
+            steps = [] if backend.normalizer is None else [backend.normalizer]
+            backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
+        self._backend = backend
+        self._clean_up = files.clean_up and not isinstance(backend.model, models.BPE)
+        added = backend.get_added_tokens_decoder()
+        special = {token.content for token in added.values() if token.special}
+        vocabulary = backend.get_vocab()
+        self.special_ids = frozenset(index for token, index in vocabulary.items() if token in special)
+        self.special = SpecialIds(**{role: vocabulary.get(token.content) for role, token in files.roles.items()})
+        self.vocab_size = max(vocabulary.values()) + 1
+        self.max_length = files.max_length
+        inputs = files.config.get("model_input_names")
+        self._has_types = not isinstance(inputs, list) or "token_type_ids" in inputs
+        self.marks_subwords = bool(getattr(backend.model, "continuing_subword_prefix", None))
+        decoder = backend.decoder
+        self.token_bound = bound_of(backend)
+        self._decoder = None if decoder is None else json.loads(decoder.__getstate__())
+        try:
+            self._chain = decoder_chain(self._decoder, clean_up_steps() if self._clean_up else ())
+        except (UnknownDecoder, KeyError, TypeError) as error:
+            raise TokenizerError(f"tokenizer.json: {error}") from None
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        pairs: Sequence[str] | None = None,
+        add_special_tokens: bool = True,
+        offsets: bool = True,
+    ) -> list[Encoding]:
+        inputs = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
+        batch = self._backend.encode_batch if offsets else self._backend.encode_batch_fast
+        return [
+            Encoding(
+                ids=encoded.ids,
+                type_ids=encoded.type_ids if self._has_types else [0] * len(encoded.ids),
+                special=[bool(mark) for mark in encoded.special_tokens_mask],
+                offsets=_offsets(encoded) if offsets else [],
+                words=encoded.word_ids if offsets else [],
+                sides=encoded.sequence_ids if offsets else [],
+            )
+            for encoded in batch(inputs, add_special_tokens=add_special_tokens)
+        ]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        if len(ids) <= MAX_LOCKED_TOKENS:
+            text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        else:
+            (text,) = self._backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)
+        return clean_up(text) if self._clean_up else text
+
+    def stream(self, skip_special_tokens: bool = True) -> VocabularyStream:
+        skipped = self.special_ids if skip_special_tokens else frozenset()
+        return VocabularyStream(self._backend.id_to_token, self._chain.fork(), skipped)
+
+    def join(self, tokens: Sequence[str]) -> str:
+        decoder = self._backend.decoder
+        return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
+
+    def id_to_token(self, token_id: int) -> str | None:
+        token: str | None = self._backend.id_to_token(token_id)
+        return token
+
+    def token_to_id(self, token: str) -> int | None:
+        index: int | None = self._backend.token_to_id(token)
+        return index
+
+    @cached_property
+    def token_bytes(self) -> TokenBytes:
+        to_bytes, opens_with_space = bytes_of_decoder(self._decoder)
+        silent = self.special_ids | {self.special.unk}
+        tokens = (None if index in silent else self.id_to_token(index) for index in range(self.vocab_size))
+        return TokenBytes(tuple(b"" if token is None else to_bytes(token) for token in tokens), opens_with_space)
+
+
+def _offsets(encoded: LibraryEncoding) -> Sequence[tuple[int, int]]:
+    """(start, end) of each token; of a long text, looked up when they are read."""
+    if len(encoded) <= MAX_LOCKED_TOKENS:
+        listed: list[tuple[int, int]] = encoded.offsets
+        return listed
+    return Computed(len(encoded), lambda index: encoded.token_to_chars(index) or (0, 0))
+
+
+def _add_tokens(backend: LibraryTokenizer, files: TokenizerFiles) -> None:
+    """Add the tokens of the JSON files that the backend lacks.
+
+    A token that has its role only by a default of the family is added only if the vocabulary contains it.
+    """
+    roles = [
+        token
+        for role, token in files.roles.items()
+        if role in files.stated_roles or backend.token_to_id(token.content) is not None
+    ]
+    special = {token.content for token in (*roles, *files.extra_special)}
+    for token in (*files.added.values(), *roles, *files.extra_special):
+        if token.content in {known.content for known in backend.get_added_tokens_decoder().values()}:
+            continue
+        if token.special or token.content in special:
+            backend.add_special_tokens([token])
+        else:
+            backend.add_tokens([token])

@@ -1,0 +1,79 @@
+"""Load the tokenizer of a checkpoint directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from server.text.tokenizers.blenderbot_small import BlenderbotSmallTokenizer
+from server.text.tokenizers.byt5 import ByT5Tokenizer
+from server.text.tokenizers.fast import FastTokenizer
+from server.text.tokenizers.gguf import build_tokenizer
+from server.text.tokenizers.m2m_100 import M2M100Tokenizer
+from server.text.tokenizers.marian import MarianTokenizer
+from server.text.tokenizers.plbart import PLBartTokenizer
+from server.text.tokenizers.sentencepiece_files import build_sentencepiece
+from server.text.tokenizers.tokenizer_files import TokenizerFiles, read_tokenizer_files
+from server.text.tokenizers.vocabulary_files import build_byte_level, build_word_piece
+from server.text.tokens.tokenizer import Tokenizer, TokenizerError
+from weights.errors import ResolveError
+from weights.gguf.choose import is_gguf
+from weights.gguf.container import read_gguf
+from weights.resolve import file_in
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """Load a tokenizer from `tokenizer.json`, from the older files of its family, or from a GGUF file.
+
+    Raises TokenizerError when there are no files, a file is damaged, or the tokenizer's type is not supported.
+    """
+    try:
+        files = read_tokenizer_files(directory)
+        if is_gguf(directory):
+            return FastTokenizer(build_tokenizer(read_gguf(directory), files), files)
+        if file_in(directory, "source.spm") is not None:
+            return MarianTokenizer(directory, files)
+        if file_in(directory, "tokenizer.json") is None:
+            match files.kind:
+                case "m2m100":
+                    return M2M100Tokenizer(directory, files)
+                case "byt5":
+                    return ByT5Tokenizer(files)
+                case "blenderbot-small":
+                    return BlenderbotSmallTokenizer(directory, files)
+                case "plbart":
+                    return PLBartTokenizer(directory, files)
+        return FastTokenizer(_build(directory, files), files)
+    except ResolveError as error:
+        raise TokenizerError(str(error)) from None
+    except TokenizerError:
+        raise
+    except Exception as error:  # of damaged files, for which the libraries raise plain exceptions too
+        raise TokenizerError(
+            f"the tokenizer's files are damaged or contradict each other: {type(error).__name__}"
+        ) from None
+
+
+def _build(directory: Path, files: TokenizerFiles) -> LibraryTokenizer:
+    """Build a tokenizer of the `tokenizers` library from the first of its files that exists."""
+    builders: dict[str, Callable[[Path, str], LibraryTokenizer]] = {
+        "tokenizer.json": lambda path, _: LibraryTokenizer.from_file(str(path)),
+        "vocab.txt": lambda path, _: build_word_piece(path, files),
+        "merges.txt": lambda path, _: build_byte_level(directory, path, files),
+    }
+    for name in ("tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model"):
+        builders[name] = lambda path, name: build_sentencepiece(path.read_bytes(), name, files)
+    for name, build in builders.items():
+        path = file_in(directory, name)
+        if path is None:
+            continue
+        try:
+            return build(path, name)
+        except TokenizerError:
+            raise
+        except Exception as error:  # the library raises plain exceptions for damaged files
+            reason = " ".join(str(error).split())[:120]
+            raise TokenizerError(f"{name} is damaged or of a newer format: {reason}") from None
+    raise TokenizerError(f"the checkpoint has no tokenizer: none of {', '.join(builders)}, source.spm was found")

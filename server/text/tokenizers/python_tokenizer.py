@@ -1,0 +1,66 @@
+"""Base class of the tokenizers that are written in Python, because the `tokenizers` library cannot run them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from server.text.tokens.computed import Computed
+from server.text.tokens.streams import TokenStream
+from server.text.tokens.tokenizer import Encoding
+
+
+class TokenSpan(NamedTuple):
+    """A token and its place in a text.
+
+    token_id: id of the token.
+    start, end: place in characters of the text; both 0 for a token that was added around it.
+    special: whether the token was added around the text.
+    """
+
+    token_id: int
+    start: int = 0
+    end: int = 0
+    special: bool = False
+
+
+class PythonTokenizer(ABC):
+    """Base class that encodes and decodes whole texts. A subclass implements `spans` and `stream`."""
+
+    marks_subwords = False
+
+    @abstractmethod
+    def spans(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Iterable[TokenSpan]:
+        """The tokens of a text, or of a pair of texts. Without offsets `start` and `end` may be 0."""
+
+    @abstractmethod
+    def stream(self, skip_special_tokens: bool = True) -> TokenStream: ...
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        pairs: Sequence[str] | None = None,
+        add_special_tokens: bool = True,
+        offsets: bool = True,
+    ) -> list[Encoding]:
+        groups = [(text,) for text in texts] if pairs is None else list(zip(texts, pairs, strict=True))
+        return [self._encode(group, add_special_tokens, offsets) for group in groups]
+
+    def _encode(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Encoding:
+        ids, special = list[int](), list[bool]()
+        places = array("q"), array("q")
+        for token_id, start, end, is_special in self.spans(group, add_special_tokens, offsets):
+            ids.append(token_id)
+            special.append(is_special)
+            if offsets:
+                places[0].append(start)
+                places[1].append(end)
+        located = Computed(len(ids), lambda index: (places[0][index], places[1][index]))
+        return Encoding(ids=ids, type_ids=[0] * len(ids), special=special, offsets=located if offsets else [])
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        stream = self.stream(skip_special_tokens)
+        return "".join([*map(stream.push, ids), stream.finish()])

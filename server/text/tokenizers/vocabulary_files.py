@@ -1,0 +1,122 @@
+"""Build a tokenizer of the `tokenizers` library from vocabulary files older than `tokenizer.json`.
+
+- `vocab.txt`: WordPiece (Devlin et al. 2019, arXiv:1810.04805; Wu et al. 2016, arXiv:1609.08144).
+- `vocab.json` and `merges.txt`: byte-level BPE (Radford et al. 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from server.text.tokenizers.templates import require_tokens, set_bert_template, set_configured_template, set_template
+from server.text.tokenizers.tokenizer_files import TokenizerFiles
+from server.text.tokens.tokenizer import TokenizerError
+from weights.resolve import file_in
+
+_WORD_PIECE_KINDS = ("bert", "mpnet")
+_BYTE_LEVEL_KINDS = ("gpt2", "roberta", "deberta", "blenderbot")
+
+
+def build_word_piece(path: Path, files: TokenizerFiles) -> LibraryTokenizer:
+    """The tokenizer of `vocab.txt`, with BERT's template or MPNet's."""
+    refuse_other_kinds("vocab.txt", _WORD_PIECE_KINDS, files)
+    vocabulary, config = models.WordPiece.read_file(str(path)), files.config
+    lower_case, strip_accents = bool(config.get("do_lower_case", True)), config.get("strip_accents")
+    backend = word_piece(vocabulary, files, "vocab.txt", lower_case=lower_case, strip_accents=strip_accents)
+    cls, sep = (files.roles[role].content for role in ("cls", "sep"))
+    if files.kind == "mpnet":
+        backend.post_processor = processors.RobertaProcessing(
+            (sep, vocabulary[sep]), (cls, vocabulary[cls]), trim_offsets=True, add_prefix_space=False
+        )
+    else:
+        set_bert_template(backend, files)
+    return backend
+
+
+def word_piece(
+    vocabulary: dict[str, int], files: TokenizerFiles, file: str, *, lower_case: bool, strip_accents: bool | None
+) -> LibraryTokenizer:
+    """A WordPiece model without a template.
+
+    file: name of the file with the vocabulary, for error messages.
+    strip_accents: None for the same as `lower_case`.
+    Raises TokenizerError if the vocabulary lacks special tokens.
+    """
+    missing = [role for role in ("unk", "cls", "sep") if role not in files.roles]
+    if missing:
+        raise TokenizerError(f"{file} needs tokens for {', '.join(missing)} in tokenizer_config.json")
+    unk, cls, sep = (files.roles[role].content for role in ("unk", "cls", "sep"))
+    require_tokens(vocabulary, (cls, sep), file)
+    backend = LibraryTokenizer(models.WordPiece(vocabulary, unk_token=unk))
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=bool(files.config.get("tokenize_chinese_chars", True)),
+        strip_accents=strip_accents,
+        lowercase=lower_case,
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
+    return backend
+
+
+def build_byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) -> LibraryTokenizer:
+    """The tokenizer of `vocab.json` and `merges.txt`, with the template of RoBERTa, DeBERTa, Blenderbot or GPT-2."""
+    refuse_other_kinds("merges.txt", _BYTE_LEVEL_KINDS, files)
+    vocab_path = file_in(directory, "vocab.json")
+    if vocab_path is None:
+        raise TokenizerError("merges.txt is there, but vocab.json is missing")
+    vocabulary, merges = models.BPE.read_file(str(vocab_path), str(merges_path))
+    model = byte_pairs(vocabulary, merges, "merges.txt", continuing_subword_prefix="", end_of_word_suffix="")
+    backend = LibraryTokenizer(model)
+    prefix_space = bool(files.config.get("add_prefix_space", files.kind == "blenderbot"))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    backend.decoder = decoders.ByteLevel()
+    match files.kind:
+        case "roberta" | "deberta":
+            sep, cls = (files.roles[role].content for role in ("sep", "cls"))
+            require_tokens(vocabulary, (sep, cls), "vocab.json")
+            if files.kind == "deberta":
+                set_bert_template(backend, files)
+            else:
+                trim = bool(files.config.get("trim_offsets", True))
+                backend.post_processor = processors.RobertaProcessing(
+                    (sep, vocabulary[sep]), (cls, vocabulary[cls]), trim, prefix_space
+                )
+        case "blenderbot":
+            end, mask = files.roles["eos"].content, files.roles["mask"].content
+            require_tokens(vocabulary, (end,), "vocab.json")
+            if mask in vocabulary:
+                backend.add_special_tokens([AddedToken(mask, lstrip=True)])
+            set_template(backend, ["$A", end], ["$A", "$B", end], (end,))
+        case _:
+            set_configured_template(backend, files)
+    return backend
+
+
+def byte_pairs(vocabulary: dict[str, int], merges: Sequence[tuple[str, ...]], file: str, **settings: Any) -> models.BPE:
+    """A model of byte-pair merges. settings: those of the `tokenizers` library.
+
+    file: name of the file with the merges, for error messages.
+    Raises TokenizerError for a merge that is not a pair of tokens, or whose result is not a token.
+    """
+    # The library has an error without the place, or panics and prints a backtrace.
+    for place, pair in enumerate(merges, 1):
+        if len(pair) != 2 or not (pair[0] in vocabulary and pair[1] in vocabulary and pair[0] + pair[1] in vocabulary):
+            raise TokenizerError(
+                f"{file}: merge {place:,} of {len(merges):,} does not join two tokens of the vocabulary to a third"
+            )
+    return models.BPE(vocabulary, cast(Sequence[tuple[str, str]], merges), **settings)
+
+
+def refuse_other_kinds(file: str, kinds: Sequence[str], files: TokenizerFiles) -> None:
+    """Raise TokenizerError unless the tokenizer is of one of these kinds. Others split texts with other rules."""
+    if files.kind not in kinds:
+        raise TokenizerError(
+            f"{file} without tokenizer.json is supported for {', '.join(kinds)}, but not for "
+            f"{files.class_name or 'a checkpoint that names no tokenizer_class'}"
+        )
