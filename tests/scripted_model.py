@@ -91,8 +91,7 @@ def write_scripted(directory: Path, scripts: Scripts = GENERAL) -> Path:
     """
     scripts = {DEFAULT: GENERAL[DEFAULT], **scripts}
     parts = {name: [_parts(step) for step in steps] for name, steps in scripts.items()}
-    different = dict.fromkeys(answer for answers in parts.values() for answer in answers)
-    cues = {answer: f"<|cue_{index}|>" for index, answer in enumerate(different)}
+    cues = _cues(scripts)
     vocabulary, merges = _trained_vocabulary()
     cutter = _Cutter(set(vocabulary))
     answers = [_Answer(cue, list(cutter.tokens(answer)), cutter) for answer, cue in cues.items()]
@@ -109,6 +108,17 @@ def write_scripted(directory: Path, scripts: Scripts = GENERAL) -> Path:
         _TEMPLATE.read_text().replace("SCRIPTS", json.dumps(table)).replace("DEFAULT", json.dumps(DEFAULT))
     )
     return directory
+
+
+def cue_of(name: str, scripts: Scripts = GENERAL) -> str:
+    """The cue of a script's first answer. A raw prompt, which no chat template renders, ends with it."""
+    return _cues({DEFAULT: GENERAL[DEFAULT], **scripts})[_parts(scripts[name][0])]
+
+
+def _cues(scripts: Scripts) -> dict[tuple[Part, ...], str]:
+    """The cue of each different answer."""
+    different = dict.fromkeys(_parts(step) for steps in scripts.values() for step in steps)
+    return {answer: f"<|cue_{index}|>" for index, answer in enumerate(different)}
 
 
 # ------------------------------------------------------------------------------------------------- answers as tokens

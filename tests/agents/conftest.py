@@ -13,7 +13,7 @@ from tests.agents.programs import NOTES, Program, script_of, scripts
 from tests.agents.recorder import Exchange, recording
 from tests.agents.running import Finished, Turn, run_command, run_driver
 from tests.e2e.conftest import RunningServer, serving
-from tests.scripted_model import write_scripted
+from tests.scripted_model import cue_of, write_scripted
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ def take(
     kept: dict[tuple[str, str, str], Taken] = {}
 
     def turn_of(program: Program, name: str, mode: str) -> Turn:
-        return Turn(name, mode, f"[[script:{script_of(program, name)}]] Find the secret word ({name}, {mode}).")
+        script = script_of(program, name)
+        cue = cue_of(script, scripts(project)) if program.has_raw_prompts else ""
+        return Turn(name, mode, f"[[script:{script}]] Find the secret word ({name}, {mode}).{cue}")
 
     def take_driver(program: Program) -> None:
         turns = [turn_of(program, name, mode) for name in program.turns for mode in program.modes]

@@ -35,6 +35,7 @@ class Program:
     arguments: for a command, what a mode adds to it.
     variables: further environment variables of a driver.
     has_block: the page has a block for this driver.
+    has_raw_prompts: it asks for the completion of a text, which no chat template renders.
     is_recorded: the program is not installed; its requests in tests/e2e/recorded were written from its source.
     """
 
@@ -48,6 +49,7 @@ class Program:
     arguments: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     has_block: bool = True
+    has_raw_prompts: bool = False
     is_recorded: bool = False
 
     @property
@@ -63,7 +65,6 @@ _LITELLM = {
     "/v1": (
         "openai",
         "custom_openai",
-        "openai_like",
         "hosted_vllm",
         "litellm_proxy",
         "llamafile",
@@ -152,8 +153,10 @@ PROGRAMS = [
             provider,
             "litellm_providers.py",
             turns=("text",) if provider in _TEXT_ONLY else TURNS,
+            modes=("whole",) if provider == "aiohttp_openai" else BOTH,
             variables={"MODEL": f"{provider}/{MODEL}", "API_BASE": ADDRESS + path},
             has_block=False,
+            has_raw_prompts=provider == "text-completion-openai",
         )
         for path, providers in _LITELLM.items()
         for provider in providers

@@ -76,7 +76,15 @@ class Finished:
     report: Mapping[str, Any] | None = None
 
 
-def run_command(program: Program, turn: Turn, url: str, home: Path, project: Path, model: str = MODEL) -> Finished:
+def run_command(
+    program: Program,
+    turn: Turn,
+    url: str,
+    home: Path,
+    project: Path,
+    model: str = MODEL,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> Finished:
     """Take one turn with a command: write the files of its section, and run the shell block."""
 
     def adapt(code: str) -> str:
@@ -88,10 +96,17 @@ def run_command(program: Program, turn: Turn, url: str, home: Path, project: Pat
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(adapt(one.code))
     command = block(program.section, "sh").rstrip() + " " + program.arguments.get(turn.mode, "")
-    return Finished(*_run(["bash", "-c", adapt(command)], environment(home), project))
+    return Finished(*_run(["bash", "-c", adapt(command)], environment(home), project, timeout_seconds))
 
 
-def run_driver(program: Program, turns: Sequence[Turn], url: str, home: Path, model: str = MODEL) -> list[Finished]:
+def run_driver(
+    program: Program,
+    turns: Sequence[Turn],
+    url: str,
+    home: Path,
+    model: str = MODEL,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> list[Finished]:
     """Take turns with a library: the block of its section, and then its driver."""
     variables = environment(home) | {name: pointed(value, url, model, "") for name, value in program.variables.items()}
     variables |= {"TURNS": json.dumps([(turn.name, turn.mode, turn.task) for turn in turns])}
@@ -112,13 +127,13 @@ def run_driver(program: Program, turns: Sequence[Turn], url: str, home: Path, mo
     folder.mkdir(exist_ok=True)
     file = folder / f"{program.id}-driver{suffix}"
     file.write_text(f"{setup}\n{body}")
-    code, output = _run([command, str(file)], variables, home)
+    code, output = _run([command, str(file)], variables, home, timeout_seconds)
     reports = [json.loads(line[7:]) for line in output.splitlines() if line.startswith("REPORT ")]
     by_turn = {(report["turn"], report["mode"]): report for report in reports}
     return [Finished(code, output, by_turn.get((turn.name, turn.mode))) for turn in turns]
 
 
-def _run(command: list[str], variables: dict[str, str], directory: Path) -> tuple[int, str]:
+def _run(command: list[str], variables: dict[str, str], directory: Path, timeout_seconds: float) -> tuple[int, str]:
     process = subprocess.Popen(
         command,
         env=variables,
@@ -131,9 +146,9 @@ def _run(command: list[str], variables: dict[str, str], directory: Path) -> tupl
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+        output, _ = process.communicate(timeout=timeout_seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
-        raise AssertionError(f"the program has not ended after {TIMEOUT_SECONDS} s:\n{output[-4000:]}") from None
+        raise AssertionError(f"the program has not ended after {timeout_seconds} s:\n{output[-4000:]}") from None
     return process.returncode, output

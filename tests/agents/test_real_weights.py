@@ -24,6 +24,8 @@ pytestmark = pytest.mark.skipif(not is_installed(), reason="make test-agents cre
 
 MODEL = "smollm2"
 TASK = "Say hello."
+TIMEOUT_SECONDS = 1800
+"""Some programs set no limit, and a model of this size may write until its context is full."""
 INSTALLED = [program for program in PROGRAMS if not program.is_recorded]
 
 
@@ -45,9 +47,9 @@ def test_a_turn_with_real_weights(program: Program, real_server: RunningServer, 
     turn = Turn("text", program.modes[0], TASK)
     with recording(real_server.url) as recorder:
         if program.driver:
-            (finished,) = run_driver(program, [turn], recorder.url, tmp_path, MODEL)
+            (finished,) = run_driver(program, [turn], recorder.url, tmp_path, MODEL, TIMEOUT_SECONDS)
         else:
-            finished = run_command(program, turn, recorder.url, tmp_path, project, MODEL)
+            finished = run_command(program, turn, recorder.url, tmp_path, project, MODEL, TIMEOUT_SECONDS)
     for exchange in recorder.exchanges:
         print(exchange)
     if any("does not fit" in one.answer or "context" in one.answer for one in recorder.exchanges if one.status == 400):

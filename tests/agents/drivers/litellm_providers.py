@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 
@@ -16,12 +17,18 @@ TOOLS = [
     for name, argument in (("get_weather", "city"), ("get_time", "zone"))
 ]
 FUNCTIONS = {"get_weather": get_weather, "get_time": get_time}
+MODEL = os.environ["MODEL"]
+LOOP = asyncio.new_event_loop()
+SERVER = {"api_base": os.environ["API_BASE"], "api_key": "not-needed"}
 
 
 def ask(messages, turn, streamed):
     """The message of one answer."""
     more = {"tools": TOOLS} if turn == "tools" else {}
-    answer = litellm.completion(os.environ["MODEL"], messages, api_base=os.environ["API_BASE"], stream=streamed, **more)
+    if MODEL.startswith("aiohttp_openai/"):
+        answer = LOOP.run_until_complete(litellm.acompletion(MODEL, messages, **SERVER, **more))
+    else:
+        answer = litellm.completion(MODEL, messages, stream=streamed, **SERVER, **more)
     if streamed:
         answer = litellm.stream_chunk_builder(list(answer), messages=messages)
     return answer.choices[0].message
