@@ -83,9 +83,16 @@ class InvalidRequest(RequestError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """The prompt is longer than the model's context."""
+    """The prompt is longer than the model's context.
+
+    counts: tokens of the prompt, and of the context; None if the prompt was not tokenized.
+    """
 
     code = "context_length_exceeded"
+
+    def __init__(self, message: str, param: str | None = None, counts: tuple[int, int] | None = None) -> None:
+        super().__init__(message, param)
+        self.counts = counts
 
 
 class RequestTooLarge(InvalidRequest):

@@ -19,6 +19,8 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _LATENCY_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_REQUEST_SECONDS = (*_LATENCY_SECONDS, 120.0, 300.0, 600.0, 1800.0)
+"""Answers have no time limit of their own."""
 _SHORT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _LAG_TOKENS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
@@ -83,7 +85,7 @@ class Metrics:
             "triptych_inter_token_seconds", "Time between two tokens of a sequence.", _SHORT_SECONDS, "model"
         )
         self.request_seconds = histogram(
-            "request_seconds", "Time from the arrival of a request to its last byte.", _LATENCY_SECONDS, ["route"]
+            "request_seconds", "Time from the arrival of a request to its last byte.", _REQUEST_SECONDS, ["route"]
         )
         self.queue_seconds = histogram(
             "queue_seconds", "Time from admission of a sequence to its first step.", _LATENCY_SECONDS, ["model"]

@@ -218,7 +218,9 @@ def test_errors_have_the_classes_of_the_client(client: anthropic.Anthropic, serv
     assert unknown.value.body["error"]["type"] == "not_found_error"
     with pytest.raises(anthropic.BadRequestError, match="chat template"):
         client.messages.create(model="translator-en-fr", max_tokens=4, messages=MESSAGES)
-    with pytest.raises(anthropic.BadRequestError, match=r"`messages` has \d+ tokens"):
+    with pytest.raises(
+        anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > \d+ maximum; `messages` has"
+    ):
         client.messages.create(model="caller", max_tokens=4, messages=[{"role": "user", "content": "word " * 600}])
     with pytest.raises(anthropic.ContentTooLargeError) as large:
         client.messages.create(model="caller", max_tokens=4, messages=[{"role": "user", "content": "x" * (33 << 20)}])

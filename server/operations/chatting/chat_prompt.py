@@ -137,6 +137,7 @@ async def _check_tokens(runtime: Runtime, call: Call, model: ServedModel, prompt
                 f"`messages` has more than {tokens:,} tokens; the context of `{model.name}` is "
                 f"{model.max_input_tokens:,} tokens",
                 "messages",
+                (tokens, model.max_input_tokens),
             )
 
 

@@ -119,6 +119,7 @@ def max_new_tokens(info: ModelInfo, prompt: Sequence[int], start: Sequence[int],
             f"`{at_fault}` has {used} tokens and leaves no room for a new token; the context of `{info.name}` is "
             f"{info.context_tokens} tokens",
             at_fault,
+            (used, info.context_tokens),
         )
     return info.context_tokens - used
 

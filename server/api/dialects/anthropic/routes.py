@@ -10,7 +10,7 @@ from server.api.dialects.anthropic.bodies import AnthropicCountBody, AnthropicMe
 from server.api.error_shape import AnswerBody, ErrorShape
 from server.api.route import JsonRoute, Route, StreamingRoute
 from server.api.sse import frame
-from server.errors import RequestError
+from server.errors import ContextLengthExceeded, RequestError
 from server.ipc.client.call import Call
 from server.operations.chatting.chat import (
     ChatChoice,
@@ -96,8 +96,12 @@ _ERROR_TYPES = {
 
 
 def _error(error: RequestError, request_id: str) -> dict[str, Any]:
-    kind = _ERROR_TYPES.get(error.status, "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id}
+    kind, message = _ERROR_TYPES.get(error.status, "invalid_request_error"), error.message
+    if isinstance(error, ContextLengthExceeded):
+        # Claude Code shortens a conversation when it reads these words, and takes the numbers from them.
+        counts = f"{error.counts[0]} tokens > {error.counts[1]} maximum; " if error.counts else ""
+        message = f"prompt is too long: {counts}{message}"
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
 
 
 ERRORS = ErrorShape(
