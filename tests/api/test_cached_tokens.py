@@ -9,13 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.ipc.wire.messages import (
-    Finished,
-    Generate,
-    Hypothesis,
-    Tokens,
-    encode_frame,
-)
+from server.ipc.wire.frames import encode_frame
+from server.ipc.wire.messages import Finished, Generate, Hypothesis, Tokens
 from server.settings import Settings
 from tests.api.conftest import Bench
 

@@ -10,7 +10,8 @@ import pytest
 from server.engine.process import loading_beats
 from server.engine.process.connection import ServerConnection
 from server.engine.process.loading_beats import LoadingBeats
-from server.ipc.wire.messages import FRAME_HEADER, Loading, Progress, decode_from_worker
+from server.ipc.wire.frames import FRAME_HEADER
+from server.ipc.wire.messages import Loading, Progress, decode_from_worker
 from tests.waiting import HANG_SECONDS
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from server.engine.process.connection import ConnectionClosed, ServerConnection
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
+from server.ipc.wire.frames import FRAME_HEADER, encode_frame
 from server.ipc.wire.messages import (
-    FRAME_HEADER,
     Abort,
     Configure,
     Encode,
@@ -28,7 +28,6 @@ from server.ipc.wire.messages import (
     Stats,
     StepOutput,
     decode_from_worker,
-    encode_frame,
 )
 from tests.engine.harness import generate, reference
 from tests.engine.worker_process import ROOT, Worker

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
-from server.ipc.wire.messages import FRAME_HEADER, Configure, Message, decode_from_worker, encode_frame
+from server.ipc.wire.frames import FRAME_HEADER, encode_frame
+from server.ipc.wire.messages import Configure, Message, decode_from_worker
 from server.ipc.workers.weight_memory import WeightMemory
 from tests.waiting import HANG_SECONDS
 

@@ -23,9 +23,9 @@ import sys
 import time
 
 from server.ipc.wire.descriptions import GenerationInfo, ModelInfo, ModelSpec
+from server.ipc.wire.frames import FRAME_HEADER, encode_frame
 from server.ipc.wire.logprobs import Logprobs, TokenLogprob, pack
 from server.ipc.wire.messages import (
-    FRAME_HEADER,
     Abort,
     Configure,
     Encode,
@@ -45,7 +45,6 @@ from server.ipc.wire.messages import (
     StepTiming,
     Tokens,
     decode_to_worker,
-    encode_frame,
 )
 
 BOS, EOS, PAD, FIRST_BYTE, VOCAB = 0, 1, 2, 3, 259

@@ -8,13 +8,8 @@ from __future__ import annotations
 import select
 import socket
 
-from server.ipc.wire.messages import (
-    FRAME_HEADER,
-    Message,
-    ToWorker,
-    decode_to_worker,
-    encode_frame,
-)
+from server.ipc.wire.frames import FrameReader, encode_frame
+from server.ipc.wire.messages import Message, ToWorker, decode_to_worker
 
 MAX_UNSENT_BYTES = 64 << 20
 """With more unsent bytes, `send` blocks, so that the worker does not run out of memory."""
@@ -31,7 +26,7 @@ class ServerConnection:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._socket = sock
-        self._received = bytearray()
+        self._frames = FrameReader(decode_to_worker)
         # The buffer is reused: mapping and unmapping a new one of this size costs 14 us per call.
         self._chunk = memoryview(bytearray(_CHUNK_BYTES))
         self._unsent = bytearray()
@@ -41,15 +36,13 @@ class ServerConnection:
         """Read all complete messages, and send unsent bytes.
 
         timeout_seconds: maximum time to wait for the first byte; None waits without a limit.
-        Raises ConnectionClosed, and msgspec.DecodeError for an invalid message.
+        Raises ConnectionClosed, and the errors of `FrameReader.read`.
         """
         writers = [self._socket] if self._unsent else []
         readable, writable, _ = select.select([self._socket], writers, [], timeout_seconds)
         if writable:
             self._flush()
-        if readable:
-            self._read()
-        return self._messages()
+        return self._read() if readable else []
 
     def receive_some(self) -> list[ToWorker]:
         """Like `receive`, but wait until there is a message."""
@@ -82,32 +75,20 @@ class ServerConnection:
                 return
             self._flush()
 
-    def _read(self) -> None:
+    def _read(self) -> list[ToWorker]:
+        messages: list[ToWorker] = []
         while True:
             try:
                 size = self._socket.recv_into(self._chunk)
             except BlockingIOError:
-                return
+                return messages
             except OSError as error:
                 raise ConnectionClosed from error
             if not size:
                 raise ConnectionClosed
-            self._received += self._chunk[:size]
+            messages += self._frames.read(self._chunk[:size])
             if size < _CHUNK_BYTES:
-                return
-
-    def _messages(self) -> list[ToWorker]:
-        messages = []
-        start = 0
-        while len(self._received) - start >= FRAME_HEADER.size:
-            (length,) = FRAME_HEADER.unpack_from(self._received, start)
-            body = start + FRAME_HEADER.size
-            if len(self._received) < body + length:
-                break
-            messages.append(decode_to_worker(bytes(self._received[body : body + length])))
-            start = body + length
-        del self._received[:start]
-        return messages
+                return messages
 
     def _flush(self) -> None:
         while self._unsent:

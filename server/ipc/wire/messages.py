@@ -10,7 +10,6 @@ of the HTTP process.
 
 from __future__ import annotations
 
-import struct
 from typing import Literal
 
 import msgspec
@@ -42,8 +41,6 @@ weights of a text's vocabulary entries, or the best tokens for a mask.
 """
 FinishReason = Literal["stop", "length", "timeout"]
 FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready", "invalid_format"]
-
-FRAME_HEADER = struct.Struct("<I")
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -433,10 +430,9 @@ _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker
 _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
 
 
-def encode_frame(message: Message) -> bytes:
-    """A message as a frame: length and msgpack body."""
-    body = _encoder.encode(message)
-    return FRAME_HEADER.pack(len(body)) + body
+def encode(message: Message) -> bytes:
+    """A message as msgpack."""
+    return _encoder.encode(message)
 
 
 def decode_to_worker(body: bytes | memoryview) -> ToWorker:

@@ -9,11 +9,10 @@ from typing import cast
 
 import msgspec
 
-from server.ipc.wire.messages import FRAME_HEADER, FromWorker, Message, decode_from_worker, encode_frame
+from server.ipc.wire.frames import FrameReader, FrameTooLarge, encode_frame
+from server.ipc.wire.messages import FromWorker, Message, decode_from_worker
 
 log = logging.getLogger("triptych.supervisor")
-
-MAX_FRAME_BYTES = 1 << 30
 
 
 class WorkerConnection(asyncio.Protocol):
@@ -21,7 +20,7 @@ class WorkerConnection(asyncio.Protocol):
 
     def __init__(self, on_message: Callable[[FromWorker], None]) -> None:
         self._on_message = on_message
-        self._buffer = bytearray()
+        self._frames = FrameReader(decode_from_worker)
         self._transport: asyncio.Transport | None = None
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.broken = False
@@ -30,26 +29,11 @@ class WorkerConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        buffer = self._buffer
-        buffer += data
-        start = 0
-        while len(buffer) - start >= FRAME_HEADER.size:
-            (length,) = FRAME_HEADER.unpack_from(buffer, start)
-            end = start + FRAME_HEADER.size + length
-            if length > MAX_FRAME_BYTES:
-                self._break(f"a frame of {length:,} bytes, limit {MAX_FRAME_BYTES:,}")
-                return
-            if len(buffer) < end:
-                break
-            try:
-                with memoryview(buffer) as view, view[start + FRAME_HEADER.size : end] as body:
-                    message = decode_from_worker(body)
-            except msgspec.MsgspecError as error:
-                self._break(str(error))
-                return
-            self._on_message(message)
-            start = end
-        del buffer[:start]
+        try:
+            for message in self._frames.read(data):
+                self._on_message(message)
+        except (FrameTooLarge, msgspec.MsgspecError) as error:
+            self._break(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.closed.done():
