@@ -213,6 +213,11 @@ class Settings(BaseSettings):
         "addresses and the name of this machine: ai.example.com, or *.example.com for all names below it, separated by "
         "commas; * allows all.",
     )
+    trusted_proxies: Names = Field(
+        default=[],
+        description="Addresses or networks of reverse proxies, as 127.0.0.1 or 10.0.0.0/8, separated by commas. Only "
+        "their X-Forwarded-For and X-Forwarded-Proto are read, for the access log and for the origin of pages.",
+    )
     insecure_no_auth: bool = Field(default=False, description="Allow a public address without any API key.")
 
     dialect_errors: ErrorDialect = Field(
@@ -383,6 +388,13 @@ class Settings(BaseSettings):
                     "allowed_hosts: write host names without scheme and port, as ai.example.com or *.example.com, "
                     f"not {name!r}"
                 )
+        for name in self.trusted_proxies:
+            try:
+                ipaddress.ip_network(name, strict=False)
+            except ValueError:
+                raise ValueError(
+                    f"trusted_proxies: write addresses or networks as 127.0.0.1 or 10.0.0.0/8, not {name!r}"
+                ) from None
         named_speculative = [entry for entry in self.speculative if "=" in entry]
         models, adapters, speculative, rerankers = (
             [entry.partition("=")[0] for entry in entries]

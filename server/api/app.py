@@ -18,6 +18,7 @@ from server.api import docs_page, playground_page, status_routes
 from server.api.background import with_background
 from server.api.dialects.registry import GET_ROUTES, OWNED_ROUTES, ROUTES, add_routes, error_shape, with_paths
 from server.api.documents import DESCRIPTION, document
+from server.api.forwarded import ForwardedMiddleware
 from server.api.head import HeadMiddleware
 from server.api.middleware import RequestMiddleware, error_response
 from server.api.state import State
@@ -38,6 +39,8 @@ def create_api(state: State, lifespan: Lifespan = nullcontext) -> ASGIApp:
     lifespan: returns the context manager that is entered when the ASGI server starts and left when it stops.
     """
     app: ASGIApp = RequestMiddleware(HeadMiddleware(create_routes(state, lifespan)), state)
+    if proxies := state.settings.trusted_proxies:
+        app = ForwardedMiddleware(app, proxies)
     if origins := state.settings.cors_origins:
         # Outside of the key check: a browser sends a preflight request without any key.
         app = CORSMiddleware(app, origins, ("GET", "HEAD", "POST", "DELETE"), ("*",), expose_headers=("*",))

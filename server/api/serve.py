@@ -240,6 +240,7 @@ def _config(app: ASGIApp, protocol: type[LimitedHttpProtocol], lifespan: Literal
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # see `server.api.forwarded`
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=2,
     )

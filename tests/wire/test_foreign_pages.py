@@ -92,7 +92,8 @@ def test_nginx_without_and_with_the_host_of_the_client(
     shared_server: Process, start: Callable[..., Process], checkpoints: list[str]
 ) -> None:
     """nginx sends the name of its upstream, and with `proxy_set_header Host $host` that of the client."""
-    named = start("--allowed-hosts", NAME).wait_ready()
+    named = start("--allowed-hosts", NAME, "--trusted-proxies", "127.0.0.1,::1").wait_ready()
+    distrustful = start("--allowed-hosts", NAME).wait_ready()
     listed = start("--cors-origins", ORIGIN).wait_ready()
     upstream = urlsplit(shared_server.url).netloc
     page = f"origin: {ORIGIN}"
@@ -105,6 +106,7 @@ def test_nginx_without_and_with_the_host_of_the_client(
         (named, (f"host: {NAME}",), 200),
         (named, (f"host: {NAME}", page, forwarded), 200),
         (named, (f"host: {NAME}", page), 403),
+        (distrustful, (f"host: {NAME}", page, forwarded), 403),
         (listed, (f"host: {upstream}", page), 200),
         (listed, (f"host: {NAME}", page), 403),
     ):
