@@ -6,7 +6,9 @@ The key file has one of two forms. A file whose name ends in `.toml` has a table
     key = "..."             # or sha256 = "...", so that the file holds no key
     max_requests = 16       # limits are optional
 
-Any other file has one key per line. These keys are named after their lines and have no limits of their own.
+Any other file has one key per line: printable ASCII characters without spaces. These keys are named after their lines
+and have no limits of their own. A file with any other line is refused as a whole, so that a damaged file replaces no
+keys.
 No message ever contains a key.
 """
 
@@ -17,6 +19,7 @@ import hashlib
 import hmac
 import logging
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +35,7 @@ POLL_SECONDS = 1.0
 """Time between two checks of the key file. A change takes effect when two checks in a row find the same file."""
 MAX_COST = 1e300
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_KEY = re.compile(r"[\x21-\x7e]+")
 _FIELDS = ("key", "sha256", "max_requests", "max_tokens", "max_cost")
 _FORM = '`key = "..."` or `sha256 = "..."`'
 
@@ -94,6 +98,9 @@ def load_keys(stated: Sequence[str], path: Path | None) -> ApiKeys:
     keys = _different(_api_key(f"setting-{number}", key) for number, key in enumerate(stated, 1))
     if path is not None:
         try:
+            # Reading anything else, such as a named pipe, may block for ever.
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise StartError(f"api_key_file: {path} is not a regular file")
             text = path.read_text(encoding="utf-8")
         except OSError as error:
             raise StartError(f"api_key_file: cannot read {path}: {error.strerror or type(error).__name__}") from None
@@ -128,7 +135,10 @@ def _from_lines(text: str) -> list[ApiKey]:
         if line.strip() and not line.startswith("#"):
             if line.startswith("["):
                 raise ValueError(f"line {number} begins with [: the name of a file with tables must end in .toml")
-            keys.append(_api_key(f"line-{number}", line.strip()))
+            key = line.strip()
+            if not _KEY.fullmatch(key):
+                raise ValueError(f"line {number} is no key: a key has printable ASCII characters without spaces")
+            keys.append(_api_key(f"line-{number}", key))
     return keys
 
 

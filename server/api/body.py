@@ -95,7 +95,14 @@ async def receive(request: Request, max_bytes: int, timeout_seconds: float) -> b
 
 
 async def receive_chunks(request: Request, max_bytes: int, timeout_seconds: float) -> list[bytes]:
-    """Receive a body in chunks. Raises BodyTooLarge, BodyTimeout, or ClientGone after a disconnect."""
+    """Receive a body in chunks.
+
+    Raises UnsupportedMediaType for a compressed body, BodyTooLarge, BodyTimeout, or ClientGone after a disconnect.
+    """
+    if request.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+        raise UnsupportedMediaType(
+            "send the body without `Content-Encoding`: it is not decompressed", "content-encoding"
+        )
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise BodyTooLarge(f"the body has more than {max_bytes} bytes")

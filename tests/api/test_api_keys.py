@@ -108,6 +108,26 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load_keys([], path)
 
 
+@pytest.mark.parametrize("garbage", ["two words", "a\tb", "caf\u00e9", "\x00\x01", "<p>Not Found</p>"])
+def test_a_line_that_is_no_key_refuses_the_file(tmp_path: Path, garbage: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged file takes the place of no keys. The message has the number of the line, and not its text."""
+    path = tmp_path / "keys"
+    path.write_text("real-key\n")
+    keys = load_keys([], path)
+    watcher = KeyFileWatcher(path, lambda: load_keys([], path), keys)
+    assert watcher.poll() is None and watcher.poll() is None
+    path.write_text(f"# comment\n{garbage}\n")
+    assert watcher.poll() is None and watcher.poll() is None
+    assert "stay as they were" in caplog.text and "line 2 is no key" in caplog.text
+    assert garbage not in caplog.text
+
+
+def test_a_named_pipe_is_refused_without_opening_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StartError, match="is not a regular file"):
+        load_keys([], tmp_path / "pipe")
+
+
 def test_a_changed_file_is_read_when_it_has_stayed_the_same(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "triptych.keys")
     watcher = KeyFileWatcher(file, lambda: load_keys([], file), load_keys([], file))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 from collections.abc import Callable
@@ -77,6 +78,27 @@ def test_a_body_without_a_json_content_type_is_refused(client: httpx.Client, con
     headers = {"content-type": content_type} if content_type else {}
     response = client.post("/generate", content=b'{"prompt": "a"}', headers=headers)
     assert (response.status_code, response.json()["error"]["param"]) == (415, "content-type")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/generate", "application/json"),
+        ("/v1/chat/completions", "application/json"),
+        ("/detect", "application/x-www-form-urlencoded"),
+        ("/v1/audio/transcriptions", "multipart/form-data; boundary=x"),
+    ],
+)
+def test_compressed_bodies_are_refused(client: httpx.Client, path: str, kind: str) -> None:
+    headers = {"content-type": kind, "content-encoding": "gzip"}
+    response = client.post(path, content=gzip.compress(b'{"prompt": "abc"}'), headers=headers)
+    assert response.status_code == 415, response.text
+    assert "Content-Encoding" in response.text
+
+
+def test_an_encoding_that_changes_nothing_is_accepted(client: httpx.Client) -> None:
+    response = client.post("/tokenize", json={"inputs": "abc"}, headers={"content-encoding": "identity"})
+    assert response.status_code == 200, response.text
 
 
 def test_a_body_above_the_limit_is_refused_with_and_without_its_declared_length(client: httpx.Client) -> None:
