@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import uvicorn
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -111,6 +111,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Hand a request to the application."""
+        if cycle.scope["http_version"] == "1.0":
+            cycle.send = _send_without_chunks(cycle)  # type: ignore[method-assign, assignment]
         super()._start_asgi_task(cycle, app)
 
     def _answer(self, cycle: RequestResponseCycle, response: Response) -> None:
@@ -140,6 +142,25 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
+
+
+def _send_without_chunks(cycle: RequestResponseCycle) -> Send:
+    """ASGI `send` for HTTP/1.0, which has no chunks: a body without `Content-Length` ends with the connection."""
+    send = cycle.send
+    is_open_ended = False
+
+    async def send_open_ended(message: Message) -> None:
+        nonlocal is_open_ended
+        if message["type"] == "http.response.start":
+            is_open_ended = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+            if is_open_ended:
+                cycle.chunked_encoding = cycle.keep_alive = False
+        elif is_open_ended:
+            # uvicorn compares the length of a body with the length that was announced.
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)  # type: ignore[arg-type]
+
+    return send_open_ended
 
 
 class UvicornConnection:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
@@ -99,3 +101,22 @@ def test_head_takes_the_key_where_get_takes_it(start: Callable[..., Process]) ->
             assert connection.ask(method, path)[0] == status, (method, path)
     connection.close()
     assert re.search(r" HEAD /languages 200 .* key=setting-1", server.output)
+
+
+def test_http_1_0_gets_no_chunks(shared_server: Process) -> None:
+    """A stream ends with the connection; an answer of known length keeps its length."""
+    bodies = {}
+    for stream in (True, False):
+        body = f'{{"prompt": "abc", "stream": {str(stream).lower()}}}'.encode()
+        parts = urlsplit(shared_server.url)
+        with socket.create_connection((parts.hostname, parts.port), HANG_SECONDS) as connection:
+            fields = f"host: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            connection.sendall(f"POST /generate HTTP/1.0\r\n{fields}\r\n".encode() + body)
+            with connection.makefile("rb") as reader:
+                head, _, bodies[stream] = reader.read().partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), head
+        assert b"transfer-encoding" not in head and b"connection: close" in head
+        assert (b"content-length" in head) == (not stream)
+    names = [name for event in bodies[True].split(b"\n\n") for name in re.findall(rb"^event: (\w+)$", event, re.M)]
+    assert names and names[-1] == b"done" and bodies[True].endswith(b"}\n\n"), bodies[True]
+    assert json.loads(bodies[False])["choices"][0]["text"] == "abc"
