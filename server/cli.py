@@ -289,7 +289,9 @@ def _serve(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
     from server.api.serve import Endpoints
     from server.compose import Server
     from server.log_format import ENVIRONMENT, start_logging
+    from server.system.output import open_closed_files
 
+    open_closed_files()
     settings = _load_settings(arguments)
     os.environ[ENVIRONMENT] = settings.log_format
     start_logging(settings.log_level, settings.log_format)

@@ -51,6 +51,7 @@ from server.operations.admission import Admission, default_memory_bytes
 from server.operations.runtime import Runtime, ServedModel
 from server.settings import Settings
 from server.system.memory import free_memory_bytes, usable_memory_bytes
+from server.system.output import show
 from server.text import checkpoint_text
 from server.text.chats.chat import ChatRenderer
 from server.text.chats.chat_forms import with_forms
@@ -160,14 +161,14 @@ class Server:
             for line in ready_lines(url, self.state.runtime):
                 log.info("%s", line.strip())
         else:
-            print(greeting(url, self.state.runtime, bool(self.state.keys), metrics_url), flush=True)
+            show(greeting(url, self.state.runtime, bool(self.state.keys), metrics_url))
 
     def _say(self, text: str) -> None:
         """Show a message to whoever runs the server: on standard output, or as a log line if logs are JSON."""
         if self.settings.log_format == "json":
             log.info("%s", text)
         else:
-            print(text, flush=True)
+            show(text)
 
 
 def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_COMMAND) -> ASGIApp:

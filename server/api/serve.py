@@ -48,9 +48,10 @@ once for each thread that is busy."""
 
 
 def connection_limit(wanted: int | None) -> int:
-    """The number of connections that the process may have open. Raises its limit of open files as far as allowed.
+    """The number of connections that the process may have open. Increases its limit of open files as far as allowed.
 
     wanted: the setting, or None for the default.
+    Raises StartError if the process may not even open the files that it needs besides connections.
     """
     limit = wanted or DEFAULT_CONNECTIONS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -58,6 +59,10 @@ def connection_limit(wanted: int | None) -> int:
     if soft != resource.RLIM_INFINITY and soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft <= RESERVED_FILES:
+            raise StartError(
+                f"the limit of open files is {soft} (ulimit -n); a server needs more than {RESERVED_FILES}"
+            )
         if soft < needed:
             limit = max(soft - RESERVED_FILES, soft // 2)
             if wanted is not None:

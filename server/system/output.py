@@ -1,0 +1,35 @@
+"""Standard input, output and error of a server that may have been started without them, or on a full disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+log = logging.getLogger("triptych")
+
+
+def open_closed_files() -> None:
+    """Open `/dev/null` for each of the three that is closed, so that no socket or pipe gets its descriptor.
+
+    Libraries write to these descriptors whatever they are.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, which is this one
+            assert opened == descriptor
+    # Python has set the objects of closed files to None.
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def show(text: str) -> None:
+    """Write a text for whoever runs the server. One log line says that standard output cannot be written."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        log.warning("cannot write to standard output (%s): nothing more is written there", error.strerror)
+        # Python would try again, and complain, when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
