@@ -116,7 +116,7 @@ class Server:
     async def serve_until_signal(self, endpoints: Endpoints) -> None:
         """Serve until a signal stops the process. Prints when the server is ready, and when it has stopped."""
         stop = asyncio.Event()
-        stop_on_signals(stop, self.lifecycle)
+        stop_on_signals(stop, self.lifecycle, lambda: endpoints.read_certificates_again(self.settings))
         await self.serve(endpoints, stop, lambda url: self._greet(url, endpoints.metrics_url))
         self._say("Triptych has stopped")
 

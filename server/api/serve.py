@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Scope
 
 from server.api.lifecycle import Lifecycle
 from server.api.protocol import HEADER_SECONDS, LimitedHttpProtocol, choose_protocol
-from server.api.tls import tls_context
+from server.api.tls import read_certificates_again, tls_context
 from server.errors import StartError
 from server.settings import Settings, is_loopback
 
@@ -131,6 +131,11 @@ class Endpoints:
                 metrics = stack.enter_context(listen(settings.metrics_host, settings.metrics_port, "metrics_port"))
             metrics_tls = None if is_loopback(settings.metrics_host) else tls
             yield cls(api, metrics, tls, metrics_tls, connection_limit(settings.max_connections))
+
+    def read_certificates_again(self, settings: Settings) -> None:
+        """Give new connections the certificate that the files have now, if there is one."""
+        if self.tls is not None:
+            read_certificates_again(self.tls, settings)
 
     @property
     def url(self) -> str:
@@ -251,10 +256,11 @@ def _config(app: ASGIApp, protocol: type[LimitedHttpProtocol], lifespan: Literal
     )
 
 
-def stop_on_signals(stop: asyncio.Event, lifecycle: Lifecycle) -> None:
+def stop_on_signals(stop: asyncio.Event, lifecycle: Lifecycle, on_reload: Callable[[], None]) -> None:
     """Set `stop` at the first SIGTERM or SIGINT, and end the process at the second one.
 
-    SIGHUP restarts the workers one by one. In a terminal it stops the server, because the terminal was closed.
+    SIGHUP calls `on_reload`, and restarts the workers one by one. In a terminal it stops the server, because the
+    terminal was closed.
     """
 
     def on_signal() -> None:
@@ -264,8 +270,12 @@ def stop_on_signals(stop: asyncio.Event, lifecycle: Lifecycle) -> None:
             os._exit(130)
         stop.set()
 
+    def on_hangup() -> None:
+        on_reload()
+        lifecycle.restart_workers()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     if hasattr(signal, "SIGHUP"):
-        loop.add_signal_handler(signal.SIGHUP, on_signal if sys.stderr.isatty() else lifecycle.restart_workers)
+        loop.add_signal_handler(signal.SIGHUP, on_signal if sys.stderr.isatty() else on_hangup)

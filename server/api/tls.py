@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import ssl
 from pathlib import Path
 
 from server.errors import StartError
 from server.settings import PREFIX, Settings
+
+log = logging.getLogger("triptych")
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----")
 _KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")
@@ -18,9 +21,31 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
 
     Raises StartError for a file that cannot be read or used.
     """
-    certificate, key = settings.tls_certificate, settings.tls_key
-    if certificate is None or key is None:
+    if settings.tls_certificate is None or settings.tls_key is None:
         return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["http/1.1"])
+    _load(context, settings, settings.tls_certificate, settings.tls_key)
+    return context
+
+
+def read_certificates_again(context: ssl.SSLContext, settings: Settings) -> None:
+    """Give new connections the certificate that the files have now. Unusable files change nothing, with one log line.
+
+    context: the settings in use, made from the same files.
+    """
+    try:
+        tls_context(settings)  # a pair that does not fit would leave the context in use without a key
+        assert settings.tls_certificate is not None and settings.tls_key is not None
+        _load(context, settings, settings.tls_certificate, settings.tls_key)
+    except StartError as error:
+        log.error("the certificate stays as it was: %s", error)
+    else:
+        log.info("the certificate was read again")
+
+
+def _load(context: ssl.SSLContext, settings: Settings, certificate: Path, key: Path) -> None:
+    """Read certificate and key into a context. Raises StartError."""
     _check_form("tls_certificate", certificate, _CERTIFICATE, "certificate")
     _check_form("tls_key", key, _KEY, "private key")
     password = settings.tls_key_password.get_secret_value() if settings.tls_key_password else ""
@@ -32,13 +57,10 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
         asked = True
         return password
 
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.set_alpn_protocols(["http/1.1"])
     try:
         context.load_cert_chain(certificate, key, give_password)
     except (ssl.SSLError, ValueError) as error:
         raise StartError(_reason(error, certificate, key, asked, bool(password))) from None
-    return context
 
 
 def _check_form(setting: str, path: Path, form: re.Pattern[bytes], name: str) -> None:

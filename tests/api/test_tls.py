@@ -15,7 +15,7 @@ import uvicorn
 from server.api import serve
 from server.api.protocol import DirectHttpProtocol
 from server.api.sse import DIRECT_CONNECTION
-from server.api.tls import tls_context
+from server.api.tls import read_certificates_again, tls_context
 from server.errors import StartError
 from server.settings import load
 from tests.wire.test_tls_and_metrics_port import write_files
@@ -50,6 +50,42 @@ def test_good_files(files: dict[str, str]) -> None:
     assert made is not None and made.minimum_version >= ssl.TLSVersion.TLSv1_2
     assert context(files["both"], files["both"]) is not None
     assert tls_context(load({})) is None
+
+
+def test_certificates_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """New connections get the new certificate. A damaged file leaves the old one, with one line."""
+    caplog.set_level("INFO", "triptych")
+    authority, certificate = trustme.CA(), tmp_path / "certificate"
+
+    def write(name: str) -> None:
+        certificate.write_bytes(authority.issue_cert(name).private_key_and_cert_chain_pem.bytes())
+
+    def names_of_connection(context: ssl.SSLContext) -> list[str]:
+        """The names in the certificate that a client gets."""
+        asking = ssl.create_default_context()
+        asking.check_hostname = False
+        authority.configure_trust(asking)
+        to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = asking.wrap_bio(to_client, to_server)
+        server = context.wrap_bio(to_server, to_client, server_side=True)
+        for _ in range(3):
+            for side in (client, server):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+        return [str(name) for _, name in client.getpeercert()["subjectAltName"]]  # type: ignore[index, union-attr, misc]
+
+    write("one.example")
+    settings = load({"tls_certificate": str(certificate), "tls_key": str(certificate)})
+    made = tls_context(settings)
+    assert made is not None and names_of_connection(made) == ["one.example"]
+    write("two.example")
+    read_certificates_again(made, settings)
+    assert names_of_connection(made) == ["two.example"]
+    certificate.write_text("damaged")
+    read_certificates_again(made, settings)
+    assert names_of_connection(made) == ["two.example"]
+    assert [record.levelname for record in caplog.records] == ["INFO", "ERROR"]
+    assert "stays as it was: tls_certificate: " in caplog.records[1].getMessage()
 
 
 @pytest.mark.parametrize(
