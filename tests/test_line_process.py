@@ -45,3 +45,16 @@ def test_none_is_started_where_the_end_comes_first(file: Path) -> None:
     process.kill()
     with pytest.raises(TimeoutError, match="was stopped"):
         process.exchange(b"abc\n", 60)
+
+
+def test_a_slow_answer_is_told_from_a_process_that_was_stopped(tmp_path: Path) -> None:
+    """The first is the fault of the request, the second is not. The process is replaced after both."""
+    path = tmp_path / "busy.py"
+    path.write_text(ECHO.replace(": print", ":\n while line == 'busy\\n': pass\n print"))
+    process = LineProcess(path)
+    assert process.exchange(b"busy\n", 1.0) == b""
+    assert process.exchange(b"abc\n", 60) == b"cba\n"
+    psutil.Process(process.pid).suspend()
+    with pytest.raises(TimeoutError, match="did not work for 1 s, and was replaced"):
+        process.exchange(b"abc\n", 1.0)
+    process.stop()

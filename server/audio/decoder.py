@@ -12,6 +12,7 @@ import numpy as np
 from server.audio.containers import SUPPORTED, Container
 from server.audio.frames import SAMPLE_RATE, Samples
 from server.audio.wav import AudioError, check_amplitude
+from server.errors import NotReady
 from server.system.line_process import LineProcess
 
 CPU_SECONDS = 30.0
@@ -59,7 +60,11 @@ class Decoder:
         self._process = LineProcess(_PROCESS_FILE, [str(cpu_seconds), str(working_bytes)], gives_way=True)
 
     def decode(self, data: bytes, container: Container, max_seconds: float) -> Samples:
-        """Mono samples at 16 kHz. Raises AudioError for a file that is not supported, damaged, empty or too long."""
+        """Mono samples at 16 kHz.
+
+        Raises AudioError for a file that is not supported, damaged, empty or too long, and NotReady
+        if the process does not work.
+        """
         if container.demuxer is None:
             raise AudioError(f"the file is {container.name}; supported are {SUPPORTED}")
         if find_spec("av") is None:
@@ -82,7 +87,7 @@ class Decoder:
                     lambda reply: int(json.loads(reply).get("bytes", 0)),
                 )
             except TimeoutError as error:
-                raise AudioError(f"the process that decodes recordings {error}") from None
+                raise NotReady(f"the process that decodes recordings {error}; try again", retry_after=1) from None
         if not line:
             raise AudioError(f"the {container.name} file is damaged, or takes more than {self._limits} to decode")
         refused = json.loads(line).get("refused")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from server.errors import NotReady
 from server.system.line_process import LineProcess
 
 CPU_SECONDS = 2.0
@@ -137,7 +138,7 @@ class GrammarCompiler:
         try:
             reply = process.exchange(line, WALL_SECONDS)
         except TimeoutError as error:
-            return CompiledFormat(refused=f"cannot be compiled: the process for it {error}", is_final=False)
+            raise NotReady(f"the process that compiles grammars {error}; try again", retry_after=1) from None
         finally:
             self._idle.put(process)
         if not reply:

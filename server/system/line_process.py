@@ -1,10 +1,14 @@
 """A process that reads one line of JSON and answers with one, under a time limit for each answer.
 
 Bytes may follow the line of a request, and the line of a reply. The line says how many.
+
+An answer that takes too long is the fault of the request, unless the process was kept from working (SIGSTOP, a machine
+without free processors): then it raises TimeoutError, and callers answer that the server is not ready.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -15,6 +19,10 @@ from pathlib import Path
 from server.system.cores import give_way
 
 _START_SECONDS = 30.0
+_LEAST_SHARE = 0.1
+"""A process that has used a smaller share of its time limit on a processor was kept from working."""
+_LEAST_SECONDS = 1.0
+"""A shorter time limit does not tell: processor time is counted in steps of 10 ms."""
 _INHERITED_VARIABLES = ("PATH", "PYTHONPATH", "PYTHONHOME", "SYSTEMROOT", "TZ", "LANG", "LC_ALL")
 
 
@@ -42,7 +50,7 @@ class LineProcess:
     def exchange(self, line: bytes, seconds: float) -> bytes:
         """Send a line and return the reply. Without a reply in time the process is killed and b"" returned.
 
-        Raises TimeoutError if the process does not start, also after `kill`.
+        Raises TimeoutError if the process does not start, also after `kill`, and if it was kept from working.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
@@ -53,7 +61,7 @@ class LineProcess:
 
         request: the line and the bytes. size_of: number of bytes that follow the line of a reply.
         Without a whole reply in time the process is killed and two empty values are returned.
-        Raises TimeoutError if the process does not start, also after `kill`.
+        Raises TimeoutError as `exchange` does.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
@@ -97,7 +105,16 @@ class LineProcess:
     ) -> tuple[bytes, bytes]:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
-        alarm = threading.Timer(seconds, process.kill)
+        worked_before = _processor_seconds(process.pid)
+        was_idle = threading.Event()
+
+        def end() -> None:
+            worked = _processor_seconds(process.pid) - worked_before
+            if seconds >= _LEAST_SECONDS and worked < _LEAST_SHARE * seconds:
+                was_idle.set()
+            process.kill()
+
+        alarm = threading.Timer(seconds, end)
         alarm.start()
         try:
             process.stdin.write(request)
@@ -111,5 +128,17 @@ class LineProcess:
             alarm.cancel()
         if not reply.endswith(b"\n") or len(content) < size:
             self.stop()
+            if was_idle.is_set():
+                raise TimeoutError(f"did not work for {seconds:.3g} s, and was replaced")
             return b"", b""
         return reply, content
+
+
+def _processor_seconds(pid: int) -> float:
+    """Processor time that a process has used. Infinite where the system does not say."""
+    try:
+        # The name of the program, in parentheses, may contain spaces.
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return math.inf
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from server.errors import NotReady
 from server.system.line_process import LineProcess
 from server.text.tokenizers.tokenizer_files import TokenizerFiles
 from server.text.tokens.tokenizer import TokenizerError
@@ -256,8 +257,8 @@ class ChatRenderer:
         max_characters: limit on the length of the text.
         deadline: time of `time.monotonic()` at which rendering stops, if that is before the usual time limit.
         arguments_as_objects: arguments of calls that are texts become objects, which the template prints as sent.
-        Raises ChatTooLong for a text above the limit, and ChatError for a template that rejects the messages, fails,
-        or exceeds another limit.
+        Raises ChatTooLong for a text above the limit, ChatError for a template that rejects the messages, fails, or
+        exceeds another limit, and NotReady if the process does not work.
         """
         request = {
             "source": source,
@@ -272,7 +273,7 @@ class ChatRenderer:
             try:
                 line = self._process.exchange(_dump(request) + b"\n", left)
             except TimeoutError as error:
-                raise ChatStopped(f"the process that renders chat templates {error}") from None
+                raise NotReady(f"the process that renders chat templates {error}; try again", retry_after=1) from None
         if not line:
             raise ChatStopped(
                 f"the chat template was stopped: it took more than {self._seconds:g} s or "

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from server.errors import NotReady
 from server.text.chats.chat import (
     ChatError,
     ChatRenderer,
@@ -62,7 +63,7 @@ def with_forms(templates: ChatTemplates, renderer: ChatRenderer, seconds: float 
 
         try:
             forms[source] = content_forms(reads)
-        except ChatStopped:
+        except (ChatStopped, NotReady):
             break
     return replace(templates, forms=forms)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from server.errors import NotReady
 from server.system.line_process import LineProcess
 from server.text.languages.language_codes import parse_language
 
@@ -59,7 +60,8 @@ class LanguageDetector:
 
         languages: ISO 639-1 codes to choose from; None for all that can be detected.
         precise: use the large tables.
-        Raises DetectionError. If `languages` has one entry, it is the answer for every text, and nothing is detected.
+        If `languages` has one entry, it is the answer for every text, and nothing is detected.
+        Raises DetectionError, and NotReady if the process does not work.
         """
         chosen = sorted(set(languages)) if languages is not None else sorted(_BY_LANGUAGE)
         known = [code for code in chosen if code in _BY_LANGUAGE]
@@ -79,7 +81,7 @@ class LanguageDetector:
             try:
                 line = self._process.exchange(json.dumps(request).encode() + b"\n", _SECONDS)
             except TimeoutError as error:
-                raise DetectionError(f"the process that detects languages {error}") from None
+                raise NotReady(f"the process that detects languages {error}; try again", retry_after=1) from None
         if not line:
             raise DetectionError(f"the process that detects languages was stopped: it took more than {_SECONDS:g} s")
         return [_ranked(shares) for shares in json.loads(line)]
