@@ -15,6 +15,7 @@ library's reasons are shown to the client, without the text around them.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from functools import cache
@@ -24,6 +25,18 @@ from typing import Any
 import llguidance
 
 MAX_REASON_CHARACTERS = 200
+_WORD = re.compile(r"\w\w+")
+_COMMON_WORDS = {"array", "boolean", "const", "enum", "format", "integer", "items", "maximum", "minimum", "null"} | {
+    "number",
+    "object",
+    "pattern",
+    "properties",
+    "regex",
+    "schema",
+    "string",
+    "type",
+}
+"""Words of reasons that may stay although the request contains them too."""
 STACK_BYTES = 4 << 20
 """Half of the usual stack of a thread. The worker compiles accepted formats together, in a thread."""
 
@@ -35,11 +48,11 @@ def compile(text_format: dict[str, Any]) -> dict[str, str]:
         try:
             source = _source(text_format)
         except ValueError as error:
-            return {"refused": f"cannot be used: {_reason(str(error))}"}
+            return {"refused": f"cannot be used: {_without_words(_reason(str(error)), text_format)}"}
         start = {"name": "start", "lark_grammar": '%llguidance {"no_forcing": true}\nstart: @text'}
         grammar = json.dumps({"grammars": [start, {"name": "text", **json.loads(source)}]})
     reason = _refusal(grammar)
-    return {"source": source} if reason is None else {"refused": reason}
+    return {"source": source} if reason is None else {"refused": _without_words(reason, text_format)}
 
 
 def _source(text_format: dict[str, Any]) -> str:
@@ -71,6 +84,13 @@ def _reason(error: str) -> str:
     lines = [line.strip() for line in error.splitlines() if line.strip()] or ["unknown reason"]
     line = next((one.removeprefix("error: ") for one in lines if one.startswith("error: ")), lines[0])
     return line[:MAX_REASON_CHARACTERS]
+
+
+def _without_words(reason: str, text_format: dict[str, Any]) -> str:
+    """A reason without the words that the library has taken from the request, because errors quote no request."""
+    asked = json.dumps(text_format, ensure_ascii=False).lower()
+    taken = set(_WORD.findall(asked)) - _COMMON_WORDS
+    return _WORD.sub(lambda word: "..." if word[0].lower() in taken else word[0], reason)
 
 
 @cache

@@ -23,7 +23,7 @@ from server.ipc.wire.messages import (
     Vocabulary,
 )
 from server.ipc.wire.params import GenerationParams
-from server.operations import grammar_compiler
+from server.operations import grammar_compiler, grammar_process
 from server.operations.chatting.function_tool import FunctionTool
 from server.operations.chatting.tool_grammar import ToolChoice, callable_functions
 from server.operations.generating import grammar
@@ -273,3 +273,27 @@ async def test_a_format_that_takes_too_long_delays_no_other_request(
     hurried.close()
     assert answer.status_code == 422 and answer.json()["error"]["param"] == "response_format"
     assert answered > 5
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *({"pattern": pattern} for pattern in ("(canaryx", "a{2,canary", "(?<canary>a)\\kcanary", "[\\p{canary}]")),
+        *(
+            {"schema": json.dumps(schema), "options": "{}"}
+            for schema in (
+                {"type": "canary"},
+                {"type": "string", "pattern": "(canary"},
+                {"$ref": "#/canary"},
+                {"$ref": "http://canary/x"},
+                {"type": "integer", "minimum": "canary"},
+                {"properties": {"canary": {"type": "Canary"}}},
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_reasons_of_the_library_quote_no_word_of_the_request(asked: dict[str, Any]) -> None:
+    reason = grammar_process.compile(asked)["refused"]
+    assert "canary" not in reason.lower()
+    assert len(reason.removeprefix("cannot be used: ")) > 10, "it says what is wrong"
