@@ -8,10 +8,20 @@ from typing import Any
 from models.config import FeedForwardConfig, ModelConfig, QueryKeyNorm, XieluFeedForwardConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import head_dim_of, rms_norm, rotary_decoder, rotary_layer, rotary_rules
+from models.families.shared.rotary_decoder import rms_norm, rotary_rules, uniform_decoder
 from weights.rules import Rename, Rule
 
+_DEFAULTS = {
+    "vocab_size": 131072,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 65536,
+    "hidden_act": "xielu",
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 12000000.0,
+}
 _ROPE = {
     "rope_type": "llama3",
     "rope_theta": 12000000.0,
@@ -24,27 +34,15 @@ _ROPE = {
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     rope_is_set = hf.get("rope_parameters") is not None or hf.get("rope_scaling") is not None
-    fields = Fields(hf, defaults={"vocab_size": 131072} | ({} if rope_is_set else {"rope_parameters": _ROPE}))
-    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields, 1e-5), fields.flag("attention_bias", False)
-    rope = rope_config(fields, head_dim, 12000000.0)
-    width, kind = fields.integer("intermediate_size", 14336), fields.text("hidden_act", "xielu")
+    fields = Fields(hf, defaults=_DEFAULTS if rope_is_set else {**_DEFAULTS, "rope_parameters": _ROPE})
+    norm, bias = rms_norm(fields), fields.flag("attention_bias", False)
+    width = fields.integer("intermediate_size")
     feed_forward: FeedForwardConfig | XieluFeedForwardConfig = XieluFeedForwardConfig(width)
-    if kind != "xielu":
+    if fields.raw("hidden_act") != "xielu":
         feed_forward = FeedForwardConfig(width, fields.activation("hidden_act"), bias=False)
-    layer = rotary_layer(
-        fields,
-        head_dim=head_dim,
-        num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads", 32)),
-        rope=rope,
-        norm=norm,
-        feed_forward=feed_forward,
-        qkv_bias=bias,
-        output_bias=bias,
-        query_key_norm=QueryKeyNorm(norm),
+    return uniform_decoder(
+        fields, feed_forward, norm=norm, qkv_bias=bias, output_bias=bias, query_key_norm=QueryKeyNorm(norm)
     )
-    layers = (layer,) * fields.integer("num_hidden_layers", 32)
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 65536))
-    return rotary_decoder(fields, layers, norm, max_positions)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

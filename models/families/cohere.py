@@ -8,43 +8,38 @@ from typing import Any
 from models.config import ModelConfig, NormConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import (
-    gated_feed_forward,
-    head_dim_of,
-    rotary_decoder,
-    rotary_layer,
-    rotary_rules,
-)
+from models.families.shared.rope import rope_config
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
 from weights.rules import Rule
 
-_DEFAULTS = {"vocab_size": 256000, "hidden_size": 8192, "num_attention_heads": 64}
+_DEFAULTS = {
+    "vocab_size": 256000,
+    "hidden_size": 8192,
+    "intermediate_size": 22528,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 64,
+    "max_position_embeddings": 8192,
+    "hidden_act": "silu",
+    "layer_norm_eps": 1e-05,
+    "rope_theta": 500000.0,
+    "logit_scale": 0.0625,
+}
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
-    head_dim, bias = head_dim_of(fields), fields.flag("attention_bias", False)
-    norm = NormConfig("layer", fields.number("layer_norm_eps", 1e-5), bias=False)
-    rope = rope_config(fields, head_dim, pairing="interleaved")
-    layer = rotary_layer(
+    bias, norm = fields.flag("attention_bias", False), NormConfig("layer", fields.number("layer_norm_eps"), bias=False)
+    return uniform_decoder(
         fields,
-        head_dim=head_dim,
-        num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads")),
-        rope=rope,
+        gated_feed_forward(fields),
+        rope=rope_config(fields, head_dim_of(fields), pairing="interleaved"),
         norm=norm,
-        feed_forward=gated_feed_forward(fields, fields.integer("intermediate_size", 22528)),
         qkv_bias=bias,
         output_bias=bias,
         query_key_norm=QueryKeyNorm(norm, "own_head") if fields.flag("use_qk_norm", False) else None,
         parallel=True,
-    )
-    return rotary_decoder(
-        fields,
-        (layer,) * fields.integer("num_hidden_layers", 40),
-        norm,
-        scaled_max_positions(rope, fields.integer("max_position_embeddings", 8192)),
         default_tied=True,
-        logit_scale=fields.positive("logit_scale", 0.0625),
+        logit_scale=fields.positive("logit_scale"),
     )
 
 

@@ -15,15 +15,29 @@ from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import gated_feed_forward, rotary_decoder, rotary_layer, rotary_rules
 from models.families.shared.windows import patterned_windows
 
+_DEFAULTS = {
+    "vocab_size": 256000,
+    "hidden_size": 8192,
+    "intermediate_size": 22528,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 64,
+    "max_position_embeddings": 8192,
+    "sliding_window_pattern": 4,
+    "hidden_act": "silu",
+    "layer_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+    "logit_scale": 0.0625,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, defaults={"vocab_size": 256000, "hidden_size": 8192, "num_attention_heads": 64})
+    fields = Fields(hf, defaults=_DEFAULTS)
     heads, bias = fields.integer("num_attention_heads"), fields.flag("attention_bias", False)
     head_dim = head_width(fields.integer("hidden_size"), heads)
     fields.refuse_unless("head_dim", head_dim)
-    norm = NormConfig("layer", fields.number("layer_norm_eps", 1e-5), bias=False)
+    norm = NormConfig("layer", fields.number("layer_norm_eps"), bias=False)
     rope = rope_config(fields, head_dim, pairing="interleaved")
-    feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size", 22528))
+    feed_forward = gated_feed_forward(fields)
     layers = [
         rotary_layer(
             fields,
@@ -37,15 +51,15 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             output_bias=bias,
             parallel=True,
         )
-        for window in patterned_windows(fields, default_layers=40)
+        for window in patterned_windows(fields, absent=4096)
     ]
     return rotary_decoder(
         fields,
         layers,
         norm,
-        scaled_max_positions(rope, fields.integer("max_position_embeddings", 8192)),
+        scaled_max_positions(rope, fields.integer("max_position_embeddings")),
         default_tied=True,
-        logit_scale=fields.positive("logit_scale", 0.0625),
+        logit_scale=fields.positive("logit_scale"),
     )
 
 

@@ -17,10 +17,31 @@ from weights.rules import Rule
 _PUBLISHED = PublishedCode("deepseek-ai", "deepseek", "DeepseekV2")
 
 
+_DEFAULTS = {
+    "vocab_size": 102400,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "moe_intermediate_size": 1407,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 0,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+}
+
+
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, _PUBLISHED, defaults={"vocab_size": 102400})
+    fields = Fields(hf, _PUBLISHED, defaults=_DEFAULTS)
     norm = rms_norm(fields)
-    rope = rope_config(fields, fields.integer("qk_rope_head_dim", 64), pairing="interleaved")
+    rope = rope_config(fields, fields.integer("qk_rope_head_dim"), pairing="interleaved")
     # The implementation we compare with ignores this setting, so nothing would check ours.
     fields.refuse_unless("norm_topk_prob", False)
     layers = latent_layers(
@@ -29,15 +50,8 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         norm,
         _router(fields),
         default_query_rank=1536,
-        default_latent_dim=512,
-        default_plain_dim=128,
-        default_num_experts=64,
-        default_experts_per_token=None,
-        default_expert_size=1407,
-        default_shared_experts=2,
-        default_dense_layers=0,
     )
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 2048))
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
     return rotary_decoder(fields, layers, norm, max_positions)
 
 

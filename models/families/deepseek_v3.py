@@ -23,40 +23,51 @@ from weights.rules import Rule
 _PUBLISHED = PublishedCode("deepseek-ai", "deepseek", "DeepseekV3")
 
 
+_DEFAULTS = {
+    "vocab_size": 129280,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "max_position_embeddings": 4096,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 3,
+    "n_group": 8,
+    "topk_group": 4,
+    "routed_scaling_factor": 2.5,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+}
+
+
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    defaults = {
-        "vocab_size": 129280,
-        "hidden_size": 7168,
-        "intermediate_size": 18432,
-        "num_hidden_layers": 61,
-        "num_attention_heads": 128,
-    }
-    fields = Fields(hf, _PUBLISHED, defaults=defaults)
+    fields = Fields(hf, _PUBLISHED, defaults=_DEFAULTS)
     norm = rms_norm(fields)
     rope = rope_config(
         fields,
-        fields.integer("qk_rope_head_dim", 64),
+        fields.integer("qk_rope_head_dim"),
         pairing="interleaved" if fields.flag("rope_interleave", True) else "half",
     )
     fields.refuse_unless("topk_method", "noaux_tc")
     fields.refuse_unless("scoring_func", "sigmoid")
     fields.refuse_unless("moe_layer_freq", 1)
-    router = corrected_router(fields, default_groups=8, default_groups_per_token=4, default_scale=2.5)
+    router = corrected_router(fields)
     layers = latent_layers(
         fields,
         rope,
         norm,
         router,
         default_query_rank=1536,
-        default_latent_dim=512,
-        default_plain_dim=128,
-        default_num_experts=256,
-        default_experts_per_token=8,
-        default_expert_size=2048,
-        default_shared_experts=1,
-        default_dense_layers=3,
     )
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 4096))
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
     return rotary_decoder(fields, layers, norm, max_positions)
 
 

@@ -40,6 +40,7 @@ _DEFAULTS = {
     "num_key_value_heads": 2,
     "head_dim": 256,
     "hidden_activation": "gelu_pytorch_tanh",
+    "rms_norm_eps": 1e-06,
 }
 
 

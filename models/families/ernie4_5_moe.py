@@ -16,26 +16,35 @@ from weights.rules import Drop, Rule
 _DEFAULTS = {
     "vocab_size": 103424,
     "hidden_size": 2560,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 28,
     "num_attention_heads": 20,
     "num_key_value_heads": 4,
-    "num_hidden_layers": 28,
+    "max_position_embeddings": 131072,
+    "moe_intermediate_size": 1536,
+    "moe_num_experts": 64,
+    "moe_k": 6,
+    "moe_num_shared_experts": 2,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 500000.0,
 }
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
-    bias, width = fields.flag("use_bias", False), fields.integer("moe_intermediate_size", 1536)
-    shared = fields.integer("moe_num_shared_experts", 2, least=0)
+    bias, width = fields.flag("use_bias", False), fields.integer("moe_intermediate_size")
+    shared = fields.integer("moe_num_shared_experts", least=0)
     experts = MixtureOfExpertsConfig(
         gated_feed_forward(fields, width),
-        num_experts=fields.integer("moe_num_experts", 64),
-        experts_per_token=fields.integer("moe_k", 6),
+        num_experts=fields.integer("moe_num_experts"),
+        experts_per_token=fields.integer("moe_k"),
         # The published code limits the sum of the shares from below, instead of adding this number to it. The results
         # differ only where the scores of all chosen experts are below it.
         router=RouterConfig(normalized=True, correction=True, epsilon=fields.positive("moe_norm_min", 1e-12)),
-        shared=gated_feed_forward(fields, width * shared, bias) if shared else None,
+        shared=gated_feed_forward(fields, width * shared, bias=bias) if shared else None,
     )
-    dense = gated_feed_forward(fields, fields.integer("intermediate_size", 12288), bias)
+    dense = gated_feed_forward(fields, bias=bias)
     interval = fields.integer("moe_layer_interval", 1)
     first = fields.integer("moe_layer_start_index", 1, least=0)
     last = fields.integer("moe_layer_end_index", -1, least=-1)

@@ -38,6 +38,9 @@ _DEFAULTS = {
     "num_hidden_layers": 12,
     "num_attention_heads": 12,
     "max_position_embeddings": 8192,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
 }
 
 
@@ -45,7 +48,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     Fields(hf, _PUBLISHED_CODE).refuse_unless("is_causal", False)
     settings = {name: value for name, value in hf.items() if name != "auto_map"}
     fields = Fields({**settings, "is_causal": False}, defaults=_DEFAULTS)
-    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields, 1e-5), fields.flag("attention_bias", False)
+    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
     rope, inner = rope_config(fields, head_dim), fields.integer("intermediate_size")
     layer = rotary_layer(
         fields,

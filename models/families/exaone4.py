@@ -22,18 +22,32 @@ from models.families.shared.rotary_decoder import (
 )
 from models.families.shared.windows import patterned_windows, typed_windows
 
+_DEFAULTS = {
+    "vocab_size": 102400,
+    "hidden_size": 4096,
+    "intermediate_size": 16384,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 2048,
+    "sliding_window_pattern": 4,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, defaults={"vocab_size": 102400})
-    head_dim, norm = head_dim_of(fields), rms_norm(fields, 1e-5)
+    fields = Fields(hf, defaults=_DEFAULTS)
+    head_dim, norm = head_dim_of(fields), rms_norm(fields)
     rope = rope_config(fields, head_dim)
-    feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size", 16384))
+    feed_forward = gated_feed_forward(fields)
     is_hybrid = fields.optional_integer("sliding_window", absent=4096) is not None
     layers = [
         rotary_layer(
             fields,
             head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads", 32),
+            num_kv_heads=fields.integer("num_key_value_heads"),
             rope=None if is_hybrid and window is None else rope,
             norm=norm,
             feed_forward=feed_forward,
@@ -41,14 +55,14 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             query_key_norm=QueryKeyNorm(norm),
             norm_slots=("output",),
         )
-        for window in (patterned_windows(fields, default_layers=32) if is_hybrid else _full_attention(fields))
+        for window in (patterned_windows(fields, absent=4096) if is_hybrid else _full_attention(fields))
     ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 2048))
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
     return rotary_decoder(fields, layers, norm, max_positions)
 
 
 def _full_attention(fields: Fields) -> list[int | None]:
-    layers = fields.integer("num_hidden_layers", 32)
+    layers = fields.integer("num_hidden_layers")
     layer_types = fields.raw("layer_types")
     return typed_windows(["full_attention"] * layers if layer_types is None else layer_types, layers, None)
 

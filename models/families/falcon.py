@@ -32,7 +32,7 @@ _CODE = PublishedCode("tiiuae", "falcon", "Falcon")
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, published_code=_CODE)
+    fields = Fields(hf, published_code=_CODE, defaults={"rope_theta": 10000.0})
     hidden, heads = fields.integer("hidden_size", 4544), fields.integer("num_attention_heads", 71)
     head_dim, bias = head_width(hidden, heads), fields.flag("bias", False)
     newer, parallel = fields.flag("new_decoder_architecture", False), fields.flag("parallel_attn", True)

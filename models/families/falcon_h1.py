@@ -22,12 +22,23 @@ from models.families.shared.rotary_decoder import head_dim_of, rms_norm, rotary_
 from models.families.shared.state_space_layers import head_dim_of_state, state_space_rules, time_step_limits
 from weights.rules import Drop, Rename, Rule
 
+_DEFAULTS = {
+    "vocab_size": 128000,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, defaults={"vocab_size": 128000, "num_hidden_layers": 32})
+    fields = Fields(hf, defaults=_DEFAULTS)
     # The convolution has the activation of the feed-forwards; its kernels support SiLU only.
     fields.refuse_unless("hidden_act", "silu", "swish")
-    norm, mlp = rms_norm(fields, 1e-5), _multipliers(fields, "mlp_multipliers", 2)
+    norm, mlp = rms_norm(fields), _multipliers(fields, "mlp_multipliers", 2)
     attention = _attention(fields)
     assert attention.rope is not None
     layer = LayerConfig(
@@ -35,7 +46,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         mixer=_state_space(fields, norm.eps),
         attention_norms=NormSlots(input=norm),
         feed_forward=FeedForwardConfig(
-            fields.integer("intermediate_size", 14336),
+            fields.integer("intermediate_size"),
             "silu",
             gated=True,
             bias=fields.flag("mlp_bias", False),
@@ -47,21 +58,22 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         fields,
         [layer] * fields.integer("num_hidden_layers"),
         norm,
-        scaled_max_positions(attention.rope, fields.integer("max_position_embeddings", 8192)),
+        scaled_max_positions(attention.rope, fields.integer("max_position_embeddings")),
         embedding_scale=fields.number("embedding_multiplier", 1.0),
         logit_scale=fields.number("lm_head_multiplier", 1.0),
     )
 
 
 def _attention(fields: Fields) -> AttentionConfig:
-    heads, head_dim = fields.integer("num_attention_heads", 32), head_dim_of(fields)
+    heads, head_dim = fields.integer("num_attention_heads"), head_dim_of(fields)
     bias, entry = fields.flag("attention_bias", False), fields.number("attention_in_multiplier", 1.0)
     if bias:
         fields.refuse_unless("attention_in_multiplier", 1, 1.0)
     # Queries, keys and values are linear in their input. Their factor is therefore a factor of scores and results.
     return AttentionConfig(
         num_heads=heads,
-        num_kv_heads=fields.integer("num_key_value_heads", 8),
+        # Null means one head of keys and values per query head; absent means eight heads.
+        num_kv_heads=fields.optional_integer("num_key_value_heads", absent=8) or heads,
         head_dim=head_dim,
         scale=head_dim**-0.5 * entry**2 * fields.number("key_multiplier", 1.0),
         causal=True,
@@ -76,7 +88,7 @@ def _attention(fields: Fields) -> AttentionConfig:
 
 def _state_space(fields: Fields, eps: float) -> StateSpaceConfig:
     heads, groups = fields.integer("mamba_n_heads", 128), fields.integer("mamba_n_groups", 1)
-    expanded = fields.integer("mamba_expand", 2) * fields.integer("hidden_size", 4096)
+    expanded = fields.integer("mamba_expand", 2) * fields.integer("hidden_size")
     width = fields.optional_integer("mamba_d_ssm", absent=1024) or expanded
     gate, values, keys, queries, time_step = _multipliers(fields, "ssm_multipliers", 5)
     return StateSpaceConfig(

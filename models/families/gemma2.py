@@ -22,26 +22,40 @@ from models.families.shared.rotary_decoder import (
 )
 from models.families.shared.windows import typed_windows
 
+_DEFAULTS = {
+    "vocab_size": 256000,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 8192,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256.0,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields({**hf, "hidden_act": hf.get("hidden_activation") or "gelu_pytorch_tanh"})
+    fields = Fields({**hf, "hidden_act": hf.get("hidden_activation") or "gelu_pytorch_tanh"}, defaults=_DEFAULTS)
     fields.refuse_unless("use_bidirectional_attention", False)
-    head_dim, bias = head_dim_of(fields, 256), fields.flag("attention_bias", False)
-    norm = rms_norm(fields, kind="rms_from_one")
+    head_dim, bias = head_dim_of(fields), fields.flag("attention_bias", False)
+    norm = rms_norm(fields, "rms_from_one")
     rope = rope_config(fields, head_dim)
-    feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size"))
+    feed_forward = gated_feed_forward(fields)
     layers = [
         rotary_layer(
             fields,
             head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads", 4),
+            num_kv_heads=fields.integer("num_key_value_heads"),
             rope=rope,
             norm=norm,
             feed_forward=feed_forward,
             window=window,
             qkv_bias=bias,
             output_bias=bias,
-            scale=fields.positive("query_pre_attn_scalar", 256.0) ** -0.5,
+            scale=fields.positive("query_pre_attn_scalar") ** -0.5,
             score_cap=_cap(hf, "attn_logit_softcapping", 50.0),
             norm_slots=("input", "output"),
         )
@@ -51,9 +65,9 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         fields,
         layers,
         norm,
-        scaled_max_positions(rope, fields.integer("max_position_embeddings", 8192)),
+        scaled_max_positions(rope, fields.integer("max_position_embeddings")),
         default_tied=True,
-        embedding_scale=fields.integer("hidden_size", 4096) ** 0.5,
+        embedding_scale=fields.integer("hidden_size") ** 0.5,
         logit_cap=_cap(hf, "final_logit_softcapping", 30.0),
     )
 
@@ -64,7 +78,7 @@ def _cap(hf: Mapping[str, Any], name: str, default: float) -> float | None:
 
 
 def _windows(fields: Fields) -> list[int | None]:
-    layers, window = fields.integer("num_hidden_layers", 26), fields.optional_integer("sliding_window", absent=4096)
+    layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent=4096)
     layer_types = fields.raw("layer_types")
     if layer_types is None:
         layer_types = ["full_attention" if index % 2 else "sliding_attention" for index in range(layers)]

@@ -28,33 +28,45 @@ from models.families.shared.windows import typed_windows
 from weights.rules import Drop, Rule
 
 _MULTIMODAL = "Gemma3ForConditionalGeneration"
-_DEFAULTS = {"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_attention_heads": 8}
+_DEFAULTS = {
+    "vocab_size": 262208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 131072,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256.0,
+    "rms_norm_eps": 1e-06,
+}
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    text = {**_DEFAULTS, **(text_settings(hf) if architecture == _MULTIMODAL else hf)}
+    text = dict(text_settings(hf) if architecture == _MULTIMODAL else hf)
     text["hidden_act"] = text.get("hidden_activation") or "gelu_pytorch_tanh"
     Fields(text).refuse_unless("is_causal", True)
     text["is_causal"] = not Fields(text).flag("use_bidirectional_attention", False)
-    fields = Fields(with_rope_of(text, "full_attention", text.get("rope_theta") or 1000000.0))
-    sliding_fields = Fields(with_rope_of(text, "sliding_attention", text.get("rope_local_base_freq") or 10000.0))
+    fields = Fields(with_rope_of(text, "full_attention", text.get("rope_theta") or 1000000.0), defaults=_DEFAULTS)
+    sliding = with_rope_of(text, "sliding_attention", text.get("rope_local_base_freq") or 10000.0)
+    sliding_fields = Fields(sliding, defaults=_DEFAULTS)
     fields.refuse_unless("attn_logit_softcapping", False)
-    head_dim, bias = head_dim_of(fields, 256), fields.flag("attention_bias", False)
-    norm = rms_norm(fields, kind="rms_from_one")
+    head_dim, bias = head_dim_of(fields), fields.flag("attention_bias", False)
+    norm = rms_norm(fields, "rms_from_one")
     full_rope, sliding_rope = rope_config(fields, head_dim), rope_config(sliding_fields, head_dim)
-    feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size"))
+    feed_forward = gated_feed_forward(fields)
     layers = [
         rotary_layer(
             fields,
             head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads", 4),
+            num_kv_heads=fields.integer("num_key_value_heads"),
             rope=full_rope if window is None else sliding_rope,
             norm=norm,
             feed_forward=feed_forward,
             window=window,
             qkv_bias=bias,
             output_bias=bias,
-            scale=fields.positive("query_pre_attn_scalar", 256.0) ** -0.5,
+            scale=fields.positive("query_pre_attn_scalar") ** -0.5,
             query_key_norm=QueryKeyNorm(norm),
             norm_slots=("input", "output"),
         )
@@ -64,7 +76,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         fields,
         layers,
         norm,
-        scaled_max_positions(full_rope, fields.integer("max_position_embeddings", 131072)),
+        scaled_max_positions(full_rope, fields.integer("max_position_embeddings")),
         default_tied=True,
         embedding_scale=fields.integer("hidden_size") ** 0.5,
         logit_cap=fields.optional_positive("final_logit_softcapping"),
@@ -72,7 +84,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _windows(fields: Fields) -> list[int | None]:
-    layers, window = fields.integer("num_hidden_layers", 26), fields.optional_integer("sliding_window", absent=4096)
+    layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent=4096)
     if window is not None and not fields.flag("is_causal"):
         window //= 2
     layer_types = fields.raw("layer_types")

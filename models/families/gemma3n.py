@@ -40,6 +40,7 @@ _DEFAULTS = {
     "hidden_size": 2048,
     "num_hidden_layers": 35,
     "num_attention_heads": 8,
+    "rms_norm_eps": 1e-06,
     "final_logit_softcapping": 30.0,
 }
 

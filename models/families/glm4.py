@@ -7,12 +7,27 @@ from typing import Any
 
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
 from models.families.shared.glm import PAD_TOKEN_ID, glm_decoder, glm_rules
 from weights.rules import Rename, Rule
 
+_DEFAULTS = {
+    "vocab_size": 151552,
+    "hidden_size": 4096,
+    "intermediate_size": 13696,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 131072,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1.5625e-07,
+    "rope_theta": 10000.0,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    return glm_decoder(hf, ("input", "output"))
+    return glm_decoder(Fields(hf, defaults=_DEFAULTS), ("input", "output"))
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -20,28 +20,47 @@ from models.families.shared.rotary_decoder import (
 )
 from weights.rules import Drop, Rule
 
-_DEFAULTS = {"vocab_size": 151552, "num_attention_heads": 96, "num_hidden_layers": 46}
+_DEFAULTS = {
+    "vocab_size": 151552,
+    "hidden_size": 4096,
+    "intermediate_size": 10944,
+    "num_hidden_layers": 46,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 8,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "routed_scaling_factor": 1.0,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+}
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
-    head_dim, norm = head_dim_of(fields), rms_norm(fields, 1e-5)
+    head_dim, norm = head_dim_of(fields), rms_norm(fields)
     rope = rope_config(fields, head_dim, default_share=0.5)
-    width = fields.integer("moe_intermediate_size", 1408)
+    width = fields.integer("moe_intermediate_size")
     experts = MixtureOfExpertsConfig(
         gated_feed_forward(fields, width),
-        num_experts=fields.integer("n_routed_experts", 128),
-        experts_per_token=fields.integer("num_experts_per_tok", 8),
+        num_experts=fields.integer("n_routed_experts"),
+        experts_per_token=fields.integer("num_experts_per_tok"),
         router=corrected_router(fields),
-        shared=gated_feed_forward(fields, width * fields.integer("n_shared_experts", 1)),
+        shared=gated_feed_forward(fields, width * fields.integer("n_shared_experts")),
     )
-    dense = gated_feed_forward(fields, fields.integer("intermediate_size", 10944))
-    first_sparse = fields.integer("first_k_dense_replace", 1, least=0)
+    dense = gated_feed_forward(fields)
+    first_sparse = fields.integer("first_k_dense_replace", least=0)
     layers = [
         rotary_layer(
             fields,
             head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads", 8),
+            num_kv_heads=fields.integer("num_key_value_heads"),
             rope=rope,
             norm=norm,
             feed_forward=experts if index >= first_sparse else dense,
@@ -50,7 +69,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         )
         for index in range(fields.integer("num_hidden_layers"))
     ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 131072))
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
     return rotary_decoder(fields, layers, norm, max_positions)
 
 

@@ -29,7 +29,9 @@ from weights.rules import Drop, Rename, Rule
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     # Before transformers 5, this family had its own names for these two settings.
     older = {"rope_theta": hf.get("rotary_emb_base"), "partial_rotary_factor": hf.get("rotary_pct")}
-    fields = Fields({**hf, **{name: value for name, value in older.items() if value is not None}})
+    fields = Fields(
+        {**hf, **{name: value for name, value in older.items() if value is not None}}, defaults={"rope_theta": 10000.0}
+    )
     hidden, heads = fields.integer("hidden_size", 6144), fields.integer("num_attention_heads", 64)
     head_dim = head_width(hidden, heads)
     bias = fields.flag("attention_bias", True)

@@ -41,14 +41,16 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         "hidden_size": 2880,
         "num_hidden_layers": 36,
         "num_attention_heads": 64,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 150000.0,
         "rope_parameters": _YARN,
     }
     fields = Fields(hf, defaults=defaults)
     # The experts have an activation of their own, a sigmoid with this factor.
     fields.refuse_unless("swiglu_alpha", 1.702)
     fields.refuse_unless("hidden_act", "silu", "swish")
-    head_dim, norm, bias = head_dim_of(fields, 64), rms_norm(fields, 1e-5), fields.flag("attention_bias", True)
-    rope = rope_config(fields, head_dim, 150000.0)
+    head_dim, norm, bias = head_dim_of(fields, 64), rms_norm(fields), fields.flag("attention_bias", True)
+    rope = rope_config(fields, head_dim)
     experts = MixtureOfExpertsConfig(
         FeedForwardConfig(
             fields.integer("intermediate_size", 2880),

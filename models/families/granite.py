@@ -11,11 +11,22 @@ from models.families.shared.fields import Fields
 from models.families.shared.granite import granite_decoder
 from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules
 
+_DEFAULTS = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, defaults={"vocab_size": 32000})
-    width, bias = fields.integer("intermediate_size", 11008), fields.flag("mlp_bias", False)
-    return granite_decoder(fields, gated_feed_forward(fields, width, bias))
+    fields = Fields(hf, defaults=_DEFAULTS)
+    return granite_decoder(fields, gated_feed_forward(fields, bias=fields.flag("mlp_bias", False)))
 
 
 FAMILY = decoder_family(

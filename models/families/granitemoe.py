@@ -13,13 +13,27 @@ from models.families.shared.mixture_of_experts import stacked_expert_rules
 from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules
 from weights.rules import Rename, Rule
 
+_DEFAULTS = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, defaults={"vocab_size": 32000})
+    fields = Fields(hf, defaults=_DEFAULTS)
     experts = MixtureOfExpertsConfig(
-        gated_feed_forward(fields, fields.integer("intermediate_size", 11008)),
-        num_experts=fields.integer("num_local_experts", 8),
-        experts_per_token=fields.integer("num_experts_per_tok", 2),
+        gated_feed_forward(fields),
+        num_experts=fields.integer("num_local_experts"),
+        experts_per_token=fields.integer("num_experts_per_tok"),
         router=RouterConfig(normalized=True),
     )
     return granite_decoder(fields, experts)

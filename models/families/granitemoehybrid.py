@@ -31,14 +31,26 @@ from weights.rules import Rename, Rule, Split
 _KINDS = ("linear_attention", "full_attention")
 
 
+_DEFAULTS = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+}
+
+
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, defaults={"vocab_size": 32000, "num_hidden_layers": 32})
+    fields = Fields(hf, defaults=_DEFAULTS)
     fields.refuse_unless("position_embedding_type", "rope", "nope")
     # The convolution has the activation of the feed-forwards; its kernels support SiLU only.
     fields.refuse_unless("hidden_act", "silu", "swish")
     head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
     rope = rope_config(fields, head_dim)
-    scale, heads = fields.number("residual_multiplier", 1.0), fields.integer("num_attention_heads", 32)
+    scale, heads = fields.number("residual_multiplier", 1.0), fields.integer("num_attention_heads")
     feed_forward, layers = _feed_forward(fields), fields.integer("num_hidden_layers")
     mixer = _state_space(fields, norm.eps)
     built = [
@@ -62,7 +74,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         fields,
         built,
         norm,
-        scaled_max_positions(rope, fields.integer("max_position_embeddings", 2048)),
+        scaled_max_positions(rope, fields.integer("max_position_embeddings")),
         embedding_scale=fields.number("embedding_multiplier", 1.0),
         logit_scale=1 / fields.positive("logits_scaling", 1.0),
     )
@@ -70,7 +82,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 def _state_space(fields: Fields, eps: float) -> StateSpaceConfig:
     heads, groups = fields.integer("mamba_n_heads", 128), fields.integer("mamba_n_groups", 1)
-    width = fields.integer("mamba_expand", 2) * fields.integer("hidden_size", 4096)
+    width = fields.integer("mamba_expand", 2) * fields.integer("hidden_size")
     return StateSpaceConfig(
         num_heads=heads,
         head_dim=head_dim_of_state(fields, "mamba_n_heads", width, heads),

@@ -8,35 +8,32 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import (
-    gated_feed_forward,
-    head_dim_of,
-    rms_norm,
-    rotary_decoder,
-    rotary_layer,
-    rotary_rules,
-)
+from models.families.shared.rope import rope_config
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+
+_DEFAULTS = {
+    "vocab_size": 48000,
+    "hidden_size": 2560,
+    "intermediate_size": 7040,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 20,
+    "num_key_value_heads": 20,
+    "max_position_embeddings": 4096,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-08,
+    "rope_theta": 100000.0,
+}
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, defaults={"vocab_size": 48000, "hidden_size": 2560, "num_attention_heads": 20})
-    head_dim, norm = head_dim_of(fields, 128), rms_norm(fields, 1e-8)
-    rope = rope_config(fields, head_dim, 100000.0, pairing="interleaved")
-    layer = rotary_layer(
+    fields = Fields(hf, defaults=_DEFAULTS)
+    return uniform_decoder(
         fields,
-        head_dim=head_dim,
-        num_kv_heads=fields.integer("num_key_value_heads", 20),
-        rope=rope,
-        norm=norm,
-        feed_forward=gated_feed_forward(
-            fields, fields.integer("intermediate_size", 7040), fields.flag("mlp_bias", False)
-        ),
+        gated_feed_forward(fields, bias=fields.flag("mlp_bias", False)),
+        rope=rope_config(fields, head_dim_of(fields), pairing="interleaved"),
         qkv_bias=fields.flag("attention_bias", False),
     )
-    layers = (layer,) * fields.integer("num_hidden_layers", 24)
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 4096))
-    return rotary_decoder(fields, layers, norm, max_positions)
 
 
 FAMILY = decoder_family(

@@ -8,36 +8,41 @@ from typing import Any
 from models.config import ModelConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
     head_dim_of,
     rms_norm,
-    rotary_decoder,
-    rotary_layer,
     rotary_rules,
+    uniform_decoder,
 )
 from weights.rules import Rename, Rule
 
+_DEFAULTS = {
+    "vocab_size": 290943,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, defaults={"vocab_size": 290943})
-    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields, 1e-5), fields.flag("attention_bias", False)
-    rope = rope_config(_with_stretched_base(fields, hf, head_dim), head_dim)
-    layer = rotary_layer(
+    fields = Fields(hf, defaults=_DEFAULTS)
+    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
+    return uniform_decoder(
         fields,
-        head_dim=head_dim,
-        num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads", 32)),
-        rope=rope,
+        gated_feed_forward(fields),
+        rope=rope_config(_with_stretched_base(fields, hf, head_dim), head_dim),
         norm=norm,
-        feed_forward=gated_feed_forward(fields, fields.integer("intermediate_size", 11008)),
         qkv_bias=bias,
         output_bias=bias,
         query_key_norm=QueryKeyNorm(norm, after_rotation=True),
     )
-    layers = (layer,) * fields.integer("num_hidden_layers", 32)
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 2048))
-    return rotary_decoder(fields, layers, norm, max_positions)
 
 
 def _with_stretched_base(fields: Fields, hf: Mapping[str, Any], head_dim: int) -> Fields:
@@ -52,7 +57,7 @@ def _with_stretched_base(fields: Fields, hf: Mapping[str, Any], head_dim: int) -
     if settings.get("rope_type", settings.get("type")) != "dynamic":
         return fields
     inner = Fields({"rope_theta": fields.raw("rope_theta"), **settings})
-    theta = inner.positive("rope_theta", 10000.0) * inner.positive("alpha") ** (head_dim / (head_dim - 2))
+    theta = inner.positive("rope_theta") * inner.positive("alpha") ** (head_dim / (head_dim - 2))
     return Fields({**hf, "rope_scaling": None, "rope_parameters": {"rope_theta": theta}})
 
 

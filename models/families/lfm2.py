@@ -14,17 +14,22 @@ from models.families.shared.short_convolution_decoder import (
     with_tied_name,
 )
 
+_DEFAULTS = {
+    "vocab_size": 65536,
+    "hidden_size": 2560,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 128000,
+    "conv_L_cache": 3,
+    "norm_eps": 1e-05,
+    "rope_theta": 1000000.0,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(
-        with_tied_name(hf),
-        defaults={
-            "vocab_size": 65536,
-            "hidden_size": 2560,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-        },
-    )
+    fields = Fields(with_tied_name(hf), defaults=_DEFAULTS)
     feed_forward = FeedForwardConfig(_intermediate_size(fields), "silu", gated=True, bias=False)
     layers = fields.integer("num_hidden_layers")
     return short_convolution_decoder(fields, [feed_forward] * layers, _default_types(fields, layers))
@@ -32,7 +37,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 def _intermediate_size(fields: Fields) -> int:
     """Width of the feed-forward: two thirds of the setting, times a factor, rounded up to a multiple."""
-    size = fields.optional_integer("block_ff_dim") or fields.integer("intermediate_size", 12288)
+    size = fields.optional_integer("block_ff_dim") or fields.integer("intermediate_size")
     if not fields.flag("block_auto_adjust_ff_dim", True):
         return size
     size = int(2 * size / 3)

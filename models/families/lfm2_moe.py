@@ -18,22 +18,31 @@ from models.families.shared.short_convolution_decoder import (
 )
 from weights.rules import Rename, Rule
 
+_DEFAULTS = {
+    "vocab_size": 65536,
+    "hidden_size": 2048,
+    "intermediate_size": 7168,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 128000,
+    "moe_intermediate_size": 1792,
+    "num_experts": 32,
+    "num_experts_per_tok": 4,
+    "num_dense_layers": 2,
+    "conv_L_cache": 3,
+    "norm_eps": 1e-05,
+    "rope_theta": 1000000.0,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(
-        with_tied_name(hf),
-        defaults={
-            "vocab_size": 65536,
-            "hidden_size": 2048,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-        },
-    )
-    dense = FeedForwardConfig(fields.integer("intermediate_size", 7168), "silu", gated=True, bias=False)
+    fields = Fields(with_tied_name(hf), defaults=_DEFAULTS)
+    dense = FeedForwardConfig(fields.integer("intermediate_size"), "silu", gated=True, bias=False)
     experts = MixtureOfExpertsConfig(
-        FeedForwardConfig(fields.integer("moe_intermediate_size", 1792), "silu", gated=True, bias=False),
-        num_experts=fields.integer("num_experts", 32),
-        experts_per_token=fields.integer("num_experts_per_tok", 4),
+        FeedForwardConfig(fields.integer("moe_intermediate_size"), "silu", gated=True, bias=False),
+        num_experts=fields.integer("num_experts"),
+        experts_per_token=fields.integer("num_experts_per_tok"),
         router=RouterConfig(
             normalized=fields.flag("norm_topk_prob", True),
             score="sigmoid",
@@ -42,7 +51,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             scale=fields.positive("routed_scaling_factor", 1.0),
         ),
     )
-    layers, first = fields.integer("num_hidden_layers"), fields.integer("num_dense_layers", 2, least=0)
+    layers, first = fields.integer("num_hidden_layers"), fields.integer("num_dense_layers", least=0)
     return short_convolution_decoder(fields, [dense if index < first else experts for index in range(layers)])
 
 

@@ -43,6 +43,8 @@ _DEFAULTS = {
     "hidden_size": 5120,
     "num_hidden_layers": 48,
     "num_attention_heads": 40,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-05,
     "rope_theta": 500000.0,
 }
 
@@ -52,7 +54,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     text = text_settings(hf, outside=("auto_map",)) if architecture == _MULTIMODAL else hf
     fields = Fields(text, defaults=_DEFAULTS)
     num_layers, heads = fields.integer("num_hidden_layers"), fields.integer("num_attention_heads")
-    head_dim, norm, bias = head_dim_of(fields, 128), rms_norm(fields, 1e-5), fields.flag("attention_bias", False)
+    head_dim, norm, bias = head_dim_of(fields, 128), rms_norm(fields), fields.flag("attention_bias", False)
     rope = rope_config(fields, head_dim, pairing="interleaved")
     head_norm = None
     if fields.flag("use_qk_norm", True):

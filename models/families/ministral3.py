@@ -8,16 +8,18 @@ from typing import Any
 from models.config import ConfigError, ModelConfig, QueryScale
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import (
-    gated_feed_forward,
-    head_dim_of,
-    rms_norm,
-    rotary_decoder,
-    rotary_layer,
-    rotary_rules,
-)
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
 
+_DEFAULTS = {
+    "vocab_size": 131072,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 34,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 262144,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-05,
+}
 _ROPE = {
     "rope_type": "yarn",
     "rope_theta": 1000000.0,
@@ -32,27 +34,18 @@ _ROPE = {
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, defaults={"vocab_size": 131072})
-    if fields.raw("rope_parameters") is None and fields.raw("rope_scaling") is None:
-        fields = Fields(hf, defaults={"vocab_size": 131072, "rope_parameters": _ROPE})
+    rope_is_set = hf.get("rope_parameters") is not None or hf.get("rope_scaling") is not None
+    fields = Fields(hf, defaults=_DEFAULTS if rope_is_set else {**_DEFAULTS, "rope_parameters": _ROPE})
     fields.refuse_unless("layer_types")
-    head_dim, norm = head_dim_of(fields, fields.raw("head_dim", 128)), rms_norm(fields, 1e-5)
-    rope = rope_config(fields, head_dim)
-    # Null means one head for keys and values per query head; absent means eight heads.
-    kv_heads = fields.integer("num_attention_heads", 32) if "num_key_value_heads" in hf else 8
-    layer = rotary_layer(
+    return uniform_decoder(
         fields,
-        head_dim=head_dim,
-        num_kv_heads=fields.integer("num_key_value_heads", kv_heads),
-        rope=rope,
-        norm=norm,
-        feed_forward=gated_feed_forward(fields, fields.integer("intermediate_size", 14336)),
+        gated_feed_forward(fields),
+        head_dim=head_dim_of(fields, fields.raw("head_dim", 128)),
+        # Null means one head of keys and values per query head; absent means eight heads.
+        num_kv_heads=fields.optional_integer("num_key_value_heads", absent=8),
         window=fields.optional_integer("sliding_window"),
         query_scale=_query_scale(fields),
     )
-    layers = (layer,) * fields.integer("num_hidden_layers", 34)
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 262144))
-    return rotary_decoder(fields, layers, norm, max_positions)
 
 
 def _query_scale(fields: Fields) -> QueryScale:

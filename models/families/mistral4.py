@@ -29,17 +29,38 @@ _YARN = {
 }
 
 
+_DEFAULTS = {
+    "vocab_size": 131072,
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 1048576,
+    "kv_lora_rank": 256,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 4,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 0,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+}
+
+
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     where = "rope_scaling" if hf.get("rope_scaling") else "rope_parameters"
     settings = hf.get(where) or _YARN
     if not isinstance(settings, dict):
         raise ConfigError(f"{where!r} must be an object")
     # The rotating share of a head follows from the widths of its two parts.
-    plain, turning = (Fields(hf).integer(f"qk_{part}_head_dim", 64) for part in ("nope", "rope"))
+    plain, turning = (Fields(hf, defaults=_DEFAULTS).integer(f"qk_{part}_head_dim") for part in ("nope", "rope"))
     Fields(settings).refuse_unless("partial_rotary_factor", turning / (plain + turning))
     settings = {name: value for name, value in settings.items() if name != "partial_rotary_factor"}
-    defaults = {"vocab_size": 131072, "intermediate_size": 12288, "num_hidden_layers": 36}
-    fields = Fields({**hf, where: settings}, defaults=defaults)
+    fields = Fields({**hf, where: settings}, defaults=_DEFAULTS)
     norm = rms_norm(fields)
     pairing = fields.flag("rope_interleave", True)
     rope = rope_config(fields, turning, pairing="interleaved" if pairing else "half")
@@ -59,15 +80,8 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         router,
         QueryScale(scale.number("llama_4_scaling_beta"), scale.integer("original_max_position_embeddings")),
         default_query_rank=1024,
-        default_latent_dim=256,
-        default_plain_dim=64,
-        default_num_experts=128,
-        default_experts_per_token=4,
-        default_expert_size=2048,
-        default_shared_experts=1,
-        default_dense_layers=0,
     )
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 1048576))
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
     return rotary_decoder(fields, layers, norm, max_positions)
 
 

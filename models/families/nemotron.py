@@ -11,33 +11,34 @@ from typing import Any
 from models.config import FeedForwardConfig, ModelConfig, NormConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import head_dim_of, rotary_decoder, rotary_layer, rotary_rules
+from models.families.shared.rope import rope_config
+from models.families.shared.rotary_decoder import head_dim_of, rotary_rules, uniform_decoder
 from weights.rules import Rule
+
+_DEFAULTS = {
+    "vocab_size": 256000,
+    "hidden_size": 6144,
+    "intermediate_size": 24576,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 48,
+    "max_position_embeddings": 4096,
+    "hidden_act": "relu2",
+    "norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+}
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, defaults={"vocab_size": 256000, "hidden_size": 6144, "num_attention_heads": 48})
-    head_dim, norm = head_dim_of(fields), NormConfig("layer", fields.number("norm_eps", 1e-5))
-    rope, bias = rope_config(fields, head_dim, default_share=0.5), fields.flag("attention_bias", False)
-    feed_forward = FeedForwardConfig(
-        fields.integer("intermediate_size", 24576),
-        fields.activation("hidden_act", "relu2"),
-        bias=fields.flag("mlp_bias", False),
-    )
-    layer = rotary_layer(
+    fields = Fields(hf, defaults=_DEFAULTS)
+    bias, width = fields.flag("attention_bias", False), fields.integer("intermediate_size")
+    return uniform_decoder(
         fields,
-        head_dim=head_dim,
-        num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads")),
-        rope=rope,
-        norm=norm,
-        feed_forward=feed_forward,
+        FeedForwardConfig(width, fields.activation("hidden_act"), bias=fields.flag("mlp_bias", False)),
+        rope=rope_config(fields, head_dim_of(fields), default_share=0.5),
+        norm=NormConfig("layer", fields.number("norm_eps")),
         qkv_bias=bias,
         output_bias=bias,
     )
-    layers = (layer,) * fields.integer("num_hidden_layers", 32)
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 4096))
-    return rotary_decoder(fields, layers, norm, max_positions)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -38,9 +38,20 @@ _OLDER_NAMES = {
 """Names of settings in older files. They take precedence over the newer names."""
 
 
+_DEFAULTS = {
+    "vocab_size": 131072,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 4096,
+    "n_group": 1,
+    "topk_group": 1,
+    "routed_scaling_factor": 1.0,
+}
+
+
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     hf = {**hf, **{new: hf[old] for old, new in _OLDER_NAMES.items() if old in hf}}
-    fields = Fields(hf, defaults={"vocab_size": 131072, "num_attention_heads": 32})
+    fields = Fields(hf, defaults=_DEFAULTS)
     # The published code ignores these settings, so other values are refused.
     for name, value in (("attention_bias", False), ("tie_word_embeddings", False), ("sliding_window", None)):
         fields.refuse_unless(name, value)
@@ -54,7 +65,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     kinds = _kinds(fields)
     if "moe" in kinds:
         parts["moe"] = LayerConfig(None, NormSlots(), _experts(fields), NormSlots(norm))
-    max_positions = fields.integer("max_position_embeddings", 4096)
+    max_positions = fields.integer("max_position_embeddings")
     return rotary_decoder(fields, [parts[kind] for kind in kinds], norm, max_positions)
 
 

@@ -25,19 +25,31 @@ from models.families.shared.windows import patterned_windows
 _THETA = 500000.0
 
 
+_DEFAULTS = {
+    "vocab_size": 50304,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "sliding_window_pattern": 4,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-05,
+}
+
+
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    settings = {"vocab_size": 50304, **hf}
-    fields = Fields(with_rope_of(settings, "full_attention", hf.get("rope_theta") or _THETA))
-    sliding_fields = Fields(with_rope_of(settings, "sliding_attention", _THETA))
+    fields = Fields(with_rope_of(hf, "full_attention", hf.get("rope_theta") or _THETA), defaults=_DEFAULTS)
+    sliding_fields = Fields(with_rope_of(hf, "sliding_attention", _THETA), defaults=_DEFAULTS)
     fields.refuse_unless("sliding_window_pattern", 4)
-    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields, 1e-5), fields.flag("attention_bias", False)
+    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
     full_rope, sliding_rope = rope_config(fields, head_dim), rope_config(sliding_fields, head_dim)
-    feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size", 11008))
+    feed_forward = gated_feed_forward(fields)
     layers = [
         rotary_layer(
             fields,
             head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads", 32)),
+            num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads")),
             rope=full_rope if window is None else sliding_rope,
             norm=norm,
             feed_forward=feed_forward,
@@ -47,9 +59,9 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             query_key_norm=QueryKeyNorm(norm, "all"),
             norm_slots=("output",),
         )
-        for window in patterned_windows(fields, default_layers=32)
+        for window in patterned_windows(fields, absent=4096)
     ]
-    max_positions = scaled_max_positions(full_rope, fields.integer("max_position_embeddings", 2048))
+    max_positions = scaled_max_positions(full_rope, fields.integer("max_position_embeddings"))
     return rotary_decoder(fields, layers, norm, max_positions)
 
 

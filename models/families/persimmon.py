@@ -13,34 +13,39 @@ from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from models.families.shared.language_model import token_rules
 from models.families.shared.megatron_layers import megatron_layer_rules
-from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import rotary_decoder, rotary_layer
+from models.families.shared.rope import rope_config
+from models.families.shared.rotary_decoder import uniform_decoder
 from weights.rules import Rename, Rule
+
+_DEFAULTS = {
+    "vocab_size": 262144,
+    "hidden_size": 4096,
+    "intermediate_size": 16384,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 64,
+    "max_position_embeddings": 16384,
+    "hidden_act": "relu2",
+    "layer_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+}
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, defaults={"vocab_size": 262144, "hidden_size": 4096, "num_attention_heads": 64})
+    # The published code has one head of keys and values per query head, whatever a file says.
+    fields = Fields({**hf, "num_key_value_heads": None}, defaults=_DEFAULTS)
     fields.refuse_unless("is_causal", True)
-    heads = fields.integer("num_attention_heads")
-    head_dim = head_width(fields.integer("hidden_size"), heads)
-    norm = NormConfig("layer", fields.number("layer_norm_eps", 1e-5))
-    rope = rope_config(fields, head_dim, default_share=0.5)
-    layer = rotary_layer(
+    head_dim = head_width(fields.integer("hidden_size"), fields.integer("num_attention_heads"))
+    norm = NormConfig("layer", fields.number("layer_norm_eps"))
+    return uniform_decoder(
         fields,
-        head_dim=head_dim,
-        num_kv_heads=heads,
-        rope=rope,
+        FeedForwardConfig(fields.integer("intermediate_size"), fields.activation("hidden_act")),
+        rope=rope_config(fields, head_dim, default_share=0.5),
         norm=norm,
-        feed_forward=FeedForwardConfig(
-            fields.integer("intermediate_size", 16384), fields.activation("hidden_act", "relu2")
-        ),
+        head_dim=head_dim,
         qkv_bias=True,
         output_bias=True,
         query_key_norm=QueryKeyNorm(norm) if fields.flag("qk_layernorm", True) else None,
     )
-    layers = (layer,) * fields.integer("num_hidden_layers", 36)
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 16384))
-    return rotary_decoder(fields, layers, norm, max_positions)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

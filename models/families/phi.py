@@ -12,38 +12,42 @@ from models.config import FeedForwardConfig, ModelConfig, NormConfig, QueryKeyNo
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from models.families.shared.published_code import PublishedCode
-from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import rotary_decoder, rotary_layer, rotary_rules
+from models.families.shared.rope import rope_config
+from models.families.shared.rotary_decoder import rotary_rules, uniform_decoder
 from weights.rules import Rename, Rule
 
 _CODE = PublishedCode("microsoft", "phi", "Phi")
 
+_DEFAULTS = {
+    "vocab_size": 51200,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "hidden_act": "gelu_new",
+    "layer_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    defaults = {"vocab_size": 51200, "hidden_size": 2048, "num_attention_heads": 32}
-    fields = Fields(hf, published_code=_CODE, defaults=defaults)
+    fields = Fields(hf, published_code=_CODE, defaults=_DEFAULTS)
     fields.refuse_unless("is_causal", True)
-    heads = fields.integer("num_attention_heads")
-    head_dim = head_width(fields.integer("hidden_size"), heads)
-    norm = NormConfig("layer", fields.number("layer_norm_eps", 1e-5))
-    rope = rope_config(fields, head_dim, default_share=0.5)
-    layer = rotary_layer(
+    head_dim = head_width(fields.integer("hidden_size"), fields.integer("num_attention_heads"))
+    norm = NormConfig("layer", fields.number("layer_norm_eps"))
+    return uniform_decoder(
         fields,
-        head_dim=head_dim,
-        num_kv_heads=fields.integer("num_key_value_heads", heads),
-        rope=rope,
+        FeedForwardConfig(fields.integer("intermediate_size"), fields.activation("hidden_act")),
+        rope=rope_config(fields, head_dim, default_share=0.5),
         norm=norm,
-        feed_forward=FeedForwardConfig(
-            fields.integer("intermediate_size", 8192), fields.activation("hidden_act", "gelu_new")
-        ),
+        head_dim=head_dim,
         qkv_bias=True,
         output_bias=True,
         query_key_norm=QueryKeyNorm(norm) if fields.flag("qk_layernorm", False) else None,
         parallel=True,
+        logit_bias=True,
     )
-    layers = (layer,) * fields.integer("num_hidden_layers", 24)
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 2048))
-    return rotary_decoder(fields, layers, norm, max_positions, logit_bias=True)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

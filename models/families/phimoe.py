@@ -15,55 +15,62 @@ from models.families.shared.fields import Fields, rope_type
 from models.families.shared.mixture_of_experts import expert_rules
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config
-from models.families.shared.rotary_decoder import (
-    gated_feed_forward,
-    head_dim_of,
-    rotary_decoder,
-    rotary_layer,
-    rotary_rules,
-)
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
 from weights.rules import Rule
 
 _CODE = PublishedCode("microsoft", "phimoe", "PhiMoE")
 
+_DEFAULTS = {
+    "vocab_size": 32064,
+    "hidden_size": 4096,
+    "intermediate_size": 6400,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "num_local_experts": 16,
+    "num_experts_per_tok": 2,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 1000000.0,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, published_code=_CODE, defaults={"vocab_size": 32064})
-    head_dim, bias = head_dim_of(fields), fields.flag("attention_bias", False)
-    norm = NormConfig("layer", fields.number("rms_norm_eps", 1e-5))
-    rope, max_positions = _rope(fields, head_dim)
-    if fields.integer("num_experts_per_tok", 2) != 2:
+    fields = Fields(hf, published_code=_CODE, defaults=_DEFAULTS)
+    rope, max_positions = _rope(fields, head_dim_of(fields))
+    if fields.integer("num_experts_per_tok") != 2:
         raise ConfigError("'num_experts_per_tok' must be 2: the sparse mixer chooses two experts")
-    layer = rotary_layer(
-        fields,
-        head_dim=head_dim,
-        num_kv_heads=fields.integer("num_key_value_heads", 8),
-        rope=rope,
-        norm=norm,
-        feed_forward=MixtureOfExpertsConfig(
-            gated_feed_forward(fields, fields.integer("intermediate_size", 6400)),
-            num_experts=fields.integer("num_local_experts", 16),
-            experts_per_token=2,
-            router=RouterConfig(
-                normalized=False, score="sparse_mixer", tolerance=fields.number("router_jitter_noise", 0.01)
-            ),
+    experts = MixtureOfExpertsConfig(
+        gated_feed_forward(fields),
+        num_experts=fields.integer("num_local_experts"),
+        experts_per_token=2,
+        router=RouterConfig(
+            normalized=False, score="sparse_mixer", tolerance=fields.number("router_jitter_noise", 0.01)
         ),
+    )
+    bias = fields.flag("attention_bias", False)
+    return uniform_decoder(
+        fields,
+        experts,
+        rope=rope,
+        norm=NormConfig("layer", fields.number("rms_norm_eps")),
+        max_positions=max_positions,
         window=fields.optional_integer("sliding_window"),
         qkv_bias=bias,
         output_bias=bias,
+        logit_bias=fields.flag("lm_head_bias", False),
     )
-    layers = (layer,) * fields.integer("num_hidden_layers", 32)
-    return rotary_decoder(fields, layers, norm, max_positions, logit_bias=fields.flag("lm_head_bias", False))
 
 
 def _rope(fields: Fields, head_dim: int) -> tuple[RopeConfig, int]:
     """The rotary positions and the length of the longest text."""
-    max_positions = fields.integer("max_position_embeddings", 131072)
+    max_positions = fields.integer("max_position_embeddings")
     where = "rope_scaling" if fields.raw("rope_scaling") else "rope_parameters"
     settings = fields.raw(where)
     kind = rope_type(where, settings)
     if kind == "default":
-        return rope_config(fields, head_dim, 1000000.0), max_positions
+        return rope_config(fields, head_dim), max_positions
     if kind != "longrope":
         raise ConfigError(f"{where!r}: type {kind!r} is not supported for phimoe, only default and longrope")
     inner = Fields(settings)
@@ -71,7 +78,7 @@ def _rope(fields: Fields, head_dim: int) -> tuple[RopeConfig, int]:
     # The published code and transformers multiply cosines and sines by `short_mscale`.
     scaling = {**settings, "attention_factor": inner.positive("short_mscale"), "long_factor": inner.raw("short_factor")}
     unscaled = {"rope_theta": fields.raw("rope_theta"), "max_position_embeddings": original, "rope_scaling": scaling}
-    return rope_config(Fields(unscaled), head_dim, 1000000.0), min(original, max_positions)
+    return rope_config(Fields(unscaled), head_dim), min(original, max_positions)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

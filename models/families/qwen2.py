@@ -22,26 +22,40 @@ from models.families.shared.rotary_decoder import (
 )
 from models.families.shared.windows import upper_windows
 
+_DEFAULTS = {
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+    "max_window_layers": 28,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf)
+    fields = Fields(hf, defaults=_DEFAULTS)
     head_dim, norm = head_dim_of(fields), rms_norm(fields)
     rope = rope_config(fields, head_dim)
-    feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size"))
+    feed_forward = gated_feed_forward(fields)
     layers = [
         rotary_layer(
             fields,
             head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads", 32),
+            num_kv_heads=fields.integer("num_key_value_heads"),
             rope=rope,
             norm=norm,
             feed_forward=feed_forward,
             window=window,
             qkv_bias=True,
         )
-        for window in upper_windows(fields)
+        for window in upper_windows(fields, absent=4096)
     ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 32768))
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
     return rotary_decoder(fields, layers, norm, max_positions)
 
 

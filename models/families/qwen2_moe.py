@@ -24,33 +24,44 @@ from models.families.shared.rotary_decoder import (
 from models.families.shared.windows import switched_window, typed_windows
 from weights.rules import Rule
 
+_DEFAULTS = {
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "max_position_embeddings": 32768,
+    "max_window_layers": 28,
+    "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632,
+    "num_experts": 60,
+    "num_experts_per_tok": 4,
+    "decoder_sparse_step": 1,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(
-        hf,
-        defaults={
-            "vocab_size": 151936,
-            "hidden_size": 2048,
-            "num_attention_heads": 16,
-            "num_hidden_layers": 24,
-        },
-    )
+    fields = Fields(hf, defaults=_DEFAULTS)
     head_dim, norm = head_dim_of(fields), rms_norm(fields)
     rope = rope_config(fields, head_dim)
-    dense = gated_feed_forward(fields, fields.integer("intermediate_size", 5632))
+    dense = gated_feed_forward(fields)
     experts = MixtureOfExpertsConfig(
-        gated_feed_forward(fields, fields.integer("moe_intermediate_size", 1408)),
-        num_experts=fields.integer("num_experts", 60),
-        experts_per_token=fields.integer("num_experts_per_tok", 4),
+        gated_feed_forward(fields, fields.integer("moe_intermediate_size")),
+        num_experts=fields.integer("num_experts"),
+        experts_per_token=fields.integer("num_experts_per_tok"),
         router=RouterConfig(normalized=fields.flag("norm_topk_prob", False)),
-        shared=gated_feed_forward(fields, fields.integer("shared_expert_intermediate_size", 5632)),
+        shared=gated_feed_forward(fields, fields.integer("shared_expert_intermediate_size")),
         shared_gate=True,
     )
     layers = [
         rotary_layer(
             fields,
             head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads", 16),
+            num_kv_heads=fields.integer("num_key_value_heads"),
             rope=rope,
             norm=norm,
             feed_forward=experts if sparse else dense,
@@ -59,7 +70,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         )
         for window, sparse in zip(_windows(fields), sparse_layers(fields), strict=True)
     ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 32768))
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
     return rotary_decoder(fields, layers, norm, max_positions)
 
 
@@ -68,9 +79,9 @@ def _windows(fields: Fields) -> list[int | None]:
 
     `layer_types` names the layers with a window. Without it, these are the even layers below `max_window_layers`.
     """
-    layers, window = fields.integer("num_hidden_layers"), switched_window(fields)
+    layers, window = fields.integer("num_hidden_layers"), switched_window(fields, absent=4096)
     if fields.raw("layer_types") is None:
-        last = fields.integer("max_window_layers", 28, least=0)
+        last = fields.integer("max_window_layers", least=0)
         return [window if index < last and index % 2 == 0 else None for index in range(layers)]
     return typed_windows(fields.raw("layer_types"), layers, window)
 

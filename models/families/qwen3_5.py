@@ -22,15 +22,27 @@ _MULTIMODAL = "Qwen3_5ForConditionalGeneration"
 _DEFAULTS = {
     "vocab_size": 248320,
     "hidden_size": 4096,
+    "intermediate_size": 12288,
     "num_hidden_layers": 32,
     "num_attention_heads": 16,
     "num_key_value_heads": 4,
+    "max_position_embeddings": 32768,
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
 }
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(text_settings(hf) if architecture == _MULTIMODAL else hf, defaults=_DEFAULTS)
-    feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size", 12288))
+    feed_forward = gated_feed_forward(fields)
     return gated_delta_decoder(fields, [feed_forward] * fields.integer("num_hidden_layers"))
 
 

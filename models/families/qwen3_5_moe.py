@@ -22,17 +22,32 @@ _DEFAULTS = {
     "num_hidden_layers": 40,
     "num_attention_heads": 16,
     "num_key_value_heads": 2,
+    "max_position_embeddings": 32768,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
 }
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(text_settings(hf) if architecture == _MULTIMODAL else hf, defaults=_DEFAULTS)
     experts = MixtureOfExpertsConfig(
-        gated_feed_forward(fields, fields.integer("moe_intermediate_size", 512)),
-        num_experts=fields.integer("num_experts", 256),
-        experts_per_token=fields.integer("num_experts_per_tok", 8),
+        gated_feed_forward(fields, fields.integer("moe_intermediate_size")),
+        num_experts=fields.integer("num_experts"),
+        experts_per_token=fields.integer("num_experts_per_tok"),
         router=RouterConfig(normalized=True),
-        shared=gated_feed_forward(fields, fields.integer("shared_expert_intermediate_size", 512)),
+        shared=gated_feed_forward(fields, fields.integer("shared_expert_intermediate_size")),
         shared_gate=True,
     )
     return gated_delta_decoder(fields, [experts] * fields.integer("num_hidden_layers"))

@@ -21,36 +21,53 @@ from models.families.shared.rotary_decoder import (
 from models.families.shared.windows import switched_window
 from weights.rules import Rule
 
+_DEFAULTS = {
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32768,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, defaults={"vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 24})
+    fields = Fields(hf, defaults=_DEFAULTS)
     fields.refuse_unless("layer_types")
     head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
     rope = rope_config(fields, head_dim)
-    dense = gated_feed_forward(fields, fields.integer("intermediate_size", 6144))
+    dense = gated_feed_forward(fields)
     experts = MixtureOfExpertsConfig(
-        gated_feed_forward(fields, fields.integer("moe_intermediate_size", 768)),
+        gated_feed_forward(fields, fields.integer("moe_intermediate_size")),
         # transformers 5 writes the number of experts under the name that Mixtral has for it.
-        num_experts=fields.integer("num_local_experts", fields.integer("num_experts", 128)),
-        experts_per_token=fields.integer("num_experts_per_tok", 8),
+        num_experts=fields.integer("num_local_experts", fields.integer("num_experts")),
+        experts_per_token=fields.integer("num_experts_per_tok"),
         router=RouterConfig(normalized=fields.flag("norm_topk_prob", False)),
     )
     layers = [
         rotary_layer(
             fields,
             head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads", 4),
+            num_kv_heads=fields.integer("num_key_value_heads"),
             rope=rope,
             norm=norm,
             feed_forward=experts if sparse else dense,
-            window=switched_window(fields),
+            window=switched_window(fields, absent=4096),
             qkv_bias=bias,
             output_bias=bias,
             query_key_norm=QueryKeyNorm(norm),
         )
         for sparse in sparse_layers(fields)
     ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 32768))
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
     return rotary_decoder(fields, layers, norm, max_positions)
 
 

@@ -13,25 +13,41 @@ from models.families.shared.mixture_of_experts import expert_rules, sparse_layer
 from models.families.shared.rotary_decoder import gated_feed_forward
 from weights.rules import Rule
 
+_DEFAULTS = {
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32768,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "decoder_sparse_step": 1,
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(
-        hf,
-        defaults={
-            "vocab_size": 151936,
-            "hidden_size": 2048,
-            "num_hidden_layers": 48,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 2,
-        },
-    )
-    dense = gated_feed_forward(fields, fields.integer("intermediate_size", 5632))
+    fields = Fields(hf, defaults=_DEFAULTS)
+    dense = gated_feed_forward(fields)
     experts = MixtureOfExpertsConfig(
-        gated_feed_forward(fields, fields.integer("moe_intermediate_size", 512)),
-        num_experts=fields.integer("num_experts", 512),
-        experts_per_token=fields.integer("num_experts_per_tok", 10),
+        gated_feed_forward(fields, fields.integer("moe_intermediate_size")),
+        num_experts=fields.integer("num_experts"),
+        experts_per_token=fields.integer("num_experts_per_tok"),
         router=RouterConfig(normalized=fields.flag("norm_topk_prob", True)),
-        shared=gated_feed_forward(fields, fields.integer("shared_expert_intermediate_size", 512)),
+        shared=gated_feed_forward(fields, fields.integer("shared_expert_intermediate_size")),
         shared_gate=True,
     )
     return gated_delta_decoder(fields, [experts if sparse else dense for sparse in sparse_layers(fields)])

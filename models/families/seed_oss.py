@@ -8,38 +8,32 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import (
-    gated_feed_forward,
-    head_dim_of,
-    rms_norm,
-    rotary_decoder,
-    rotary_layer,
-    rotary_rules,
-)
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+
+_DEFAULTS = {
+    "vocab_size": 155136,
+    "hidden_size": 4096,
+    "intermediate_size": 27648,
+    "num_hidden_layers": 64,
+    "num_attention_heads": 80,
+    "max_position_embeddings": 524288,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+}
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, defaults={"vocab_size": 155136, "num_attention_heads": 80})
-    head_dim, norm = head_dim_of(fields, fields.raw("head_dim", 128)), rms_norm(fields)
-    rope = rope_config(fields, head_dim)
-    # Null means one head for keys and values per query head; absent means eight heads.
-    kv_heads = fields.integer("num_attention_heads") if "num_key_value_heads" in hf else 8
-    layer = rotary_layer(
+    fields = Fields(hf, defaults=_DEFAULTS)
+    return uniform_decoder(
         fields,
-        head_dim=head_dim,
-        num_kv_heads=fields.integer("num_key_value_heads", kv_heads),
-        rope=rope,
-        norm=norm,
-        feed_forward=gated_feed_forward(
-            fields, fields.integer("intermediate_size", 27648), fields.flag("mlp_bias", False)
-        ),
+        gated_feed_forward(fields, bias=fields.flag("mlp_bias", False)),
+        head_dim=head_dim_of(fields, fields.raw("head_dim", 128)),
+        # Null means one head of keys and values per query head; absent means eight heads.
+        num_kv_heads=fields.optional_integer("num_key_value_heads", absent=8),
         qkv_bias=fields.flag("attention_bias", True),
         output_bias=fields.flag("attention_out_bias", False),
     )
-    layers = (layer,) * fields.integer("num_hidden_layers", 64)
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 524288))
-    return rotary_decoder(fields, layers, norm, max_positions)
 
 
 FAMILY = decoder_family(

@@ -22,18 +22,33 @@ from models.families.shared.rotary_decoder import (
 )
 from models.families.shared.windows import switched_window, typed_windows
 
+_DEFAULTS = {
+    "vocab_size": 128256,
+    "hidden_size": 2048,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 16,
+    "max_position_embeddings": 32768,
+    "no_rope_layer_interval": 4,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 2000000.0,
+}
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, defaults={"rope_theta": 2000000.0})
+    fields = Fields(hf, defaults=_DEFAULTS)
     head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
     rope = rope_config(fields, head_dim)
-    feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size"), fields.flag("mlp_bias", False))
+    feed_forward = gated_feed_forward(fields, bias=fields.flag("mlp_bias", False))
+    # Null means one head of keys and values per query head; absent means four heads.
+    kv_heads = fields.optional_integer("num_key_value_heads", absent=4) or fields.integer("num_attention_heads")
     rotates = _rotating_layers(fields)
     layers = [
         rotary_layer(
             fields,
             head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads", 4),
+            num_kv_heads=kv_heads,
             rope=rope if rotating else None,
             norm=norm,
             feed_forward=feed_forward,
@@ -43,15 +58,15 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         )
         for rotating, window in zip(rotates, _windows(fields, rotates), strict=True)
     ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 32768))
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
     return rotary_decoder(fields, layers, norm, max_positions, default_tied=True)
 
 
 def _rotating_layers(fields: Fields) -> list[bool]:
     """Whether each layer has positions. Contrary to its name, `no_rope_layers` has 1 for layers with positions."""
-    layers, flags = fields.integer("num_hidden_layers", 36), fields.raw("no_rope_layers")
+    layers, flags = fields.integer("num_hidden_layers"), fields.raw("no_rope_layers")
     if flags is None:
-        every = fields.integer("no_rope_layer_interval", 4)
+        every = fields.integer("no_rope_layer_interval")
         return [(index + 1) % every != 0 for index in range(layers)]
     if not isinstance(flags, list) or len(flags) < layers or any(one not in (0, 1) for one in flags):
         raise ConfigError(f"'no_rope_layers' must be 0 or 1 for each of {layers} layers")

@@ -11,36 +11,37 @@ from typing import Any
 from models.config import ModelConfig, NormConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import (
-    gated_feed_forward,
-    head_dim_of,
-    rotary_decoder,
-    rotary_layer,
-    rotary_rules,
-)
+from models.families.shared.rope import rope_config
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
 from weights.rules import Rename, Rule
+
+_DEFAULTS = {
+    "vocab_size": 50304,
+    "hidden_size": 2560,
+    "intermediate_size": 6912,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 4096,
+    "hidden_act": "silu",
+    "layer_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+}
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf)
-    head_dim, eps = head_dim_of(fields), fields.number("layer_norm_eps", 1e-5)
-    norm, head_norm = NormConfig("layer", eps), QueryKeyNorm(NormConfig("layer", eps, bias=False), "own_head")
-    rope = rope_config(fields, head_dim, default_share=0.25)
-    layer = rotary_layer(
+    fields = Fields(hf, defaults=_DEFAULTS)
+    eps = fields.number("layer_norm_eps")
+    head_norm = QueryKeyNorm(NormConfig("layer", eps, bias=False), "own_head")
+    return uniform_decoder(
         fields,
-        head_dim=head_dim,
-        num_kv_heads=fields.integer("num_key_value_heads", 32),
-        rope=rope,
-        norm=norm,
-        feed_forward=gated_feed_forward(fields, fields.integer("intermediate_size")),
+        gated_feed_forward(fields),
+        rope=rope_config(fields, head_dim_of(fields), default_share=0.25),
+        norm=NormConfig("layer", eps),
         qkv_bias=fields.flag("use_qkv_bias", False),
         query_key_norm=head_norm if fields.flag("qk_layernorm", False) else None,
         parallel=fields.flag("use_parallel_residual", False),
     )
-    layers = (layer,) * fields.integer("num_hidden_layers", 32)
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 4096))
-    return rotary_decoder(fields, layers, norm, max_positions)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -8,31 +8,35 @@ from typing import Any
 from models.config import FeedForwardConfig, ModelConfig, NormConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import head_dim_of, rotary_decoder, rotary_layer, rotary_rules
+from models.families.shared.rotary_decoder import rotary_rules, uniform_decoder
 from weights.rules import Rename, Rule
+
+_DEFAULTS = {
+    "vocab_size": 49152,
+    "hidden_size": 3072,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "hidden_act": "gelu_pytorch_tanh",
+    "norm_epsilon": 1e-05,
+    "rope_theta": 10000.0,
+}
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf)
-    head_dim, bias = head_dim_of(fields), fields.flag("use_bias", True)
-    norm = NormConfig("layer", fields.number("norm_epsilon", 1e-5))
-    rope = rope_config(fields, head_dim)
-    activation = fields.activation("hidden_act", "gelu_pytorch_tanh")
-    layer = rotary_layer(
+    fields = Fields(hf, defaults=_DEFAULTS)
+    bias, width = fields.flag("use_bias", True), fields.integer("intermediate_size")
+    return uniform_decoder(
         fields,
-        head_dim=head_dim,
-        num_kv_heads=fields.integer("num_key_value_heads", 2),
-        rope=rope,
-        norm=norm,
-        feed_forward=FeedForwardConfig(fields.integer("intermediate_size", 12288), activation, bias=bias),
+        FeedForwardConfig(width, fields.activation("hidden_act"), bias=bias),
+        norm=NormConfig("layer", fields.number("norm_epsilon")),
         window=fields.optional_integer("sliding_window"),
         qkv_bias=bias,
         output_bias=bias,
+        default_tied=True,
     )
-    layers = (layer,) * fields.integer("num_hidden_layers", 30)
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 4096))
-    return rotary_decoder(fields, layers, norm, max_positions, default_tied=True)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

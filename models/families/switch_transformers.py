@@ -37,9 +37,11 @@ def _model(fields: Fields, head: LanguageModelHead | PoolingHead) -> ModelConfig
     )
     limited = replace(experts, capacity=fields.integer("expert_capacity", 64))
     layers = fields.integer("num_layers")
+    # Null means as many as in the encoder; absent means twelve.
+    decoder_layers = fields.optional_integer("num_decoder_layers", absent=12) or layers
     feed_forwards = (
         _feed_forwards(fields, "encoder", layers, dense, limited),
-        _feed_forwards(fields, "decoder", fields.integer("num_decoder_layers", layers), dense, experts),
+        _feed_forwards(fields, "decoder", decoder_layers, dense, experts),
     )
     return t5_model(fields, head, feed_forwards=feed_forwards)
 

@@ -24,6 +24,11 @@ _DEFAULTS = {
     "num_hidden_layers": 26,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
+    "max_position_embeddings": 8192,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256.0,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
 }
 
 
@@ -57,7 +62,7 @@ def _side(fields: Fields, side: str) -> Fields:
 def _stack(fields: Fields, side: str) -> tuple[StackConfig, int]:
     """One stack, and its longest text in tokens."""
     own = _side(fields, side)
-    head_dim, bias, norm = head_dim_of(own, 256), own.flag("attention_bias", False), rms_norm(own, kind="rms_from_one")
+    head_dim, bias, norm = head_dim_of(own), own.flag("attention_bias", False), rms_norm(own, "rms_from_one")
     rope, width = rope_config(own, head_dim), own.integer("hidden_size")
 
     def layer(window: int | None) -> LayerConfig:
@@ -67,11 +72,11 @@ def _stack(fields: Fields, side: str) -> tuple[StackConfig, int]:
             num_kv_heads=own.integer("num_key_value_heads"),
             rope=rope,
             norm=norm,
-            feed_forward=gated_feed_forward(own, own.integer("intermediate_size")),
+            feed_forward=gated_feed_forward(own),
             window=window,
             qkv_bias=bias,
             output_bias=bias,
-            scale=own.positive("query_pre_attn_scalar", 256.0) ** -0.5,
+            scale=own.positive("query_pre_attn_scalar") ** -0.5,
             score_cap=_cap(own, "attn_logit_softcapping", 50.0),
             norm_slots=("input", "output"),
         )
@@ -86,7 +91,7 @@ def _stack(fields: Fields, side: str) -> tuple[StackConfig, int]:
         tuple(layer(window) for window in _windows(own)),
         final_norm=norm,
     )
-    return stack, scaled_max_positions(rope, own.integer("max_position_embeddings", 8192))
+    return stack, scaled_max_positions(rope, own.integer("max_position_embeddings"))
 
 
 def _cap(fields: Fields, name: str, default: float) -> float | None:

@@ -21,7 +21,7 @@ REFUSED = [
     ("llama", "rms_norm_eps", float("nan")),
     ("llama", "rms_norm_eps", 0.0),
     ("llama", "attention_bias", "no"),
-    ("llama", "vocab_size", None),
+    ("llama", "vocab_size", 0),
     ("llama", "rope_scaling", {"type": "xpos", "factor": 2.0}),
     ("llama", "rope_scaling", {"type": "dynamic"}),
     ("llama", "rope_parameters", {"rope_type": "yarn", "factor": -2.0, "original_max_position_embeddings": 64}),

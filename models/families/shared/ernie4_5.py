@@ -17,13 +17,13 @@ def ernie4_5_decoder(
     logit_bias: bool = False,
 ) -> ModelConfig:
     """A decoder. feed_forward_of: feed-forward of each layer, by its number."""
-    head_dim, norm, bias = head_dim_of(fields, default_head_dim), rms_norm(fields, 1e-5), fields.flag("use_bias", False)
-    rope = rope_config(fields, head_dim, 500000.0, pairing="interleaved")
+    head_dim, norm, bias = head_dim_of(fields, default_head_dim), rms_norm(fields), fields.flag("use_bias", False)
+    rope = rope_config(fields, head_dim, pairing="interleaved")
     layers = [
         rotary_layer(
             fields,
             head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads"),
+            num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads")),
             rope=rope,
             norm=norm,
             feed_forward=feed_forward_of(index),
@@ -32,5 +32,5 @@ def ernie4_5_decoder(
         )
         for index in range(fields.integer("num_hidden_layers"))
     ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 131072))
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
     return rotary_decoder(fields, layers, norm, max_positions, default_tied=True, logit_bias=logit_bias)

@@ -23,15 +23,15 @@ def gated_delta_decoder(
     """A decoder with these feed-forwards, one per layer."""
     # The convolution has the activation of the feed-forwards; its kernels support SiLU only.
     fields.refuse_unless("hidden_act", "silu", "swish")
-    head_dim, norm = head_dim_of(fields, 256), rms_norm(fields, kind="rms_from_one")
+    head_dim, norm = head_dim_of(fields), rms_norm(fields, "rms_from_one")
     bias = fields.flag("attention_bias", False)
     rope = rope_config(fields, head_dim, default_share=0.25)
     mixer = GatedDeltaConfig(
-        num_key_heads=fields.integer("linear_num_key_heads", 16),
-        key_head_dim=fields.integer("linear_key_head_dim", 128),
-        num_value_heads=fields.integer("linear_num_value_heads", 32),
-        value_head_dim=fields.integer("linear_value_head_dim", 128),
-        kernel_size=fields.integer("linear_conv_kernel_dim", 4, least=2),
+        num_key_heads=fields.integer("linear_num_key_heads"),
+        key_head_dim=fields.integer("linear_key_head_dim"),
+        num_value_heads=fields.integer("linear_num_value_heads"),
+        value_head_dim=fields.integer("linear_value_head_dim"),
+        kernel_size=fields.integer("linear_conv_kernel_dim", least=2),
         norm_eps=norm.eps,
     )
     layers = [
@@ -51,12 +51,12 @@ def gated_delta_decoder(
         )
         for kind, feed_forward in zip(_kinds(fields, len(feed_forwards)), feed_forwards, strict=True)
     ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 32768))
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
     return rotary_decoder(fields, layers, norm, max_positions)
 
 
 def _kinds(fields: Fields, layers: int) -> list[str]:
-    interval = fields.integer("full_attention_interval", 4)
+    interval = fields.integer("full_attention_interval")
     default = ["linear_attention" if (index + 1) % interval else "full_attention" for index in range(layers)]
     return layer_types(fields, ("linear_attention", "full_attention"), default, layers)
 

@@ -41,6 +41,7 @@ _DEFAULTS = {
     "intermediate_size": 9216,
     "num_hidden_layers": 30,
     "num_attention_heads": 8,
+    "rms_norm_eps": 1e-06,
 }
 _FULL_ROPE = {"rope_type": "proportional", "partial_rotary_factor": 0.25}
 

@@ -35,30 +35,24 @@ def latent_layers(
     query_scale: QueryScale | None = None,
     *,
     default_query_rank: int,
-    default_latent_dim: int,
-    default_plain_dim: int,
-    default_num_experts: int,
-    default_experts_per_token: int | None,
-    default_expert_size: int,
-    default_shared_experts: int,
-    default_dense_layers: int,
 ) -> list[LayerConfig]:
     """All layers of a decoder.
 
+    fields: has a default for every size of the model that `config.json` may leave out.
     rope: rotary positions of the rotating part of queries and keys.
     norm: norm before each sublayer.
     query_scale: see `AttentionConfig`.
-    default_...: defaults of the family's configuration class.
+    default_query_rank: `q_lora_rank` if the file has none. Null means queries without a latent vector.
     """
-    heads = fields.integer("num_attention_heads", 32)
+    heads = fields.integer("num_attention_heads")
     # The published code computes keys and values for each query head.
     fields.refuse_unless("num_key_value_heads", heads)
     fields.refuse_unless("mlp_bias", False)
-    latent_dim = fields.integer("kv_lora_rank", default_latent_dim)
-    plain_dim = fields.integer("qk_nope_head_dim", default_plain_dim)
+    latent_dim = fields.integer("kv_lora_rank")
+    plain_dim = fields.integer("qk_nope_head_dim")
     bias, dense_layers = (
         fields.flag("attention_bias", False),
-        fields.integer("first_k_dense_replace", default_dense_layers, least=0),
+        fields.integer("first_k_dense_replace", least=0),
     )
     attention = LatentAttentionConfig(
         num_heads=heads,
@@ -72,18 +66,18 @@ def latent_layers(
         query_scale=query_scale,
         latent_dim=latent_dim,
         plain_dim=plain_dim,
-        value_dim=fields.integer("v_head_dim", 128),
+        value_dim=fields.integer("v_head_dim"),
         query_rank=fields.optional_integer("q_lora_rank", absent=default_query_rank),
         norm=_LATENT_NORM,
         down_bias=bias,
     )
-    dense = gated_feed_forward(fields, fields.integer("intermediate_size", 11008))
-    expert_size = fields.integer("moe_intermediate_size", default_expert_size)
-    shared = fields.integer("n_shared_experts", default_shared_experts)
+    dense = gated_feed_forward(fields)
+    expert_size = fields.integer("moe_intermediate_size")
+    shared = fields.integer("n_shared_experts")
     mixture = MixtureOfExpertsConfig(
         gated_feed_forward(fields, expert_size),
-        num_experts=fields.integer("n_routed_experts", default_num_experts),
-        experts_per_token=fields.integer("num_experts_per_tok", default_experts_per_token),
+        num_experts=fields.integer("n_routed_experts"),
+        experts_per_token=fields.integer("num_experts_per_tok"),
         router=router,
         shared=gated_feed_forward(fields, shared * expert_size),
     )
@@ -92,7 +86,7 @@ def latent_layers(
     def layer(feed_forward: FeedForwardConfig | MixtureOfExpertsConfig) -> LayerConfig:
         return LayerConfig(attention, norms, feed_forward, norms)
 
-    layers = range(fields.integer("num_hidden_layers", 32))
+    layers = range(fields.integer("num_hidden_layers"))
     return [layer(dense if index < dense_layers else mixture) for index in layers]
 
 

@@ -15,29 +15,23 @@ def sparse_layers(fields: Fields) -> list[bool]:
 
     Every `decoder_sparse_step`-th layer has them, unless `mlp_only_layers` lists it.
     """
-    step, dense = fields.integer("decoder_sparse_step", 1), fields.integers("mlp_only_layers") or []
-    layers = range(fields.integer("num_hidden_layers", 24))
+    step, dense = fields.integer("decoder_sparse_step"), fields.integers("mlp_only_layers") or []
+    layers = range(fields.integer("num_hidden_layers"))
     return [(index + 1) % step == 0 and index not in dense for index in layers]
 
 
-def corrected_router(
-    fields: Fields, *, default_groups: int = 1, default_groups_per_token: int = 1, default_scale: float = 1.0
-) -> RouterConfig:
-    """The router of DeepSeek-V3 (DeepSeek-AI 2024, arXiv:2412.19437): sigmoid scores, a correction, and groups.
-
-    default_groups, default_groups_per_token, default_scale: defaults of `n_group`, `topk_group` and
-        `routed_scaling_factor`.
-    """
-    groups = fields.integer("n_group", default_groups)
+def corrected_router(fields: Fields) -> RouterConfig:
+    """The router of DeepSeek-V3 (DeepSeek-AI 2024, arXiv:2412.19437): sigmoid scores, a correction, and groups."""
+    groups = fields.integer("n_group")
     return RouterConfig(
         normalized=fields.flag("norm_topk_prob", True),
         score="sigmoid",
         correction=True,
         groups=groups,
-        groups_per_token=fields.integer("topk_group", default_groups_per_token),
+        groups_per_token=fields.integer("topk_group"),
         group_members=1 if groups == 1 else 2,
         epsilon=1e-20,
-        scale=fields.positive("routed_scaling_factor", default_scale),
+        scale=fields.positive("routed_scaling_factor"),
     )
 
 

@@ -22,7 +22,7 @@ from models.families.shared.fields import Fields, rope_type
 def rope_config(
     fields: Fields,
     head_dim: int,
-    default_theta: float = 10000.0,
+    default_theta: float | None = None,
     default_share: float | None = None,
     *,
     restarts: bool = False,
@@ -30,6 +30,7 @@ def rope_config(
 ) -> RopeConfig:
     """Read `rope_theta` and `rope_scaling`, or `rope_parameters`, with which transformers 5 replaces both.
 
+    default_theta: base if the file has none; None where `fields` has a default for `rope_theta`.
     default_share: share of each head that rotates if `partial_rotary_factor` is absent. None for a family whose heads
         rotate as a whole; the setting is then refused.
     restarts: see `LongScaling`. pairing: see `RopeConfig`.

@@ -1,12 +1,13 @@
 """Decoders like LLaMA: RMS pre-norm, rotary positions, grouped queries, gated feed-forward.
 
 With `is_causal: false` (transformers 5), the same layers are an encoder, whose tokens attend to the whole text.
+This file has no default for a size, an activation or an epsilon: each family states its own as `Fields(defaults=...)`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from models.config import (
     AttentionConfig,
@@ -25,22 +26,52 @@ from models.config import (
     XieluFeedForwardConfig,
 )
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.rope import rope_config, scaled_max_positions
 from weights.rules import Drop, Rename, Rule
 
 
 def head_dim_of(fields: Fields, default: int | None = None) -> int:
     """Width of one head: `head_dim`, else `default`, else an even share of the hidden size."""
-    hidden, heads = fields.integer("hidden_size", 4096), fields.integer("num_attention_heads", 32)
+    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     return fields.optional_integer("head_dim") or default or head_width(hidden, heads)
 
 
-def rms_norm(fields: Fields, default_eps: float = 1e-6, kind: Literal["rms", "rms_from_one"] = "rms") -> NormConfig:
+def rms_norm(fields: Fields, kind: Literal["rms", "rms_from_one"] = "rms") -> NormConfig:
     """The norm that the model uses everywhere."""
-    return NormConfig(kind, fields.number("rms_norm_eps", default_eps), bias=False)
+    return NormConfig(kind, fields.number("rms_norm_eps"), bias=False)
 
 
-def gated_feed_forward(fields: Fields, intermediate_size: int, bias: bool = False) -> FeedForwardConfig:
-    return FeedForwardConfig(intermediate_size, fields.activation("hidden_act", "silu"), gated=True, bias=bias)
+def gated_feed_forward(
+    fields: Fields, intermediate_size: int | None = None, *, bias: bool = False
+) -> FeedForwardConfig:
+    """A feed-forward with gates. intermediate_size: its width, None for the setting `intermediate_size`."""
+    width = fields.integer("intermediate_size") if intermediate_size is None else intermediate_size
+    return FeedForwardConfig(width, fields.activation("hidden_act"), gated=True, bias=bias)
+
+
+class LayerOptions(TypedDict, total=False):
+    """What distinguishes the layers of a family from those of LLaMA.
+
+    window: sliding window in tokens, None for full attention. An encoder has as many tokens on each side of the query.
+    scale: factor of the scores, None for one over the square root of the width of a head.
+    norm_slots: places of a norm in each sublayer.
+    parallel: attention and feed-forward read the same norm, and both results are added.
+    residual_scale: factor of the results of attention and feed-forward.
+    score_cap, query_key_norm, clip, query_scale, output_gate: see `AttentionConfig`.
+    """
+
+    window: int | None
+    qkv_bias: bool
+    output_bias: bool
+    scale: float | None
+    score_cap: float | None
+    query_key_norm: QueryKeyNorm | None
+    norm_slots: Sequence[Literal["input", "output"]]
+    parallel: bool
+    residual_scale: float
+    clip: float | None
+    query_scale: QueryScale | None
+    output_gate: bool
 
 
 def rotary_layer(
@@ -51,34 +82,18 @@ def rotary_layer(
     rope: RopeConfig | None,
     norm: NormConfig,
     feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig,
-    window: int | None = None,
-    qkv_bias: bool = False,
-    output_bias: bool = False,
-    scale: float | None = None,
-    score_cap: float | None = None,
-    query_key_norm: QueryKeyNorm | None = None,
-    norm_slots: Sequence[Literal["input", "output"]] = ("input",),
-    parallel: bool = False,
-    residual_scale: float = 1.0,
-    clip: float | None = None,
-    query_scale: QueryScale | None = None,
-    output_gate: bool = False,
+    **options: Unpack[LayerOptions],
 ) -> LayerConfig:
     """One layer of a decoder, or of an encoder if `is_causal` is false.
 
     rope: rotary positions, None for a layer without positions.
-    window: sliding window in tokens, None for full attention. An encoder has as many tokens on each side of the query.
-    scale: factor of the scores, None for one over the square root of `head_dim`.
-    norm_slots: places of a norm in each sublayer.
-    parallel: attention and feed-forward read the same norm, and both results are added.
-    residual_scale: factor of the results of attention and feed-forward.
-    clip, query_scale: see `AttentionConfig`.
-    output_gate: see `AttentionConfig`.
     """
-    norms = NormSlots(**dict.fromkeys(norm_slots, norm), scale=residual_scale)
+    qkv_bias, scale, window = options.get("qkv_bias", False), options.get("scale"), options.get("window")
+    residual_scale, parallel = options.get("residual_scale", 1.0), options.get("parallel", False)
+    norms = NormSlots(**dict.fromkeys(options.get("norm_slots", ("input",)), norm), scale=residual_scale)
     causal = fields.flag("is_causal", True)
     attention = AttentionConfig(
-        num_heads=fields.integer("num_attention_heads", 32),
+        num_heads=fields.integer("num_attention_heads"),
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         scale=head_dim**-0.5 if scale is None else scale,
@@ -86,14 +101,14 @@ def rotary_layer(
         query_bias=qkv_bias,
         key_bias=qkv_bias,
         value_bias=qkv_bias,
-        output_bias=output_bias,
+        output_bias=options.get("output_bias", False),
         rope=rope,
-        query_key_norm=query_key_norm,
+        query_key_norm=options.get("query_key_norm"),
         window=window if window is None or causal else window + 1,
-        clip=clip,
-        score_cap=score_cap,
-        query_scale=query_scale,
-        output_gate=output_gate,
+        clip=options.get("clip"),
+        score_cap=options.get("score_cap"),
+        query_scale=options.get("query_scale"),
+        output_gate=options.get("output_gate", False),
     )
     second = NormSlots(scale=residual_scale) if parallel else norms
     return LayerConfig(attention, norms, feed_forward, second, parallel=parallel)
@@ -120,7 +135,7 @@ def rotary_decoder(
     causal = all(layer.attention is None or layer.attention.causal for layer in layers)
     stack = StackConfig(EmbeddingConfig(vocab_size, embedding_scale), tuple(layers), final_norm=final_norm)
     return ModelConfig(
-        hidden_size=fields.integer("hidden_size", 4096),
+        hidden_size=fields.integer("hidden_size"),
         vocab_size=vocab_size,
         head=LanguageModelHead(
             tied=fields.flag("tie_word_embeddings", default_tied), bias=logit_bias, scale=logit_scale, cap=logit_cap
@@ -128,6 +143,56 @@ def rotary_decoder(
         encoder=None if causal else stack,
         decoder=stack if causal else None,
         max_positions=max_positions,
+    )
+
+
+def uniform_decoder(
+    fields: Fields,
+    feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig,
+    *,
+    rope: RopeConfig | None = None,
+    norm: NormConfig | None = None,
+    head_dim: int | None = None,
+    num_kv_heads: int | None = None,
+    max_positions: int | None = None,
+    default_tied: bool = False,
+    embedding_scale: float = 1.0,
+    logit_scale: float = 1.0,
+    logit_bias: bool = False,
+    **options: Unpack[LayerOptions],
+) -> ModelConfig:
+    """A decoder whose layers are all equal, like LLaMA.
+
+    fields: has a default for every size of the model that `config.json` may leave out.
+    rope, norm: None for those of LLaMA, from the settings.
+    head_dim: see `head_dim_of`; None for that of LLaMA.
+    num_kv_heads: None for `num_key_value_heads`, and without it for one head of keys and values per query head.
+    max_positions: longest text, None for `max_position_embeddings`.
+    default_tied, logit_scale, logit_bias: see `rotary_decoder`.
+    """
+    head_dim = head_dim_of(fields) if head_dim is None else head_dim
+    rope = rope_config(fields, head_dim) if rope is None else rope
+    norm = rms_norm(fields) if norm is None else norm
+    if max_positions is None:
+        max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
+    layer = rotary_layer(
+        fields,
+        head_dim=head_dim,
+        num_kv_heads=num_kv_heads or fields.integer("num_key_value_heads", fields.integer("num_attention_heads")),
+        rope=rope,
+        norm=norm,
+        feed_forward=feed_forward,
+        **options,
+    )
+    return rotary_decoder(
+        fields,
+        (layer,) * fields.integer("num_hidden_layers"),
+        norm,
+        max_positions,
+        default_tied=default_tied,
+        embedding_scale=embedding_scale,
+        logit_scale=logit_scale,
+        logit_bias=logit_bias,
     )
 
 

@@ -33,10 +33,10 @@ def short_convolution_decoder(
 
     default_types: types of the layers if the file does not have `layer_types`.
     """
-    head_dim, norm = head_dim_of(fields), NormConfig("rms", fields.number("norm_eps", 1e-5), bias=False)
-    rope, hidden_size = rope_config(fields, head_dim, 1000000.0), fields.integer("hidden_size")
+    head_dim, norm = head_dim_of(fields), NormConfig("rms", fields.number("norm_eps"), bias=False)
+    rope, hidden_size = rope_config(fields, head_dim), fields.integer("hidden_size")
     mixer = ShortConvolutionConfig(
-        hidden_size, fields.integer("conv_L_cache", 3, least=2), fields.flag("conv_bias", False)
+        hidden_size, fields.integer("conv_L_cache", least=2), fields.flag("conv_bias", False)
     )
     layers = [
         mixer_layer(mixer, norm, feed_forward)
@@ -44,7 +44,7 @@ def short_convolution_decoder(
         else rotary_layer(
             fields,
             head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads", 8),
+            num_kv_heads=fields.integer("num_key_value_heads"),
             rope=rope,
             norm=norm,
             feed_forward=feed_forward,
@@ -56,7 +56,7 @@ def short_convolution_decoder(
             strict=True,
         )
     ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 128000))
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
     return rotary_decoder(fields, layers, norm, max_positions, default_tied=True)
 
 

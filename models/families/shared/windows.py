@@ -8,19 +8,21 @@ from models.config import ConfigError
 from models.families.shared.fields import Fields
 
 
-def upper_windows(fields: Fields) -> list[int | None]:
+def upper_windows(fields: Fields, absent: int | None) -> list[int | None]:
     """Windows of Qwen2 and Qwen3: in the layers that `layer_types` names, else from layer `max_window_layers` on.
 
     None in the list stands for full attention. There are no windows unless `use_sliding_window` is true.
+
+    absent: width of the windows if the file has no `sliding_window`.
     """
-    layers, window = fields.integer("num_hidden_layers", 32), switched_window(fields)
+    layers, window = fields.integer("num_hidden_layers"), switched_window(fields, absent)
     if fields.raw("layer_types") is None:
-        full = fields.integer("max_window_layers", 28, least=0)
+        full = fields.integer("max_window_layers", least=0)
         return [window if index >= full else None for index in range(layers)]
     return typed_windows(fields.raw("layer_types"), layers, window)
 
 
-def switched_window(fields: Fields, absent: int | None = 4096) -> int | None:
+def switched_window(fields: Fields, absent: int | None) -> int | None:
     """The window, or None if `use_sliding_window` is false. absent: its width if the file has no `sliding_window`."""
     return fields.optional_integer("sliding_window", absent) if fields.flag("use_sliding_window", False) else None
 
@@ -38,21 +40,17 @@ def typed_windows(layer_types: object, layers: int, window: int | None) -> list[
     return [window if kind == "sliding_attention" else None for kind in layer_types]
 
 
-def patterned_windows(fields: Fields, default_layers: int, absent: int | None = 4096) -> list[int | None]:
+def patterned_windows(fields: Fields, absent: int | None) -> list[int | None]:
     """Windows by `layer_types`.
 
-    Without it, every `sliding_window_pattern`-th layer (by default the fourth) has full attention.
+    Without it, every `sliding_window_pattern`-th layer has full attention.
 
-    default_layers: number of layers if the file has no `num_hidden_layers`.
     absent: width of the windows if the file has no `sliding_window`.
     """
-    layers, window = (
-        fields.integer("num_hidden_layers", default_layers),
-        fields.optional_integer("sliding_window", absent),
-    )
+    layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent)
     layer_types = fields.raw("layer_types")
     if layer_types is None:
-        interval = fields.integer("sliding_window_pattern", 4)
+        interval = fields.integer("sliding_window_pattern")
         layer_types = ["sliding_attention" if (index + 1) % interval else "full_attention" for index in range(layers)]
     return typed_windows(layer_types, layers, window)
 
