@@ -1,32 +1,27 @@
-"""Rules for the tensor names of GGUF files, which are the same for all families. Imports no torch.
+"""Rules for the tensor names of GGUF files, which most families share. Imports no torch.
 
 Names: `gguf/constants.py` of https://github.com/ggml-org/llama.cpp. Layouts: its `convert_hf_to_gguf.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from models.config import LanguageModelHead, MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm
+from models.families.shared.gguf import GgufFamily
 from weights.rules import Drop, LayoutChange, Rename, Rule, Split
 
-_PAIRED_NEIGHBOURS = frozenset(("llama", "mistral", "mixtral", "smollm3"))
-"""Values of `model_type` whose queries and keys are stored so that neighbouring dimensions rotate together."""
-_FUSED_GATE = "phi3"
-"""Value of `model_type` whose checkpoints store the gate and up matrices as one tensor."""
 
-
-def gguf_rules(model: ModelConfig, hf: Mapping[str, Any]) -> Sequence[Rule]:
-    """Rules for a model. hf: its `config.json`."""
+def gguf_rules(model: ModelConfig, family: GgufFamily) -> Sequence[Rule]:
+    """Rules for a model. family: its rules come first, so that they replace those of the same names."""
     stack, ours = (model.encoder, "encoder") if model.encoder is not None else (model.decoder, "decoder")
     assert stack is not None
-    first, tokens = stack.layers[0], f"{ours}.embedding.tokens.weight"
+    tokens = f"{ours}.embedding.tokens.weight"
     attention, layer = stack.first_attention, rf"{ours}.layers.\1."
     tied = isinstance(model.head, LanguageModelHead) and model.head.tied
     width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
     from_one = stack.final_norm is not None and stack.final_norm.kind == "rms_from_one"
-    kind = hf.get("model_type")
 
     def norm(theirs: str, name: str) -> Rule:
         return Rule(theirs, (name,), (_minus_one,) if from_one else ())
@@ -34,13 +29,8 @@ def gguf_rules(model: ModelConfig, hf: Mapping[str, Any]) -> Sequence[Rule]:
     def block(theirs: str, name: str) -> Rule:
         return Rename(rf"blk\.(\d+)\.{theirs}\.(weight|bias)", rf"{layer}{name}.\2")
 
-    def rotated(theirs: str, name: str, heads: int) -> Rule:
-        steps = (_halves(heads),) if kind in _PAIRED_NEIGHBOURS else ()
-        return Rule(rf"blk\.(\d+)\.{theirs}\.(weight|bias)", (rf"{layer}attention.{name}.\2",), steps)
-
-    two_norms = first.parallel and first.feed_forward_norms.input is not None and kind == "falcon"
     names = {
-        "attn_norm": "feed_forward_norms.input" if two_norms else "attention_norms.input",
+        "attn_norm": "attention_norms.input",
         "attn_norm_2": "attention_norms.input",
         "ffn_norm": "feed_forward_norms.input",
         "post_attention_norm": "attention_norms.output",
@@ -50,6 +40,7 @@ def gguf_rules(model: ModelConfig, hf: Mapping[str, Any]) -> Sequence[Rule]:
     }
     parts = [rf"{layer}attention.{part}" for part in ("query", "key", "value")]
     return (
+        *family.rules(model),
         Rename(r"token_embd\.weight", tokens),
         Rename(r"position_embd\.weight", f"{ours}.embedding.positions.weight"),
         Rename(r"token_types\.weight", f"{ours}.embedding.token_types.weight"),
@@ -60,8 +51,8 @@ def gguf_rules(model: ModelConfig, hf: Mapping[str, Any]) -> Sequence[Rule]:
         *(norm(rf"blk\.(\d+)\.{theirs}\.(weight|bias)", rf"{layer}{name}.\2") for theirs, name in names.items()),
         *_head_norms(layer, "attn_q_norm", "query_norm", attention.num_heads, attention.query_key_norm, norm),
         *_head_norms(layer, "attn_k_norm", "key_norm", attention.num_kv_heads, attention.query_key_norm, norm),
-        rotated("attn_q", "query", attention.num_heads),
-        rotated("attn_k", "key", attention.num_kv_heads),
+        block("attn_q", "attention.query"),
+        block("attn_k", "attention.key"),
         block("attn_v", "attention.value"),
         *(
             Split(
@@ -71,9 +62,7 @@ def gguf_rules(model: ModelConfig, hf: Mapping[str, Any]) -> Sequence[Rule]:
         ),
         block("attn_output", "attention.output"),
         block("ffn_gate", "feed_forward.gate"),
-        Split(r"blk\.(\d+)\.ffn_up\.weight", [f"{layer}feed_forward.{part}.weight" for part in ("gate", "up")])
-        if kind == _FUSED_GATE
-        else block("ffn_up", "feed_forward.up"),
+        block("ffn_up", "feed_forward.up"),
         block("ffn_down", "feed_forward.down"),
         *_expert_rules(model, layer),
         Drop(r"rope_freqs\.weight|rope_factors_(?:long|short)\.weight|blk\.\d+\.attn_rot_embd\..*"),
@@ -83,17 +72,6 @@ def gguf_rules(model: ModelConfig, hf: Mapping[str, Any]) -> Sequence[Rule]:
 def _minus_one(tensors: Sequence[Any]) -> Sequence[Any]:
     """Subtract one: Gemma's norms multiply by one plus their weights, and GGUF files have the sum."""
     return [tensor - 1 for tensor in tensors]
-
-
-def _halves(heads: int) -> LayoutChange:
-    """Reorder each head so that dimension `i` rotates with `i + head_dim / 2`, not with its neighbour."""
-
-    def step(tensors: Sequence[Any]) -> Sequence[Any]:
-        (tensor,) = tensors
-        pairs = tensor.shape[0] // (2 * heads)
-        return [tensor.unflatten(0, (heads, pairs, 2)).transpose(1, 2).flatten(0, 2)]
-
-    return step
 
 
 def _head_norms(

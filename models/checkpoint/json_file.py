@@ -1,22 +1,27 @@
-"""Read the JSON files of a checkpoint. Imports no torch."""
+"""Read the JSON files of a checkpoint whose contents are objects. Imports no torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from models.checkpoint.gguf_config import gguf_config
 from models.config import ConfigError
+from weights.gguf.choose import is_gguf
+from weights.gguf.container import read_gguf
 from weights.json_files import NotJson, read_json_file
 
 
 def json_object(directory: Path, name: str) -> dict[str, Any] | None:
     """Content of a JSON file of a checkpoint, or None if the checkpoint has no such file.
 
-    directory: the checkpoint directory.
+    directory: the checkpoint: a directory, or a GGUF file.
     name: path of the file inside the directory.
 
     Raises ConfigError for a file that is not a JSON object, and ResolveError for one outside the directory.
     """
+    if name == "config.json" and is_gguf(directory):
+        return gguf_config(read_gguf(directory))
     try:
         value = read_json_file(directory, name)
     except NotJson:

@@ -304,7 +304,8 @@ def _refuse_dtype(family: Family, dtype: torch.dtype) -> None:
 def tensor_rules(files: CheckpointFiles, config: ModelConfig) -> Sequence[Rule]:
     """Rules for the tensors of the transformer. Tensors of other heads are ignored here."""
     if is_gguf(files.directory):
-        return gguf_rules(config, files.hf)
+        assert files.family.gguf is not None, "gguf_config chooses among families with GGUF files"
+        return gguf_rules(config, files.family.gguf)
     rules = files.family.rules(config, files.hf, files.architecture)
     if files.gliner is not None:
         return encoder_rules(rules)

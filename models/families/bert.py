@@ -16,6 +16,8 @@ from models.families.shared.bert_config import (
 )
 from models.families.shared.bert_rules import bert_head_rules, bert_layer_names, embedding_rules, layer_rules
 from models.families.shared.family import Family
+from models.families.shared.gguf import GgufFamily, Settings, encoder_settings
+from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
 _PREFIX = r"(?:bert\.)?"
@@ -34,10 +36,15 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return encoder_settings(of, "bert", "BertModel")
+
+
 FAMILY = Family(
     name="bert",
     model_types=("bert",),
     architectures=architectures("Bert") | {"BertForPreTraining": ("embed", "fill_mask")},
     config=_config,
     rules=_rules,
+    gguf=GgufFamily({"bert": gguf_settings}),
 )

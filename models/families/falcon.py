@@ -22,10 +22,12 @@ from models.config import (
 from models.families.shared.alibi import bloom_slopes
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.gguf import GgufFamily, Settings, layer_eps, rotary_settings
 from models.families.shared.language_model import language_model, token_rules
 from models.families.shared.megatron_layers import megatron_layer_rules
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 _CODE = PublishedCode("tiiuae", "falcon", "Falcon")
@@ -79,10 +81,39 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    """The settings. The variants of Falcon are recognised by their key heads and norms.
+
+    Falcon 7B has one key head, Falcon 40B has groups of key heads and two norms, Falcon 2 has groups and one norm.
+    """
+    kv_heads = of.integer("attention.head_count_kv", 1)
+    return rotary_settings(
+        of,
+        model_type="falcon",
+        layer_norm_epsilon=layer_eps(of),
+        new_decoder_architecture=kv_heads > 1,
+        num_kv_heads=kv_heads,
+        multi_query=True,
+        ffn_hidden_size=of.integer("feed_forward_length"),
+        bias=of.has("blk.0.attn_qkv.bias"),
+        **({"num_ln_in_parallel_attn": 2 if of.has("blk.0.attn_norm_2.weight") else 1} if kv_heads > 1 else {}),
+    )
+
+
+def _gguf_rules(model: ModelConfig) -> Sequence[Rule]:
+    """With two norms, the first is that of the feed-forward. The second is `attn_norm_2`."""
+    assert model.decoder is not None
+    layer = model.decoder.layers[0]
+    if not layer.parallel or layer.feed_forward_norms.input is None:
+        return ()
+    return (Rename(r"blk\.(\d+)\.attn_norm\.(weight|bias)", r"decoder.layers.\1.feed_forward_norms.input.\2"),)
+
+
 FAMILY = decoder_family(
     "falcon",
     "Falcon",
     config,
     rules,
     prefix=r"transformer\.",
+    gguf=GgufFamily({"falcon": gguf_settings}, rules=_gguf_rules),
 )

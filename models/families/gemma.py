@@ -11,7 +11,9 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, rms_eps, rotary_settings
 from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 256000,
@@ -45,6 +47,10 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return rotary_settings(of, model_type="gemma", **rms_eps(of))
+
+
 FAMILY = decoder_family(
     "gemma",
     "Gemma",
@@ -52,4 +58,5 @@ FAMILY = decoder_family(
     rotary_rules,
     answers=False,
     pad_token_id=0,
+    gguf=GgufFamily({"gemma": gguf_settings}),
 )

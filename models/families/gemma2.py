@@ -11,6 +11,7 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, query_scalar, rms_eps, rotary_settings
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
@@ -21,6 +22,7 @@ from models.families.shared.rotary_decoder import (
     rotary_rules,
 )
 from models.families.shared.windows import typed_windows
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 256000,
@@ -85,6 +87,18 @@ def _windows(fields: Fields) -> list[int | None]:
     return typed_windows(layer_types, layers, window)
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return rotary_settings(
+        of,
+        model_type="gemma2",
+        sliding_window=of.integer("attention.sliding_window", 4096),
+        attn_logit_softcapping=of.number("attn_logit_softcapping", 50.0),
+        final_logit_softcapping=of.number("final_logit_softcapping", 30.0),
+        query_pre_attn_scalar=query_scalar(of, largest=46),
+        **rms_eps(of),
+    )
+
+
 FAMILY = decoder_family(
     "gemma2",
     "Gemma2",
@@ -93,4 +107,5 @@ FAMILY = decoder_family(
     refused_dtypes={"float16": "Gemma 2's residual stream can exceed float16; use bfloat16 or float32"},
     answers=False,
     pad_token_id=0,
+    gguf=GgufFamily({"gemma2": gguf_settings}),
 )

@@ -13,6 +13,7 @@ from typing import Any
 from models.config import ModelConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, query_scalar, rms_eps, rotary_settings, sliding_window
 from models.families.shared.rename_rules import renamed
 from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
 from models.families.shared.rotary_decoder import (
@@ -25,6 +26,7 @@ from models.families.shared.rotary_decoder import (
 )
 from models.families.shared.text_part import text_settings
 from models.families.shared.windows import typed_windows
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rule
 
 _MULTIMODAL = "Gemma3ForConditionalGeneration"
@@ -106,6 +108,23 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    cap, pattern = of.optional("final_logit_softcapping"), of.gguf.get("gemma3.attention.sliding_window_pattern", 6)
+    if not isinstance(pattern, int) or isinstance(pattern, bool) or pattern < 1:
+        raise of.error("attention.sliding_window_pattern", "is not a number of layers")
+    settings = rotary_settings(
+        of,
+        model_type="gemma3_text",
+        sliding_window=sliding_window(of),
+        sliding_window_pattern=pattern if sliding_window(of) else 1,
+        rope_local_base_freq=of.number("rope.freq_base_swa", 10000.0),
+        query_pre_attn_scalar=query_scalar(of, largest=62),
+        **rms_eps(of),
+    )
+    settings["rope_theta"] = of.number("rope.freq_base", 1000000.0)
+    return {**settings, **({} if cap is None else {"final_logit_softcapping": of.number("final_logit_softcapping")})}
+
+
 FAMILY = decoder_family(
     "gemma3",
     "Gemma3Text",
@@ -117,4 +136,5 @@ FAMILY = decoder_family(
     answers=False,
     tokens=False,
     pad_token_id=0,
+    gguf=GgufFamily({"gemma3": gguf_settings}),
 )

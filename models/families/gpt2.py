@@ -18,8 +18,10 @@ from models.config import (
 )
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.gguf import GgufFamily, Settings, layer_eps
 from models.families.shared.gpt_layers import layer_rules
 from models.families.shared.language_model import language_model, token_rules
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 
@@ -60,6 +62,20 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return {
+        "model_type": "gpt2",
+        "vocab_size": of.rows("token_embd.weight"),
+        "n_embd": of.integer("embedding_length"),
+        "n_layer": of.integer("block_count"),
+        "n_head": of.integer("attention.head_count"),
+        "n_inner": of.integer("feed_forward_length"),
+        "n_positions": of.rows("position_embd.weight"),
+        "layer_norm_epsilon": layer_eps(of),
+        "tie_word_embeddings": not of.has("output.weight"),
+    }
+
+
 FAMILY = decoder_family(
     "gpt2",
     "GPT2",
@@ -67,4 +83,5 @@ FAMILY = decoder_family(
     rules,
     generating=("GPT2LMHeadModel",),
     prefix=r"transformer\.",
+    gguf=GgufFamily({"gpt2": gguf_settings}),
 )

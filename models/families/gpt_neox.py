@@ -20,9 +20,11 @@ from models.config import (
 )
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.gguf import GgufFamily, Settings, layer_eps, partly_rotary_settings
 from models.families.shared.language_model import language_model, token_rules
 from models.families.shared.megatron_layers import megatron_layer_rules
 from models.families.shared.rope import rope_config, scaled_max_positions
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule
 
 
@@ -61,10 +63,20 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return partly_rotary_settings(
+        of,
+        model_type="gpt_neox",
+        layer_norm_eps=layer_eps(of),
+        use_parallel_residual=bool(of.optional("use_parallel_residual")),
+    )
+
+
 FAMILY = decoder_family(
     "gpt_neox",
     "GPTNeoX",
     config,
     rules,
     prefix=r"gpt_neox\.",
+    gguf=GgufFamily({"gptneox": gguf_settings}),
 )

@@ -8,7 +8,17 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import (
+    GgufFamily,
+    Settings,
+    num_experts,
+    paired_neighbours,
+    rms_eps,
+    rotary_settings,
+    sliding_window,
+)
 from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 32000,
@@ -30,9 +40,20 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return uniform_decoder(fields, feed_forward, qkv_bias=bias, output_bias=bias)
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    biases = {"attention_bias": of.has("blk.0.attn_q.bias"), "mlp_bias": of.has("blk.0.ffn_up.bias")}
+    return rotary_settings(of, model_type="llama", **biases, **rms_eps(of))
+
+
+def _is_llama(of: Metadata) -> bool:
+    """Whether a file of the architecture `llama` has neither experts, as Mixtral, nor a window, as Mistral."""
+    return not num_experts(of) and sliding_window(of) is None
+
+
 FAMILY = decoder_family(
     "llama",
     "Llama",
     config,
     rotary_rules,
+    gguf=GgufFamily({"llama": gguf_settings}, _is_llama, paired_neighbours),
 )

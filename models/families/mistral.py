@@ -8,7 +8,17 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import (
+    GgufFamily,
+    Settings,
+    num_experts,
+    paired_neighbours,
+    rms_eps,
+    rotary_settings,
+    sliding_window,
+)
 from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 32000,
@@ -32,9 +42,21 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return uniform_decoder(fields, gated_feed_forward(fields), window=window)
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    if of.optional("attention.temperature_scale"):
+        raise of.error("attention.temperature_scale", "is not supported")
+    return rotary_settings(of, model_type="mistral", sliding_window=sliding_window(of), **rms_eps(of))
+
+
+def _is_mistral(of: Metadata) -> bool:
+    """Whether a file is of the architecture `mistral3`, or is a `llama` with a window and without experts."""
+    return of.architecture == "mistral3" or (not num_experts(of) and sliding_window(of) is not None)
+
+
 FAMILY = decoder_family(
     "mistral",
     "Mistral",
     config,
     rotary_rules,
+    gguf=GgufFamily(dict.fromkeys(("llama", "mistral3"), gguf_settings), _is_mistral, paired_neighbours),
 )

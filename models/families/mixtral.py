@@ -8,8 +8,18 @@ from typing import Any
 from models.config import MixtureOfExpertsConfig, ModelConfig, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import (
+    GgufFamily,
+    Settings,
+    num_experts,
+    paired_neighbours,
+    rms_eps,
+    rotary_settings,
+    sliding_window,
+)
 from models.families.shared.mixture_of_experts import expert_rules
 from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
 _DEFAULTS = {
@@ -47,9 +57,26 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return rotary_settings(
+        of,
+        model_type="mixtral",
+        num_local_experts=num_experts(of),
+        num_experts_per_tok=of.integer("expert_used_count"),
+        sliding_window=sliding_window(of),
+        **rms_eps(of),
+    )
+
+
+def _is_mixtral(of: Metadata) -> bool:
+    """Whether a file of the architecture `llama` has experts."""
+    return num_experts(of) > 0
+
+
 FAMILY = decoder_family(
     "mixtral",
     "Mixtral",
     config,
     rules,
+    gguf=GgufFamily({"llama": gguf_settings}, _is_mixtral, paired_neighbours),
 )

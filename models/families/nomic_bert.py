@@ -27,8 +27,10 @@ from models.families.shared.bert_config import architectures, encoder_head
 from models.families.shared.bert_rules import embedding_rules, linear, masked_rules, norm
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields, head_width, short
+from models.families.shared.gguf import GgufFamily, Settings, encoder_settings
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule, Split
 
 _PREFIX = r"(?:nomic_bert\.|bert\.)?"
@@ -132,6 +134,10 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
             return (*body, linear("classifier", "head.output"), Drop(rf"{pooler}\..*|cls\..*"))
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return encoder_settings(of, "nomic_bert", "NomicBertModel")
+
+
 _TASKS = architectures("NomicBert")
 FAMILY = Family(
     name="nomic_bert",
@@ -142,4 +148,5 @@ FAMILY = Family(
     rules=_rules,
     # The masked language model heads of the first checkpoints have no biases.
     zero_if_absent=frozenset({"head.dense.bias", "head.bias"}),
+    gguf=GgufFamily({"nomic-bert": gguf_settings}),
 )

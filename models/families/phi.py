@@ -11,9 +11,11 @@ from typing import Any
 from models.config import FeedForwardConfig, ModelConfig, NormConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.gguf import GgufFamily, Settings, layer_eps, partly_rotary_settings
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 _CODE = PublishedCode("microsoft", "phi", "Phi")
@@ -63,10 +65,15 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return partly_rotary_settings(of, model_type="phi", layer_norm_eps=layer_eps(of))
+
+
 FAMILY = decoder_family(
     "phi",
     "Phi",
     config,
     rules,
     answers=False,
+    gguf=GgufFamily({"phi2": gguf_settings}),
 )

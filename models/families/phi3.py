@@ -8,9 +8,12 @@ from typing import Any
 from models.config import ConfigError, ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, partly_rotary_settings, rms_eps, sliding_window
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
+from weights.gguf.rope import longrope
 from weights.rules import Rule, Split
 
 _CODE = PublishedCode("microsoft", "phi3", "Phi3")
@@ -62,6 +65,20 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    settings = partly_rotary_settings(of, model_type="phi3", sliding_window=sliding_window(of), **rms_eps(of))
+    original = of.integer("rope.scaling.original_context_length", of.integer("context_length"))
+    scaling = longrope(of, original)
+    settings["original_max_position_embeddings"] = original
+    return {**settings, **({"rope_scaling": scaling} if scaling else {})}
+
+
+def _gguf_rules(model: ModelConfig) -> Sequence[Rule]:
+    """One tensor has the gate and up matrices, under the name of the latter."""
+    names = [rf"decoder.layers.\1.feed_forward.{part}.weight" for part in ("gate", "up")]
+    return (Split(r"blk\.(\d+)\.ffn_up\.weight", names),)
+
+
 FAMILY = decoder_family(
     "phi3",
     "Phi3",
@@ -69,4 +86,5 @@ FAMILY = decoder_family(
     rules,
     answers=False,
     pad_token_id=32000,
+    gguf=GgufFamily({"phi3": gguf_settings}, rules=_gguf_rules),
 )

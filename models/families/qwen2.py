@@ -11,6 +11,7 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, rms_eps, rotary_settings
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
@@ -21,6 +22,7 @@ from models.families.shared.rotary_decoder import (
     rotary_rules,
 )
 from models.families.shared.windows import upper_windows
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 151936,
@@ -59,9 +61,14 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return rotary_decoder(fields, layers, norm, max_positions)
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return rotary_settings(of, model_type="qwen2", use_sliding_window=False, **rms_eps(of))
+
+
 FAMILY = decoder_family(
     "qwen2",
     "Qwen2",
     config,
     rotary_rules,
+    gguf=GgufFamily({"qwen2": gguf_settings}),
 )

@@ -11,6 +11,7 @@ from typing import Any
 from models.config import MixtureOfExpertsConfig, ModelConfig, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, qwen_experts, rms_eps, rotary_settings
 from models.families.shared.mixture_of_experts import expert_rules, sparse_layers
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
@@ -22,6 +23,7 @@ from models.families.shared.rotary_decoder import (
     rotary_rules,
 )
 from models.families.shared.windows import switched_window, typed_windows
+from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
 _DEFAULTS = {
@@ -93,9 +95,23 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    shared = of.integer("expert_shared_feed_forward_length", 0) or of.integer("feed_forward_length")
+    return rotary_settings(
+        of,
+        model_type="qwen2_moe",
+        norm_topk_prob=False,
+        shared_expert_intermediate_size=shared,
+        use_sliding_window=False,
+        **qwen_experts(of),
+        **rms_eps(of),
+    )
+
+
 FAMILY = decoder_family(
     "qwen2_moe",
     "Qwen2Moe",
     config,
     rules,
+    gguf=GgufFamily({"qwen2moe": gguf_settings}),
 )

@@ -8,6 +8,7 @@ from typing import Any
 from models.config import ModelConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, rms_eps, rotary_settings
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
@@ -18,6 +19,7 @@ from models.families.shared.rotary_decoder import (
     rotary_rules,
 )
 from models.families.shared.windows import upper_windows
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 151936,
@@ -59,9 +61,15 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return rotary_decoder(fields, layers, norm, max_positions)
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    bias = of.has("blk.0.attn_q.bias")
+    return rotary_settings(of, model_type="qwen3", use_sliding_window=False, attention_bias=bias, **rms_eps(of))
+
+
 FAMILY = decoder_family(
     "qwen3",
     "Qwen3",
     config,
     rotary_rules,
+    gguf=GgufFamily({"qwen3": gguf_settings}),
 )

@@ -8,6 +8,7 @@ from typing import Any
 from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, qwen_experts, rms_eps, rotary_settings
 from models.families.shared.mixture_of_experts import expert_rules, sparse_layers
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
@@ -19,6 +20,7 @@ from models.families.shared.rotary_decoder import (
     rotary_rules,
 )
 from models.families.shared.windows import switched_window
+from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
 _DEFAULTS = {
@@ -78,9 +80,15 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    more = {"norm_topk_prob": True, "use_sliding_window": False}
+    return rotary_settings(of, model_type="qwen3_moe", **more, **qwen_experts(of), **rms_eps(of))
+
+
 FAMILY = decoder_family(
     "qwen3_moe",
     "Qwen3Moe",
     config,
     rules,
+    gguf=GgufFamily({"qwen3moe": gguf_settings}),
 )

@@ -11,6 +11,7 @@ from typing import Any
 from models.config import ConfigError, ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, paired_neighbours, rms_eps, rotary_settings
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
@@ -21,6 +22,7 @@ from models.families.shared.rotary_decoder import (
     rotary_rules,
 )
 from models.families.shared.windows import switched_window, typed_windows
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 128256,
@@ -80,10 +82,15 @@ def _windows(fields: Fields, rotates: list[bool]) -> list[int | None]:
     return typed_windows(fields.raw("layer_types"), len(rotates), window)
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return rotary_settings(of, model_type="smollm3", **rms_eps(of))
+
+
 FAMILY = decoder_family(
     "smollm3",
     "SmolLM3",
     config,
     rotary_rules,
     pad_token_id=128004,
+    gguf=GgufFamily({"smollm3": gguf_settings}, rules=paired_neighbours),
 )

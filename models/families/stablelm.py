@@ -11,8 +11,10 @@ from typing import Any
 from models.config import ModelConfig, NormConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, layer_eps, partly_rotary_settings
 from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 _DEFAULTS = {
@@ -53,10 +55,22 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return partly_rotary_settings(
+        of,
+        model_type="stablelm",
+        layer_norm_eps=layer_eps(of),
+        use_qkv_bias=of.has("blk.0.attn_q.bias"),
+        qk_layernorm=of.has("blk.0.attn_q_norm.weight"),
+        use_parallel_residual=not of.has("blk.0.ffn_norm.weight"),
+    )
+
+
 FAMILY = decoder_family(
     "stablelm",
     "StableLm",
     config,
     rules,
     answers=False,
+    gguf=GgufFamily({"stablelm": gguf_settings}),
 )

@@ -8,7 +8,9 @@ from typing import Any
 from models.config import FeedForwardConfig, ModelConfig, NormConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, layer_eps, rotary_settings, sliding_window
 from models.families.shared.rotary_decoder import rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 _DEFAULTS = {
@@ -48,10 +50,21 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return rotary_settings(
+        of,
+        model_type="starcoder2",
+        norm_epsilon=layer_eps(of),
+        use_bias=of.has("blk.0.attn_q.bias"),
+        sliding_window=sliding_window(of),
+    )
+
+
 FAMILY = decoder_family(
     "starcoder2",
     "Starcoder2",
     config,
     rules,
     answers=False,
+    gguf=GgufFamily({"starcoder2": gguf_settings}),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import gguf
@@ -13,10 +14,12 @@ from safetensors.torch import load_file, save_file
 from models.backends import choice
 from models.checkpoint.loader import load_model
 from models.config import ConfigError
+from models.families import FAMILIES
 from tests.parity.checkpoints import random_ids, write_model
 from tests.parity.paged import Rows
 from tests.weights.gguf_files import q4_k, q6_k, write_gguf
 from weights.errors import WeightsError
+from weights.gguf.metadata import Metadata
 
 _WIDE = {
     "vocab_size": 97,
@@ -245,3 +248,23 @@ def test_matrices_run_in_kernels_as_they_are_stored(quantized):
     for text, one, other in zip(texts, together, expected, strict=True):
         assert (one - other).norm() < 0.05 * other.norm()
         assert torch.equal(logits_of(ours, [text])[0], one)
+
+
+class _Stated(Metadata):
+    """Metadata that consists of a few values."""
+
+    def __init__(self, architecture, **values):
+        self.architecture, self._values = architecture, values
+
+    def optional(self, key):
+        return self._values.get(key.removeprefix("attention."))
+
+
+def test_exactly_one_family_reads_a_file():
+    """Several families share the architecture `llama`."""
+    families = {family.name: family.gguf for family in FAMILIES.values() if family.gguf is not None}
+    for architecture in {name for family in families.values() for name in family.settings}:
+        for experts, window in itertools.product((None, 0, 8), (None, 0, 6)):
+            of = _Stated(architecture, expert_count=experts, sliding_window=window)
+            readers = [name for name, one in families.items() if architecture in one.settings and one.applies(of)]
+            assert len(readers) == 1, (architecture, experts, window, readers)

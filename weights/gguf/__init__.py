@@ -4,8 +4,9 @@
 |-------------|--------------------------------------------------------------------------------------|
 | `container` | read the header of a file: metadata, and where each tensor is                         |
 | `types`     | block sizes of the tensor types                                                       |
-| `config`    | `config.json` of the model, from the metadata                                         |
-| `documents` | the JSON files of the checkpoint that the file was converted from, from the metadata  |
+| `metadata`  | the metadata of one architecture, strictly read                                       |
+| `rope`      | scaling of rotary positions                                                           |
+| `documents` | JSON files of the original checkpoint, all but `config.json`, from the metadata       |
 | `choose`    | find the file of a path: a file, a file in pieces, or a directory with one of them    |
 
 Imports no torch: the HTTP process reads the tokenizer and the settings. `weights.quantized.gguf` reads the tensors.

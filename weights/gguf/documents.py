@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from weights.errors import GgufError
-from weights.gguf.config import hf_config, pooling
 from weights.gguf.container import Gguf
+from weights.gguf.metadata import Metadata
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Types of tokens. Source: `gguf/constants.py` of https://github.com/ggml-org/llama.cpp."""
@@ -43,12 +43,16 @@ _BEGINS = frozenset(("llama-bpe", "llama3", "llama-v3", "tekken"))
 _STRIPS_AFTER = "phi3"
 """Architecture whose control tokens remove the white space after them. The metadata lacks this."""
 _KEEPS_AFTER = frozenset(("<unk>", "<s>", "<|endoftext|>"))
+_POOLING = {1: "mean", 2: "cls", 3: "lasttoken"}
+"""How a model makes one vector of a text, by its number in the metadata."""
+_POOLING_NONE = 0
 
 
 def document(gguf: Gguf, name: str) -> dict[str, Any] | list[dict[str, Any]] | None:
     """The contents of a JSON file of the original checkpoint; None for a file that has no counterpart.
 
-    name: path of the file inside the directory, such as `config.json`.
+    name: path of the file inside the directory, such as `tokenizer_config.json`. The family of the model builds
+        `config.json` (`models.checkpoint.gguf_config`).
     Raises GgufError.
     """
     build = _DOCUMENTS.get(name)
@@ -131,24 +135,33 @@ def _generation_config(gguf: Gguf) -> dict[str, Any]:
     return {**settings, **({"eos_token_id": eos} if eos else {})}
 
 
-def _config(gguf: Gguf) -> dict[str, Any]:
-    return {**hf_config(gguf), **_generation_config(gguf)}
+def _pooling_mode(gguf: Gguf) -> str | None:
+    """How the model makes one vector of a text, with the names of sentence-transformers. None for none.
+
+    Raises GgufError for a model that ranks texts.
+    """
+    of = Metadata(gguf)
+    kind = of.integer("pooling_type", _POOLING_NONE)
+    if kind == _POOLING_NONE:
+        return None
+    if kind not in _POOLING:
+        raise of.error("pooling_type", "is not supported, only mean, cls and last")
+    return _POOLING[kind]
 
 
 def _modules(gguf: Gguf) -> list[dict[str, Any]] | None:
-    if pooling(gguf) is None:
+    if _pooling_mode(gguf) is None:
         return None
     paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
     return [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in paths.items()]
 
 
 def _pooling(gguf: Gguf) -> dict[str, Any] | None:
-    mode = pooling(gguf)
+    mode = _pooling_mode(gguf)
     return None if mode is None else {"pooling_mode": mode}
 
 
 _DOCUMENTS: Mapping[str, Callable[[Gguf], dict[str, Any] | list[dict[str, Any]] | None]] = {
-    "config.json": _config,
     "tokenizer_config.json": _tokenizer_config,
     "generation_config.json": _generation_config,
     "modules.json": _modules,

@@ -26,6 +26,7 @@ from models.config import (
 )
 from models.families.shared.family import Family, Task
 from models.families.shared.fields import Fields, short
+from models.families.shared.gguf import GgufFamily
 from models.families.shared.rename_rules import renamed
 from weights.rules import Drop, Rename, Rule
 
@@ -48,6 +49,7 @@ def decoder_family(
     body: str | None = None,
     pad_token_id: int | None = None,
     refused_dtypes: Mapping[str, str] = MappingProxyType({}),
+    gguf: GgufFamily | None = None,
 ) -> Family:
     """Build a family of decoders with all heads that transformers has for it.
 
@@ -63,7 +65,7 @@ def decoder_family(
     body: class name of the model without a head, if it is not `<stem>Model`.
     pad_token_id: default of the family's configuration class. The classification head reads the last token that is not
         padding.
-    refused_dtypes: see `Family`.
+    refused_dtypes, gguf: see `Family`.
     """
     body = body or f"{stem}Model"
     classes, labels, spans = (
@@ -122,5 +124,6 @@ def decoder_family(
         config=config_of,
         rules=rules_of,
         refused_dtypes=refused_dtypes,
+        gguf=gguf,
         body=body,
     )

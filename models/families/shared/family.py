@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from models.config import ModelConfig
+from models.families.shared.gguf import GgufFamily
 from models.families.shared.published_code import PublishedCode
 from weights.rules import Rule
 
@@ -45,6 +46,7 @@ class Family:
     body: architecture without a head. A sentence-transformers checkpoint is loaded as this architecture. None if every
         architecture can be loaded as it is.
     published_as: published code of the family whose checkpoints have another `model_type`, by that `model_type`.
+    gguf: how the GGUF files of the family are read, None if they are not supported.
     """
 
     name: str
@@ -58,3 +60,4 @@ class Family:
     refused_dtypes: Mapping[str, str] = field(default_factory=dict)
     body: str | None = None
     published_as: Mapping[str, PublishedCode] = field(default_factory=dict)
+    gguf: GgufFamily | None = None

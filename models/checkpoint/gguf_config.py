@@ -1,0 +1,34 @@
+"""`config.json` of a GGUF file: the family of the file builds it from the metadata. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.families import FAMILIES
+from weights.errors import GgufError
+from weights.gguf.container import Gguf
+from weights.gguf.documents import document
+from weights.gguf.metadata import Metadata
+
+
+def gguf_config(gguf: Gguf) -> dict[str, Any]:
+    """The contents of `config.json`, with the special tokens of generation.
+
+    Raises GgufError for a file that is not a model, and for an architecture that is not supported.
+    """
+    if gguf.get("general.type", "model") != "model":
+        raise GgufError(f"{gguf.name!r} is not a model: 'general.type' is {str(gguf.get('general.type'))[:40]!r}")
+    of = Metadata(gguf)
+    families = {family.name: family.gguf for family in FAMILIES.values() if family.gguf is not None}
+    readers = [one for one in families.values() if of.architecture in one.settings and one.applies(of)]
+    if not readers:
+        supported = ", ".join(sorted({name for one in families.values() for name in one.settings}))
+        raise GgufError(
+            f"{gguf.name!r}: architecture {of.architecture[:40]!r} is not supported in GGUF files, only {supported}"
+        )
+    if of.optional("attention.causal") is False and "bert" not in of.architecture:
+        raise of.error("attention.causal", "is false, which is not supported for decoders")
+    (family,) = readers
+    generation = document(gguf, "generation_config.json")
+    assert isinstance(generation, dict)
+    return {**family.settings[of.architecture](of), **generation}

@@ -1,0 +1,173 @@
+"""How the GGUF files of a family are read: their settings, and tensors that are not stored as in the other families.
+
+`Metadata` has the settings of a file under the names of GGUF; a family returns them under the names of Hugging Face
+transformers. Some settings are not in the metadata and are derived from the tensors: biases, a tied output matrix, the
+number of rows of a table. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from models.config import ModelConfig
+from weights.errors import GgufError
+from weights.gguf.metadata import Metadata
+from weights.gguf.rope import llama3_scaling, rope_scaling
+from weights.rules import LayoutChange, Rule
+
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class GgufFamily:
+    """The GGUF files of one family.
+
+    settings: builds the contents of `config.json` from the metadata, by `general.architecture`.
+    applies: whether a file of these architectures is of this family. Several families share the architecture `llama`.
+    rules: rules for the tensors whose names or layouts differ from those of `models.checkpoint.gguf_rules`.
+    """
+
+    settings: Mapping[str, Callable[[Metadata], Settings]]
+    applies: Callable[[Metadata], bool] = lambda of: True
+    rules: Callable[[ModelConfig], Sequence[Rule]] = lambda model: ()
+
+
+def decoder_settings(of: Metadata, **more: Any) -> Settings:
+    """The settings that all decoders have. more: further settings."""
+    heads = of.integer("attention.head_count")
+    if of.integer("attention.value_length", of.head_dim) != of.head_dim:
+        raise of.error("attention.value_length", "differs from the length of keys, which is not supported")
+    return {
+        "vocab_size": of.rows("token_embd.weight"),
+        "hidden_size": of.integer("embedding_length"),
+        "num_hidden_layers": of.integer("block_count"),
+        "intermediate_size": of.integer("feed_forward_length"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": of.integer("attention.head_count_kv", heads),
+        "head_dim": of.head_dim,
+        "max_position_embeddings": of.integer("context_length"),
+        "tie_word_embeddings": not of.has("output.weight"),
+        **more,
+    }
+
+
+def rotary_settings(of: Metadata, **more: Any) -> Settings:
+    """The settings of decoders whose heads rotate as a whole. more: further settings."""
+    if of.integer("rope.dimension_count", of.head_dim) != of.head_dim:
+        raise of.error("rope.dimension_count", "is not the width of a head, which is not supported")
+    theta = of.number("rope.freq_base", 10000.0)
+    scaling = rope_scaling(of) or llama3_scaling(of.gguf, theta, of.head_dim)
+    return decoder_settings(of, rope_theta=theta, **({"rope_scaling": scaling} if scaling else {}), **more)
+
+
+def partly_rotary_settings(of: Metadata, **more: Any) -> Settings:
+    """The settings of decoders that rotate only a part of each head. more: further settings."""
+    share = of.integer("rope.dimension_count", of.head_dim) / of.head_dim
+    theta = of.number("rope.freq_base", 10000.0)
+    settings = decoder_settings(of, rope_theta=theta, partial_rotary_factor=share, **more)
+    scaling = rope_scaling(of)
+    return {**settings, **({"rope_scaling": scaling} if scaling else {})}
+
+
+def rms_eps(of: Metadata) -> Settings:
+    """The setting of RMS norms."""
+    return {"rms_norm_eps": of.number("attention.layer_norm_rms_epsilon")}
+
+
+def layer_eps(of: Metadata) -> float:
+    """The epsilon of layer norms, whose setting has several names."""
+    return of.number("attention.layer_norm_epsilon")
+
+
+def sliding_window(of: Metadata) -> int | None:
+    """The sliding window, None for full attention, which some files write as zero."""
+    return of.integer("attention.sliding_window", 0) or None
+
+
+def num_experts(of: Metadata) -> int:
+    """Number of experts, 0 for a dense model."""
+    return of.integer("expert_count", 0)
+
+
+def qwen_experts(of: Metadata) -> Settings:
+    """Settings of the experts of Qwen. Layers without a router are dense."""
+    layers = range(of.integer("block_count"))
+    return {
+        "num_experts": of.integer("expert_count"),
+        "num_experts_per_tok": of.integer("expert_used_count"),
+        "moe_intermediate_size": of.integer("expert_feed_forward_length", 0) or _expert_width(of),
+        "mlp_only_layers": [layer for layer in layers if not of.has(f"blk.{layer}.ffn_gate_inp.weight")],
+    }
+
+
+def _expert_width(of: Metadata) -> int:
+    """Width of an expert. Older files do not state it."""
+    tensors = of.gguf.tensors.items()
+    found = [tensor.shape for name, tensor in tensors if name.endswith(".ffn_gate_exps.weight")]
+    if not found or len(found[0]) != 3:
+        raise of.error("expert_feed_forward_length", "is missing")
+    return found[0][1]
+
+
+def query_scalar(of: Metadata, largest: int) -> int:
+    """Divisor of the scores of Gemma, squared: the width of a head, except in the largest model of a generation.
+
+    The metadata lacks it. Source: `llama-model.cpp` of https://github.com/ggml-org/llama.cpp.
+
+    largest: number of layers of the largest model.
+    """
+    if of.integer("block_count") == largest:
+        return of.integer("embedding_length") // of.integer("attention.head_count")
+    return of.head_dim
+
+
+def encoder_settings(of: Metadata, model_type: str, architecture: str) -> Settings:
+    """The settings of BERT, and of NomicBERT, which rotates its heads instead of adding positions from a table.
+
+    RoBERTa and XLM-RoBERTa have the same layers as BERT. Their files leave out the unused rows of the position table.
+    """
+    if of.integer("moe_every_n_layers", 0) or num_experts(of):
+        raise of.error("expert_count", "is not supported for encoders")
+    if any(of.has(name) for name in ("cls.weight", "cls.output.weight")):
+        raise GgufError(f"{of.gguf.name!r} has a classification head, which is not supported in GGUF files")
+    learned = of.has("position_embd.weight")
+    return {
+        "model_type": model_type,
+        "architectures": [architecture],
+        "vocab_size": of.rows("token_embd.weight"),
+        "hidden_size": of.integer("embedding_length"),
+        "num_hidden_layers": of.integer("block_count"),
+        "num_attention_heads": of.integer("attention.head_count"),
+        "intermediate_size": of.integer("feed_forward_length"),
+        "max_position_embeddings": of.rows("position_embd.weight") if learned else of.integer("context_length"),
+        "type_vocab_size": of.rows("token_types.weight"),
+        "layer_norm_eps": layer_eps(of),
+        **({} if learned else {"rope_theta": of.number("rope.freq_base", 10000.0)}),
+    }
+
+
+def paired_neighbours(model: ModelConfig) -> Sequence[Rule]:
+    """Rules for queries and keys that are stored so that neighbouring dimensions rotate together.
+
+    Our models rotate dimension `i` with `i + head_dim / 2`, as the original checkpoints do.
+    """
+    assert model.decoder is not None
+    attention = model.decoder.first_attention
+    layer, ours = r"blk\.(\d+)\.", r"decoder.layers.\1.attention."
+    return tuple(
+        Rule(layer + rf"attn_{theirs}\.(weight|bias)", (ours + rf"{name}.\2",), (_halves(heads),))
+        for theirs, name, heads in (("q", "query", attention.num_heads), ("k", "key", attention.num_kv_heads))
+    )
+
+
+def _halves(heads: int) -> LayoutChange:
+    """Reorder each head so that dimension `i` rotates with `i + head_dim / 2`, not with its neighbour."""
+
+    def step(tensors: Sequence[Any]) -> Sequence[Any]:
+        (tensor,) = tensors
+        pairs = tensor.shape[0] // (2 * heads)
+        return [tensor.unflatten(0, (heads, pairs, 2)).transpose(1, 2).flatten(0, 2)]
+
+    return step
