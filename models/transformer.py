@@ -41,9 +41,11 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.attention_norms.{input,output,residual}.{weight,bias}` | [hidden]                           |
 | `encoder.layers.N.feed_forward.{up,gate}.{weight,bias}`     | [intermediate, hidden], gate only when gated    |
 | `encoder.layers.N.feed_forward.down.{weight,bias}`          | [hidden, intermediate]                          |
-| `encoder.layers.N.feed_forward.router.weight`               | [experts, hidden], mixture of experts only      |
-| `encoder.layers.N.feed_forward.experts.E.{up,gate,down}.weight` | as without `experts.E`, expert E of a mixture |
-| `encoder.layers.N.feed_forward.shared.{up,gate,down}.weight` | as without `shared`, shared expert only        |
+| `encoder.layers.N.feed_forward.activation.{alpha_p,alpha_n,beta,eps}` | [1], xIELU only                       |
+| `encoder.layers.N.feed_forward.router.{weight,bias}`        | [experts, hidden], mixture of experts only      |
+| `encoder.layers.N.feed_forward.router.correction`           | [experts], added to the scores for the choice   |
+| `encoder.layers.N.feed_forward.experts.E.{up,gate,down}.{weight,bias}` | as without `experts.E`, expert E     |
+| `encoder.layers.N.feed_forward.shared.{up,gate,down}.{weight,bias}` | as without `shared`, shared expert only |
 | `encoder.layers.N.feed_forward.shared_gate.weight`          | [1, hidden], shared expert only                 |
 | `encoder.layers.N.feed_forward.{to,from}_latent.{weight,bias}` | [latent, hidden] and [hidden, latent]        |
 | `encoder.layers.N.feed_forward_norms.{input,output,residual}.{weight,bias}` | [hidden]                        |
@@ -59,7 +61,8 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.{down,up,low_rank_norm}.weight`           | [rank, hidden], [hidden, rank] and [hidden]     |
 | `encoder.layers.N.{down,down_norm,up,up_norm}.{weight,bias}` | [width, hidden], [width], [hidden, width] and  |
 |                                                             | [hidden], layers with a bottleneck only         |
-| `encoder.layers.N.stacked.F.{up,down}.{weight,bias}`        | as of `feed_forward`, with `stacked_norms.F`    |
+| `encoder.layers.N.stacked.F.{up,down}.{weight,bias}`        | as of `feed_forward`                            |
+| `encoder.layers.N.stacked_norms.F.residual.{weight,bias}`   | [hidden], layers with a bottleneck only         |
 | `encoder.streams.{expand,merge}.S.weight`                   | [hidden, hidden]                                |
 | `encoder.global_vectors`, `encoder.layers.N.global_norm.{weight,bias}` | [vectors, hidden] and [hidden], Pegasus-X |
 | `encoder.per_layer.tokens.weight`                           | [vocab, layers * input_width]                   |
