@@ -11,7 +11,6 @@ In doubt a text is not split: translating half a sentence is worse than translat
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 _CLOSING = r"""["'”’»›)\]」』）】〉》]"""
@@ -51,7 +50,7 @@ class Sentence:
 
 
 def split_sentences(text: str) -> list[Sentence]:
-    """The sentences of a text, in order. `join_sentences` of their texts equals `text`."""
+    """The sentences of a text, in order. Their texts and separators, joined, are the text."""
     sentences = []
     start = 0
     leading = len(text) - len(text.lstrip())
@@ -72,11 +71,6 @@ def split_sentences(text: str) -> list[Sentence]:
         rest = text[start:].rstrip()
         sentences.append(Sentence(rest, text[start + len(rest) :]))
     return sentences
-
-
-def join_sentences(texts: Sequence[str], sentences: Sequence[Sentence]) -> str:
-    """Join one text per sentence (its translation) with the white space of the original."""
-    return "".join(text + sentence.separator for text, sentence in zip(texts, sentences, strict=True))
 
 
 def _ends_sentence(text: str, match: re.Match[str]) -> bool:
