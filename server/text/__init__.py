@@ -9,12 +9,13 @@
 | `fast`                | tokenizers run by the `tokenizers` library                                            |
 | `vocabulary_files`    | builds them from `vocab.txt`, or from `vocab.json` and `merges.txt`                    |
 | `sentencepiece_files` | builds them from SentencePiece models (T5, LLaMA, XLM-R, ALBERT, DeBERTa...)          |
+| `sentencepiece_model` | reads a SentencePiece model file                                                      |
 | `protobuf`            | the part of protocol buffers that SentencePiece files use                             |
 | `marian`              | two SentencePiece models with a separate vocabulary                                   |
 | `m2m_100`             | one SentencePiece model with a separate vocabulary and language tokens                |
 | `byt5`                | one token per byte                                                                    |
 | `blenderbot_small`    | byte-pair merges of lower-case words                                                  |
-| `added_tokens`        | finds special and added tokens in a text                                              |
+| `added_tokens`        | adds special and added tokens to a tokenizer; finds them in a text                    |
 | `tokenizer_files`     | the JSON files of a tokenizer: special tokens, added tokens, settings                 |
 | `fairseq`             | language tokens of mBART, NLLB and M2M100                                             |
 | `streams`             | decoders that work on one token at a time                                             |

@@ -120,7 +120,7 @@ def write_llama(directory: Path) -> Path:
 def write_t5(directory: Path) -> Path:
     """`spiece.model` only, with ten sentinels."""
     _write(directory, tokenizer_config={"tokenizer_class": "T5Tokenizer", "extra_ids": 10}, config={"model_type": "t5"})
-    _train_sentencepiece(directory / "spiece", CORPUS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    train_sentencepiece(directory / "spiece", CORPUS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     (directory / "spiece.vocab").unlink()
     return directory
 
@@ -135,7 +135,7 @@ def write_marian(directory: Path, clean_up: bool = False) -> Path:
     )
     vocabulary = {"</s>": 0, "<unk>": 1}
     for side, lines in (("source", CORPUS[::2]), ("target", CORPUS[1::2])):
-        _train_sentencepiece(directory / side, lines, pad_id=-1, eos_id=2, unk_id=0, bos_id=1)
+        train_sentencepiece(directory / side, lines, pad_id=-1, eos_id=2, unk_id=0, bos_id=1)
         (directory / f"{side}.model").rename(directory / f"{side}.spm")
         for line in (directory / f"{side}.vocab").read_text(encoding="utf-8").splitlines()[3:]:
             vocabulary.setdefault(line.split("\t")[0], len(vocabulary))
@@ -148,7 +148,7 @@ def write_marian(directory: Path, clean_up: bool = False) -> Path:
 def write_pegasus(directory: Path) -> Path:
     """`spiece.model` only; masks and unused tokens precede the pieces."""
     _write(directory, tokenizer_config={"tokenizer_class": "PegasusTokenizer"}, config={"model_type": "pegasus"})
-    _train_sentencepiece(directory / "spiece", CORPUS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    train_sentencepiece(directory / "spiece", CORPUS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     (directory / "spiece.vocab").unlink()
     return directory
 
@@ -158,7 +158,7 @@ def write_bigbird_pegasus(directory: Path) -> Path:
     settings = {"tokenizer_class": "PegasusTokenizer", "offset": 0, "mask_token_sent": None, "mask_token": "[MASK]"}
     _write(directory, tokenizer_config=settings, config={"model_type": "bigbird_pegasus"})
     own = {"pad_id": 0, "eos_id": 1, "unk_id": 3, "bos_id": 2, "control_symbols": ["[MASK]"]}
-    _train_sentencepiece(directory / "spiece", CORPUS, **own)
+    train_sentencepiece(directory / "spiece", CORPUS, **own)
     (directory / "spiece.vocab").unlink()
     return directory
 
@@ -187,7 +187,7 @@ def write_byt5(directory: Path) -> Path:
 def write_mbart(directory: Path, kind: str = "MBart") -> Path:
     """`sentencepiece.bpe.model` only, of mBART or mBART-50 (kind `MBart50`)."""
     _write(directory, tokenizer_config={"tokenizer_class": f"{kind}Tokenizer"}, config={"model_type": "mbart"})
-    _train_sentencepiece(directory / "sentencepiece.bpe", CORPUS, unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
+    train_sentencepiece(directory / "sentencepiece.bpe", CORPUS, unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
     (directory / "sentencepiece.bpe.vocab").unlink()
     return directory
 
@@ -198,7 +198,7 @@ def write_sentencepiece_llama(
     """`tokenizer.model` only: a BPE model with byte fallback that keeps white space, as in the first LLaMA."""
     config = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "legacy": legacy, **settings}
     _write(directory, tokenizer_config=config, config={"model_type": "llama"})
-    _train_sentencepiece(
+    train_sentencepiece(
         directory / "tokenizer",
         CORPUS,
         unk_id=0,
@@ -219,7 +219,7 @@ def write_sentencepiece_llama(
 def write_xlm_roberta(directory: Path, name: str = "XLMRoberta") -> Path:
     """`sentencepiece.bpe.model` only. name: prefix of the tokenizer class (`XLMRoberta`, `Camembert`)."""
     _write(directory, tokenizer_config={"tokenizer_class": f"{name}Tokenizer"})
-    _train_sentencepiece(directory / "sentencepiece.bpe", CORPUS, unk_id=0, bos_id=1, eos_id=2)
+    train_sentencepiece(directory / "sentencepiece.bpe", CORPUS, unk_id=0, bos_id=1, eos_id=2)
     (directory / "sentencepiece.bpe.vocab").unlink()
     return directory
 
@@ -228,7 +228,7 @@ def write_plbart(directory: Path, **settings: object) -> Path:
     """`sentencepiece.bpe.model` only, of source code and its descriptions."""
     config = {"tokenizer_class": "PLBartTokenizer", **settings}
     _write(directory, tokenizer_config=config, config={"model_type": "plbart"})
-    _train_sentencepiece(directory / "sentencepiece.bpe", CORPUS, unk_id=0, bos_id=1, eos_id=2)
+    train_sentencepiece(directory / "sentencepiece.bpe", CORPUS, unk_id=0, bos_id=1, eos_id=2)
     (directory / "sentencepiece.bpe.vocab").unlink()
     return directory
 
@@ -237,7 +237,7 @@ def write_m2m_100(directory: Path, listed: bool = True) -> Path:
     """`sentencepiece.bpe.model` and `vocab.json`. listed: whether the languages are listed as special tokens."""
     prefix = directory / "sentencepiece.bpe"
     _write(directory, tokenizer_config={"tokenizer_class": "M2M100Tokenizer"}, config={"model_type": "m2m_100"})
-    _train_sentencepiece(prefix, CORPUS, unk_id=0, bos_id=1, eos_id=2, pad_id=-1, model_type="bpe")
+    train_sentencepiece(prefix, CORPUS, unk_id=0, bos_id=1, eos_id=2, pad_id=-1, model_type="bpe")
     vocabulary = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
     for line in prefix.with_suffix(".bpe.vocab").read_text(encoding="utf-8").splitlines()[3:]:
         vocabulary.setdefault(line.split("\t")[0], len(vocabulary))
@@ -272,7 +272,7 @@ def write_nllb(directory: Path, **config: object) -> Path:
 def write_deberta_v2(directory: Path, rule: str = "nmt_nfkc", **settings: object) -> Path:
     """`spm.model` and few settings, as in the first DeBERTa-v3; `[MASK]` is not among the pieces."""
     _write(directory, tokenizer_config={"vocab_type": "spm", **settings}, config={"model_type": "deberta-v2"})
-    _train_sentencepiece(
+    train_sentencepiece(
         directory / "spm",
         CORPUS,
         pad_id=0,
@@ -297,14 +297,14 @@ def write_bert_unigram(directory: Path, kind: str, rule: str = "nmt_nfkc", **set
         "BigBird": {"unk_id": 3, "bos_id": 2, "eos_id": 1},
     }[kind]
     others = ["[MASK]"] if kind == "Albert" else ["[CLS]", "[SEP]", "[MASK]"]
-    _train_sentencepiece(
+    train_sentencepiece(
         directory / "spiece", CORPUS, pad_id=0, control_symbols=others, normalization_rule_name=rule, **own
     )
     (directory / "spiece.vocab").unlink()
     return directory
 
 
-def _train_sentencepiece(prefix: Path, lines: list[str], **settings: object) -> None:
+def train_sentencepiece(prefix: Path, lines: list[str], **settings: object) -> None:
     defaults = {"vocab_size": 220, "character_coverage": 0.99}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),

@@ -11,7 +11,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from server.text.chats.chat import read_templates
 from server.text.tokenizers.load import load_tokenizer
-from server.text.tokenizers.sentencepiece_files import SentencePieceModel
+from server.text.tokenizers.sentencepiece_model import SentencePieceModel
 from server.text.tokenizers.tokenizer_files import read_tokenizer_files
 from server.text.tokens.tokenizer import TokenizerError
 from tests.text.checkpoints import (

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import AddedToken
 
 from server import text as text_package
 from server.text.tokenizers import fast
+from server.text.tokenizers.added_tokens import add_in_order
 from server.text.tokenizers.load import load_tokenizer
 from server.text.tokens.tokenizer import Tokenizer, TokenizerError
 from tests.text import checkpoints
@@ -25,9 +27,20 @@ def oracle(tokenizer_directory: Path):
     return AutoTokenizer.from_pretrained(tokenizer_directory)
 
 
+@pytest.fixture(scope="module")
+def compared(tokenizer_directory: Path) -> list[str]:
+    return [text for text in TORTURE if not ((tokenizer_directory / "tokenizer.model").exists() and loses_space(text))]
+
+
+def loses_space(text: str) -> bool:
+    """Whether transformers loses a space of a text with `tokenizer.model` alone: a space at its beginning or after a
+    special token. test_sentencepiece.py compares these texts with the SentencePiece library."""
+    return text.startswith((" ", "▁")) or "</s> " in text
+
+
 @pytest.mark.parametrize("add_special_tokens", [True, False])
-def test_ids_equal_the_reference(tokenizer: Tokenizer, oracle, add_special_tokens: bool):
-    texts = TORTURE + CORPUS[:20]
+def test_ids_equal_the_reference(tokenizer: Tokenizer, oracle, compared: list[str], add_special_tokens: bool):
+    texts = compared + CORPUS[:20]
     ours = tokenizer.encode(texts, add_special_tokens=add_special_tokens)
     for text, encoding in zip(texts, ours, strict=True):
         assert encoding.ids == oracle(text, add_special_tokens=add_special_tokens).input_ids, text
@@ -40,8 +53,8 @@ def test_encoding_without_offsets_gives_the_same_ids(tokenizer: Tokenizer):
     assert all(e.offsets == [] for e in fast)
 
 
-def test_pairs_equal_the_reference(tokenizer: Tokenizer, oracle):
-    firsts, seconds = CORPUS[:8], TORTURE[2:10]
+def test_pairs_equal_the_reference(tokenizer: Tokenizer, oracle, compared: list[str]):
+    firsts, seconds = CORPUS[:8], compared[2:10]
     for encoding, first, second in zip(tokenizer.encode(firsts, pairs=seconds), firsts, seconds, strict=True):
         expected = oracle(first, second)
         assert encoding.ids == expected.input_ids
@@ -96,12 +109,12 @@ def test_offsets_are_places_in_the_original_text(tokenizer: Tokenizer):
     assert any(text[start:end].strip() == "sailor" for start, end in inside) or len(inside) > 8
 
 
-def test_offsets_equal_the_reference(tokenizer: Tokenizer, oracle):
+def test_offsets_equal_the_reference(tokenizer: Tokenizer, oracle, compared: list[str]):
     if not oracle.is_fast:
         slow = {"MarianTokenizer", "ByT5Tokenizer", "BlenderbotSmallTokenizer", "PLBartTokenizer"}
         assert type(oracle).__name__ in slow  # transformers has no offsets for these
         return
-    for text, encoding in zip(TORTURE, tokenizer.encode(TORTURE), strict=True):
+    for text, encoding in zip(compared, tokenizer.encode(compared), strict=True):
         assert list(encoding.offsets) == oracle(text, return_offsets_mapping=True).offset_mapping, text
 
 
@@ -122,7 +135,9 @@ def test_sentencepiece_llama_settings_equal_the_reference(tmp_path: Path, settin
 
     directory = checkpoints.write_sentencepiece_llama(tmp_path, symbols=["<tool>"], **settings)
     ours, reference = load_tokenizer(directory), AutoTokenizer.from_pretrained(directory)
-    for text in [*TORTURE, "The <tool>old <tool> sailor<s>x</s> y"]:
+    for text in [*TORTURE, "The <tool> old <tool>  sailor<s>x</s>y"]:
+        if loses_space(text):
+            continue
         (encoding,) = ours.encode([text])
         assert encoding.ids == reference(text).input_ids, text
         for skip in (True, False):
@@ -335,10 +350,12 @@ def test_links_out_of_the_directory_are_errors(tmp_path: Path):
         load_tokenizer(directory)
 
 
-def test_a_directory_saved_by_the_reference_gives_the_same_tokenizer(tokenizer: Tokenizer, oracle, tmp_path: Path):
+def test_a_directory_saved_by_the_reference_gives_the_same_tokenizer(
+    tokenizer: Tokenizer, oracle, compared: list[str], tmp_path: Path
+):
     oracle.save_pretrained(tmp_path)
     saved = load_tokenizer(tmp_path)
-    texts = TORTURE + CORPUS[:5]
+    texts = compared + CORPUS[:5]
     ours = [encoding.ids for encoding in saved.encode(texts)]
     assert ours == [encoding.ids for encoding in tokenizer.encode(texts)]
     for ids in ours:
@@ -346,6 +363,44 @@ def test_a_directory_saved_by_the_reference_gives_the_same_tokenizer(tokenizer: 
             assert saved.decode(ids, skip) == oracle.decode(ids, skip_special_tokens=skip)
     assert saved.special == tokenizer.special and saved.special_ids == tokenizer.special_ids
     assert saved.max_length == tokenizer.max_length
+
+
+class CountingBackend:
+    """Stands for a tokenizer of the library; records the calls that add tokens."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[bool, list[str]]] = []
+
+    def add_tokens(self, tokens: list[AddedToken]) -> None:
+        self.calls.append((False, [token.content for token in tokens]))
+
+    def add_special_tokens(self, tokens: list[AddedToken]) -> None:
+        self.calls.append((True, [token.content for token in tokens]))
+
+
+def test_tokens_are_added_in_order_in_few_calls():
+    """Each call rebuilds the library's search: one call for each of the 6,415 tokens of Gemma 3 takes 60 s."""
+    backend = CountingBackend()
+    tokens = [AddedToken(f"<{index}>", special=index >= 3000) for index in range(6000)]
+    add_in_order(backend, [*tokens, AddedToken("<last>")], {"<0>"})
+    names = [token.content for token in tokens]
+    assert backend.calls == [
+        (True, names[:1]),
+        (False, names[1:3000]),
+        (True, names[3000:]),
+        (False, ["<last>"]),
+    ]
+
+
+def test_a_vocabulary_with_a_gap_has_the_size_of_its_highest_id(tmp_path: Path):
+    directory = checkpoints.write_llama(tmp_path)
+    dense = load_tokenizer(directory)
+    content = json.loads((directory / "tokenizer.json").read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary["moved"] = dense.vocab_size + 6
+    (directory / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = load_tokenizer(directory)
+    assert tokenizer.vocab_size == dense.vocab_size + 7 and tokenizer.special == dense.special
 
 
 def test_no_module_imports_torch_or_transformers():

@@ -1,11 +1,13 @@
-"""Find special and added tokens in a text, for tokenizers that the `tokenizers` library does not run."""
+"""Add special and added tokens to a tokenizer; find them in a text where the `tokenizers` library does not."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import groupby
 
 from tokenizers import AddedToken
+from tokenizers import Tokenizer as LibraryTokenizer
 
 from server.text.tokenizers.tokenizer_files import TokenizerFiles
 
@@ -47,3 +49,13 @@ def added_tokens_by_id(files: TokenizerFiles, vocabulary: Mapping[str, int]) -> 
             added[max((*vocabulary.values(), *added)) + 1] = token
             known.add(token.content)
     return added
+
+
+def add_in_order(backend: LibraryTokenizer, tokens: Iterable[AddedToken], special: Collection[str] = ()) -> None:
+    """Add tokens to a tokenizer of the library; new tokens get the next free ids in this order.
+
+    special: text of further tokens that are added as special tokens.
+    Tokens are added in as few calls as possible, because each call rebuilds the library's search for all of them.
+    """
+    for is_special, group in groupby(tokens, lambda token: token.special or token.content in special):
+        (backend.add_special_tokens if is_special else backend.add_tokens)(list(group))

@@ -9,10 +9,11 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 
+from tokenizers import AddedToken, models, normalizers
 from tokenizers import Encoding as LibraryEncoding
 from tokenizers import Tokenizer as LibraryTokenizer
-from tokenizers import models, normalizers
 
+from server.text.tokenizers.added_tokens import add_in_order
 from server.text.tokenizers.fairseq import DEFAULT_SOURCE, set_source_language
 from server.text.tokenizers.tokenizer_files import TokenizerFiles
 from server.text.tokens.computed import Computed
@@ -44,12 +45,11 @@ class FastTokenizer:
             backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
         self._backend = backend
         self._clean_up = files.clean_up and not isinstance(backend.model, models.BPE)
-        added = backend.get_added_tokens_decoder()
-        special = {token.content for token in added.values() if token.special}
-        vocabulary = backend.get_vocab()
-        self.special_ids = frozenset(index for token, index in vocabulary.items() if token in special)
-        self.special = SpecialIds(**{role: vocabulary.get(token.content) for role, token in files.roles.items()})
-        self.vocab_size = max(vocabulary.values()) + 1
+        added = backend.get_added_tokens_decoder().values()
+        special = (backend.token_to_id(token.content) for token in added if token.special)
+        self.special_ids = frozenset(index for index in special if index is not None)
+        self.special = SpecialIds(**{role: backend.token_to_id(token.content) for role, token in files.roles.items()})
+        self.vocab_size = _vocab_size(backend)
         self.max_length = files.max_length
         inputs = files.config.get("model_input_names")
         self._has_types = not isinstance(inputs, list) or "token_type_ids" in inputs
@@ -123,6 +123,14 @@ def _offsets(encoded: LibraryEncoding) -> Sequence[tuple[int, int]]:
     return Computed(len(encoded), lambda index: encoded.token_to_chars(index) or (0, 0))
 
 
+def _vocab_size(backend: LibraryTokenizer) -> int:
+    """The highest token id, plus 1. A vocabulary with gaps is copied to find it, which takes longer."""
+    size: int = backend.get_vocab_size()
+    if None not in map(backend.id_to_token, range(size)):
+        return size
+    return max(backend.get_vocab().values()) + 1
+
+
 def _add_tokens(backend: LibraryTokenizer, files: TokenizerFiles) -> None:
     """Add the tokens of the JSON files that the backend lacks.
 
@@ -134,10 +142,9 @@ def _add_tokens(backend: LibraryTokenizer, files: TokenizerFiles) -> None:
         if role in files.stated_roles or backend.token_to_id(token.content) is not None
     ]
     special = {token.content for token in (*roles, *files.extra_special)}
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    missing: dict[str, AddedToken] = {}
     for token in (*files.added.values(), *roles, *files.extra_special):
-        if token.content in {known.content for known in backend.get_added_tokens_decoder().values()}:
-            continue
-        if token.special or token.content in special:
-            backend.add_special_tokens([token])
-        else:
-            backend.add_tokens([token])
+        if token.content not in known:
+            missing.setdefault(token.content, token)
+    add_in_order(backend, missing.values(), special)

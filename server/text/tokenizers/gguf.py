@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from server.text.tokenizers.sentencepiece_files import SentencePieceModel, unigram
+from server.text.tokenizers.sentencepiece_files import unigram
+from server.text.tokenizers.sentencepiece_model import SentencePieceModel
 from server.text.tokenizers.templates import set_bert_template, set_configured_template, set_template
 from server.text.tokenizers.tokenizer_files import TokenizerFiles
 from server.text.tokenizers.vocabulary_files import byte_pairs, word_piece
@@ -123,7 +124,7 @@ def _sentencepiece(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], file
     A space before the text, and after each special token, is added as in `tokenizer.json` of LLaMA 2. Newer files that
     add it only before the text (Mistral 0.3) cannot be told apart, and ggml's own programs treat them the same.
     """
-    model = SentencePieceModel(gguf.name, list(zip(tokens, _scores(gguf, tokens), strict=True)), b"", True, ())
+    model = SentencePieceModel(gguf.name, list(zip(tokens, _scores(gguf, tokens), strict=True)), types)
     bpe = models.BPE(
         _vocabulary(tokens, types), model.merges(), unk_token=_unknown(tokens, types), fuse_unk=True, byte_fallback=True
     )

@@ -1,91 +1,35 @@
 """Build a tokenizer of the `tokenizers` library from a SentencePiece model without `tokenizer.json`.
 
-Source: Kudo and Richardson 2018, arXiv:1808.06226. The file is a protocol buffer, described by
-sentencepiece_model.proto of https://github.com/google/sentencepiece.
+Source: Kudo and Richardson 2018, arXiv:1808.06226.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from server.text.tokenizers.added_tokens import add_in_order
 from server.text.tokenizers.fairseq import LANGUAGES
-from server.text.tokenizers.protobuf import protobuf_fields
+from server.text.tokenizers.sentencepiece_model import (
+    BPE,
+    CHARACTERS,
+    UNIGRAM,
+    UNKNOWN,
+    UNUSED,
+    Pieces,
+    SentencePieceModel,
+)
 from server.text.tokenizers.templates import require_tokens, set_bert_template, set_configured_template, set_template
 from server.text.tokenizers.tokenizer_files import TokenizerFiles
 from server.text.tokenizers.vocabulary_files import refuse_other_kinds
 from server.text.tokens.tokenizer import TokenizerError
 
-_BPE, _CONTROL, _USER_DEFINED = 2, 3, 4
 _SPACE = "▁"
+_ALL = 1 << 16
+"""Number of leading spaces to strip where a file has all of them removed."""
 _ONE_SPACE = normalizers.Replace(Regex(" {2,}"), " ")
-
-Pieces = Sequence[tuple[str, float]]
-"""Vocabulary in the order of the ids: text and log-probability of each piece."""
-
-
-@dataclass(frozen=True)
-class SentencePieceModel:
-    """The content of a SentencePiece model file.
-
-    file: name of the file.
-    pieces: text and score of each piece.
-    charsmap: character map of the normaliser; empty for none.
-    is_bpe: True for a BPE model, False for a Unigram model.
-    added: pieces that are not split in a text: control symbols (special) and user-defined symbols.
-    """
-
-    file: str
-    pieces: Pieces
-    charsmap: bytes
-    is_bpe: bool
-    added: Sequence[AddedToken]
-
-    @classmethod
-    def read(cls, content: bytes, file: str) -> SentencePieceModel:
-        """Read a file. Raises TokenizerError for a file without pieces, ValueError or IndexError for a damaged one."""
-        pieces: list[tuple[str, float]] = []
-        added: list[AddedToken] = []
-        charsmap, model_type = b"", 1
-        for field, value in protobuf_fields(content):
-            if isinstance(value, int):
-                continue
-            parts = dict(protobuf_fields(value))
-            if field == 1:
-                text, score = bytes(parts[1]).decode(), parts.get(2)
-                pieces.append((text, struct.unpack("<f", score)[0] if isinstance(score, bytes) else 0.0))
-                if parts.get(3) in (_CONTROL, _USER_DEFINED):
-                    added.append(AddedToken(text, normalized=False, special=parts[3] == _CONTROL))
-            elif field == 2:
-                model_type = int(parts.get(3, 1))
-            elif field == 3:
-                charsmap = bytes(parts.get(2, b""))
-        if not pieces:
-            raise TokenizerError(f"{file} contains no pieces")
-        return cls(file, pieces, charsmap, model_type == _BPE, added)
-
-    @property
-    def texts(self) -> list[str]:
-        return [text for text, _ in self.pieces]
-
-    def merges(self) -> list[tuple[str, str]]:
-        """All pairs of pieces that form a piece, in the order in which a BPE model merges them: highest score first."""
-        by_score = sorted(self.pieces, key=lambda piece: -piece[1])
-        rank = {text: index for index, (text, _) in enumerate(by_score)}
-        found = []
-        for text, index in rank.items():
-            pairs = [(text[:cut], text[cut:]) for cut in range(1, len(text))]
-            for left, right in pairs:
-                if left in rank and right in rank:
-                    found.append((index, len(left), left, right))
-        return [(left, right) for _, _, left, right in sorted(found)]
-
-    def normalizers(self) -> list[normalizers.Normalizer]:
-        return [normalizers.Precompiled(self.charsmap)] if self.charsmap else []
 
 
 def build_sentencepiece(content: bytes, file: str, files: TokenizerFiles) -> LibraryTokenizer:
@@ -100,19 +44,81 @@ def build_sentencepiece(content: bytes, file: str, files: TokenizerFiles) -> Lib
 
 
 def _llama(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """A BPE model with byte fallback (Touvron et al. 2023, arXiv:2302.13971, section 2.1)."""
-    if not model.is_bpe:
-        raise TokenizerError(f"{model.file} is not a BPE model")
-    vocabulary = {text: index for index, text in enumerate(model.texts)}
-    backend = LibraryTokenizer(models.BPE(vocabulary, model.merges(), fuse_unk=True, byte_fallback=True))
-    prefix = files.config.get("add_prefix_space") is not False
-    scheme = ("always" if files.config.get("legacy") else "first") if prefix else "never"
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, prepend_scheme=scheme, split=False)
+    """A model as the SentencePiece library runs it, usually BPE with byte fallback (arXiv:2302.13971, section 2.1).
+
+    The file decides how white space is treated. `add_prefix_space: false` also turns the space before a text off, and
+    `legacy: true` adds it after each special token too, as the first releases of transformers did.
+    """
+    described = {token.content for token in (*files.added.values(), *files.roles.values())}
+    model = model.renamed({index: token.content for index, token in files.added.items()})
+    symbols = [text for text in model.symbols if text not in described]
+    backend = LibraryTokenizer(_library_model(model, has_symbols=bool(symbols)))
+    prefix = model.add_dummy_prefix and files.config.get("add_prefix_space") is not False
+    backend.normalizer = normalizers.Sequence([*_character_map(model), *_white_space(model, prefix)])
+    splitters: list[pre_tokenizers.PreTokenizer] = []
+    if prefix:
+        scheme = "always" if files.config.get("legacy") else "first"
+        splitters.append(pre_tokenizers.Metaspace(" ", prepend_scheme=scheme, split=False))
+    splitters.append(pre_tokenizers.Metaspace(_SPACE, prepend_scheme="never", split=False))
+    if symbols:
+        longest_first = sorted(symbols, key=len, reverse=True)
+        splitters.append(pre_tokenizers.Split(Regex("|".join(map(_literal, longest_first))), "isolated"))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(splitters)
     steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if prefix else steps)
-    _add_tokens(backend, model, files)
+    if prefix or model.remove_extra_whitespaces:
+        steps.append(decoders.Strip(" ", _ALL if model.remove_extra_whitespaces else 1, 0))
+    backend.decoder = decoders.Sequence(steps)
+    _add_tokens(backend, model, files, symbols=False)
     set_configured_template(backend, files)
     return backend
+
+
+def _library_model(model: SentencePieceModel, has_symbols: bool) -> models.Model:
+    """The pieces as a model of the `tokenizers` library.
+
+    has_symbols: whether texts are split at user-defined symbols, which no merges form.
+    """
+    if UNUSED in model.kinds:
+        raise TokenizerError(f"{model.file} has unused pieces, which are not supported")
+    unknown = next((index for index, kind in enumerate(model.kinds) if kind == UNKNOWN), None)
+    if model.model_type == UNIGRAM:
+        return models.Unigram(list(model.pieces), unk_id=unknown, byte_fallback=model.byte_fallback)
+    if model.model_type not in (BPE, CHARACTERS):
+        raise TokenizerError(f"{model.file} is a model of whole words, which is not supported")
+    vocabulary = {text: index for index, text in reversed(list(enumerate(model.texts)))}
+    return models.BPE(
+        vocabulary,
+        model.merges() if model.model_type == BPE else [],
+        unk_token=None if unknown is None else model.texts[unknown],
+        fuse_unk=True,
+        byte_fallback=model.byte_fallback,
+        ignore_merges=has_symbols,
+    )
+
+
+def _character_map(model: SentencePieceModel) -> list[normalizers.Normalizer]:
+    """The normaliser of characters. The library maps "\\r\\n" like "\\r" alone, so this pair is mapped before it."""
+    steps = model.normalizers()
+    line_end = "".join(step.normalize_str(character) for character in "\r\n" for step in steps)
+    return [normalizers.Replace("\r\n", line_end), *steps] if steps else []
+
+
+def _white_space(model: SentencePieceModel, prefix: bool) -> list[normalizers.Normalizer]:
+    """Normalisers of the spaces of a text.
+
+    prefix: whether a Metaspace of " " follows, which adds a space to texts that do not begin with one. Spaces that
+        stay in a text are marked first, so that it adds one to all texts. Where the file has extra spaces removed,
+        it adds the only one.
+    """
+    if not model.remove_extra_whitespaces:
+        return [normalizers.Replace(" ", _SPACE)]
+    start = [] if prefix else [normalizers.Replace(Regex(r"\A +"), "")]
+    return [*start, normalizers.Replace(Regex(rf"[ {_SPACE}]+\z"), ""), _ONE_SPACE]
+
+
+def _literal(text: str) -> str:
+    """A regular expression that matches a text and nothing else."""
+    return "".join(character if character.isalnum() else rf"\x{{{ord(character):x}}}" for character in text)
 
 
 def _t5(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
@@ -264,17 +270,15 @@ def _scored(tokens: Iterable[str], score: float = 0.0) -> list[tuple[str, float]
     return [(token, score) for token in tokens]
 
 
-def _add_tokens(backend: LibraryTokenizer, model: SentencePieceModel, files: TokenizerFiles) -> None:
+def _add_tokens(
+    backend: LibraryTokenizer, model: SentencePieceModel, files: TokenizerFiles, symbols: bool = True
+) -> None:
     """Add the tokens that are matched in a text before the text is split into pieces.
 
+    symbols: whether the user-defined symbols of the SentencePiece file are among them.
     Settings of a token in the JSON files take precedence over those in the SentencePiece file.
     """
     described = {token.content: token for token in (*files.added.values(), *files.roles.values())}
-    for token in (*files.roles.values(), *model.added):
-        if backend.token_to_id(token.content) is None:
-            continue
-        token = described.get(token.content, token)
-        if token.special:
-            backend.add_special_tokens([token])
-        else:
-            backend.add_tokens([token])
+    own = [*model.control, *(AddedToken(text, normalized=False) for text in model.symbols if symbols)]
+    wanted = (described.get(token.content, token) for token in (*files.roles.values(), *own))
+    add_in_order(backend, (token for token in wanted if backend.token_to_id(token.content) is not None))

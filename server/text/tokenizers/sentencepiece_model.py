@@ -1,0 +1,135 @@
+"""Read a SentencePiece model file: its pieces, and how it treats white space and unknown characters.
+
+Source: Kudo and Richardson 2018, arXiv:1808.06226. The file is a protocol buffer, described by
+sentencepiece_model.proto of https://github.com/google/sentencepiece.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tokenizers import AddedToken, normalizers
+
+from server.text.tokenizers.protobuf import protobuf_fields
+from server.text.tokens.tokenizer import TokenizerError
+
+UNIGRAM, BPE, CHARACTERS = 1, 2, 4
+"""Values of `model_type`; 3 is a model of whole words."""
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+"""Kinds of pieces."""
+
+Pieces = Sequence[tuple[str, float]]
+"""Vocabulary in the order of the ids: text and log-probability of each piece."""
+
+
+@dataclass(frozen=True)
+class SentencePieceModel:
+    """The content of a SentencePiece model file.
+
+    file: name of the file.
+    pieces: text and score of each piece.
+    kinds: kind of each piece.
+    charsmap: character map of the normaliser; empty for none.
+    model_type: `UNIGRAM`, `BPE` or `CHARACTERS`; another value for a model of whole words.
+    add_dummy_prefix: whether a space is added before each text.
+    remove_extra_whitespaces: whether spaces at both ends of a text, and all but one in between, are removed.
+    byte_fallback: whether an unknown character becomes the pieces of its bytes.
+    """
+
+    file: str
+    pieces: Pieces
+    kinds: Sequence[int]
+    charsmap: bytes = b""
+    model_type: int = UNIGRAM
+    add_dummy_prefix: bool = True
+    remove_extra_whitespaces: bool = True
+    byte_fallback: bool = False
+
+    @classmethod
+    def read(cls, content: bytes, file: str) -> SentencePieceModel:
+        """Read a file.
+
+        Raises TokenizerError for a file without pieces or with a setting that is not supported, ValueError or
+        IndexError for a damaged one.
+        """
+        pieces: list[tuple[str, float]] = []
+        kinds: list[int] = []
+        trainer: dict[int, bytes | int] = {}
+        normalizer: dict[int, bytes | int] = {}
+        for field, value in protobuf_fields(content):
+            if isinstance(value, int):
+                continue
+            parts = dict(protobuf_fields(value))
+            if field == 1:
+                text, score = bytes(parts[1]).decode(), parts.get(2)
+                pieces.append((text, struct.unpack("<f", score)[0] if isinstance(score, bytes) else 0.0))
+                kinds.append(int(parts.get(3, NORMAL)))
+            elif field == 2:
+                trainer |= parts
+            elif field == 3:
+                normalizer |= parts
+        if not pieces:
+            raise TokenizerError(f"{file} contains no pieces")
+        if trainer.get(24) or normalizer.get(5, 1) == 0:
+            setting = "treat_whitespace_as_suffix" if trainer.get(24) else "escape_whitespaces: false"
+            raise TokenizerError(f"{file} has the setting {setting}, which is not supported")
+        return cls(
+            file,
+            pieces,
+            kinds,
+            charsmap=bytes(normalizer.get(2, b"")),
+            model_type=int(trainer.get(3, UNIGRAM)),
+            add_dummy_prefix=normalizer.get(3, 1) != 0,
+            remove_extra_whitespaces=normalizer.get(4, 1) != 0,
+            byte_fallback=trainer.get(35, 0) != 0,
+        )
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for text, _ in self.pieces]
+
+    @property
+    def is_bpe(self) -> bool:
+        return self.model_type == BPE
+
+    @property
+    def symbols(self) -> list[str]:
+        """User-defined symbols, which are never split and never part of another piece."""
+        return [text for text, kind in zip(self.texts, self.kinds, strict=True) if kind == USER_DEFINED]
+
+    @property
+    def control(self) -> list[AddedToken]:
+        """Control symbols."""
+        return [
+            AddedToken(text, normalized=False, special=True)
+            for text, kind in zip(self.texts, self.kinds, strict=True)
+            if kind == CONTROL
+        ]
+
+    def renamed(self, names: Mapping[int, str]) -> SentencePieceModel:
+        """The model with other texts for some ids. Published files reserve pieces, which JSON files then name."""
+        known = set(self.texts)
+        new = {index: name for index, name in names.items() if 0 <= index < len(self.pieces) and name not in known}
+        pieces = [(new.get(index, text), score) for index, (text, score) in enumerate(self.pieces)]
+        kinds = [USER_DEFINED if index in new else kind for index, kind in enumerate(self.kinds)]
+        return replace(self, pieces=pieces, kinds=kinds)
+
+    def merges(self) -> list[tuple[str, str]]:
+        """All pairs of pieces that form a piece, in the order in which a BPE model merges them: highest score first."""
+        mergeable = [
+            piece for piece, kind in zip(self.pieces, self.kinds, strict=True) if kind in (NORMAL, UNUSED, USER_DEFINED)
+        ]
+        by_score = sorted(mergeable, key=lambda piece: -piece[1])
+        rank = {text: index for index, (text, _) in enumerate(by_score)}
+        found = []
+        for text, index in rank.items():
+            pairs = [(text[:cut], text[cut:]) for cut in range(1, len(text))]
+            for left, right in pairs:
+                if left in rank and right in rank:
+                    found.append((index, len(left), left, right))
+        return [(left, right) for _, _, left, right in sorted(found)]
+
+    def normalizers(self) -> list[normalizers.Normalizer]:
+        return [normalizers.Precompiled(self.charsmap)] if self.charsmap else []
