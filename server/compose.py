@@ -103,6 +103,7 @@ class Server:
                 metrics,
                 self.texts,
                 settings.max_text_characters,
+                auto_truncate=settings.auto_truncate,
                 admission=Admission(memory, settings.max_requests, len(self.directories) + len(self.adapters)),
             ),
             fresh=lambda: self.pool.num_ready > 0,

@@ -236,6 +236,11 @@ class Settings(BaseSettings):
     max_text_characters: Count = Field(
         default=400_000, description="Maximum length of a single text in a request, in characters."
     )
+    auto_truncate: bool = Field(
+        default=False,
+        description="Shorten inputs of /v1/embeddings that are longer than the model reads, at their end, instead of "
+        "refusing them.",
+    )
     max_audio_bytes: Size = Field(default=25 << 20, description="Maximum size of a request body with an audio file.")
     max_audio_seconds: Seconds = Field(default=1800.0, description="Maximum duration of an audio file.")
     max_recordings: Count = Field(

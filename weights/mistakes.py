@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from weights.sentence_modules import module_kinds, transformer_folder
+
 POINTER = b"version https://git-lfs.github.com/spec/"
 """First bytes of a file that Git stores in place of a large one. Source: the Git LFS specification."""
 MAX_POINTER_BYTES = 1024
@@ -47,8 +49,16 @@ def _not_an_adapter(source: str, directory: Path) -> str | None:
 
 
 def _not_a_model(source: str, directory: Path) -> str | None:
-    if (directory / "config.json").exists() or (directory / "gliner_config.json").exists():
+    files = directory / transformer_folder(directory)
+    if (files / "config.json").exists() or (directory / "gliner_config.json").exists():
         return None
+    modules = module_kinds(directory)
+    if modules:
+        kinds = ", ".join(kind for kind, _ in modules)
+        return (
+            f"{source!r} is a sentence-transformers checkpoint of the modules {kinds}: supported are those that begin "
+            "with Transformer or MLMTransformer"
+        )
     if (directory / "adapter_config.json").exists():
         return (
             f"{source!r} is an adapter, not a model: serve its base model, for example "

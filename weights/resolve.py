@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 from weights.errors import ResolveError
 from weights.gguf.choose import choice, is_gguf, models_in
 from weights.mistakes import missing, mistake
+from weights.sentence_modules import ROOT_FILES, transformer_folder
 
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
 _TEXT_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja", "SHA256SUMS", "artifact.metadata")
@@ -21,15 +22,9 @@ _SMALL_WEIGHTS = ("colbert_linear.pt", "sparse_linear.pt")
 """Matrices of BGE-M3, which are published as pickles alone."""
 _SAFE_WEIGHTS = ("*.safetensors",)
 _PICKLED_WEIGHTS = ("pytorch_model*.bin",)
-# Numbered folders (`2_Dense`) are not in this list: they contain weights of sentence-transformers.
-_IGNORED_FILES = (
-    "[!0-9]*/*.safetensors",
-    "[!0-9]*/*.bin",
-    "*/*.txt",
-    "*/*.model",
-    "*/*.spm",
-    "*/*.jinja",
-    "*/tokenizer*.json",
+# Numbered folders (`0_Transformer`, `2_Dense`) are not in this list: they are modules of sentence-transformers.
+_IGNORED_FILES = tuple(
+    f"[!0-9]*/{name}" for name in ("*.safetensors", "*.bin", "*.txt", "*.model", "*.spm", "*.jinja", "tokenizer*.json")
 )
 
 
@@ -131,6 +126,7 @@ def _from_hub(source: str, repo: str, revision: str | None, weights: Sequence[st
 
 def has_weights(directory: Path, weights: Sequence[str] = MODEL_WEIGHTS) -> bool:
     """Whether the directory has complete weights: one file, or an index and all its shards."""
+    directory = directory / transformer_folder(directory)
     for single in weights:
         if (directory / single).exists():
             return True
@@ -166,13 +162,17 @@ def file_in(directory: Path, name: str) -> Path | None:
     A link may lead to another file of the directory or, in a snapshot of the hub cache, to a blob of the same
     repository. Other links are refused, because they would let a checkpoint read files outside of it.
 
-    name: relative path, such as `config.json` or `1_Pooling/config.json`.
+    name: relative path, such as `config.json` or `1_Pooling/config.json`. A plain name is looked up in the folder that
+        `modules.json` names for the transformer, if it names one.
 
     Raises ResolveError for a path or a link that leaves the directory, and for a file that is not regular.
     """
     relative = PurePath(name)
     if relative.is_absolute() or ".." in relative.parts or not relative.name:
         raise ResolveError(f"{relative.name!r}: a checkpoint may only use files of its own directory")
+    folder = "" if relative.parent.name or name in ROOT_FILES else transformer_folder(directory)
+    if folder:
+        return file_in(directory, f"{folder}/{name}")
     path = directory / name
     if not path.exists():
         if path.is_symlink():

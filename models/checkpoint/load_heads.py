@@ -12,14 +12,14 @@ from torch import nn
 from models.checkpoint.checkpoint_heads import CheckpointHeads
 from models.checkpoint.gliner_files import head_rules
 from models.checkpoint.late_interaction_files import TOKEN_WEIGHTS_FILE
-from models.config.sentence import DenseConfig, SentenceConfig
+from models.config.sentence import DenseConfig, SentenceConfig, VectorNormConfig
 from models.layers.linear import set_parameter
 from models.layers.sentence_head import SentenceHead
 from models.layers.token_heads import TokenHeads
 from weights.load import WeightsError, load_weights
 from weights.rules import Drop, Rename, Rule
 
-_DENSE_RULES = (Rename(r"(linear|residual)\.(weight|bias)", r"\1.\2"),)
+_DENSE_RULES = (Rename(r"(linear|residual|norm)\.(weight|bias)", r"\1.\2"),)
 
 
 def load_sentence_head(directory: Path, config: SentenceConfig, device: torch.device) -> SentenceHead:
@@ -48,16 +48,19 @@ def load_token_heads(directory: Path, config: CheckpointHeads, device: torch.dev
     return heads.eval()
 
 
-def _load_dense(directory: Path, config: DenseConfig, module: nn.Module, device: torch.device) -> None:
+def _load_dense(
+    directory: Path, config: DenseConfig | VectorNormConfig, module: nn.Module, device: torch.device
+) -> None:
     rules: Sequence[Rule] = _DENSE_RULES
-    if config.file:
+    file = config.file if isinstance(config, DenseConfig) else ""
+    if file:
         rules = (Rename(r"(weight|bias)", r"linear.\1"),)
     elif not config.folder:
         rules = (*rules, Drop(r".*"))
     try:
-        _load(directory, module, rules, device, config.folder, config.file)
+        _load(directory, module, rules, device, config.folder, file)
     except WeightsError as error:
-        raise WeightsError(f"{config.file or config.folder}: {error}".removeprefix(": ")) from None
+        raise WeightsError(f"{file or config.folder}: {error}".removeprefix(": ")) from None
 
 
 def _load(

@@ -32,6 +32,7 @@ from weights.quantized_matrix import QuantizedMatrix
 from weights.read import open_checkpoint
 from weights.resolve import file_in, files_besides_weights
 from weights.rules import first_match
+from weights.sentence_modules import transformer_folder
 from weights.stored import Stored, StoredMatrix, StoredTensor
 from weights.write import SafetensorsWriter
 
@@ -123,6 +124,9 @@ def _read(directory: Path) -> CheckpointFiles:
         check_manifest(directory)
     except ManifestError as error:
         raise ConfigError(str(error)) from None
+    folder = transformer_folder(directory)
+    if folder:
+        raise ConfigError(f"its transformer is in the folder {folder!r}, which is not supported by `quantize`")
     files = read_files(directory)
     if is_quantized(files.hf):
         raise ConfigError("the checkpoint is quantized already; give the one that it was made of")

@@ -12,9 +12,17 @@ from pathlib import Path
 
 from models.checkpoint.json_file import json_object
 from models.config import Activation, ConfigError
-from models.config.sentence import AnswerLogits, DenseConfig, Pooling, SentenceConfig, VocabularyWeights
+from models.config.sentence import (
+    AnswerLogits,
+    DenseConfig,
+    Pooling,
+    SentenceConfig,
+    VectorNormConfig,
+    VocabularyWeights,
+)
 from models.families.shared.fields import Fields
 from weights.json_files import NotJson, read_json_file
+from weights.sentence_modules import SETTINGS_FILES
 
 _MODES: Mapping[str, Pooling] = {
     "cls": "cls",
@@ -39,6 +47,7 @@ _ACTIVATIONS: Mapping[str, Activation | None] = {
     "ReLU": "relu",
     "GELU": "gelu",
     "SiLU": "silu",
+    "Sigmoid": "sigmoid",
 }
 _MAX_MODEL_LENGTH = 10_000_000
 """Larger values of `model_max_length` stand for "no limit"."""
@@ -55,22 +64,44 @@ def sentence_config(directory: Path, hidden_size: int, default_pooling: Pooling)
         return SentenceConfig((default_pooling,))
     kinds = [kind for kind, _ in modules]
     middle = kinds[2:-1] if kinds[-1:] == ["Normalize"] else kinds[2:]
-    if kinds[:2] != ["Transformer", "Pooling"] or set(middle) - {"Dense"}:
+    if kinds[:2] != ["Transformer", "Pooling"] or set(middle) - {"Dense", "LayerNorm"}:
         raise ConfigError(
-            f"'modules.json': {', '.join(kinds)} is not supported, only Transformer, Pooling, Dense, Normalize"
+            f"'modules.json': {', '.join(kinds)} is not supported, only Transformer, Pooling, then Dense or LayerNorm, "
+            "at last Normalize"
         )
-    if modules[0][1]:
-        raise ConfigError(f"'modules.json': the transformer is in {modules[0][1]!r}; serve that folder's files instead")
     pooling, include_prompt = _pooling(directory, modules[1][1], hidden_size)
     width = len(pooling) * hidden_size
-    dense: list[DenseConfig] = []
+    layers: list[DenseConfig | VectorNormConfig] = []
     for kind, folder in modules[2:]:
         if kind == "Dense":
-            dense.append(_dense(directory, folder, width))
-            width = dense[-1].out_features
+            layers.append(_dense(directory, folder, width))
+            width = layers[-1].out_features
+        elif kind == "LayerNorm":
+            _settings(directory, folder).refuse_unless("dimension", width)
+            layers.append(VectorNormConfig(folder, width))
         else:
             _refuse_other_vectors(Fields(json_object(directory, f"{folder}/config.json") or {}))
-    return SentenceConfig(pooling, include_prompt, tuple(dense), kinds[-1] == "Normalize", _max_tokens(directory))
+    return SentenceConfig(
+        pooling,
+        include_prompt,
+        tuple(layers),
+        kinds[-1] == "Normalize",
+        _max_tokens(directory),
+        _dimensions(directory, width, kinds[-1] == "Normalize"),
+    )
+
+
+def _dimensions(directory: Path, width: int, normalize: bool) -> int | None:
+    """Number of first components that the checkpoint keeps of its vectors; None for all."""
+    settings = Fields(json_object(directory, "config_sentence_transformers.json") or {})
+    dimensions = settings.optional_integer("truncate_dim")
+    if dimensions is None or dimensions >= width:
+        return None
+    if dimensions < 1:
+        raise ConfigError(f"'truncate_dim': {dimensions} is less than 1")
+    if normalize and settings.raw("similarity_fn_name", "cosine") in ("dot", "dot_product", "euclidean", "manhattan"):
+        raise ConfigError("'truncate_dim' after Normalize is supported with the similarity 'cosine' only")
+    return dimensions
 
 
 def module_list(directory: Path) -> list[tuple[str, str]] | None:
@@ -94,7 +125,7 @@ def vocabulary_weights(directory: Path) -> VocabularyWeights | None:
     kinds = [kind for kind, _ in modules]
     if "SpladePooling" not in kinds:
         return None
-    if len(kinds) != 2 or kinds[0] not in ("Transformer", "MLMTransformer") or modules[0][1]:
+    if len(kinds) != 2 or kinds[0] not in ("Transformer", "MLMTransformer"):
         raise ConfigError(f"'modules.json': {', '.join(kinds)} is not supported, only Transformer, SpladePooling")
     fields = Fields(json_object(directory, f"{modules[1][1]}/config.json") or {})
     fields.refuse_unless("pooling_strategy", "max", "sum")
@@ -111,7 +142,7 @@ def answer_logits(directory: Path) -> AnswerLogits | None:
     kinds = [kind for kind, _ in modules]
     if "LogitScore" not in kinds:
         return None
-    if kinds != ["Transformer", "LogitScore"] or modules[0][1]:
+    if kinds != ["Transformer", "LogitScore"]:
         raise ConfigError(f"'modules.json': {', '.join(kinds)} is not supported, only Transformer, LogitScore")
     fields = Fields(json_object(directory, f"{modules[1][1]}/config.json") or {})
     fields.refuse_unless("module_input_name", "causal_logits")
@@ -125,7 +156,7 @@ def _adds_generation_prompt(directory: Path) -> bool:
 
     Raises ConfigError for other settings.
     """
-    settings = Fields(json_object(directory, "sentence_bert_config.json") or {})
+    settings = _transformer_settings(directory)
     kinds = settings.raw("modality_config", {"message": {}})
     if not isinstance(kinds, dict) or "message" not in kinds:
         raise ConfigError("'modality_config': only pairs that a chat template renders are supported")
@@ -142,7 +173,9 @@ def _adds_generation_prompt(directory: Path) -> bool:
 def is_cross_encoder(directory: Path) -> bool:
     """Whether a checkpoint with `modules.json` uses the head of its architecture."""
     settings = json_object(directory, "config_sentence_transformers.json") or {}
-    return settings.get("model_type") == "CrossEncoder" and module_list(directory) == [("Transformer", "")]
+    return settings.get("model_type") == "CrossEncoder" and [kind for kind, _ in module_list(directory) or []] == [
+        "Transformer"
+    ]
 
 
 def without_pooling(directory: Path, default_pooling: Pooling) -> SentenceConfig:
@@ -210,8 +243,14 @@ def _refuse_other_vectors(fields: Fields) -> None:
 
 
 def _max_tokens(directory: Path) -> int | None:
-    stated = Fields(json_object(directory, "sentence_bert_config.json") or {}).optional_integer("max_seq_length")
+    stated = _transformer_settings(directory).optional_integer("max_seq_length")
     if stated is not None:
         return stated
     limit = (json_object(directory, "tokenizer_config.json") or {}).get("model_max_length")
     return int(limit) if isinstance(limit, int | float) and 0 < limit <= _MAX_MODEL_LENGTH else None
+
+
+def _transformer_settings(directory: Path) -> Fields:
+    """The settings of the transformer, from the first of their files that exists."""
+    found = (json_object(directory, name) for name in SETTINGS_FILES)
+    return Fields(next((settings for settings in found if settings), {}))

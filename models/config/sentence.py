@@ -29,24 +29,41 @@ class DenseConfig:
 
 
 @dataclass(frozen=True)
+class VectorNormConfig:
+    """A LayerNorm of the vector of a text, with the epsilon of torch.
+
+    folder: folder of its weights inside the checkpoint directory.
+    out_features: width of the vector.
+    """
+
+    folder: str
+    out_features: int
+
+
+@dataclass(frozen=True)
 class SentenceConfig:
     """How the hidden states of a text become one vector.
 
     pooling: pooling methods; their vectors are concatenated in this order.
     include_prompt: whether the pooling includes the tokens of a prompt.
-    dense: linear layers after the pooling.
+    dense: linear layers and norms after the pooling.
     normalize: scale the result to unit length.
     max_tokens: longest text, None for no limit.
+    dimensions: number of first components of the result that are kept (Kusupati et al. 2022, arXiv:2205.13147); None
+        for all.
     """
 
     pooling: tuple[Pooling, ...] = ("mean",)
     include_prompt: bool = True
-    dense: tuple[DenseConfig, ...] = ()
+    dense: tuple[DenseConfig | VectorNormConfig, ...] = ()
     normalize: bool = True
     max_tokens: int | None = None
+    dimensions: int | None = None
 
     def width(self, hidden_size: int) -> int:
         """Number of values in the vector."""
+        if self.dimensions is not None:
+            return self.dimensions
         return self.dense[-1].out_features if self.dense else len(self.pooling) * hidden_size
 
 

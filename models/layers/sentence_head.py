@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models.backends.torch.activations import ACTIVATIONS
-from models.config.sentence import DenseConfig, SentenceConfig
+from models.config.sentence import DenseConfig, SentenceConfig, VectorNormConfig
 from models.layers.linear import Linear
 from models.layers.pooling import output_positions, pool
 from models.steps.batch import EncoderBatch
@@ -34,13 +34,26 @@ class Dense(nn.Module):
         return y + (x if self.residual is None else self.residual(x))
 
 
+class VectorNorm(nn.Module):
+    """LayerNorm of a vector. forward: [rows, width] -> [rows, width], float32."""
+
+    def __init__(self, config: VectorNormConfig) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.out_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm(x)
+        return y
+
+
 class SentenceHead(nn.Module):
     """Concatenated poolings, then dense layers. The dense layers are float32 for every model dtype; they are small."""
 
     def __init__(self, config: SentenceConfig) -> None:
         super().__init__()
         self.config = config
-        self.dense = nn.Sequential(*(Dense(layer) for layer in config.dense))
+        layers = (Dense(one) if isinstance(one, DenseConfig) else VectorNorm(one) for one in config.dense)
+        self.dense = nn.Sequential(*layers)
 
     def forward(self, hidden: Tensor, batch: EncoderBatch, skipped: Sequence[int] | None = None) -> Tensor:
         """Compute one vector per sequence, before it is scaled to unit length.
@@ -49,8 +62,12 @@ class SentenceHead(nn.Module):
         Returns [batch, width], float32.
         """
         pooled = torch.cat([pool(hidden, batch, mode, skipped) for mode in self.config.pooling], dim=1)
+        return self.project(pooled)
+
+    def project(self, pooled: Tensor) -> Tensor:
+        """The layers after the pooling. [rows, pooled width] -> [rows, width], float32."""
         vectors: Tensor = self.dense(pooled)
-        return vectors
+        return vectors[:, : self.config.dimensions]
 
     def output_positions(self, batch: EncoderBatch, skipped: Sequence[int] | None = None) -> tuple[int, ...] | None:
         """Position of the one token that each vector is computed from, or None if it is computed from several."""

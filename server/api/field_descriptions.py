@@ -132,6 +132,8 @@ DESCRIPTIONS: Mapping[str, str] = {
     # Truncation: one meaning per route
     "truncate": "shorten texts that are longer than the model reads, instead of refusing them",
     "truncation_direction": "side on which a long text loses tokens; default right",
+    "EmbeddingsBody.truncate_prompt_tokens": "keep at most this many tokens of each input, from its beginning; -1: as "
+    "many as the model reads",
     "GenerateBody.truncate": "keep this many prompt tokens: the last of a decoder, the first of an encoder-decoder",
     "TranslateBody.truncate": "keep this many tokens of each segment, from its beginning",
     "TgiParameters.truncate": "keep this many tokens of the prompt",

@@ -36,17 +36,20 @@ async def text_items(
     texts: Sequence[str],
     truncation: TruncationSide | None,
     param: str,
+    max_tokens: int | None = None,
 ) -> InputItems:
     """One item per text.
 
     truncation: side on which a long text loses tokens, or None to refuse it.
     param: the field that an error names.
+    max_tokens: a lower limit than that of the model, or None.
     Raises the errors of `encode_item`.
     """
 
     def item(encoding: Encoding) -> tuple[EncodeItem, bool]:
-        return encode_item(encoding, model, truncation, param), len(encoding.ids) > model.max_input_tokens
+        return encode_item(encoding, model, truncation, param, limit), len(encoding.ids) > limit
 
+    limit = min(max_tokens or model.max_input_tokens, model.max_input_tokens)
     found = await runtime.encode_with(model.tokenizer, texts, item, param=param, call=call) if texts else []
     return _input_items(found)
 
@@ -59,9 +62,10 @@ async def prompted_items(
     prompt: str,
     truncation: TruncationSide | None,
     param: str,
+    max_tokens: int | None = None,
 ) -> InputItems:
     """`text_items` of texts that begin with `prompt`. Some checkpoints exclude the prompt's tokens from the pooling."""
-    found = await text_items(runtime, call, model, texts, truncation, param)
+    found = await text_items(runtime, call, model, texts, truncation, param, max_tokens)
     if not texts or not prompt or model.info.include_prompt:
         return found
     (alone,) = await runtime.encode(model.tokenizer, [prompt], param=param, call=call)
@@ -101,10 +105,19 @@ def _input_items(found: Sequence[tuple[EncodeItem, bool]]) -> InputItems:
     return InputItems([item for item, _ in found], [place for place, (_, long) in enumerate(found) if long])
 
 
-def encode_item(encoding: Encoding, model: ServedModel, truncation: TruncationSide | None, param: str) -> EncodeItem:
-    """The engine item of an encoded text. Raises the errors of `check_tokens`."""
+def encode_item(
+    encoding: Encoding,
+    model: ServedModel,
+    truncation: TruncationSide | None,
+    param: str,
+    max_tokens: int | None = None,
+) -> EncodeItem:
+    """The engine item of an encoded text. max_tokens: the limit, or None for that of the model.
+
+    Raises the errors of `check_tokens`.
+    """
     if truncation is not None:
-        encoding = truncate(encoding, model.max_input_tokens, truncation)
+        encoding = truncate(encoding, max_tokens or model.max_input_tokens, truncation)
     return EncodeItem(check_tokens(encoding.ids, model, param), type_ids_or_none(encoding.type_ids))
 
 

@@ -179,6 +179,7 @@ class Runtime:
 
     texts: tokenizer, languages and templates of each checkpoint, by model name.
     max_text_characters: a longer text is refused before it is tokenized.
+    auto_truncate: whether long inputs of `/v1/embeddings` are shortened if the request does not say it.
     chat_renderer: renders chat templates.
     template_tools: tool support of each chat template, by its source; filled by `template_tools.template_tools`.
     late_instructions: whether each chat template reads system messages after the first message, by its source; filled
@@ -195,6 +196,7 @@ class Runtime:
     metrics: Metrics
     texts: Mapping[str, CheckpointText]
     max_text_characters: int
+    auto_truncate: bool = False
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
     template_tools: dict[str, TemplateTools] = field(default_factory=dict)
     late_instructions: dict[str, bool] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 from server.errors import CheckpointError, InvalidRequest
 from server.text.chats.answer_prompts import AnswerPrompt
@@ -18,10 +19,19 @@ from server.text.tokenizers.tokenizer_files import read_json, read_tokenizer_fil
 from server.text.tokens.tokenizer import Tokenizer, TokenizerError
 from weights.errors import ResolveError
 from weights.json_files import NotJson, read_json_file
+from weights.sentence_modules import module_kinds
 
-PROMPTS_FILE = "config_sentence_transformers.json"
+SENTENCE_FILE = "config_sentence_transformers.json"
 SPEECH_FAMILIES = frozenset({"whisper"})
 """Values of `model_type` of speech recognition models."""
+SimilarityFunction = Literal["cosine", "dot", "euclidean", "manhattan"]
+_SIMILARITIES: Mapping[str, SimilarityFunction] = {
+    "cosine": "cosine",
+    "dot": "dot",
+    "dot_product": "dot",
+    "euclidean": "euclidean",
+    "manhattan": "manhattan",
+}
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,18 @@ class Prompts:
 
 
 @dataclass(frozen=True)
+class Similarity:
+    """How a sentence-transformers checkpoint compares two vectors.
+
+    function: cosine, dot product, or the negative Euclidean or Manhattan distance.
+    of_unit_vectors: whether the vectors are scaled to unit length before.
+    """
+
+    function: SimilarityFunction = "cosine"
+    of_unit_vectors: bool = True
+
+
+@dataclass(frozen=True)
 class CheckpointText:
     """The parts of a checkpoint that work on text.
 
@@ -47,6 +69,7 @@ class CheckpointText:
     speech: its special tokens for speech recognition; None for other models.
     speech_settings: its other settings for speech recognition.
     chat_templates: its chat templates.
+    similarity: how two vectors of it are compared.
     answer_prompt: prompt that the operator has chosen for a reranker; None for no prompt.
     """
 
@@ -57,6 +80,7 @@ class CheckpointText:
     speech: SpeechTokens | None = None
     chat_templates: ChatTemplates = field(default_factory=ChatTemplates)
     speech_settings: SpeechSettings = field(default_factory=SpeechSettings)
+    similarity: Similarity = field(default_factory=Similarity)
     answer_prompt: AnswerPrompt | None = None
 
     def prompt(self, name: str | None) -> str:
@@ -88,7 +112,8 @@ def load(name: str, directory: Path, languages: str = "") -> CheckpointText:
             speech = SpeechTokens.from_checkpoint(directory, tokenizer)
             settings = SpeechSettings.from_checkpoint(directory)
         templates = read_templates(directory, read_tokenizer_files(directory))
-        return CheckpointText(directory, tokenizer, offered, _prompts(directory), speech, templates, settings)
+        prompts, similarity = _prompts(directory), _similarity(directory)
+        return CheckpointText(directory, tokenizer, offered, prompts, speech, templates, settings, similarity)
     except (TokenizerError, ResolveError) as error:
         raise CheckpointError(f"{name}: {error}") from None
 
@@ -101,12 +126,25 @@ def check_same_tokens(name: str, text: CheckpointText, draft: CheckpointText) ->
             raise CheckpointError(f"{name}: token {token_id} is {token!r}, but {draft_token!r} in the draft model")
 
 
-def _prompts(directory: Path) -> Prompts:
+def _sentence_settings(directory: Path) -> Mapping[str, Any]:
     try:
-        content = read_json_file(directory, PROMPTS_FILE)
+        content = read_json_file(directory, SENTENCE_FILE)
     except NotJson:
-        raise ResolveError(f"{PROMPTS_FILE} is not readable JSON") from None
-    given = content.get("prompts") if isinstance(content, dict) else None
+        raise ResolveError(f"{SENTENCE_FILE} is not readable JSON") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _similarity(directory: Path) -> Similarity:
+    """The similarity of a checkpoint. Names that sentence-transformers does not know for one vector mean the cosine."""
+    name = _sentence_settings(directory).get("similarity_fn_name")
+    function = _SIMILARITIES.get(name, "cosine") if isinstance(name, str) else "cosine"
+    kinds = [kind for kind, _ in module_kinds(directory)]
+    return Similarity(function, function == "cosine" or kinds[-1:] == ["Normalize"])
+
+
+def _prompts(directory: Path) -> Prompts:
+    content = _sentence_settings(directory)
+    given = content.get("prompts")
     by_name = {key: value for key, value in given.items() if isinstance(value, str)} if isinstance(given, dict) else {}
-    default = content.get("default_prompt_name") if isinstance(content, dict) else None
+    default = content.get("default_prompt_name")
     return Prompts(by_name, by_name.get(default, "") if isinstance(default, str) else "")

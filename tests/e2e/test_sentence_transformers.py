@@ -33,6 +33,7 @@ def _dense(inside: int, outside: int, activation: torch.nn.Module | None, bias: 
     return modules.Dense(inside, outside, bias=bias, activation_function=activation)
 
 
+SIMILARITIES = {"joined": "dot", "sigmoid-norm": "euclidean", "truncated": "manhattan"}
 CASES = {
     "cls-dense": ("cls", True, [_dense(32, 24, torch.nn.Tanh())]),
     "mean-two-dense-normalize": (
@@ -49,6 +50,13 @@ CASES = {
     "weighted-without-prompt": ("weightedmean", False, []),
     "mean-without-prompt": ("mean", False, [modules.Normalize()]),
     "sqrt-and-last-without-prompt": (("mean_sqrt_len_tokens", "lasttoken", "cls", "max"), False, []),
+    "sigmoid-norm": (
+        "mean",
+        True,
+        [_dense(32, 24, torch.nn.Sigmoid()), modules.LayerNorm(24), _dense(24, 16, None), modules.Normalize()],
+    ),
+    "truncated": ("mean", True, [_dense(32, 24, None)]),
+    "in-folder": ("mean", True, []),
     "gelu-silu": ("lasttoken", True, [_dense(32, 32, torch.nn.GELU()), _dense(32, 8, torch.nn.SiLU())]),
 }
 
@@ -74,12 +82,35 @@ def make(directory: Path, case: str) -> SentenceTransformer:
         modules=[first, modules.Pooling(32, pooling_mode=pooling, include_prompt=include_prompt), *further],
         prompts=PROMPTS,
         default_prompt_name="passage" if case == "joined" else None,
+        similarity_fn_name=SIMILARITIES.get(case),
+        truncate_dim=10 if case == "truncated" else None,
         device="cpu",
     )
+    for module in made.modules():
+        if isinstance(module, torch.nn.LayerNorm) and module.normalized_shape == (24,):
+            torch.nn.init.normal_(module.weight)
+            torch.nn.init.normal_(module.bias)
     made.save(str(directory / "saved"))
     if case == "gelu-silu":
         (directory / "saved" / "sentence_bert_config.json").write_text('{"max_seq_length": 20, "do_lower_case": true}')
+    if case == "in-folder":
+        move_into_folder(directory / "saved")
     return SentenceTransformer(str(directory / "saved"), device="cpu")
+
+
+def move_into_folder(saved: Path) -> None:
+    """Lay the files out as the first releases of sentence-transformers did."""
+    folder = saved / "0_Transformer"
+    folder.mkdir()
+    for path in [one for one in saved.iterdir() if one.is_file()]:
+        if path.name not in ("modules.json", "config_sentence_transformers.json", "README.md"):
+            path.rename(folder / path.name)
+    settings = json.loads((folder / "sentence_bert_config.json").read_text())
+    (folder / "sentence_bert_config.json").unlink()
+    (folder / "sentence_roberta_config.json").write_text(json.dumps({**settings, "max_seq_length": 12}))
+    listed = json.loads((saved / "modules.json").read_text())
+    listed[0]["path"] = folder.name
+    (saved / "modules.json").write_text(json.dumps(listed))
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +148,12 @@ def test_vectors(server: RunningServer, oracles, name: str, prompt: str | None) 
     prompt_fields = {} if prompt is None else {"prompt_name": prompt}
     found = np.array(post(server, "/embed", model=name, inputs=texts, normalize=False, **prompt_fields))
     together = np.array(oracle.encode(texts, prompt_name=prompt, batch_size=2))
-    if name in ("real", "mean-two-dense-normalize", "mean-without-prompt"):  # these models end in a `Normalize` module
+    if name in (
+        "real",
+        "mean-two-dense-normalize",
+        "mean-without-prompt",
+        "sigmoid-norm",
+    ):  # these models end in a `Normalize` module
         found = found / np.linalg.norm(found, axis=1, keepdims=True)
     assert found.shape == together.shape
     np.testing.assert_allclose(found, together, atol=1e-5, rtol=1e-5)
@@ -144,6 +180,41 @@ def test_similarity_uses_the_whole_head(server: RunningServer, oracles) -> None:
         inputs = {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}
         found = post(server, "/similarity", model=name, inputs=inputs, prompt_name="query")
         np.testing.assert_allclose(found, vectors[1:] @ vectors[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SIMILARITIES)
+def test_similarity_is_the_function_that_the_checkpoint_names(server: RunningServer, oracles, name: str) -> None:
+    oracle = oracles[name][1]
+    inputs = {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}
+    found = post(server, "/similarity", model=name, inputs=inputs, prompt_name="query")
+    vectors = oracle.encode(TEXTS, prompt_name="query")
+    expected = oracle.similarity(vectors[:1], vectors[1:])[0].numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-5)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert np.abs(expected - unit[1:] @ unit[0]).max() > 0.1  # not the cosine
+
+
+def test_long_inputs_of_the_openai_route(server: RunningServer, oracles) -> None:
+    """Refused, unless the request says how many tokens to keep; text keeps its first tokens, and token ids too."""
+    long = " ".join(CORPUS[:9])
+    body = {"model": "in-folder", "input": [long, "a"]}  # this model reads 12 tokens
+    refused = httpx.post(f"{server.url}/v1/embeddings", json=body, timeout=60)
+    assert refused.status_code == 400 and "12" in refused.text
+    unit = oracles["in-folder"][1].encode([long, "a"], normalize_embeddings=True)
+    for kept in (-1, 12, 300):
+        answer = post(server, "/v1/embeddings", **body, truncate_prompt_tokens=kept)
+        np.testing.assert_allclose([one["embedding"] for one in answer["data"]], unit, atol=1e-5)
+    ids = post(server, "/tokenize", model="in-folder", inputs=[long])[0]
+    six = [*(one["id"] for one in ids[:5]), ids[-1]["id"]]
+    answers = [
+        post(server, "/v1/embeddings", model="in-folder", input=long, truncate_prompt_tokens=6),
+        post(server, "/v1/embeddings", model="in-folder", input=[*six, 5, 5], truncate_prompt_tokens=6),
+    ]
+    assert [answer["usage"]["prompt_tokens"] for answer in answers] == [6, 6]
+    first, second = (answer["data"][0]["embedding"] for answer in answers)
+    np.testing.assert_allclose(first, second, atol=1e-6)
+    zero = httpx.post(f"{server.url}/v1/embeddings", json={**body, "truncate_prompt_tokens": 0}, timeout=60)
+    assert zero.status_code == 400 and "truncate_prompt_tokens" in zero.text
 
 
 def test_dimensions_and_pooling_of_the_request(server: RunningServer, oracles) -> None:

@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from weights.errors import ResolveError
-from weights.resolve import ADAPTER_WEIGHTS, has_weights, resolve
+from weights.resolve import ADAPTER_WEIGHTS, file_in, has_weights, resolve
 
 
 @pytest.fixture
@@ -59,6 +59,7 @@ def test_directory_resolves_to_itself(tmp_path: Path):
 
 def test_only_needed_files_are_downloaded(hub):
     needed = {"model.safetensors", "config.json", "vocab.txt", "source.spm", "modules.json", "1_Pooling/config.json"}
+    needed |= {f"0_Transformer/{name}" for name in ("model.safetensors", "config.json", "vocab.txt", "tokenizer.json")}
     other = {"pytorch_model.bin", "tf_model.h5", "onnx/model.safetensors", "code.py", "onnx/tokenizer.json"}
     hub.remote = {"org/m": sorted(needed | other)}
     directory = resolve("org/m@v1")
@@ -120,6 +121,40 @@ def test_file_in_place_of_a_directory_is_refused(tmp_path: Path):
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(ResolveError, match="is a file"):
         resolve(str(tmp_path / "model.safetensors"))
+
+
+def test_modules_name_the_folder_of_the_transformer(tmp_path: Path):
+    modules = [{"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "vocab.txt").touch()
+    folder = tmp_path / "0_Transformer"
+    folder.mkdir()
+    (folder / "config.json").touch()
+    assert resolve(str(tmp_path)) == tmp_path
+    assert not has_weights(tmp_path)
+    (folder / "model.safetensors").touch()
+    assert has_weights(tmp_path)
+    assert file_in(tmp_path, "config.json") == folder / "config.json"
+    assert file_in(tmp_path, "vocab.txt") is None
+    assert file_in(tmp_path, "modules.json") == tmp_path / "modules.json"
+    modules[0]["path"] = "./"
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    assert file_in(tmp_path, "vocab.txt") == tmp_path / "vocab.txt"
+    modules[0]["path"] = "../elsewhere"
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ResolveError, match="own directory"):
+        file_in(tmp_path, "config.json")
+
+
+def test_other_modules_are_named(tmp_path: Path):
+    """Serving the folder of one module alone would give other vectors."""
+    modules = [{"type": "sentence_transformers.models.Router", "path": ""}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "query_0_Transformer").mkdir()
+    (tmp_path / "query_0_Transformer" / "config.json").touch()
+    with pytest.raises(ResolveError, match="modules Router: supported are") as raised:
+        resolve(str(tmp_path))
+    assert "query_0" not in str(raised.value)
 
 
 def test_weights_are_complete_only_with_all_shards(tmp_path: Path):

@@ -196,7 +196,7 @@ class _OutputGroup:
             hidden, [(start + a, start + b) for start, spans in starts for a, b in spans]
         )
         if self.message.pooling is None and self.sentence is not None:
-            vectors = self.sentence.dense(vectors)
+            vectors = self.sentence.project(vectors)
         vectors = normalize(vectors) if self.message.normalize else vectors
         ends = np.cumsum([len(spans) for _, spans in starts])
         return [EncoderOutput(part) for part in np.split(vectors.float().cpu().numpy(), ends[:-1])]

@@ -60,9 +60,14 @@ class EmbedAllSpec:
 
 @dataclass(frozen=True)
 class EmbedSpec(EmbedAllSpec):
-    """Ask for one vector per input. pooling: how token vectors become one vector; None: as the checkpoint does."""
+    """Ask for one vector per input.
+
+    pooling: how token vectors become one vector; None: as the checkpoint does.
+    max_tokens: inputs are truncated to this many tokens; None for as many as the model reads.
+    """
 
     pooling: Literal["mean", "cls", "last", "max"] | None = None
+    max_tokens: int | None = None
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`."""
@@ -84,7 +89,7 @@ async def embed(runtime: Runtime, call: Call, spec: EmbedSpec) -> EmbedResult:
     model = runtime.candidates(spec.model, "embed")[0]
     check_dimensions(spec.dimensions, _vector_size(spec, model))
     runtime.admission.admit(call, model, spec.cost(model))
-    found = await input_items(runtime, call, model, spec)
+    found = await input_items(runtime, call, model, spec, spec.max_tokens)
     call.truncated_inputs = found.truncated
     message = Encode(
         call.next_id(),
@@ -146,14 +151,20 @@ def check_dimensions(dimensions: int | None, size: int) -> None:
         raise InvalidRequest(f"`dimensions` {dimensions} is more than the model's {size}", "dimensions")
 
 
-async def input_items(runtime: Runtime, call: Call, model: ServedModel, spec: EmbedInputs) -> InputItems:
-    """One item per input. A text follows the named prompt; token ids are used as they are."""
+async def input_items(
+    runtime: Runtime, call: Call, model: ServedModel, spec: EmbedInputs, max_tokens: int | None = None
+) -> InputItems:
+    """One item per input. A text follows the named prompt; token ids are used as they are.
+
+    max_tokens: a lower limit of an input than that of the model, or None.
+    """
+    limit = min(max_tokens or model.max_input_tokens, model.max_input_tokens)
     prompt = model.text.prompt(spec.prompt_name)
     if spec.prompt_name is not None and any(not isinstance(one, str) for one in spec.inputs):
         raise InvalidRequest("`prompt_name` cannot be combined with token ids", "prompt_name")
     places = [index for index, one in enumerate(spec.inputs) if isinstance(one, str)]
     texts = [prompt + one for one in spec.inputs if isinstance(one, str)]
-    of_texts = await prompted_items(runtime, call, model, texts, prompt, spec.truncation, "inputs")
+    of_texts = await prompted_items(runtime, call, model, texts, prompt, spec.truncation, "inputs", limit)
     text_items = iter(of_texts.items)
     truncated = [places[index] for index in of_texts.truncated]
     items = []
@@ -161,14 +172,13 @@ async def input_items(runtime: Runtime, call: Call, model: ServedModel, spec: Em
         if isinstance(one, str):
             items.append(next(text_items))
             continue
-        items.append(EncodeItem(check_tokens(_shorten(one, model, spec.truncation), model, "inputs")))
-        if len(one) > model.max_input_tokens:
+        items.append(EncodeItem(check_tokens(_shorten(one, limit, spec.truncation), model, "inputs")))
+        if len(one) > limit:
             truncated.append(index)
     return InputItems(items, sorted(truncated))
 
 
-def _shorten(token_ids: list[int], model: ServedModel, side: TruncationSide | None) -> list[int]:
-    limit = model.max_input_tokens
+def _shorten(token_ids: list[int], limit: int, side: TruncationSide | None) -> list[int]:
     if side is None:
         return token_ids
     return token_ids[:limit] if side == "right" else token_ids[-limit:]

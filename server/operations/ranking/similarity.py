@@ -1,4 +1,4 @@
-"""Similarity of texts: the cosine of their embeddings."""
+"""Similarity of texts: the cosine of their embeddings, or the function that the checkpoint names."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from server.ipc.client.call import Call
 from server.ipc.wire.messages import Encode
@@ -13,7 +14,10 @@ from server.operations.cost import Cost
 from server.operations.encode import prompted_items, vectors
 from server.operations.ranking.embed import EmbedSpec, input_cost
 from server.operations.runtime import Runtime, ServedModel
+from server.text.checkpoint_text import SimilarityFunction
 from server.text.tokens.truncation import TruncationSide
+
+Vectors = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,8 @@ class SimilaritySpec:
 
 
 async def similarity(runtime: Runtime, call: Call, spec: SimilaritySpec) -> list[float]:
-    """The cosine between the source and each sentence, from -1 to 1, in the order of the sentences.
+    """The similarity of the source and each sentence, in the order of the sentences: the cosine, from -1 to 1, unless
+    the checkpoint names a dot product or a distance, which is negative.
 
     In `Call.truncated_inputs`, place 0 is the source, and the sentences follow.
     """
@@ -43,6 +48,21 @@ async def similarity(runtime: Runtime, call: Call, spec: SimilaritySpec) -> list
     texts = [prompt + text for text in (spec.source, *spec.sentences)]
     found = await prompted_items(runtime, call, model, texts, prompt, spec.truncation, "inputs")
     call.truncated_inputs = found.truncated
-    message = Encode(call.next_id(), model.name, "embed", found.items, normalize=True)
-    source, *others = (await vectors(call, message)).astype(np.float64)
-    return [min(1.0, max(-1.0, float(source @ other))) for other in others]
+    message = Encode(call.next_id(), model.name, "embed", found.items, normalize=model.text.similarity.of_unit_vectors)
+    rows = (await vectors(call, message)).astype(np.float64)
+    return [float(score) for score in _scores(rows[0], rows[1:], model.text.similarity.function)]
+
+
+def _scores(source: Vectors, others: Vectors, function: SimilarityFunction) -> Vectors:
+    """source: [size]. others: [sentences, size]. Returns [sentences]."""
+    scores: Vectors
+    match function:
+        case "cosine":
+            scores = np.clip(others @ source, -1.0, 1.0)
+        case "dot":
+            scores = others @ source
+        case "euclidean":
+            scores = -np.sqrt(np.square(others - source).sum(axis=1))
+        case "manhattan":
+            scores = -np.abs(others - source).sum(axis=1)
+    return scores

@@ -15,6 +15,7 @@ from tokenizers import AddedToken
 
 from server.text.tokens.tokenizer import TokenizerError
 from weights.json_files import NotJson, read_json_file
+from weights.sentence_modules import SETTINGS_FILES
 
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -208,12 +209,18 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
             clean_up=bool(config.get("clean_up_tokenization_spaces", False)),
             max_length=int(limit) if isinstance(limit, int | float) and 0 < limit <= _MAX_LENGTH_LIMIT else None,
             config=config,
-            lower_case=read_json(directory, "sentence_bert_config.json").get("do_lower_case") is True,
+            lower_case=_sentence_settings(directory).get("do_lower_case") is True,
         )
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         if isinstance(error, TokenizerError):
             raise
         raise TokenizerError("tokenizer_config.json is damaged: its special tokens cannot be read") from None
+
+
+def _sentence_settings(directory: Path) -> dict[str, Any]:
+    """The settings of a sentence-transformers checkpoint, from the first of their files that exists."""
+    found = (read_json(directory, name) for name in SETTINGS_FILES)
+    return next((settings for settings in found if settings), {})
 
 
 def _class_name(config: Mapping[str, Any], directory: Path) -> str:

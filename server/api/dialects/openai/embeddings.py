@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -12,23 +13,50 @@ from server.api.error_shape import AnswerBody, ErrorShape
 from server.api.field_kinds import Hint
 from server.api.fields import Prompt, TimedBody
 from server.api.route import JsonRoute
+from server.errors import InvalidRequest
+from server.ipc.client.call import Call
 from server.operations.ranking.embed import EmbedResult, EmbedSpec, embed
+from server.operations.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class OpenAIEmbedSpec(EmbedSpec):
+    """Ask for vectors. Without a side of truncation, the settings of the server decide."""
+
+
+async def _embed(runtime: Runtime, call: Call, spec: OpenAIEmbedSpec) -> EmbedResult:
+    if spec.truncation is None and runtime.auto_truncate:
+        spec = replace(spec, truncation="right")
+    return await embed(runtime, call, spec)
 
 
 class EmbeddingsBody(TimedBody):
-    """`POST /v1/embeddings`. Inputs that are longer than the model reads are refused."""
+    """`POST /v1/embeddings`. Inputs that are longer than the model reads are refused, unless `truncate_prompt_tokens`
+    or the server's `--auto-truncate` shortens them at their end.
+    """
 
     input: Prompt
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int | None, Field(ge=1)] = None
+    truncate_prompt_tokens: Annotated[int | None, Field(ge=-1, le=1 << 20)] = None
     user: Hint = None
     priority: Hint = None
     request_id: Hint = None
 
-    def spec(self) -> EmbedSpec:
+    def spec(self) -> OpenAIEmbedSpec:
+        """Raises InvalidRequest for `truncate_prompt_tokens` 0, which leaves no token."""
+        kept = self.truncate_prompt_tokens
+        if kept == 0:
+            raise InvalidRequest("`truncate_prompt_tokens` must be -1 or at least 1", "truncate_prompt_tokens")
         is_one = isinstance(self.input, str) or isinstance(self.input[0], int)
         inputs = [self.input] if is_one else self.input
-        return EmbedSpec(inputs, self.model, truncation=None, dimensions=self.dimensions)
+        return OpenAIEmbedSpec(
+            inputs,
+            self.model,
+            truncation=None if kept is None else "right",
+            dimensions=self.dimensions,
+            max_tokens=kept if kept != -1 else None,
+        )
 
 
 class OpenAIEmbedding(AnswerBody):
@@ -84,7 +112,7 @@ ROUTE = JsonRoute(
         },
     ),
     parse=EmbeddingsBody.spec,
-    run=embed,
+    run=_embed,
     render=_render,
     errors=ErrorShape(statuses=STATUSES, fields={"inputs": "input"}),
 )
