@@ -1,4 +1,7 @@
-"""A decode step of LLaMA runs code of few files and classes between `Transformer.decode` and the kernels."""
+"""Report the files and classes whose code a decode step of LLaMA runs, between `Transformer.decode` and the kernels.
+
+`pytest -s` prints the figures. They are no goal: no file is cut or joined to change them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from tests.engine.tiny_checkpoints import DECODERS
 from tests.parity.paged import Rows
 
 ROOT = Path(__file__).parents[2]
-MAX_FILES, MAX_CLASSES = 9, 18
 
 
 class DecodePath:
@@ -58,7 +60,7 @@ class DecodePath:
 
 @pytest.mark.skipif(not cpu_operations.available(), reason="programs need the compiled kernels")
 @torch.inference_mode()
-def test_a_decode_step_runs_few_files_and_classes(saved):
+def test_files_and_classes_of_a_decode_step(saved):
     architecture, config = DECODERS["llama"]
     model = load_model(saved(config, architecture), torch.float32, torch.device("cpu")).transformer
     rows, request = Rows(model), LogitsRequest(top_k=1)
@@ -70,7 +72,7 @@ def test_a_decode_step_runs_few_files_and_classes(saved):
     for name, path in zip(("recording", "first", "steady"), steps, strict=True):
         print(f"{name} step: {len(path.files)} files, {len(path.classes)} classes")
         print("  ", *sorted(path.files), "\n  ", *sorted(path.classes))
-    steady = steps[-1]
+    recording, _, steady = steps
+    assert "models/backends/cpu/trace.py" in recording.files - steady.files
     assert "models/backends/cpu/program.py" in steady.files
-    assert len(steady.files) <= MAX_FILES
-    assert len(steady.classes) <= MAX_CLASSES
+    assert {"Transformer", "Executor", "Program", "PagedStepInputs"} <= steady.classes
