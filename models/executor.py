@@ -1,7 +1,8 @@
 """Run the layers of a stack, either eagerly or as a program of the compiled kernels.
 
 Only this file chooses between the two. A program is traced at the first step of its kind and used for all later steps
-of that kind. Stacks that cannot be traced, steps with adapters, and devices without programs run eagerly.
+of that kind. Stacks that cannot be traced, steps with adapters, and devices without programs run eagerly. The executor
+keeps the reason for which a stack cannot be traced. An error while tracing is an error of the step.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from models.backends.choice import backend
 from models.backends.cpu.lowering import lower
 from models.backends.cpu.program import Program
 from models.backends.cpu.sampling import write_top_k
-from models.backends.cpu.trace import NotTraceable, ProgramInput, SymbolicTensor, Trace
+from models.backends.cpu.trace import ProgramInput, SymbolicTensor, Trace
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.stack import Stack
 from models.steps.step_inputs.base import AttentionPattern, StepInputs, StepKind
@@ -61,6 +62,7 @@ class Executor:
 
     head: function from hidden states [n, hidden] and memory [n or more, vocab], float32, to logits [n, vocab] in that
         memory. Without memory (None) it allocates its result. None for a stack without a head.
+    fallbacks: reason of each kind of steps that was to run as a program and runs eagerly.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Executor:
         self._stack, self._vocab_size, self._head = stack, vocab_size, head
         self._memory: Tensor | None = None
         self._programs: dict[ProgramKey, tuple[Program, tuple[AttentionPattern, ...]] | None] = {}
+        self.fallbacks: dict[ProgramKey, str] = {}
 
     def run_hidden(self, x: Tensor, step: StepInputs) -> Tensor:
         """Run the layers on the output of the embedding. x: [tokens, hidden]. Returns [n, hidden], the output rows."""
@@ -114,6 +117,25 @@ class Executor:
             inputs[program_input.name] = 0 if tensor is None else tensor.data_ptr()  # type: ignore[union-attr]
         return DecoderOutput(program.run(rows, inputs, step.static_inputs), logits, top_k)
 
+    @property
+    def eager_part(self) -> tuple[str, str] | None:
+        """What runs eagerly although this device has programs, and why; None where every step so far ran as a program.
+
+        Steps try a whole program first, then one without the head, then one without head and embedding.
+        """
+        parts = {self._part(key): reason for key, reason in reversed(self.fallbacks.items())}
+        return next(((part, parts[part]) for part in ("layers", "embedding", "output head") if part in parts), None)
+
+    @property
+    def has_programs(self) -> bool:
+        """Whether a step ran as a program."""
+        return any(found is not None for found in self._programs.values())
+
+    @staticmethod
+    def _part(key: ProgramKey) -> str:
+        """The part that a program of this kind has, and smaller programs have not."""
+        return "output head" if key.with_logits else "embedding" if key.reads_tokens else "layers"
+
     def logits(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]:
         """Logits of hidden states, [n, hidden], and their top k.
 
@@ -149,30 +171,34 @@ class Executor:
         return self._programs[key]
 
     def _trace(self, key: ProgramKey, width: int) -> tuple[Program, tuple[AttentionPattern, ...]] | None:
-        """Record the stack, or return None where it cannot be traced.
+        """Record the stack, or return None where it cannot be traced, and keep the reason.
 
         width: width of the hidden states, if they are the input.
+        Raises every error that is not the use of a symbolic tensor.
         """
+        trace, found = Trace(), None
         try:
-            return self._record(key, width)
-        except NotTraceable:
-            return None
+            found = self._record(trace, key, width)
+        except Exception:
+            # Code that meets NotTraceable may turn it into another error, as torch does.
+            if trace.refusal is None:
+                raise
+        if trace.refusal is None:
+            return found
+        self.fallbacks[key] = trace.refusal
+        return None
 
-    def _record(self, key: ProgramKey, width: int) -> tuple[Program, tuple[AttentionPattern, ...]]:
-        if self._stack.streams is not None:
-            raise NotTraceable("streams of hidden states")
-        trace = Trace()
-        if key.reads_tokens:
-            token_ids, positions = (trace.input(name, torch.int64) for name in ("token_ids", "token positions"))
-            x = self._stack.embedding(token_ids, positions)
-        else:
-            x = trace.input("hidden", key.dtype, width)
+    def _record(self, trace: Trace, key: ProgramKey, width: int) -> tuple[Program, tuple[AttentionPattern, ...]]:
         step = SymbolicStepInputs(trace, self._stack.config, key.kind, key.all_rows, key.has_int8_cache)
         if key.reads_tokens:
-            self._stack.set_layer_inputs(step, cast(Tensor, token_ids), cast(Tensor, x))
-        elif self._stack.per_layer is not None:
-            raise NotTraceable("per-layer embeddings without tokens")
-        output = cast(SymbolicTensor, self._stack.run_layers(cast(Tensor, x), step))
+            token_ids, positions = (
+                cast(Tensor, trace.input(name, torch.int64)) for name in ("token_ids", "token positions")
+            )
+            x = self._stack.embedding(token_ids, positions)
+            self._stack.set_layer_inputs(step, token_ids, x)
+        else:
+            x = cast(Tensor, trace.input("hidden", key.dtype, width))
+        output = cast(SymbolicTensor, self._stack.run_layers(x, step))
         if key.with_logits:
             assert self._head is not None
             memory = trace.input("logits", torch.float32, self._vocab_size, count=output.count)

@@ -46,7 +46,6 @@ from models.layers.positions import (
 )
 from models.layers.question_types import QuestionTypesEmbedding
 from models.steps.step_inputs.base import StepInputs
-from models.steps.step_inputs.ragged import RaggedStepInputs
 
 
 class Stack(nn.Module):
@@ -115,7 +114,7 @@ class Stack(nn.Module):
         """
         if self.per_layer is not None:
             step.layer_inputs = self.per_layer(token_ids, x)
-        if self.global_vectors is not None and isinstance(step, RaggedStepInputs):
+        if self.global_vectors is not None:
             step.global_vectors = self.global_vectors.repeat(len(step.lengths), 1)
 
     def run_layers(self, x: Tensor, step: StepInputs) -> Tensor:

@@ -103,7 +103,7 @@ import torch
 from torch import Tensor, nn
 
 from models.backends import choice
-from models.backends.cuda.graphs.graph_sizes import GraphSizes, is_capturable
+from models.backends.cuda.graphs.graph_sizes import GraphSizes, why_not_captured
 from models.backends.linear_weights import LinearPacker
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.config import AttentionConfig, ClassificationHead, MixerConfig, ModelConfig, SpanHead
@@ -271,6 +271,30 @@ class Transformer(nn.Module):
         """Largest number of output rows of a `decode` with logits."""
         return max_logits_rows(self.device)
 
+    @property
+    def eager_parts(self) -> tuple[str, ...]:
+        """What ran eagerly so far although its device has compiled programs, and why, as texts for the operator."""
+        stacks = {"encoder": self.encoder, "decoder": self.decoder}
+        found = {name: self._executors[stack].eager_part for name, stack in stacks.items() if stack is not None}
+        return tuple(f"{one[0]} of the {name} ({one[1]})" for name, one in found.items() if one is not None)
+
+    @property
+    def execution(self) -> str:
+        """How the steps so far ran: `program`, or `eager: REASON`."""
+        if self.eager_parts:
+            return f"eager: {'; '.join(self.eager_parts)}"
+        if any(executor.has_programs for executor in self._executors.values()):
+            return "program"
+        return f"eager: {choice.why_no_kernels(self.dtype, self.device) or 'no step could run as a program'}"
+
+    def why_not_captured(self, cache: KVCache) -> str | None:
+        """Why the decode steps cannot be captured as CUDA graphs; None where they can. cache: see `decode`."""
+        if self.decoder is None:
+            return "the model has no decoder"
+        if not choice.runs_cuda_kernels(self.device):
+            return "the device has no Triton kernels"
+        return "an int8 cache" if cache.is_int8 else why_not_captured(self.decoder)
+
     def capture_steps(
         self, cache: KVCache, cross_cache: KVCache | None, sizes: GraphSizes, runner: GraphRunner | None = None
     ) -> StepGraphs | None:
@@ -280,7 +304,7 @@ class Transformer(nn.Module):
         runner: captures and replays; None for that of the device.
         """
         stack = self.decoder
-        if stack is None or not is_capturable(stack) or cache.is_int8 or not choice.runs_cuda_kernels(self.device):
+        if stack is None or self.why_not_captured(cache) is not None:
             return None
         # The import needs triton, which devices without graphs do not have.
         from models.backends.cuda.graphs.graph_runner import CudaGraphRunner

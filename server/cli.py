@@ -329,6 +329,7 @@ def _check(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
         ("weights", f"{info.weight_bytes / 2**20:,.1f} MiB, {info.quantization or info.dtype} on {device}"),
         *([("format", info.checkpoint_format)] if info.checkpoint_format else []),
         *(("note", note) for note in info.notes),
+        ("execution", info.execution),
         ("context", context),
         ("vocabulary", f"{info.vocab_size:,} tokens"),
     ]

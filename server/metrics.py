@@ -124,6 +124,11 @@ class Metrics:
 
         self.worker_restarts = counter("worker_restarts_total", "Worker processes that were lost.")
         self.model_load_seconds = gauge("model_load_seconds", "Time to load a model.", ["model", "family"])
+        self.model_eager = gauge(
+            "model_eager",
+            "1 for a model whose steps run operation by operation, else 0. The reason is in /info.",
+            ["model"],
+        )
         self.device_memory = gauge("device_memory_bytes", "Memory of the worker's device, by kind.", ["kind"])
         self.build_info = gauge("build_info", "Always 1; the labels hold version and device.", ["version", "device"])
         for collector in (self.generated_tokens, self.inter_token, self.pools):

@@ -136,16 +136,19 @@ def _check_kernels_of(setting: str, dtype: torch.dtype, device: torch.device, ot
 
     setting: the setting that needs them. otherwise: what it could have instead of them, for the message.
     """
+    reason = why_no_kernels(dtype, device)
+    if reason is not None:
+        needs = f"a CPU, float32 or bfloat16, and the compiled kernels{otherwise}"
+        raise QuantizationUnavailable(f"{setting} needs {needs}: {reason}")
+
+
+def why_no_kernels(dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why the compiled kernels do not compute with hidden states of a dtype on a device; None where they do."""
     if has_kernels(dtype, device):
-        return
+        return None
     if device.type != "cpu":
-        reason = f"the model runs on {device.type}"
-    elif not _kernels:
-        reason = why_kernels_are_missing()
-    else:
-        reason = f"the model computes in {str(dtype).removeprefix('torch.')}"
-    needs = f"a CPU, float32 or bfloat16, and the compiled kernels{otherwise}"
-    raise QuantizationUnavailable(f"{setting} needs {needs}: {reason}")
+        return f"the model runs on {device.type}"
+    return f"the model computes in {str(dtype).removeprefix('torch.')}" if _kernels else why_kernels_are_missing()
 
 
 def kernels_version() -> str:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.layers.layer import Layer
 from models.layers.moe import MixtureOfExperts
 from models.steps.step_inputs.base import StepInputs
-from models.steps.step_inputs.ragged import RaggedStepInputs
 
 
 class CapacityLayer(Layer):
@@ -18,8 +16,6 @@ class CapacityLayer(Layer):
     """
 
     def _run_feed_forward(self, hidden: Tensor, step: StepInputs) -> Tensor:
-        if isinstance(hidden, SymbolicTensor):
-            raise NotTraceable("experts with a capacity")
-        assert isinstance(step, RaggedStepInputs) and isinstance(self.feed_forward, MixtureOfExperts)
+        assert isinstance(self.feed_forward, MixtureOfExperts)
         result: Tensor = self.feed_forward(hidden, lengths=step.lengths)
         return result

@@ -6,14 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.backends.torch.activations import ACTIVATIONS
 from models.config import ConvolutionLayerConfig
 from models.layers.layer import Layer
 from models.layers.linear import ConvolutionWeights
 from models.layers.norms import make_norm
 from models.steps.step_inputs.base import StepInputs
-from models.steps.step_inputs.ragged import RaggedStepInputs
 
 
 class ConvolutionLayer(Layer):
@@ -31,9 +29,7 @@ class ConvolutionLayer(Layer):
         self.convolution_norm = make_norm(config.norm, hidden_size)
 
     def forward(self, x: Tensor, step: StepInputs) -> Tensor:
-        if isinstance(x, SymbolicTensor):
-            raise NotTraceable("a convolution over tokens")
-        assert isinstance(step, RaggedStepInputs) and self.convolution_norm is not None
+        assert self.convolution_norm is not None
         convolved = step.select_rows(self.index, self.activation(self._convolve(x, step.lengths)))
         y: Tensor = self.convolution_norm(super().forward(x, step) + convolved)
         return y

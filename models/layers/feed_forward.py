@@ -7,7 +7,6 @@ from statistics import NormalDist
 from torch import Tensor, nn
 
 from models.backends.choice import backend
-from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.backends.linear_weights import LinearPacker, LinearWeight
 from models.backends.torch.activations import activate
 from models.config import FeedForwardConfig
@@ -51,8 +50,6 @@ class FeedForward(nn.Module):
 
     def _clipped(self, gate: Tensor, up: Tensor) -> Tensor:
         """`act(clipped gate) * (clipped up + up_offset)`. gate, up: [tokens, intermediate]."""
-        if isinstance(gate, SymbolicTensor):
-            raise NotTraceable("a clipped gate")
         limit, sparsity = self.config.limit, self.config.sparsity
         if sparsity > 0:
             spread = NormalDist().inv_cdf(sparsity) * gate.std(-1, keepdim=True, unbiased=False)

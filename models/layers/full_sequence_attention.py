@@ -24,7 +24,11 @@ class FullSequenceAttention(Attention, ABC, Generic[PlanT]):
     """Attention whose class determines which keys a query attends to, by a plan for each step.
 
     It is never part of a compiled program, and its projections keep the dtype of the model.
+
+    not_captured: see `Mixer`.
     """
+
+    not_captured = "attention over full sequences"
 
     @abstractmethod
     def make_plan(self, batch: EncoderBatch, encodings: PositionEncodings, dtype: torch.dtype) -> PlanT:

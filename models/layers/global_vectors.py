@@ -9,12 +9,10 @@ from torch import Tensor
 
 from models.backends.attention_metadata import AttentionMetadata
 from models.backends.choice import backend
-from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.config import GlobalVectorsLayerConfig
 from models.layers.layer import Layer
 from models.layers.norms import make_norm
 from models.steps.step_inputs.base import StepInputs
-from models.steps.step_inputs.ragged import RaggedStepInputs
 
 
 class GlobalVectorsLayer(Layer):
@@ -37,13 +35,11 @@ class GlobalVectorsLayer(Layer):
         self.global_norm = make_norm(config.attention_norms.input, hidden_size)
 
     def forward(self, x: Tensor, step: StepInputs) -> Tensor:
-        if isinstance(x, SymbolicTensor):
-            raise NotTraceable("global vectors")
-        assert isinstance(step, RaggedStepInputs) and step.global_vectors is not None
         assert self.attention is not None and self.feed_forward is not None and self.global_norm is not None
-        vectors, norms = step.global_vectors, self.feed_forward_norms
+        lengths, vectors, norms = step.lengths, step.global_vectors, self.feed_forward_norms
+        assert vectors is not None
         hidden = torch.cat([self.global_norm(vectors), self.attention_norms.norm_input(x)])
-        metadata, rows = _blocks(step.lengths, len(vectors) // len(step.lengths), self.block_size, self.shift)
+        metadata, rows = _blocks(lengths, len(vectors) // len(lengths), self.block_size, self.shift)
         query, key, value = self.attention.queries_keys_values(hidden, {})
         index = torch.tensor(rows, device=x.device)
         attended = backend(query).ragged_attention(

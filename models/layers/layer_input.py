@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.config import LayerInputConfig, PerLayerEmbeddingConfig
 from models.layers.embeddings import EmbeddingTable
 from models.layers.layer import Layer
@@ -35,8 +34,6 @@ class PerLayerEmbedding(nn.Module):
     def forward(self, token_ids: Tensor, x: Tensor) -> Tensor:
         assert self.norm is not None
         if self.rows is not None:
-            if isinstance(token_ids, SymbolicTensor):
-                raise NotTraceable("a vocabulary that is larger than its table")
             token_ids = torch.where(token_ids < self.rows, token_ids, 0)
         projected = (self.projection(x) * self._projection_scale).view(x.shape[0], self.num_layers, self.width)
         vectors: Tensor = self.norm(projected)
@@ -51,7 +48,10 @@ class LayerWithInput(Layer):
     """A layer whose result is `scale * (x + norm(project(act(gate(x)) * input)))`, see `LayerInputConfig`.
 
     output_scale: [1], model dtype, or None for a factor of one.
+    not_captured: see `Mixer`. No device has tried it yet.
     """
+
+    not_captured = "layers with vectors of their own"
 
     def __init__(self, config: LayerInputConfig, hidden_size: int, index: int) -> None:
         super().__init__(config, hidden_size, index)
@@ -65,10 +65,7 @@ class LayerWithInput(Layer):
         x = super().forward(x, step)
         if self.input_gate is not None:
             x = x + self.input_result(x, step)
-        if self.output_scale is None:
-            return x
-        # A recorded program contains the factor as a constant.
-        return x * (float(self.output_scale) if isinstance(x, SymbolicTensor) else self.output_scale)
+        return x if self.output_scale is None else x * self.output_scale
 
     def input_result(self, x: Tensor, step: StepInputs) -> Tensor:
         """`norm(project(act(gate(x)) * input))`. x: [n, hidden], see `StepInputs.select_rows`. Returns [n, hidden]."""

@@ -27,8 +27,10 @@ class Mixer(nn.Module, ABC):
 
     config: `config.state_shapes` are the shapes of the tensors of one state.
     width: width of the result before the output projection.
+    not_captured: why a decode step with this part cannot be captured as a CUDA graph.
     """
 
+    not_captured = "mixers, whose states the host chooses"
     config: MixerConfig
     width: int
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from models.backends.choice import backend
-from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.backends.linear_weights import EXPERT_PANEL, ExpertWeights, LinearPacker, pack_experts, stack_experts
 from models.config import FeedForwardConfig, FeedForwardSumConfig, MixtureOfExpertsConfig, XieluFeedForwardConfig
 from models.layers.feed_forward import FeedForward
@@ -51,8 +50,6 @@ class Router(Linear):
         shares, experts = backend(logits).route(logits, self.choices, self.config, self.correction)
         if self.expert_scale is None:
             return shares, experts
-        if isinstance(shares, SymbolicTensor):
-            raise NotTraceable("factors of shares")
         return shares * self.expert_scale.float()[experts], experts
 
 
@@ -98,14 +95,17 @@ class MixtureOfExperts(nn.Module):
             self.to_latent = Linear(hidden_size, config.latent_size, config.latent_bias)
             self.from_latent = Linear(config.latent_size, hidden_size, config.latent_bias)
 
+    @property
+    def not_captured(self) -> str:
+        """See `Mixer`."""
+        return "" if self.packed is not None else "experts whose tokens the host counts"
+
     def forward(self, x: Tensor, router_input: Tensor | None = None, lengths: Sequence[int] | None = None) -> Tensor:
         """Mix the experts of each token.
 
         router_input: [tokens, hidden], from which the router chooses; None for x.
         lengths: tokens of each text, for experts with a capacity; None for experts without a capacity.
         """
-        if x.shape[0] == 0:
-            return x
         shares, experts = self.router.choose(x if router_input is None else router_input)
         if self.config.capacity is not None:
             assert lengths is not None, "a capacity counts the tokens of each text"
@@ -160,9 +160,9 @@ class MixtureOfExperts(nn.Module):
 
     def _mix(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
         """`ExpertWeights.mix` with experts that are not packed together, and compute one after another."""
-        if isinstance(x, SymbolicTensor):
-            raise NotTraceable("experts that are apart")
         by_expert = experts.flatten().argsort(stable=True)
+        if len(by_expert) == 0:
+            return x
         counts = torch.bincount(experts.flatten(), minlength=self.config.num_experts).tolist()
         inputs = torch.split(x[by_expert // experts.shape[1]], counts)
         outputs = torch.empty(len(by_expert), x.shape[1], dtype=x.dtype, device=x.device)
@@ -178,8 +178,6 @@ class MixtureOfExperts(nn.Module):
 
     def _mix_weighted_inputs(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
         """Sum of `expert(share * x)` over the experts of each token. Arguments as for `ExpertWeights.mix`."""
-        if isinstance(x, SymbolicTensor):
-            raise NotTraceable("shares of inputs")
         total: Tensor | None = None
         for choice in range(experts.shape[1]):
             part = slice(choice, choice + 1)
@@ -263,8 +261,11 @@ class FeedForwardSum(nn.Module):
 
     The router of a mixture of experts reads x before the input norm.
 
+    not_captured: see `Mixer`. No device has tried it yet.
     forward: [tokens, hidden] -> [tokens, hidden], model dtype.
     """
+
+    not_captured = "sums of feed-forwards"
 
     def __init__(self, config: FeedForwardSumConfig, hidden_size: int) -> None:
         super().__init__()

@@ -17,8 +17,11 @@ class Xielu(nn.Module):
     alpha_p, alpha_n: [1], model dtype; softplus maps them to the factors of `Backend.xielu`.
     beta, eps: [1], model dtype.
     forward: [tokens, width] -> [tokens, width], model dtype.
+    not_captured: see `Mixer`.
     Source: Huang and Schlag 2024, arXiv:2411.13010, section 4.
     """
+
+    not_captured = "an activation whose shape the host reads"
 
     def __init__(self) -> None:
         super().__init__()

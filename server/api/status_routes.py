@@ -48,6 +48,7 @@ class ModelDescription(AnswerBody):
         longest source of an encoder-decoder.
     `kv_tokens`: tokens that the KV cache of a worker holds; null without a KV cache. `agent_sequences`: sequences of
         `agent_tokens` tokens that it holds together.
+    `execution`: how steps run: `program` (one call of the compiled kernels), `CUDA graphs`, or `eager: REASON`.
     `takes_labels`: `/token_classify` needs `labels`. `takes_instruction`: `/rerank` takes `instruction`.
     """
 
@@ -58,6 +59,7 @@ class ModelDescription(AnswerBody):
     routes: list[str]
     dtype: str
     quantization: str | None
+    execution: str
     adapter_of: str | None
     parameters: int
     weight_bytes: int
@@ -179,6 +181,7 @@ def _describe(model: ServedModel) -> dict[str, object]:
         "routes": paths_of(model),
         "dtype": about.dtype,
         "quantization": about.quantization,
+        "execution": about.execution,
         "adapter_of": about.adapter_of or None,
         "parameters": about.parameters,
         "weight_bytes": about.weight_bytes,

@@ -48,6 +48,7 @@ class Telemetry:
         self.metrics.build_info.labels(version(), device).set(1)
         for info in models:
             self.metrics.model_load_seconds.labels(info.name, info.family).set(info.load_seconds)
+            self.metrics.model_eager.labels(info.name).set(info.is_eager)
             # Kept because they are updated for every token, and finding them by their labels takes time.
             self._token_metrics[info.name] = (
                 self.metrics.generated_tokens.labels(info.name),

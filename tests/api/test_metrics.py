@@ -9,6 +9,7 @@ import subprocess
 
 import httpx
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from server.ipc.wire.messages import (
@@ -29,7 +30,7 @@ CONTRACT = {
     "batch_tokens", "kv_blocks_used", "kv_blocks_total", "preemptions_total", "prefix_cache_queries_total",
     "prefix_cache_hits_total", "speculative_drafted_tokens_total", "speculative_accepted_tokens_total",
     "worker_restarts_total", "model_load_seconds", "device_memory_bytes", "build_info", "mask_wait_seconds",
-    "beam_lag_tokens", "state_bytes",
+    "beam_lag_tokens", "state_bytes", "model_eager",
 }  # fmt: skip
 
 LABELS = {"route", "status", "model", "reason", "stage", "phase", "pool", "kind", "family", "version", "device", "le"}
@@ -125,6 +126,16 @@ async def test_values_after_events(bench: Bench, http: httpx.AsyncClient) -> Non
     after = await page(http)
     assert (value(after, "worker_restarts_total"), value(after, "requests_running")) == (1, 0)
     assert value(after, 'kv_blocks_used{pool="self"}') == 0
+
+
+@pytest.mark.parametrize("execution", ["program", "CUDA graphs", "eager: layers of the decoder (std)"])
+async def test_a_model_that_runs_eagerly_is_told(bench: Bench, http: httpx.AsyncClient, execution: str) -> None:
+    bench.infos = {name: replace(info, execution=execution) for name, info in bench.infos.items()}
+    bench.become_ready()
+    is_eager = execution.startswith("eager")
+    assert value(await page(http), 'model_eager{model="decoder"}') == is_eager
+    models = (await http.get("/info")).json()["models"]
+    assert [model["execution"] for model in models] == [execution] * len(bench.infos)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "BREW"])

@@ -267,6 +267,7 @@ def test_check_describes_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixt
     main(["check", str(write_checkpoint(tmp_path / "decoder"))], worker=WORKER)
     table = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
     assert table["family"] == "fake (FakeModel)" and table["serves"] == "generate" and table["context"] == "512 tokens"
+    assert table["execution"] == "program"
     (tmp_path / "decoder" / "tokenizer.json").unlink()
     with pytest.raises(SystemExit) as stop:
         main(["check", str(tmp_path / "decoder")], worker=WORKER)

@@ -229,7 +229,7 @@ def test_after_the_capture_a_model_learns_the_durations_of_its_steps_again(pairs
     run(engine, [generate(pair, 1, [5, 6, 7], max_new_tokens=3)])
     assert generation.scheduler.decode_seconds is not None
     generation.runner.capture_steps = lambda sizes: setattr(generation.runner, "captured", object())
-    service._capture_steps(engine, [pair.loaded], EngineOptions())
+    assert service._capture_steps(engine, [pair.loaded], EngineOptions()) == {"gpt2": "CUDA graphs"}
     budget = generation.scheduler.prefill_budget
     assert generation.scheduler.decode_seconds is None
     for tokens in (16, 200) * 3:
@@ -249,13 +249,21 @@ def test_a_model_whose_steps_cannot_be_captured_is_served_eagerly(pairs, caplog:
         raise RuntimeError("operation not permitted when stream is capturing")
 
     runner.capture_steps = capture
-    service._capture_steps(engine, [pair.loaded], EngineOptions(max_batch_rows=7))
+    told = service._capture_steps(engine, [pair.loaded], EngineOptions(max_batch_rows=7))
     assert "the decode steps of gpt2 cannot be captured" in caplog.text
+    assert told == {"gpt2": "eager: CUDA refuses to capture its decode steps, see the log"}
     pool = engine.models["gpt2"].generation.scheduler.blocks.self_pool
     context = min(pair.loaded.context_tokens, pool.num_blocks * pool.block_size)
     assert asked == [GraphSizes(7, context, 0)]
     results = run(engine, [generate(pair, 1, [5, 6, 7], max_new_tokens=3)])
     assert len(results.finished[1].hypotheses[0].token_ids) == 3
+
+
+def test_a_model_without_graphs_says_why(pairs) -> None:
+    pair = pairs("gpt2")
+    assert service._capture_steps(pair.engine(kv_cache_bytes=1 << 16), [pair.loaded], EngineOptions()) == {
+        "gpt2": "eager: the device has no Triton kernels"
+    }
 
 
 def _fields(options: EngineOptions) -> dict[str, object]:

@@ -189,4 +189,5 @@ def _info(vocab_size: int) -> ModelInfo:
         labels=[],
         problem_type=None,
         load_seconds=0.01,
+        execution="program",
     )

@@ -91,6 +91,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
         labels=JUDGEMENTS if spec.name.startswith("judge") else LABELS.get(tasks[-1], []),
         problem_type="single_label_classification" if "classify" in tasks else None,
         load_seconds=0.01,
+        execution="program",
     )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from models.backends.cpu.expert_groups import ExpertGroups, group_by_expert
 from models.backends.cpu.linear import CpuWeight
 from models.backends.cpu.operations import run
+from models.backends.cpu.trace import SymbolicTensor
 from models.config import MixtureOfExpertsConfig
 
 
@@ -67,6 +68,8 @@ class PackedExperts:
         shared: [tokens, hidden] or None. shared_gate: [tokens, 1], or None for a factor of one.
         Returns [tokens, hidden].
         """
+        if not isinstance(x, SymbolicTensor) and x.shape[0] == 0:
+            return x  # the kernel that sorts tokens writes the number of tasks even without a token
         expert, groups = self._config.expert, group_by_expert(experts, self._config.num_experts)
         inner = self._inner.multiply_experts(
             x, groups, expert.intermediate_size, expert.activation, expert.gated, expert.limit, expert.up_offset

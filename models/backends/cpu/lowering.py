@@ -12,10 +12,9 @@ from torch import Tensor
 from models.backends.cpu import library
 from models.backends.cpu.program import Fill, Program, Work
 from models.backends.cpu.trace import (
-    ROWS,
     Buffer,
-    NotTraceable,
     ProgramInput,
+    RowCount,
     ScratchAddress,
     SymbolicTensor,
     TracedOperation,
@@ -29,7 +28,7 @@ def lower(output: SymbolicTensor) -> Program:
     """Turn the trace that computes `output` into a program that returns `output`. Raises NotTraceable."""
     address = output.address
     if not isinstance(address, ScratchAddress) or address.offset or output.shape[1:] != (output.row_stride,):
-        raise NotTraceable("an output that is part of another tensor")
+        output.trace.refuse("an output that is part of another tensor")
     words = _Words()
     for operation in output.trace.operations:
         words.append(operation)
@@ -84,7 +83,7 @@ class _Words:
             size,
             output.shape[1],
             output.dtype,
-            output.count.name if isinstance(output.count, ProgramInput) else None,
+            None if output.count.input is None else output.count.input.name,
             self._constants,
         )
 
@@ -95,14 +94,17 @@ class _Words:
         """
         if isinstance(value, SymbolicTensor):
             value = value.address
+        if isinstance(value, RowCount):
+            if value.input is None:
+                self._row_counts.append(index)
+                return 0
+            value = value.input
         if isinstance(value, ProgramInput):
             self._inputs.setdefault(value.name, []).append(Fill(index, value.offset))
         elif isinstance(value, ScratchAddress):
             buffer, current = value.buffer, len(self._names)
             buffer.first, buffer.last = (current if buffer.first < 0 else buffer.first), current
             self._addresses.append((index, value))
-        elif value is ROWS:
-            self._row_counts.append(index)
         elif isinstance(value, Tensor):
             self._constants.append(value)
             return value.data_ptr()
@@ -134,7 +136,7 @@ def _work(traced: TracedOperation) -> Work:
         multiplications *= fields["choices"] * (2 if fields["is_gated"] else 1)
         # How many experts a step uses is unknown here. This counts the bytes of one row's experts, a lower bound.
         weight_bytes = multiplications * fields.get("bits", 8 * weight.itemsize) // 8
-    return Work(weight_bytes, 2 * multiplications, fields["rows"] is ROWS)
+    return Work(weight_bytes, 2 * multiplications, fields["rows"].input is None)
 
 
 def _width(fields: dict[str, Any]) -> int:
@@ -153,13 +155,16 @@ class _Reuse(NamedTuple):
 
 
 class _ScratchLayout(NamedTuple):
-    """Where a tensor lies in scratch memory. offset, row_stride, count: see `ScratchAddress` and `SymbolicTensor`."""
+    """Where a tensor lies in scratch memory. offset, row_stride: see `ScratchAddress` and `SymbolicTensor`.
+
+    rows: the program input with the number of rows, see `RowCount`.
+    """
 
     buffer: Buffer
     offset: int
     dtype: torch.dtype
     row_stride: int
-    count: Any
+    rows: ProgramInput | None
 
 
 def _reuses(traced: TracedOperation, index: int) -> Iterator[_Reuse]:
@@ -183,7 +188,7 @@ def _scratch_layout(value: Any) -> _ScratchLayout | None:
     """The layout of a field's value, or None if it is not a tensor in scratch memory."""
     if isinstance(value, SymbolicTensor) and isinstance(value.address, ScratchAddress):
         address = value.address
-        return _ScratchLayout(address.buffer, address.offset, value.dtype, value.row_stride, value.count)
+        return _ScratchLayout(address.buffer, address.offset, value.dtype, value.row_stride, value.count.input)
     return None
 
 

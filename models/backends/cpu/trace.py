@@ -1,36 +1,35 @@
 """Symbolic tensors: calling a model with them records its operations instead of computing them.
 
-Each operation of `operations.py` appends itself to the `Trace` of its arguments. An operation that cannot be recorded
-raises NotTraceable; the model then runs eagerly.
+Each operation of `operations.py` appends itself to the `Trace` of its arguments. Every other use of a symbolic tensor,
+or of its number of rows, raises NotTraceable; the model then runs eagerly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import sys
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 
 from models.backends.cpu.header import Operation
-from models.backends.cpu.library import OPERATIONS
+from models.backends.cpu.library import DTYPE_CODES, OPERATIONS
 
 Made = TypeVar("Made")
+Arguments = ParamSpec("Arguments")
 
 LINE_BYTES = 64
 """Rows of scratch memory are padded to whole cache lines of this size, so that every buffer begins at a cache line."""
 
 
 class NotTraceable(Exception):
-    """The model uses an operation that a program cannot contain."""
+    """The model uses a symbolic tensor in a way that a program cannot contain. The message is a reason for operators.
 
-
-class RowCount:
-    """Stands for the number of rows of a program's input, which is not known before a run."""
-
-
-ROWS = RowCount()
+    Only `Trace.refuse` raises it.
+    """
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class TracedOperation:
     """One recorded operation.
 
     dtype: dtype in which the kernel computes.
-    fields: value of each field: a number, a tensor (a constant), a SymbolicTensor, a ProgramInput, ROWS or None.
+    fields: value of each field: a number, a tensor (a constant), a SymbolicTensor, a ProgramInput, a RowCount or None.
     """
 
     operation: Operation
@@ -90,17 +89,34 @@ class TracedOperation:
 
 
 class Trace:
-    """The operations recorded so far, in order."""
+    """The operations recorded so far, in order.
+
+    rows: the number of rows of the program's input, which is not known before a run.
+    refusal: reason of the first use that a program cannot contain, or None. Code between that use and the caller may
+        have replaced or swallowed the exception, so a trace with a refusal is never a program.
+    """
 
     def __init__(self) -> None:
         self.operations: list[TracedOperation] = []
+        self.rows = RowCount(self)
+        self.refusal: str | None = None
         self._made: dict[Hashable, Any] = {}
 
-    def input(self, name: Hashable, dtype: torch.dtype, *row_shape: int, count: Any = ROWS) -> SymbolicTensor:
-        """A tensor [count, *row_shape] that the caller provides, contiguous. count: ROWS or a ProgramInput."""
-        return SymbolicTensor(self, ProgramInput(name), dtype, row_shape, prod(row_shape), count)
+    def input(
+        self, name: Hashable, dtype: torch.dtype, *row_shape: int, count: RowCount | None = None
+    ) -> SymbolicTensor:
+        """A tensor [count, *row_shape] that the caller provides, contiguous. count: None for `rows`."""
+        return SymbolicTensor(
+            self, ProgramInput(name), dtype, row_shape, prod(row_shape), self.rows if count is None else count
+        )
+
+    def count(self, name: Hashable) -> RowCount:
+        """A number of rows that the caller provides."""
+        return RowCount(self, ProgramInput(name))
 
     def append(self, operation: Operation, dtype: torch.dtype, fields: dict[str, Any]) -> None:
+        if dtype not in DTYPE_CODES:
+            self.refuse(f"{operation.name} in {dtype}")
         self.operations.append(TracedOperation(operation, dtype, fields))
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
@@ -109,12 +125,136 @@ class Trace:
             self._made[key] = make()
         return self._made[key]  # type: ignore[no-any-return]
 
+    def refuse(self, use: str) -> NoReturn:
+        """Raise NotTraceable. use: what a program cannot contain. The reason also names the code of the model."""
+        reason = f"{use}{_caller()}"
+        self.refusal = self.refusal or reason
+        raise NotTraceable(reason)
 
-@dataclass(frozen=True, eq=False)
-class SymbolicTensor:
+
+_MODEL_CODE = ("models.layers.", "models.lora.", "models.stack")
+"""Modules whose methods a reason names."""
+
+
+def _caller() -> str:
+    """` in CLASS.METHOD` of the model's code that is running, or an empty text outside of a model."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith(_MODEL_CODE):
+            return f" in {frame.f_code.co_qualname}"
+        frame = frame.f_back
+    return ""
+
+
+class Symbol:
+    """Base class of the values of a trace. Every use that a subclass does not define raises NotTraceable.
+
+    Attributes can be set once, by the constructor.
+    """
+
+    trace: Trace
+
+    def refuse(self, use: str) -> NoReturn:
+        """Raise NotTraceable."""
+        trace: Trace | None = vars(self).get("trace")
+        if trace is None:
+            raise NotTraceable(use)
+        trace.refuse(use)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in type(self).__annotations__ or name in vars(self):
+            self.refuse(f"a new value of {name}")
+        object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        self.refuse(name)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: object, args: object = (), kwargs: object = None) -> NoReturn:
+        """Called by torch in place of its functions, if one of their arguments is symbolic."""
+        name = f"torch.{getattr(function, '__name__', function)}"
+        for symbol in _symbols((args, kwargs)):
+            symbol.refuse(name)
+        raise NotTraceable(name)
+
+
+def _symbols(value: object) -> Iterator[Symbol]:
+    """The symbols in nested arguments of a function."""
+    if isinstance(value, Symbol):
+        yield value
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from _symbols(one)
+    elif isinstance(value, dict):
+        yield from _symbols(list(value.values()))
+    elif isinstance(value, slice):
+        yield from _symbols([value.start, value.stop, value.step])
+
+
+_COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+_SPECIAL_METHODS = {
+    name
+    for kind in (Tensor, int)
+    for name in dir(kind)
+    if name.startswith("__") and not name.startswith("__torch") and callable(getattr(kind, name))
+}.difference(dir(object)).union(_COMPARISONS, ("__format__", "__copy__", "__reduce_ex__"))
+"""Operators and protocols of tensors and numbers. Python looks them up in the class, without `__getattr__`."""
+
+
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    def method(self: Symbol, *_: object, **__: object) -> NoReturn:
+        self.refuse(name)
+
+    return method
+
+
+for _name in _SPECIAL_METHODS.difference(vars(Symbol)):
+    setattr(Symbol, _name, _refusing(_name))
+
+
+def _supported(
+    method: Callable[Concatenate[SymbolicTensor, Arguments], Made],
+) -> Callable[Concatenate[SymbolicTensor, Arguments], Made]:
+    """A method that raises NotTraceable for arguments that torch takes and this method does not."""
+
+    def call(self: SymbolicTensor, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
+        try:
+            return method(self, *args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # an error of the method itself
+            self.refuse(f"{method.__name__} with other arguments")
+
+    return call
+
+
+@dataclass(eq=False, repr=False)
+class RowCount(Symbol):
+    """Stands for a number of rows, which is not known before a run. No code can compute with it.
+
+    input: the program input with the number; None for the number of rows of the program's input.
+    """
+
+    trace: Trace
+    input: ProgramInput | None = None
+
+    def __hash__(self) -> int:
+        self.refuse("a table by the number of rows")
+
+
+class SymbolicShape(tuple[Any, ...]):
+    """The shape of a symbolic tensor: a RowCount, then numbers."""
+
+    def __getattr__(self, name: str) -> Any:
+        self[0].refuse(f"shape.{name}")
+
+
+@dataclass(eq=False, repr=False)
+class SymbolicTensor(Symbol):
     """Stands for a tensor [count, *row_shape] in a trace. Has the few tensor methods that operations use.
 
-    Numbers of one row are contiguous; rows are `row_stride` numbers apart. count: ROWS or a ProgramInput.
+    Numbers of one row are contiguous; rows are `row_stride` numbers apart.
     """
 
     trace: Trace
@@ -122,65 +262,88 @@ class SymbolicTensor:
     dtype: torch.dtype
     row_shape: tuple[int, ...]
     row_stride: int
-    count: Any = ROWS
+    count: RowCount
+
+    # Comparing tensors is refused, but containers may hold them, as they hold tensors of torch.
+    __hash__ = object.__hash__
 
     @property
-    def shape(self) -> tuple[Any, ...]:
-        return (self.count, *self.row_shape)
+    def shape(self) -> SymbolicShape:
+        return SymbolicShape((self.count, *self.row_shape))
 
     @property
     def is_cpu(self) -> bool:
         return True
 
+    @_supported
     def dim(self) -> int:
         return 1 + len(self.row_shape)
 
+    @_supported
     def stride(self, dim: int) -> int:
+        if type(dim) is not int or not -self.dim() <= dim < self.dim():
+            self.refuse("stride of another dimension")
         dim %= self.dim()
         return prod(self.row_shape[dim:]) if dim else self.row_stride
 
+    @_supported
     def element_size(self) -> int:
         return self.dtype.itemsize
 
+    @_supported
     def contiguous(self) -> SymbolicTensor:
         if self.row_stride != prod(self.row_shape):
-            raise NotTraceable("a contiguous copy")
+            self.refuse("a contiguous copy")
         return self
 
+    @_supported
     def new_empty(self, shape: tuple[Any, ...], dtype: torch.dtype | None = None) -> SymbolicTensor:
+        if not isinstance(shape, tuple) or not shape or not isinstance(shape[0], RowCount):
+            self.refuse("new_empty with another number of rows")
+        if not _are_sizes(shape[1:]) or not isinstance(dtype, torch.dtype | None):
+            self.refuse("new_empty with other arguments")
         count, *row_shape = shape
         dtype, size = dtype or self.dtype, prod(row_shape)
         buffer = Buffer(-(-size * dtype.itemsize // LINE_BYTES) * LINE_BYTES)
         return SymbolicTensor(self.trace, ScratchAddress(buffer), dtype, tuple(row_shape), size, count)
 
+    @_supported
     def view(self, count: object, *shape: int) -> SymbolicTensor:
         if count is not self.count:
-            raise NotTraceable("a view with another number of rows")
+            self.refuse("a view with another number of rows")
         known, width = prod(size for size in shape if size != -1), prod(self.row_shape)
-        return replace(self, row_shape=tuple(width // known if size == -1 else size for size in shape))
+        if not _are_sizes(shape, 1) or known == 0 or width % known:
+            self.refuse("a view of other sizes")
+        row_shape = tuple(width // known if size == -1 else size for size in shape)
+        if prod(row_shape) != width:
+            self.refuse("a view of other sizes")
+        return replace(self, row_shape=row_shape)
 
+    @_supported
     def flatten(self, start: int) -> SymbolicTensor:
         if start not in (-2, 1) or len(self.row_shape) != 2:
-            raise NotTraceable("a flatten of other dimensions")
+            self.refuse("a flatten of other dimensions")
         return replace(self, row_shape=(prod(self.row_shape),))
 
-    def __getitem__(self, index: tuple[slice, slice]) -> SymbolicTensor:
+    def __getitem__(self, index: object) -> SymbolicTensor:
+        if not isinstance(index, tuple) or len(index) != 2 or not self.row_shape:
+            self.refuse("an index other than [:, START:END]")
         everything, part = index
-        if everything != slice(None) or not isinstance(part, slice):
-            raise NotTraceable("an index of rows")
+        if not isinstance(everything, slice) or not isinstance(part, slice) or not _is_whole(everything):
+            self.refuse("an index other than [:, START:END]")
         start, end, step = part.indices(self.row_shape[0])
-        if step != 1:
-            raise NotTraceable("a slice with gaps")
+        if step != 1 or end <= start:
+            self.refuse("a slice with gaps, or without columns")
         offset = start * prod(self.row_shape[1:]) * self.dtype.itemsize
         address = replace(self.address, offset=self.address.offset + offset)
         return replace(self, address=address, row_shape=(end - start, *self.row_shape[1:]))
 
-    def __add__(self, other: SymbolicTensor) -> SymbolicTensor:
+    def __add__(self, other: object) -> SymbolicTensor:
         """Record the sum. If `other` is the result of the last product, `self` becomes the residual of that product."""
         if not isinstance(other, SymbolicTensor) or self.count is not other.count:
-            raise NotTraceable("a sum of different rows")
+            self.refuse("a sum of different rows")
         if (self.row_shape, self.dtype) != (other.row_shape, other.dtype):
-            raise NotTraceable("a sum of different shapes or dtypes")
+            self.refuse("a sum of different shapes or dtypes")
         last = self.trace.operations[-1].fields if self.trace.operations else {}
         is_last_product = last.get("out") is other and last.get("residual", self) is None
         if is_last_product:
@@ -190,9 +353,12 @@ class SymbolicTensor:
         self.trace.append(OPERATIONS["add"], self.dtype, fields)
         return fields["out"]  # type: ignore[no-any-return]
 
-    def __mul__(self, factor: float) -> SymbolicTensor:
+    def __mul__(self, factor: object) -> SymbolicTensor:
+        """Record the product with a number, or with a parameter of one number, which becomes a constant."""
+        if isinstance(factor, Tensor) and factor.shape == (1,) and factor.dtype == self.dtype:
+            factor = float(factor)
         if not isinstance(factor, int | float):
-            raise NotTraceable("a product of tensors")
+            self.refuse("a product of tensors")
         fields = {"x": self.contiguous(), "factor": factor, **self._elementwise()}
         self.trace.append(OPERATIONS["scale"], self.dtype, fields)
         return fields["out"]  # type: ignore[no-any-return]
@@ -200,9 +366,13 @@ class SymbolicTensor:
     def _elementwise(self) -> dict[str, Any]:
         return {"out": self.new_empty(self.shape), "rows": self.count, "width": prod(self.row_shape)}
 
-    def __getattr__(self, name: str) -> Any:
-        raise NotTraceable(f"a symbolic tensor has no {name}")
 
-    @classmethod
-    def __torch_function__(cls, function: Any, *_: Any) -> Any:
-        raise NotTraceable(f"no program does {function}")
+def _are_sizes(sizes: tuple[object, ...], most_unknown: int = 0) -> bool:
+    """Whether these are numbers. most_unknown: how many of them may be -1."""
+    numbers = [size for size in sizes if type(size) is int]
+    return len(numbers) == len(sizes) and min(numbers, default=0) >= -1 and numbers.count(-1) <= most_unknown
+
+
+def _is_whole(part: slice) -> bool:
+    """Whether a slice is `:`."""
+    return part.start is None and part.stop is None and part.step is None

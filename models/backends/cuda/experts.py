@@ -32,6 +32,8 @@ class StackedExperts:
         self, x: Tensor, shares: Tensor, experts: Tensor, shared: Tensor | None, shared_gate: Tensor | None
     ) -> Tensor:
         """See `ExpertWeights`."""
+        if x.shape[0] == 0:
+            return x
         expert, tiles = self._config.expert, group_by_expert(experts, self._config.num_experts)
         x = x.contiguous()
         if expert.gated:

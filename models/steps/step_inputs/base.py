@@ -63,6 +63,7 @@ class StepInputs(ABC):
     output_rows: [n], int64, rows whose outputs the caller needs, or None for all.
     adapters: name of each sequence's adapter; empty for none.
     layer_inputs: [tokens, layers, width], model dtype, a vector of each token for each layer; None for none.
+    global_vectors: [sequences * vectors, hidden], model dtype, input of the next layer with global vectors; or None.
 
     kind: which program runs such steps, or None where they run eagerly.
     has_int8_cache: whether keys and values are cached in int8.
@@ -84,10 +85,16 @@ class StepInputs(ABC):
         self.rotations, self._score_bias, self.output_rows = encodings.rotations, encodings.score_bias, output_rows
         self._query_scales = encodings.query_scales
         self.layer_inputs: Tensor | None = None
+        self.global_vectors: Tensor | None = None
         self._selecting_layer = num_layers if adapters or needs_all_rows else num_layers - 1
         if adapters:
             self.kind = None
         self._metadata: dict[AttentionPattern, AttentionMetadata] = {}
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of tokens of each sequence, in a step of whole sequences."""
+        raise AssertionError("only a step of whole sequences has their lengths")
 
     def select_rows(self, layer: int, x: Tensor) -> Tensor:
         """The rows of `x` that a layer computes after its attention: the output rows in the last layer, else all rows.

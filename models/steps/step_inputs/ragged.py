@@ -33,8 +33,6 @@ class RaggedStepInputs(StepInputs):
     dtype: dtype of the hidden states.
     source: encoder output for cross-attention, or None.
     key_value_layers, needs_all_rows: see `StackConfig`.
-    lengths: tokens of each sequence.
-    global_vectors: [sequences * vectors, hidden], model dtype, input of the next layer with global vectors; or None.
     """
 
     kind: StepKind | None = "ragged"
@@ -52,11 +50,14 @@ class RaggedStepInputs(StepInputs):
         self._texts = batch if isinstance(batch, EncoderBatch) else None
         output_rows = None if self._texts is None else self._texts.output_rows
         super().__init__(encodings, output_rows, num_layers, batch.adapters, needs_all_rows)
-        self.lengths, self._dtype = batch.lengths, dtype
-        self.global_vectors: Tensor | None = None
+        self._lengths, self._dtype = batch.lengths, dtype
         self._source, self._encodings = source, encodings
         self._full_plans: dict[AttentionConfig, Any] = {}
         self._shared_keys = SharedKeys(key_value_layers)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return self._lengths
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         if not isinstance(attention, FullSequenceAttention):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from models.backends.attention_metadata import AttentionMetadata
 from models.backends.choice import backend
-from models.backends.cpu.trace import NotTraceable, ProgramInput, SymbolicMetadata, Trace
+from models.backends.cpu.trace import ProgramInput, SymbolicMetadata, Trace
 from models.backends.int8_slots import CacheSide, Int8Slots
 from models.config import BucketBiasConfig, QueryScale, RopeConfig, StackConfig
 from models.layers.attention import Attention
@@ -34,7 +34,7 @@ class SymbolicStepInputs(StepInputs):
     ) -> None:
         self._trace, self._config, self._is_paged = trace, config, kind == "paged"
         self.has_int8_cache = has_int8_cache
-        rows = None if all_rows else trace.input("rows", torch.int64, count=ProgramInput("num_rows"))
+        rows = None if all_rows else trace.input("rows", torch.int64, count=trace.count("num_rows"))
         scales = {one: trace.input(("query scale", one), torch.float32, 1) for one in config.query_scales}
         encodings = PositionEncodings(
             self._symbolic_rotations("positions"), query_scales=cast("Mapping[QueryScale, Tensor]", scales)
@@ -46,6 +46,21 @@ class SymbolicStepInputs(StepInputs):
     def patterns(self) -> tuple[AttentionPattern, ...]:
         """The patterns of all attention traced so far."""
         return tuple(self._metadata)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        self._trace.refuse("the lengths of the sequences")
+
+    @property
+    def layer_inputs(self) -> Tensor | None:
+        """The vectors that the stack has set. Those of a step that begins with hidden states are set outside."""
+        if self._layer_inputs is None:
+            self._trace.refuse("vectors of tokens that are not an input of the program")
+        return self._layer_inputs
+
+    @layer_inputs.setter
+    def layer_inputs(self, vectors: Tensor | None) -> None:
+        self._layer_inputs = vectors
 
     @cached_property
     def _output_rotations(self) -> Mapping[RopeConfig, Rotation]:
@@ -62,7 +77,7 @@ class SymbolicStepInputs(StepInputs):
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         if isinstance(attention, FullSequenceAttention):
-            raise NotTraceable("attention over full sequences")
+            self._trace.refuse("attention over full sequences")
         return super().self_attention(layer, attention, hidden)
 
     def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
@@ -88,7 +103,7 @@ class SymbolicStepInputs(StepInputs):
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         if not self._is_paged:
-            raise NotTraceable("cross-attention to a ragged source")
+            self._trace.refuse("cross-attention to a source that is not cached")
         keys, values = self._caches("cross", layer, attention)
         return backend(query).paged_attention(
             query, keys, values, metadata, attention.config.scale, attention.config.score_cap
@@ -96,7 +111,7 @@ class SymbolicStepInputs(StepInputs):
 
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
         if not self._is_paged:
-            raise NotTraceable("mixers over whole sequences")
+            self._trace.refuse("mixers over whole sequences")
         states = [
             cast(Tensor, self._trace.input(("state", layer, number), torch.float32, *shape))
             for number, shape in enumerate(mixer.config.state_shapes)

@@ -298,6 +298,7 @@ def adapter_infos(loaded: LoadedCheckpoint, base: ModelInfo) -> list[ModelInfo]:
             parameters=adapter.parameters,
             weight_bytes=adapter.weight_bytes,
             kv_bytes=0,
+            execution="eager: steps with adapters",
         )
         for name, adapter in loaded.model.adapters.items()
     ]

@@ -9,7 +9,7 @@ import dataclasses
 import gc
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from msgspec.structs import replace
@@ -113,18 +113,31 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
         warn_of_too_much(loaded, drafts, [info for _, info in built], options)
     engine = Engine({model.name: model for model, _ in built}, device, configure.epoch)
     _warm_up(engine, loaded)
-    if device.type == "cuda":
-        _capture_steps(engine, loaded, options)
+    captured = _capture_steps(engine, loaded, options) if device.type == "cuda" else {}
     # Objects that live as long as the process are excluded from garbage collection.
     gc.collect()
     gc.freeze()
     reuse_large_blocks()
-    for _, info in built if options.worker_index == 0 else []:
+    infos = [
+        replace(info, execution=captured.get(info.name, model.model.transformer.execution))
+        for model, (_, info) in zip(loaded, built, strict=True)
+    ]
+    if options.worker_index == 0:
+        _log_notes(loaded, infos, captured)
+    adapters = [info for model, base in zip(loaded, infos, strict=True) for info in adapter_infos(model, base)]
+    return engine, infos + adapters
+
+
+def _log_notes(loaded: list[LoadedCheckpoint], infos: list[ModelInfo], captured: Mapping[str, str]) -> None:
+    """Log what the operator should know of each model. A worker logs warnings and errors only.
+
+    captured: see `_capture_steps`.
+    """
+    for model, info in zip(loaded, infos, strict=True):
         for note in info.notes:
-            # A worker logs warnings and errors only.
             log.warning("model %r, %s: %s", info.name, info.checkpoint_format, note)
-    adapters = [info for model, (_, base) in zip(loaded, built, strict=True) for info in adapter_infos(model, base)]
-    return engine, [info for _, info in built] + adapters
+        if info.is_eager and (info.name in captured or model.model.transformer.eager_parts):
+            log.warning("model %r runs slower than it could, %s", info.name, info.execution)
 
 
 def _build(
@@ -208,8 +221,12 @@ def _device(choice: DeviceChoice, worker_index: int) -> torch.device:
     return cpu
 
 
-def _capture_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: EngineOptions) -> None:
-    """Capture the decode steps of all models as CUDA graphs. A model whose steps cannot be captured runs eagerly."""
+def _capture_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: EngineOptions) -> dict[str, str]:
+    """Capture the decode steps of all models as CUDA graphs. A model whose steps cannot be captured runs eagerly.
+
+    Returns `ModelInfo.execution` of each model that generates.
+    """
+    executions = {}
     for model in loaded:
         generation = engine.models[model.spec.name].generation
         if generation is None:
@@ -218,15 +235,21 @@ def _capture_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: Engi
         room = {name: pool.num_blocks * pool.block_size for name, pool in pools.items()}
         context = min(generation.limits.context_tokens, room["self"])
         source = min(generation.limits.source_tokens, room.get("cross", 0))
+        cache = generation.runner.self_cache
+        assert cache is not None
+        reason = model.model.transformer.why_not_captured(cache)
         try:
             generation.runner.capture_steps(GraphSizes(options.max_batch_rows, context, source))
         except RuntimeError:
+            reason = "CUDA refuses to capture its decode steps, see the log"
             log.exception(
                 "the decode steps of %s cannot be captured as CUDA graphs and run one by one", model.spec.name
             )
         # The steps of the warm-up compiled kernels and were not captured, so their durations are of no use.
         is_captured = generation.runner.captured is not None
+        executions[model.spec.name] = "CUDA graphs" if is_captured else f"eager: {reason}"
         generation.scheduler.prefill_budget = PrefillBudget(has_fixed_part=is_captured)
+    return executions
 
 
 def _reporter(epoch: int, name: str, send: Callable[[Progress], None]) -> Callable[[int, int], None]:

@@ -251,6 +251,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     labelled_spans: how texts are read together with labels; None for models whose labels are fixed.
     answer: tokens whose logits are the score of a language model as a reranker; None where the checkpoint names none.
     max_step_tokens: largest number of tokens of a step: of a decoder step, or of an encoder step without generation.
+    execution: how the steps run: `program` (one call of the compiled kernels), `CUDA graphs` (decode steps), or
+        `eager: REASON` (operation by operation).
     """
 
     name: str
@@ -288,6 +290,12 @@ class ModelInfo(msgspec.Struct, frozen=True):
     labelled_spans: LabelledSpansInfo | None = None
     answer: AnswerInfo | None = None
     max_step_tokens: int = 0
+    execution: str = ""
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether the steps run operation by operation."""
+        return self.execution.startswith("eager")
 
     @property
     def usable_tokens(self) -> int:

@@ -1,14 +1,9 @@
-"""Which decoders run their steps as CUDA graphs, and the limits of such steps. Does not import triton."""
+"""Limits of captured steps, and why the steps of some decoders are not captured. Does not import triton."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from models.layers.attention import Attention
-from models.layers.feed_forward import FeedForward
-from models.layers.latent_attention import LatentAttention
-from models.layers.layer import Layer
-from models.layers.moe import FeedForwardLayer, MixtureOfExperts
 from models.stack import Stack
 
 
@@ -24,24 +19,13 @@ class GraphSizes(NamedTuple):
     source: int = 0
 
 
-def is_capturable(stack: Stack) -> bool:
-    """Whether a decode step of a stack reads nothing on the host and depends on no number but those of its rows.
+def why_not_captured(stack: Stack) -> str | None:
+    """Why the decode steps of a stack cannot be captured; None where they can.
 
-    Experts that are not stacked count their tokens on the host. Mixers, rotations that depend on the text length, and
-    layers of special kinds have inputs that captured steps do not have.
+    A captured step reads nothing on the host and depends on no number but those of its rows. A part of a layer that
+    breaks this rule says so in its attribute `not_captured`.
     """
-    if stack.rotates_by_length or stack.distances is not None or stack.streams is not None:
-        return False
-    return all(
-        type(layer) is Layer
-        and layer.mixer is None
-        and type(layer.attention) in (Attention, LatentAttention)
-        and _is_capturable(layer.feed_forward)
-        for layer in stack.layers
-    )
-
-
-def _is_capturable(feed_forward: FeedForwardLayer | None) -> bool:
-    if isinstance(feed_forward, MixtureOfExperts):
-        return feed_forward.packed is not None
-    return feed_forward is None or type(feed_forward) is FeedForward
+    if stack.rotates_by_length:
+        return "rotations that depend on the length of the text"
+    reasons: list[str] = [getattr(module, "not_captured", "") for module in stack.modules()]
+    return next((reason for reason in reasons if reason), None)
