@@ -19,7 +19,7 @@
         ├── MethodNotAllowed        405  method_not_allowed
         ├── BodyTimeout             408  body_timeout
         ├── BodyTooLarge            413  body_too_large
-        ├── Overloaded              429  overloaded       (Retry-After)
+        ├── Overloaded              429  overloaded       (Retry-After; `server.refusals` has its reasons)
         ├── EngineFailure           500  engine_error
         ├── NotReady                503  not_ready        (Retry-After)
         │   └── ServerFailed        503  failed
@@ -32,6 +32,7 @@ trace. Imports no HTTP framework.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 
@@ -64,6 +65,11 @@ class RequestError(TriptychError):
         self.message = message
         self.param = param
         self.retry_after = retry_after
+
+    @property
+    def reason(self) -> str:
+        """The word that metrics count the error by."""
+        return self.code
 
     def fields(self) -> dict[str, Any]:
         """The error as JSON."""
@@ -187,12 +193,44 @@ class BodyTooLarge(RequestError):
     code = "body_too_large"
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The limit for which a server refuses a request. `server.refusals` has all reasons.
+
+    reason: name of the limit, in the body of the error, in the metric and in the access log.
+    limit: its value.
+    setting: the setting that raises it; empty for a limit without a setting.
+    """
+
+    reason: str
+    limit: str
+    setting: str
+
+
 class Overloaded(RequestError):
-    """The queue has reached its limit of requests or tokens."""
+    """The request would exceed a limit now, and may succeed later.
+
+    state: what has reached the limit, for the message.
+    refusal: the limit. The message names its value and its setting.
+    retry_after: seconds after which the client should try again.
+    """
 
     status = 429
     kind = "rate_limit_error"
     code = "overloaded"
+
+    def __init__(self, state: str, refusal: Refusal, retry_after: int, param: str | None = None) -> None:
+        field = f"`{param}`: " if param else ""
+        limit = f"limit {refusal.limit}, {refusal.setting or 'not a setting'}"
+        super().__init__(f"{field}{state} ({limit}); try again in {retry_after} s", param, retry_after)
+        self.refusal = refusal
+
+    @property
+    def reason(self) -> str:
+        return self.refusal.reason
+
+    def fields(self) -> dict[str, Any]:
+        return super().fields() | {"reason": self.reason}
 
 
 class EngineFailure(RequestError):

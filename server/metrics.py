@@ -60,7 +60,11 @@ class Metrics:
 
         self.requests = counter("requests_total", "HTTP requests answered.", ["route", "status"])
         self.finished = counter("requests_finished_total", "Sequences finished, by reason.", ["model", "reason"])
-        self.rejected = counter("requests_rejected_total", "Requests rejected, by error code.", ["reason"])
+        self.rejected = counter(
+            "requests_rejected_total",
+            "Requests rejected, by error code; with status 429, by limit.",
+            ["reason"],
+        )
         self.cancelled = counter(
             "requests_cancelled_total", "Sequences cancelled because the client disconnected, by stage.", ["stage"]
         )

@@ -14,6 +14,8 @@ import yaml
 from server.api_keys import load_keys
 from server.errors import StartError
 from server.metrics import Metrics
+from server.operations.pools import Pools
+from server.refusals import LIMITS
 from server.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,6 +68,31 @@ def test_promtool_accepts_the_alerts() -> None:
     for arguments in (("check", "rules", ALERTS.name), ("test", "rules", "alerts_test.yml")):
         checked = subprocess.run([str(PROMTOOL), *arguments], cwd=ALERTS.parent, text=True, capture_output=True)
         assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_table_of_limits_has_every_reason_of_a_429_beside_its_setting() -> None:
+    section = PAGE.partition("## Limits and how to size them")[2].partition("\n## ")[0]
+    found: dict[str, str] = {}
+    for row in section.splitlines():
+        cells = row.split("|")
+        if len(cells) > 3 and "429" in cells[3]:
+            found |= dict.fromkeys(re.findall(r"`(\w+)`", cells[3]), cells[1])
+    with_setting = {limit.reason: limit.setting for limit in LIMITS}
+    pools = Pools()
+    pools.close()
+    assert set(found) == {*with_setting, *(pool.limit.reason for pool in pools)}
+    for reason, setting in with_setting.items():
+        words = re.findall(r"--[a-z-]+|\w+_\w+", setting)
+        assert words and all(f"`{word}`" in found[reason] for word in words), reason
+
+
+def test_the_table_of_limits_has_the_sizes_of_the_pools() -> None:
+    pools = Pools()
+    pools.close()
+    for pool in pools:
+        (row,) = (line for line in PAGE.splitlines() if f"429 `{pool.limit.reason}`" in line)
+        assert row.split("|")[1].strip() == "(fixed)"
+        assert f"{pool.max_waiting} requests that wait for {pool.threads} thread" in row.split("|")[2]
 
 
 def test_the_key_file_of_the_page_is_valid(tmp_path: Path) -> None:

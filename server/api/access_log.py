@@ -1,4 +1,4 @@
-"""One log record per request: client, name of its API key, path, status, duration, model, tokens, dropped parameters.
+"""One log record per request: client, key, path, status, duration, reason of a refusal, model, tokens, and more.
 
 A record never contains a prompt, a key or a query string.
 """
@@ -11,14 +11,14 @@ from urllib.parse import quote
 
 from starlette.types import Scope
 
-from server.api.scope import CALL, KEY_LIMITS, TRACE
+from server.api.scope import CALL, KEY_LIMITS, REFUSAL, TRACE
 from server.ipc.client.call import Call
 
 log = logging.getLogger("triptych.access")
 _MAX_PATH_CHARACTERS = 256
 
 
-def log_request(scope: Scope, level: int, status: int, seconds: float, request_id: str, is_route: bool) -> None:
+def log_request(scope: Scope, level: int, status: int, seconds: float, is_route: bool) -> None:
     """Log a request that has ended.
 
     status: 499 if the client disconnected before a status was sent.
@@ -39,6 +39,8 @@ def log_request(scope: Scope, level: int, status: int, seconds: float, request_i
     }
     if KEY_LIMITS in scope:
         fields["key"] = scope[KEY_LIMITS].name
+    if REFUSAL in scope:
+        fields["reason"] = scope[REFUSAL].reason
     call = scope.get(CALL)
     if isinstance(call, Call) and call.model:
         fields |= {
@@ -50,7 +52,7 @@ def log_request(scope: Scope, level: int, status: int, seconds: float, request_i
             fields["finish"] = ",".join(reasons)
     if isinstance(call, Call) and call.ignored:
         fields["ignored"] = len(set(call.ignored))
-    fields["request_id"] = request_id
+    request_id = fields["request_id"] = scope["triptych.request_id"]
     if TRACE in scope:
         fields["trace_id"] = scope[TRACE].trace_id
     log.log(level, "%s", _text(fields), extra={"fields": fields})
@@ -62,6 +64,8 @@ def _text(fields: dict[str, Any]) -> str:
     text = "{client} {method} {path} {status} {milliseconds}ms".format_map(fields | {"client": fields["client"] or "-"})
     if "key" in fields:
         text += " key={key}".format_map(fields)
+    if "reason" in fields:
+        text += " reason={reason}".format_map(fields)
     if "model" in fields:
         text += " model={model} tokens={prompt_tokens}+{completion_tokens}".format_map(fields)
     if "finish" in fields:

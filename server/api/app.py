@@ -91,9 +91,7 @@ def add_error_handlers(app: FastAPI, state: State) -> None:
 
     def answer(request: Request, error: RequestError) -> Response:
         named = with_paths(error, request.scope["path"])
-        return error_response(
-            named, request.scope["triptych.request_id"], state, error_shape(request, state.settings.dialect_errors)
-        )
+        return error_response(named, request.scope, state, error_shape(request, state.settings.dialect_errors))
 
     async def on_request_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestError)

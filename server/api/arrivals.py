@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -29,9 +30,10 @@ from starlette.types import Scope
 
 from server.api.dialects.registry import OPERATION_PATHS, default_models, error_shape
 from server.api.error_shape import ErrorShape
-from server.api.middleware import error_response, request_id_of, sent_key, without_slash
+from server.api.middleware import error_response, record, request_id_of, sent_key, without_slash
 from server.api.page_check import check_single_host
 from server.api.route import ERROR_FORMAT
+from server.api.scope import KEY_LIMITS
 from server.api.state import State
 from server.errors import Overloaded, RequestError
 from server.operations.runtime import PLACEHOLDER_NAMES
@@ -40,7 +42,7 @@ from server.system.cores import steps_uninterrupted
 log = logging.getLogger("triptych.door")
 
 LOG_SECONDS = 1.0
-"""Period after a refusal that one line of the log covers. A line for each refusal would cost more than the refusal."""
+"""Period after a refusal that one warning covers. The access log, if it is on, has a line for each refusal."""
 MAX_BODY_BYTES = 1 << 14
 """A larger body is not read here, because reading it would take longer than a refusal may take."""
 BURST_STARTS = 64
@@ -82,6 +84,7 @@ class Arrivals:
         if scope["method"] != "POST":
             start()
             return None
+        began = time.monotonic()
         path, headers, model = without_slash(scope["path"]), Headers(scope=scope), ""
         try:
             self._state.door.check(scope, headers, self._models.total())
@@ -90,7 +93,7 @@ class Arrivals:
                 admission.check_share(model, self._models[model])
         except Overloaded as error:
             if self._may_refuse(scope, headers):
-                return self._refusal(error, path, headers)
+                return self._refusal(error, {**scope, "path": path}, headers, began)
         if not self._models:
             self._preparing.enter_context(self._state.runtime.client.preparing())
             asyncio.get_running_loop().call_soon(self._turn)
@@ -142,15 +145,18 @@ class Arrivals:
                 state.page_check.check(scope, headers)
         except RequestError:
             return False
-        return not state.keys or state.keys.find(sent_key(headers)) is not None
+        if state.keys:
+            limits = state.keys.find(sent_key(headers))
+            if limits is None:
+                return False
+            scope[KEY_LIMITS] = limits
+        return True
 
-    def _refusal(self, error: Overloaded, path: str, headers: Headers) -> Response:
-        request_id = request_id_of(headers)
-        response = error_response(error, request_id, self._state, self._shape(path))
+    def _refusal(self, error: Overloaded, scope: Scope, headers: Headers, began: float) -> Response:
+        scope["triptych.request_id"] = request_id = request_id_of(headers)
+        response = error_response(error, scope, self._state, self._shape(scope["path"]))
         response.headers["x-request-id"] = request_id
-        metrics = self._state.runtime.metrics
-        metrics.requests.labels("unmatched", str(response.status_code)).inc()
-        metrics.request_seconds.labels("unmatched").observe(0.0)
+        record(self._state, scope, response.status_code, time.monotonic() - began)
         if not self._refused:
             self._refusing.enter_context(steps_uninterrupted())
             asyncio.get_running_loop().call_later(LOG_SECONDS, self._end_of_period, error.message)

@@ -30,7 +30,7 @@ _ERRORS = {
     413: "the body is too large",
     415: "the body has a content type that the route does not accept",
     422: "malformed JSON, an invalid value, or a request that is too large",
-    429: "the queue is full",
+    429: "a limit of the server or of the API key is reached; `reason` says which one",
     500: "a fault in the engine",
     503: "loading, draining, or the worker is being replaced",
     504: "a time limit passed before the first byte",

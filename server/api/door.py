@@ -9,11 +9,12 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from server.errors import Overloaded
+from server.errors import Overloaded, Refusal
 from server.ipc.client.release_rate import ReleaseRate
+from server.refusals import BODY_MEMORY, CONNECTIONS, REQUESTS
 
 OVER_CONNECTION_LIMIT = "triptych.over_connection_limit"
-"""Key of the scope: whether the connection of the request is one above the limit of connections."""
+"""Key of the scope: the limit of connections, for a request whose connection is above it; else 0."""
 HELD_BYTES = "triptych.held_bytes"
 """Key of the scope: bytes that the door counts for the body of the request."""
 
@@ -50,7 +51,9 @@ class Door:
             return
         others = self.body_bytes - scope[HELD_BYTES]
         if others and others + size > self.max_body_bytes:
-            raise self._overloaded(f"the bodies of the other requests in progress have {others:,} bytes")
+            raise self._overloaded(
+                f"the bodies of the other requests in progress have {others:,} bytes", self._body_refusal()
+            )
         scope[HELD_BYTES] = size
         self.body_bytes += more
 
@@ -59,16 +62,18 @@ class Door:
 
         waiting: requests that have arrived before and have not entered yet.
         """
-        if scope.get(OVER_CONNECTION_LIMIT):
-            raise self._overloaded("too many connections are open")
+        if most := scope.get(OVER_CONNECTION_LIMIT):
+            raise self._overloaded("too many connections are open", CONNECTIONS.refusal(f"{most:,}"))
         size = self._announced(headers)
         if self.requests + waiting >= self.max_requests:
             raise self._overloaded(
-                f"{self.requests + waiting:,} requests are in progress (limit {self.max_requests:,})"
+                f"{self.requests + waiting:,} requests are in progress", REQUESTS.refusal(f"{self.max_requests:,}")
             )
         # A body above the limit of one body is refused when it is read, and must not wait for room that never comes.
         if self.body_bytes and self.body_bytes + size > self.max_body_bytes:
-            raise self._overloaded(f"the bodies of the requests in progress have {self.body_bytes:,} bytes")
+            raise self._overloaded(
+                f"the bodies of the requests in progress have {self.body_bytes:,} bytes", self._body_refusal()
+            )
         return size
 
     def leave(self, scope: Scope) -> None:
@@ -83,6 +88,8 @@ class Door:
             return int(length[:20])
         return self._assumed_bytes if "transfer-encoding" in headers else 0
 
-    def _overloaded(self, reason: str) -> Overloaded:
-        seconds = self._rate.seconds_until(self.requests - self.max_requests + 1)
-        return Overloaded(f"{reason}; try again in {seconds} s", retry_after=seconds)
+    def _body_refusal(self) -> Refusal:
+        return BODY_MEMORY.refusal(f"{self.max_body_bytes:,} bytes")
+
+    def _overloaded(self, state: str, refusal: Refusal) -> Overloaded:
+        return Overloaded(state, refusal, self._rate.seconds_until(self.requests - self.max_requests + 1))

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from server.errors import RequestError
+from server.errors import Overloaded, RequestError
 
 _FIELD = re.compile(r"`(\w+)`")
 """A field as error messages name it."""
@@ -27,7 +27,13 @@ class AnswerBody(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
 
-class ErrorObject(AnswerBody):
+class ErrorMembers(AnswerBody):
+    """Base of the objects with the message of an error. reason: the limit that refuses a request, with status 429."""
+
+    reason: str = ""
+
+
+class ErrorObject(ErrorMembers):
     message: str
     type: str
     param: str | None
@@ -62,8 +68,12 @@ class ErrorShape:
         return self.codes.get(error.code) or self.statuses.get(error.status, error.status)
 
     def render(self, error: RequestError, request_id: str) -> Any:
-        """The JSON body of an error."""
-        return self.body(error, request_id)
+        """The JSON body of an error. That of a refusal has `reason` beside the message, in every dialect."""
+        body = self.body(error, request_id)
+        if isinstance(error, Overloaded):
+            holder = body["error"] if isinstance(body.get("error"), dict) else body
+            holder["reason"] = error.reason
+        return body
 
     @contextmanager
     def renaming(self) -> Iterator[None]:

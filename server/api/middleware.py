@@ -18,13 +18,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api import docs_page, playground_page
 from server.api.access_log import log_request
-from server.api.dialects.registry import KEYS_IN_FIELDS, error_shape
+from server.api.dialects.registry import KEYS_IN_FIELDS, error_shape, route_path
 from server.api.door import OVER_CONNECTION_LIMIT
 from server.api.error_shape import ErrorShape
 from server.api.keys import KEY_DEFERRED
 from server.api.page_check import check_single_host
+from server.api.rejections import count_error
 from server.api.route import ERROR_FORMAT
-from server.api.scope import CACHE_SALT, KEY_LIMITS, TRACE
+from server.api.scope import CACHE_SALT, KEY_LIMITS, REFUSAL, TRACE
 from server.api.sse import dumps
 from server.api.state import State
 from server.errors import InvalidRequest, NotReady, RequestError, Unauthorized
@@ -36,6 +37,8 @@ PUBLIC_PATHS = frozenset({"/health", "/ready", *docs_page.PAGE.files, *playgroun
 OPERATIONS_PATHS = PUBLIC_PATHS | {"/info", "/metrics", "/openapi.json"}
 """Paths that are answered while the server drains, for `GET` and `HEAD`. Requests to them do not delay its shutdown."""
 
+UNMATCHED = "unmatched"
+"""Route of a path that no route has, in metrics and in the access log."""
 _KEY_SCHEMES = frozenset({"bearer", "deepl-auth-key"})
 """Schemes of the header `Authorization` whose value is the API key."""
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -104,7 +107,7 @@ class RequestMiddleware:
                     entered = True
             except RequestError as error:
                 shape = error_shape(Request(scope), self.state.settings.dialect_errors)
-                await error_response(error, request_id, self.state, shape)(scope, receive, send_with_id)
+                await error_response(error, scope, self.state, shape)(scope, receive, send_with_id)
             else:
                 # A body with a length was counted as it was announced.
                 counted = entered and "content-length" not in headers
@@ -117,7 +120,7 @@ class RequestMiddleware:
             self.state.answering -= delays_shutdown
             if entered:
                 self.state.door.leave(scope)
-            self._record(scope, status or 499, time.monotonic() - started, request_id)
+            record(self.state, scope, status or 499, time.monotonic() - started)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         """Check the headers, the API key and the drain state; store the limits and the cache salt of the key.
@@ -151,21 +154,32 @@ class RequestMiddleware:
         if KEY_DEFERRED not in scope:
             scope[CACHE_SALT] = salt
 
-    def _record(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
-        """Count the request, log it and end its span.
 
-        Status 499 means that the client disconnected before a status was sent.
-        """
-        path = scope["path"]
-        route = getattr(scope.get("route"), "path", path if path in OPERATIONS_PATHS else "unmatched")
-        metrics = self.state.runtime.metrics
-        metrics.requests.labels(route, str(status)).inc()
-        metrics.request_seconds.labels(route).observe(seconds)
-        if self.state.settings.access_log:
-            level = logging.DEBUG if _reads(scope, OPERATIONS_PATHS) else logging.INFO
-            log_request(scope, level, status, seconds, request_id, route != "unmatched")
-        if self.state.tracing is not None and TRACE in scope:
-            self.state.tracing.end(scope[TRACE], scope, status, None if route == "unmatched" else route)
+def record(state: State, scope: Scope, status: int, seconds: float) -> None:
+    """Count a request that has ended, log it and end its span.
+
+    Status 499 means that the client disconnected before a status was sent.
+    """
+    route = _route(scope)
+    metrics = state.runtime.metrics
+    metrics.requests.labels(route, str(status)).inc()
+    metrics.request_seconds.labels(route).observe(seconds)
+    if state.settings.access_log:
+        level = logging.DEBUG if _reads(scope, OPERATIONS_PATHS) else logging.INFO
+        log_request(scope, level, status, seconds, route != UNMATCHED)
+    if state.tracing is not None and TRACE in scope:
+        state.tracing.end(scope[TRACE], scope, status, None if route == UNMATCHED else route)
+
+
+def _route(scope: Scope) -> str:
+    """The path of the request's route as the route is written, or `UNMATCHED`."""
+    path = scope["path"]
+    if "route" in scope:
+        return str(getattr(scope["route"], "path", UNMATCHED))
+    if path in OPERATIONS_PATHS:
+        return str(path)
+    # A request that was refused before routing.
+    return (route_path(path) if REFUSAL in scope else None) or UNMATCHED
 
 
 def without_slash(path: str) -> str:
@@ -192,10 +206,9 @@ def sent_key(headers: Headers) -> bytes:
     return key.strip().encode("utf-8", "replace")
 
 
-def error_response(error: RequestError, request_id: str, state: State, shape: ErrorShape) -> Response:
-    """Render an error in the shape of a dialect, and count it by its code."""
-    if error.status != 499:  # the request of a disconnected client is counted as cancelled
-        state.runtime.metrics.rejected.labels(error.code).inc()
+def error_response(error: RequestError, scope: Scope, state: State, shape: ErrorShape) -> Response:
+    """Render an error in the shape of a dialect, and count it."""
+    count_error(error, state.runtime.metrics, scope)
     headers = {}
     if error.status in (429, 503):
         headers["retry-after"] = str(error.retry_after or 1)
@@ -203,4 +216,5 @@ def error_response(error: RequestError, request_id: str, state: State, shape: Er
         headers["connection"] = "close"
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
-    return Response(dumps(shape.render(error, request_id)), shape.status(error), headers, "application/json")
+    body = dumps(shape.render(error, scope["triptych.request_id"]))
+    return Response(body, shape.status(error), headers, "application/json")

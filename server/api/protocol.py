@@ -103,7 +103,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             # A body that has arrived with the headers may decide whether the request is refused.
             self._unstarted = cycle, app
             return
-        cycle.scope[OVER_CONNECTION_LIMIT] = self._is_over_limit  # type: ignore[literal-required]
+        cycle.scope[OVER_CONNECTION_LIMIT] = self.max_connections if self._is_over_limit else 0  # type: ignore[literal-required]
         body = None if cycle.more_body else cycle.body
         answer = self.receive(cycle.scope, body, partial(self._start, cycle, app))  # type: ignore[arg-type]
         if answer is not None:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from server.api.body import is_large, read, read_json
 from server.api.body_limits import body_limits
@@ -26,6 +27,7 @@ from server.api.ignored_parameters import header_value, ignored_parameters
 from server.api.json_answer import MAX_INLINE, json_answer, json_response
 from server.api.json_pieces import weight
 from server.api.keys import KEY_DEFERRED, authorize, read_unverified
+from server.api.rejections import count_error
 from server.api.scope import CALL, KEY_LIMITS, OPERATION
 from server.api.sse import SERVER_SENT_EVENTS, EventStream, EventWriter, StreamFormat, watch_disconnect
 from server.api.state import State, arrival, cache_salt, of
@@ -238,7 +240,7 @@ class StreamingRoute(
         except BaseException:
             call.close()
             raise
-        stream = _Stream(self, state, call, run, renderer, first, request.scope["triptych.request_id"])
+        stream = _Stream(self, state, call, run, renderer, first, request.scope)
         return EventStream(stream.events, call.leave, self.format, headers=call_headers(call))
 
     def check_time(self, run: Run[Any, Any]) -> None:
@@ -257,7 +259,7 @@ class _Stream(Generic[DeltaT, ResultT]):
     run: Run[DeltaT, ResultT]
     renderer: Renderer[DeltaT, ResultT]
     first: list[DeltaT]
-    request_id: str
+    scope: Scope
 
     async def events(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
         """Write deltas to the connection in the call that receives them from the worker.
@@ -285,8 +287,8 @@ class _Stream(Generic[DeltaT, ResultT]):
         except ClientGone:
             raise
         except RequestError as error:
-            metrics.rejected.labels(error.code).inc()
-            yield renderer.error(error, self.request_id)
+            count_error(error, metrics, self.scope)
+            yield renderer.error(error, self.scope["triptych.request_id"])
         finally:
             metrics.streams_open.dec()
 

@@ -11,10 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from server.errors import Overloaded, RequestTooLarge
+from server.errors import Overloaded, Refusal, RequestTooLarge
 from server.ipc.client.call import Call
 from server.ipc.client.release_rate import ReleaseRate
 from server.operations.cost import LOG_PROBABILITIES, Cost
+from server.refusals import (
+    KEY_MEMORY,
+    KEY_REQUESTS,
+    KEY_TOKENS,
+    MODEL_MEMORY,
+    MODEL_REQUESTS,
+    REQUEST_MEMORY,
+)
 
 DEFAULT_MEMORY_BYTES = 384 << 20
 """With the process itself, one long text in the tokenizer and one recording, this stays below 1 GB."""
@@ -175,15 +183,17 @@ class Admission:
         """
         limit = self.memory_bytes
         if self.total.memory_bytes + memory > limit:
+            refusal = REQUEST_MEMORY.refusal(_mebibytes(limit))
             lacking = self.total.memory_bytes + memory - limit
-            raise self._overloaded("the requests in progress need all memory for requests", lacking, param)
+            raise self._overloaded("the requests in progress need all memory for requests", refusal, lacking, param)
         of_model = self._by_model.get(model)
         if self.models == 1 or of_model is None or alone:
             return
-        if of_model.memory_bytes + memory > limit * _MODEL_SHARE:
-            lacking = of_model.memory_bytes + memory - int(limit * _MODEL_SHARE)
-            reason = f'the requests in progress for "{model}" need all memory of one model'
-            raise self._overloaded(reason, lacking, param)
+        share = int(limit * _MODEL_SHARE)
+        if of_model.memory_bytes + memory > share:
+            refusal = MODEL_MEMORY.refusal(f"{_mebibytes(share)} for each model")
+            state = f'the requests in progress for "{model}" need all memory of one model'
+            raise self._overloaded(state, refusal, of_model.memory_bytes + memory - share, param)
         if requests:
             self.check_share(model)
 
@@ -196,15 +206,14 @@ class Admission:
         requests = of_model.requests + waiting
         if self.models == 1 or requests + 1 <= self.max_requests * _MODEL_SHARE:
             return
-        seconds = self._rate.seconds_until(of_model.memory_bytes // max(of_model.requests, 1))
         raise Overloaded(
-            f'{requests:,} requests for "{model}" are in progress; try again in {seconds} s', retry_after=seconds
+            f'{requests:,} requests for "{model}" are in progress',
+            MODEL_REQUESTS.refusal(f"{int(self.max_requests * _MODEL_SHARE):,} for each model"),
+            self._rate.seconds_until(of_model.memory_bytes // max(of_model.requests, 1)),
         )
 
-    def _overloaded(self, reason: str, lacking_bytes: int, param: str | None) -> Overloaded:
-        seconds = self._rate.seconds_until(lacking_bytes)
-        message = f"{reason} (--max-request-memory); try again in {seconds} s"
-        return Overloaded(f"`{param}`: {message}" if param else message, param, seconds)
+    def _overloaded(self, state: str, refusal: Refusal, lacking_bytes: int, param: str | None) -> Overloaded:
+        return Overloaded(state, refusal, self._rate.seconds_until(lacking_bytes), param)
 
     def _check_key(self, call: Call, requests: int, tokens: int, memory: int, param: str) -> None:
         """Check the limits of the API key of a call."""
@@ -213,11 +222,11 @@ class Admission:
             return
         held = self._by_key.get(key.name, _Reserved())
         parts = (
-            ("requests", requests, held.requests, key.max_requests),
-            ("tokens", tokens, held.tokens, key.max_tokens),
-            ("bytes of memory", memory, held.memory_bytes, key.max_cost),
+            (KEY_REQUESTS, "requests", requests, held.requests, key.max_requests),
+            (KEY_TOKENS, "tokens", tokens, held.tokens, key.max_tokens),
+            (KEY_MEMORY, "bytes of memory", memory, held.memory_bytes, key.max_cost),
         )
-        for unit, more, used, limit in parts:
+        for limit_of_key, unit, more, used, limit in parts:
             if limit is None or not more or used + more <= limit:
                 continue
             if more > limit:
@@ -226,8 +235,12 @@ class Admission:
                     f"{limit:,.0f}",
                     param,
                 )
-            seconds = self._rate.seconds_until(memory)
             raise Overloaded(
-                f"the API key has {used:,} of {limit:,.0f} {unit} in progress; try again in {seconds} s",
-                retry_after=seconds,
+                f"the API key has {used:,} {unit} in progress",
+                limit_of_key.refusal(f"{limit:,.0f}"),
+                self._rate.seconds_until(memory),
             )
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:,.0f} MiB"

@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 from server.errors import ClientGone, Overloaded
 from server.ipc.client.call import Call, error_of
 from server.ipc.wire.time_limits import LimitTimer, TimeLimit, TimeLimits
+from server.refusals import pool_limit
 
 TOKENIZER_THREADS = 2
 MAX_RETRY_SECONDS = 60
@@ -41,6 +42,7 @@ class Pool:
         self.threads = threads
         self.max_waiting = max_waiting
         self.is_timed = is_timed
+        self.limit = pool_limit(name)
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._lock = threading.Lock()
         self._requests = 0
@@ -108,11 +110,10 @@ class Pool:
     def _enter(self) -> None:
         with self._lock:
             if self._requests >= self.threads + self.max_waiting:
-                seconds = self._seconds_until_room()
                 raise Overloaded(
-                    f"too many requests wait for a thread to {self.name} (limit {self.max_waiting}); "
-                    f"try again in {seconds} s",
-                    retry_after=seconds,
+                    f"too many requests wait for a thread to {self.name}",
+                    self.limit.refusal(f"{self.max_waiting:,}"),
+                    self._seconds_until_room(),
                 )
             self._requests += 1
 
@@ -169,7 +170,7 @@ class _Waiter(Generic[Result]):
 
 
 class Pools:
-    """The pools of the server.
+    """The pools of the server. Each has a limit of its own, which is in the table of docs/operations.md.
 
     tokenize: texts to token ids and back, and other work with the text of requests.
     tokenize_large: the same for single long texts. One thread, so that one long text at a time takes memory.
@@ -191,16 +192,10 @@ class Pools:
         self.parse = Pool("parse a body", 1, 128)
         self.render = Pool("render an answer", 2, 128, is_timed=False)
 
+    def __iter__(self) -> Iterator[Pool]:
+        yield from vars(self).values()
+
     def close(self) -> None:
         """Stop the threads of all pools."""
-        for pool in (
-            self.tokenize,
-            self.tokenize_large,
-            self.template,
-            self.grammar,
-            self.audio,
-            self.detect,
-            self.parse,
-            self.render,
-        ):
+        for pool in self:
             pool.close()

@@ -27,6 +27,7 @@ from server.metrics import CONTENT_TYPE
 from server.ray_serve.arguments import read
 from server.ray_serve.gathered_metrics import gather
 from server.ray_serve.messages import portable_scope
+from server.refusals import REPLICAS
 from server.settings import Settings
 
 log = logging.getLogger("triptych.ray")
@@ -83,7 +84,8 @@ class Forwarder:
         except ClientGone:
             pass
         except BackPressureError:
-            await self._send_error(request, send, Overloaded("all replicas are full", retry_after=1))
+            full = Overloaded("all replicas are full", REPLICAS.refusal("of Ray Serve"), retry_after=1)
+            await self._send_error(request, send, full)
         except DeploymentUnavailableError:
             await self._send_error(request, send, NotReady("no replica could be started", retry_after=5))
         except RequestError as error:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
@@ -22,6 +25,7 @@ from server.api_keys import load_keys
 from server.errors import Overloaded
 from server.ipc.client.call import Call
 from server.operations.cost import Cost
+from server.settings import Settings
 from tests.api.conftest import Bench
 from tests.scheduling import needs_scheduling_policies
 
@@ -102,7 +106,7 @@ async def test_each_dialect_refuses_in_its_shape(
     bench.state.door.max_requests = 0
     answer = await http.post(path, json=body)
     assert answer.status_code in (429, 529, 503) and int(answer.headers["retry-after"]) >= 1
-    assert "error" in answer.json()
+    assert b'"reason":"requests"' in answer.content and b"--max-requests" in answer.content
     health = await http.get("/health")
     assert health.status_code == 200
     assert bench.state.door.requests == 0 and bench.state.answering == 0
@@ -176,6 +180,40 @@ async def test_the_protocol_leaves_keys_and_other_needs_to_the_application(bench
     assert refuse(scope | {"headers": [HOST, (b"authorization", b"Bearer secret")]}) is not None
     bench.state.draining = True
     assert refuse(scope | {"headers": [HOST, (b"authorization", b"Bearer secret")]}) is None
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+async def test_a_refusal_is_logged_and_counted_with_its_limit_and_its_route(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_early: bool
+) -> None:
+    """The protocol and the middleware leave the same behind."""
+    monkeypatch.setattr("server.api.arrivals.steps_uninterrupted", nullcontext)
+    caplog.set_level(logging.INFO, "triptych.access")
+    bench = Bench(tmp_path, Settings(api_keys="secret"))
+    bench.become_ready()
+    bench.state.door.max_requests = 0
+    key = (b"authorization", b"Bearer secret")
+    for path in ("/generate/", "/models/decoder/detokenize", "/a/pasted/text"):
+        if is_early:
+            asked = SCOPE | {"path": path, "headers": [HOST, key, (b"x-request-id", b"mine")], "client": ("1.2.3.4", 5)}
+            answer = Arrivals(bench.state)(asked, None, lambda: None)
+            assert answer is not None and answer.headers["x-request-id"] == "mine"
+        else:
+            transport = httpx.ASGITransport(bench.app, client=("1.2.3.4", 5))
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+                await http.post(path, headers={key[0].decode(): key[1].decode(), "x-request-id": "mine"})
+    bench.runtime.pools.close()
+    logged = [vars(record)["fields"] for record in caplog.records if record.name == "triptych.access"]
+    assert [one.pop("path") for one in logged] == ["/generate", "/models/decoder/detokenize", "unmatched"]
+    for one in logged:
+        assert one.pop("milliseconds") >= 0
+        expected = {"client": "1.2.3.4", "method": "POST", "status": 429, "key": "setting-1", "reason": "requests"}
+        assert one == expected | {"request_id": "mine"}
+    assert " 429 " in caplog.messages[0] and " key=setting-1 reason=requests mine" in caplog.messages[0]
+    text = bench.metrics.render().decode()
+    assert 'triptych_requests_rejected_total{reason="requests"} 3.0' in text
+    for route in ("/generate", "/models/{model}/detokenize", "unmatched"):
+        assert f'triptych_requests_total{{route="{route}",status="429"}} 1.0' in text
 
 
 @needs_scheduling_policies

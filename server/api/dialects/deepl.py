@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, RootModel
 
-from server.api.error_shape import AnswerBody, ErrorShape
+from server.api.error_shape import AnswerBody, ErrorMembers, ErrorShape
 from server.api.field_kinds import Hint, Unsupported, only
 from server.api.fields import Body, Language, Texts, form_value, one_or_many
 from server.api.route import GetRoute, JsonRoute, Route
@@ -143,7 +143,7 @@ class DeeplUsageAnswer(AnswerBody):
     character_limit: int
 
 
-class DeeplError(AnswerBody):
+class DeeplError(ErrorMembers):
     message: str
 
 

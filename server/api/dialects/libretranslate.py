@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, RootModel
 
-from server.api.error_shape import AnswerBody, ErrorShape
+from server.api.error_shape import AnswerBody, ErrorMembers, ErrorShape
 from server.api.fields import Body, Language, Texts, form_value
 from server.api.route import GetRoute, JsonRoute, Route
 from server.api.state import State
@@ -110,7 +110,7 @@ class FrontendSettingsAnswer(AnswerBody):
     language: FrontendLanguages
 
 
-class LibreTranslateError(AnswerBody):
+class LibreTranslateError(ErrorMembers):
     error: str
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from fastapi import FastAPI
@@ -76,11 +78,15 @@ KEYS_IN_FIELDS = frozenset(
 """(method, path) of routes that check the API key themselves, if the headers have none."""
 _SHAPES_BY_PREFIX = {"/api/": OLLAMA_ERRORS, "/v2/glossar": deepl.ERRORS, "/v2/document": deepl.ERRORS}
 """Error shapes of paths that no route has, by the beginning of the path."""
-_ERROR_SHAPES = [
-    *((compile_path(path)[0], routes[0].errors) for path, routes in _ROUTES_BY_PATH.items()),
-    *((compile_path(path)[0], route.errors) for route in GET_ROUTES for path in (route.path, *route.aliases)),
-    *((compile_path(route.path)[0], route.errors) for route in OWNED_ROUTES),
+_PATHS: list[tuple[str, ErrorShape]] = [
+    *((path, routes[0].errors) for path, routes in _ROUTES_BY_PATH.items()),
+    *((path, route.errors) for route in GET_ROUTES for path in (route.path, *route.aliases)),
+    *((route.path, route.errors) for route in OWNED_ROUTES),
 ]
+_PATTERNS: list[tuple[re.Pattern[str], str, ErrorShape]] = [
+    (compile_path(path)[0], path, shape) for path, shape in _PATHS
+]
+"""The paths of all routes: as an expression, as the route is written, and the shape of its errors."""
 
 
 def add_routes(app: FastAPI) -> None:
@@ -107,6 +113,12 @@ def is_chat(path: str) -> bool:
     return any(pattern.match(path) for pattern in _CHAT_PATHS)
 
 
+@lru_cache(256)
+def route_path(path: str) -> str | None:
+    """The path of the route that a request is for, as the route is written; None if no route has the path."""
+    return next((written for pattern, written, _ in _PATTERNS if pattern.match(path)), None)
+
+
 def error_shape(request: Request, dialect: ErrorDialect) -> ErrorShape:
     """How errors of a request are reported: in the shape of its body's dialect if that is known, else of its path's.
 
@@ -115,7 +127,7 @@ def error_shape(request: Request, dialect: ErrorDialect) -> ErrorShape:
     """
     path = request.scope["path"]
     found = [request.scope[ERROR_SHAPE]] if ERROR_SHAPE in request.scope else []
-    found += [shape for pattern, shape in _ERROR_SHAPES if pattern.match(path)]
+    found += [shape for pattern, _, shape in _PATTERNS if pattern.match(path)]
     found += [shape for prefix, shape in _SHAPES_BY_PREFIX.items() if path.startswith(prefix)]
     shape: ErrorShape = found[0] if found else NATIVE_ERRORS
     if shape is NATIVE_ERRORS and request.headers.get(ERROR_FORMAT, dialect) == "tei":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from server.errors import Overloaded
 from server.ipc.client.release_rate import ReleaseRate
+from server.refusals import QUEUE_REQUESTS, QUEUE_TOKENS
 
 REQUEST_SHARE = 4
 """A request may fill at most the queue divided by this number: a quarter."""
@@ -51,14 +52,12 @@ class Queue:
     def enter(self, requests: int, tokens: int) -> None:
         """Count sequences and tokens that begin to wait. Raises Overloaded without room for all of them."""
         if not self.has_room(requests, tokens):
-            full_of_requests = self.requests + requests > self.max_requests
-            waiting = (
-                f"{self.requests:,} sequences are waiting (limit {self.max_requests:,}, --max-queue-requests)"
-                if full_of_requests
-                else f"{self.tokens:,} tokens are waiting (limit {self.max_tokens:,}, --max-queue-tokens)"
-            )
-            seconds = self._seconds_until_room(requests, tokens)
-            raise Overloaded(f"the queue is full: {waiting}; try again in {seconds} s", retry_after=seconds)
+            state = f"the queue is full: {self.tokens:,} tokens are waiting"
+            refusal = QUEUE_TOKENS.refusal(f"{self.max_tokens:,}")
+            if self.requests + requests > self.max_requests:
+                state = f"the queue is full: {self.requests:,} sequences are waiting"
+                refusal = QUEUE_REQUESTS.refusal(f"{self.max_requests:,}")
+            raise Overloaded(state, refusal, self._seconds_until_room(requests, tokens))
         self.requests += requests
         self.tokens += tokens
 

@@ -281,15 +281,15 @@ def no_key_is_a_key() -> None:
 @bug("http")
 def paths_become_labels() -> None:
     """The metrics have a series for every path, and the log has every path."""
+    from server.api import middleware
     from server.api.access_log import log
-    from server.api.middleware import RequestMiddleware
 
-    def record(self: Any, scope: Any, status: int, seconds: float, request_id: str) -> None:
+    def record(state: Any, scope: Any, status: int, seconds: float) -> None:
         log.warning("%s", scope["path"])
-        self.state.runtime.metrics.requests.labels(scope["path"], str(status)).inc()
-        old(self, scope, status, seconds, request_id)
+        state.runtime.metrics.requests.labels(scope["path"], str(status)).inc()
+        old(state, scope, status, seconds)
 
-    old = replace(RequestMiddleware, "_record", record)
+    old = replace(middleware, "record", record)
 
 
 @bug("http")

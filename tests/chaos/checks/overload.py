@@ -61,27 +61,27 @@ def overload(seconds: float = 10.0, factor: float = 10.0, connections: int = 128
     with server() as running:
         period = warm_up, seconds
         closed: _Load = "closed", running.url, PATH, BODIES, CLIENTS, sum(period) + SPARE_SECONDS
-        peaks = [_tokens_per_second(running, closed, *period)[0]]
+        peaks = [tokens_per_second(running, closed, *period)[0]]
         shares, floors, refusal_seconds = [], [], []
         rate = factor * peaks[0] / MEAN_TOKENS
         arrivals: _Load = "arrivals", running.url, PATH, BODIES, rate, sum(period) + SPARE_SECONDS
         for number in range(1, rounds + 1):
-            goodput, outcome = _tokens_per_second(running, arrivals, *period)
+            goodput, outcome = tokens_per_second(running, arrivals, *period)
             if not record.must(bool(outcome.refusal_seconds), "no request was refused"):
                 record.runs += outcome.served
                 return record
-            peaks.append(_tokens_per_second(running, closed, *period)[0])
+            peaks.append(tokens_per_second(running, closed, *period)[0])
             shares.append(goodput / statistics.mean(peaks[-2:]))
             refusal_seconds.append(p99(_judge(record, outcome)))
             late = p99(outcome.late_seconds) * 1000
             record.most("p99 lateness of the load generator", late, MAX_LATE_MILLISECONDS, "ms")
-            record.details[f"arrivals, round {number}"] = f"goodput {shares[-1]:.2f} of peak; {_in_words(outcome)}"
+            record.details[f"arrivals, round {number}"] = f"goodput {shares[-1]:.2f} of peak; {in_words(outcome)}"
             with refusing_server() as address, load.start("arrivals", address, *arrivals[2:]) as refusing:
-                beside, _ = _tokens_per_second(running, closed, *period)
+                beside, _ = tokens_per_second(running, closed, *period)
                 floor = load.outcome_of(refusing)
-            peaks.append(_tokens_per_second(running, closed, *period)[0])
+            peaks.append(tokens_per_second(running, closed, *period)[0])
             floors.append(beside / statistics.mean(peaks[-2:]))
-            record.details[f"floor, round {number}"] = f"goodput {floors[-1]:.2f} of peak; {_in_words(floor)}"
+            record.details[f"floor, round {number}"] = f"goodput {floors[-1]:.2f} of peak; {in_words(floor)}"
         record.most("p99 of a refusal, median of the rounds", statistics.median(refusal_seconds) * 1000, 50, "ms")
         record.details["capacity"] = ", ".join(f"{one:.0f}" for one in peaks) + " tokens per second between the rounds"
         least = min(LEAST_GOODPUT, statistics.median(floors))
@@ -94,7 +94,7 @@ def overload(seconds: float = 10.0, factor: float = 10.0, connections: int = 128
     return record
 
 
-def _tokens_per_second(
+def tokens_per_second(
     running: RunningServer, kind: _Load, warm_up: float, seconds: float
 ) -> tuple[float, load.Outcome]:
     """Tokens per second that the server generates under a load, after some seconds, and the outcome of the load."""
@@ -126,7 +126,7 @@ def _judge(record: Record, outcome: load.Outcome) -> list[float]:
     return refusals if len(refusals) > 1 else [1e6, 1e6]
 
 
-def _in_words(outcome: load.Outcome) -> str:
+def in_words(outcome: load.Outcome) -> str:
     refusals, late = outcome.refusal_seconds, outcome.late_seconds
     return (
         f"{len(late)} arrivals, {len(refusals)} refusals after {p99(refusals) * 1000:.1f} ms (p99), sent "

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from server.api.chat_fields import started_arguments
 from server.api.dialects.anthropic.bodies import AnthropicCountBody, AnthropicMessagesBody
-from server.api.error_shape import AnswerBody, ErrorShape
+from server.api.error_shape import AnswerBody, ErrorMembers, ErrorShape
 from server.api.route import JsonRoute, Route, StreamingRoute
 from server.api.sse import frame
 from server.errors import ContextLengthExceeded, RequestError
@@ -72,7 +72,7 @@ class AnthropicTokenCount(AnswerBody):
     input_tokens: int
 
 
-class AnthropicErrorObject(AnswerBody):
+class AnthropicErrorObject(ErrorMembers):
     type: str
     message: str
 

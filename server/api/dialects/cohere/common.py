@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.api.error_shape import AnswerBody, ErrorShape
+from server.api.error_shape import AnswerBody, ErrorMembers, ErrorShape
 
 
-class CohereErrorAnswer(AnswerBody):
+class CohereErrorAnswer(ErrorMembers):
     """`id`: id of the request."""
 
     id: str

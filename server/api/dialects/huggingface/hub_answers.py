@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import RootModel
 
 from server.api.dialects.huggingface.tgi import TgiAnswer
-from server.api.error_shape import AnswerBody
+from server.api.error_shape import AnswerBody, ErrorMembers
 
 
 class HubLabel(AnswerBody):
@@ -59,5 +59,5 @@ class HubAnswer(RootModel[HubFound | list[HubItem | list[HubLabel | HubWord | Hu
     """The answer of the task. Text classification nests its labels in a list per input, even for a single input."""
 
 
-class HubErrorAnswer(AnswerBody):
+class HubErrorAnswer(ErrorMembers):
     error: str

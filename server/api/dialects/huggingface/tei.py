@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, RootModel, WithJsonSchema
 
-from server.api.error_shape import AnswerBody, ErrorShape, named_message
+from server.api.error_shape import AnswerBody, ErrorMembers, ErrorShape, named_message
 from server.api.fields import MAX_ITEMS, Side, TimedBody
 from server.api.route import JsonRoute, Route
 from server.errors import RequestError
@@ -21,7 +21,7 @@ ErrorType = Literal["Unhealthy", "Backend", "Overloaded", "Validation"]
 _ERROR_TYPES: dict[int, ErrorType] = {429: "Overloaded", 500: "Backend", 503: "Unhealthy", 504: "Backend"}
 
 
-class TeiErrorAnswer(AnswerBody):
+class TeiErrorAnswer(ErrorMembers):
     error: str
     error_type: ErrorType
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from server.api.dialects.huggingface.tgi_bodies import TgiBody
-from server.api.error_shape import AnswerBody, ErrorShape, named_message
+from server.api.error_shape import AnswerBody, ErrorMembers, ErrorShape, named_message
 from server.api.route import Route, StreamingRoute
 from server.api.sse import data_frame
 from server.errors import RequestError
@@ -60,7 +60,7 @@ class TgiAnswer(AnswerBody):
     details: TgiDetails | None = None
 
 
-class TgiErrorAnswer(AnswerBody):
+class TgiErrorAnswer(ErrorMembers):
     error: str
     error_type: str
 

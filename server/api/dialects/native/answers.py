@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import RootModel
 
-from server.api.error_shape import AnswerBody
+from server.api.error_shape import AnswerBody, ErrorMembers
 
 
 class TopLogprob(AnswerBody):
@@ -37,7 +37,7 @@ class Timings(AnswerBody):
     total_ms: float
 
 
-class Failure(AnswerBody):
+class Failure(ErrorMembers):
     """Why one part of an answer failed, with the fields of an error response."""
 
     message: str

@@ -18,7 +18,7 @@ from server.api.dialects.ollama.bodies import (
     OllamaEmbedSpec,
     OllamaSpec,
 )
-from server.api.error_shape import AnswerBody, ErrorShape
+from server.api.error_shape import AnswerBody, ErrorMembers, ErrorShape
 from server.api.sse import json_line
 from server.errors import RequestError
 from server.ipc.client.call import Call
@@ -32,7 +32,7 @@ NANOSECONDS = 1_000_000_000
 _NO_VECTORS = np.zeros((0, 0), np.float32)
 
 
-class OllamaErrorAnswer(AnswerBody):
+class OllamaErrorAnswer(ErrorMembers):
     error: str
 
 

@@ -19,6 +19,7 @@ from server.api.state import State, of
 from server.errors import Overloaded
 from server.operations.speech.transcribe import transcribe
 from server.operations.speech.transcribe_spec import TranscribeSpec, Transcript
+from server.refusals import RECORDINGS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,9 @@ class AudioRoute(Route[TranslationForm, TranscribeSpec, Transcript]):
         state = of(request)
         if state.recordings >= state.settings.max_recordings:
             raise Overloaded(
-                f"too many audio requests in progress ({state.recordings}); try again in 1 s", retry_after=1
+                f"{state.recordings:,} audio requests are in progress",
+                RECORDINGS.refusal(f"{state.settings.max_recordings:,}"),
+                retry_after=1,
             )
         state.recordings += 1
         held = _Held(state)
@@ -54,13 +57,12 @@ class AudioRoute(Route[TranslationForm, TranscribeSpec, Transcript]):
             call.ignore(ignored_parameters(form))
             spec = form.spec(file, settings.max_audio_seconds)
             if form.stream:
-                request_id = request.scope["triptych.request_id"]
                 async with leaving_on_disconnect(request, call):
                     response = await stream(
                         lambda emit: transcribe(state.runtime, call, spec, emit),
                         call,
                         state.runtime.metrics,
-                        request_id,
+                        request.scope,
                     )
                 held.is_streaming = True
                 call.on_close(held.release)

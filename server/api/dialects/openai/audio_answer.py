@@ -10,11 +10,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 from starlette.responses import PlainTextResponse, Response
+from starlette.types import Scope
 
 from server.api.dialects.openai.audio_form import TranslationForm
 from server.api.dialects.openai.common import stream_error
 from server.api.error_shape import AnswerBody
 from server.api.json_answer import json_response
+from server.api.rejections import count_error
 from server.api.sse import EventStream, EventWriter, data_frame
 from server.errors import ClientGone, RequestError
 from server.ipc.client.call import Call
@@ -132,7 +134,7 @@ async def stream(
     run: Callable[[Callable[[str], None]], Awaitable[Transcript]],
     call: Call,
     metrics: Metrics,
-    request_id: str,
+    scope: Scope,
 ) -> EventStream:
     """A stream of `transcript.text.delta` events and a `transcript.text.done` event.
 
@@ -172,8 +174,8 @@ async def stream(
         except ClientGone:
             raise
         except RequestError as error:
-            metrics.rejected.labels(error.code).inc()
-            yield stream_error(error, request_id)
+            count_error(error, metrics, scope)
+            yield stream_error(error, scope["triptych.request_id"])
         finally:
             metrics.streams_open.dec()
             task.cancel()

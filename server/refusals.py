@@ -1,0 +1,65 @@
+"""Every limit for which the server refuses a request with 429: its reason, and the setting that raises it.
+
+docs/operations.md has a table of the same limits. The values of the limits, and the counts, are where the work is:
+`server.api.door`, `server.operations.admission`, `server.operations.pools` and `server.ipc.client.queue`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from server.errors import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit. reason, setting: see `Refusal`."""
+
+    reason: str
+    setting: str = ""
+
+    def refusal(self, limit: str) -> Refusal:
+        """The refusal of a request that exceeds the limit. limit: its value."""
+        return Refusal(self.reason, limit, self.setting)
+
+
+CONNECTIONS = Limit("connections", "--max-connections")
+REQUESTS = Limit("requests", "--max-requests")
+MODEL_REQUESTS = Limit("model_requests", "--max-requests")
+"""Requests for one of several models."""
+RECORDINGS = Limit("recordings", "--max-recordings")
+BODY_MEMORY = Limit("body_memory", "--max-request-memory")
+"""Bytes of the bodies of all requests in progress."""
+REQUEST_MEMORY = Limit("request_memory", "--max-request-memory")
+"""Memory that all requests in progress may need."""
+MODEL_MEMORY = Limit("model_memory", "--max-request-memory")
+"""Memory that the requests for one of several models may need."""
+QUEUE_REQUESTS = Limit("queue_requests", "--max-queue-requests")
+QUEUE_TOKENS = Limit("queue_tokens", "--max-queue-tokens")
+KEY_REQUESTS = Limit("key_requests", "max_requests of the key in --api-key-file")
+KEY_TOKENS = Limit("key_tokens", "max_tokens of the key in --api-key-file")
+KEY_MEMORY = Limit("key_memory", "max_cost of the key in --api-key-file")
+REPLICAS = Limit("replicas", "max_queued_requests of the deployment")
+"""Requests that wait for a replica of a Ray Serve application."""
+
+LIMITS = (
+    CONNECTIONS,
+    REQUESTS,
+    MODEL_REQUESTS,
+    RECORDINGS,
+    BODY_MEMORY,
+    REQUEST_MEMORY,
+    MODEL_MEMORY,
+    QUEUE_REQUESTS,
+    QUEUE_TOKENS,
+    KEY_REQUESTS,
+    KEY_TOKENS,
+    KEY_MEMORY,
+    REPLICAS,
+)
+"""All limits but those of the pools of threads, which have one each (`pool_limit`)."""
+
+
+def pool_limit(name: str) -> Limit:
+    """The limit of requests that wait for a pool of threads. name: what the pool does, such as `read audio`."""
+    return Limit(f"pool_{name.replace(' ', '_')}")
