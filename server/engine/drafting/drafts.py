@@ -31,7 +31,7 @@ class Drafter(Protocol):
     """Drafts the next tokens of groups without beams.
 
     pool: KV blocks of the drafter, None if it has no model.
-    costs: learns the durations of steps, None if the drafter does not need them.
+    costs: durations of decode-only steps, which the step time of the model learns; None if the drafter needs none.
     """
 
     @property

@@ -15,8 +15,9 @@ from server.engine.device.runner import Runner
 from server.engine.encoding.encode_queue import EncodeQueue, EncodeRequest, QueuedItem
 from server.engine.encoding.encoder_outputs import EncoderOutput, encoder_outputs
 from server.engine.encoding.token_outputs import problem_of
+from server.engine.scheduling.encoder_budget import max_encoder_tokens
 from server.engine.scheduling.model_limits import ModelLimits
-from server.engine.scheduling.scheduler import shared_tokens
+from server.engine.scheduling.prefill_budget import shared_tokens
 from server.engine.scheduling.token_costs import TokenCosts
 from server.engine.sequences.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
 from server.ipc.wire.descriptions import StepTokens
@@ -29,13 +30,6 @@ from server.ipc.wire.messages import (
     StepTiming,
 )
 
-MIN_SHARED_TOKENS = 16
-"""Tokens that are always allowed while a decoder runs, so that requests make progress even when its steps are short."""
-MAX_STEP_SHARE = 0.75
-"""While a decoder runs, an encoder step takes about 75% of the time of a decode step, or twice its own fixed time.
-
-Measured gaps between tokens are then 2.2 to 2.9 decode steps; with 100% they were up to 3.4.
-"""
 HEAD_TASKS = frozenset({"late_interaction", "max_sim", "labelled_spans", "answer_logits"})
 """Tasks that only some checkpoints have a head for."""
 
@@ -113,7 +107,7 @@ class EncoderEngine:
         """Encode the next items, if any wait.
 
         is_shared: a decoder runs on the device, so the step must be short.
-        decode_seconds: duration of its steps, or None if it is not known.
+        decode_seconds: duration of its steps (`encoder_budget.delayed_seconds`), or None if it is not known.
         Raises StepFailed after the requests of the step have failed.
         """
         texts = self.queue.take(self._max_step_tokens(decode_seconds) if is_shared else self.max_tokens)
@@ -145,12 +139,8 @@ class EncoderEngine:
         return StepTiming(self.name, "encode", seconds, len(texts), tokens)
 
     def _max_step_tokens(self, decode_seconds: float | None) -> int:
-        """Tokens of a step that takes `MAX_STEP_SHARE` of the time of a decoder's step."""
-        if decode_seconds is None or not self._costs.are_measured:
-            return self.max_shared_tokens
-        cost = self._costs.estimate()
-        tokens = cost.tokens_within(max(MAX_STEP_SHARE * decode_seconds, cost.least_seconds))
-        return min(self._costs.with_trial(max(tokens, MIN_SHARED_TOKENS)), self.max_tokens)
+        """Tokens of a step beside streams."""
+        return max_encoder_tokens(self._costs, decode_seconds, self.max_shared_tokens, self.max_tokens)
 
     @torch.inference_mode()
     def _run(self, texts: list[QueuedItem]) -> list[EncoderOutput]:

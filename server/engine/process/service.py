@@ -27,7 +27,6 @@ from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_i
 from server.engine.process.memory_profile import CudaMemory, kv_cache_bytes
 from server.engine.process.shared_weights import fingerprint, map_weights
 from server.engine.process.speculation import find_drafts, kv_shares, make_drafter
-from server.engine.scheduling.prefill_budget import PrefillBudget
 from server.engine.stepping.engine import Engine, ModelEngine
 from server.ipc.wire.descriptions import DeviceChoice, EngineOptions, ModelInfo, ModelSpec
 from server.ipc.wire.messages import (
@@ -248,7 +247,7 @@ def _capture_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: Engi
         # The steps of the warm-up compiled kernels and were not captured, so their durations are of no use.
         is_captured = generation.runner.captured is not None
         executions[model.spec.name] = "CUDA graphs" if is_captured else f"eager: {reason}"
-        generation.scheduler.prefill_budget = PrefillBudget(has_fixed_part=is_captured)
+        generation.learn_step_times_again(has_fixed_part=is_captured)
     return executions
 
 

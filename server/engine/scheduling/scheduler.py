@@ -19,20 +19,12 @@ from typing import Literal
 
 from server.engine.cache.block_tables import BlockTables
 from server.engine.cache.state_tables import StateBlockTables
-from server.engine.scheduling.prefill_budget import PrefillBudget
+from server.engine.scheduling.prefill_budget import PREFILL_PER_DECODE, PrefillBudget, shared_tokens
 from server.engine.scheduling.turns import WaitingGroups
 from server.engine.sequences.sequence import CachedSequence, SequenceGroup, SequenceStatus
 
-PREFILL_PER_DECODE = 4
-"""Prefill tokens per decoding row of a step, as long as no step times were measured."""
-
 SOURCE_TOKENS_PER_TOKEN = 2
 """Source tokens that cost as much as one decoder token: they need no output head and no self-attention cache."""
-
-
-def shared_tokens(max_batch_tokens: int) -> int:
-    """Token budget of a step that delays running streams, as long as no step times were measured."""
-    return max(max_batch_tokens // 8, 1)
 
 
 def source_cost(group: SequenceGroup) -> int:

@@ -1,4 +1,4 @@
-"""Measured duration of decode steps by their number of tokens, from which the length of drafts is chosen.
+"""Measured duration of decode steps by their number of tokens.
 
 Works on counts and seconds only; it sees no requests and reads no clock.
 """
@@ -6,13 +6,13 @@ Works on counts and seconds only; it sees no requests and reads no clock.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections import deque
 
 PRIOR_SLOPE = 0.04
 """Assumed cost of one more token, as a fraction of the smallest step's duration, until a higher cost is measured."""
-FASTER_WEIGHT, SLOWER_WEIGHT = 0.5, 0.125
-"""Weight of a new step in the running mean, if the step was faster than the mean, and if it was slower. A step is often
-delayed by something else, and never accelerated."""
+WINDOW_STEPS = 7
+"""The duration of a size is the median of its last steps. A step is often delayed by something else, and never
+accelerated: the median of few steps forgets a delay at once, and is as stable as a mean."""
 TRIALS = 3
 """The assumed cost of a size is used until the size was measured this many times: its first steps may be slow."""
 MAX_AGE_STEPS = 2048
@@ -21,35 +21,48 @@ BASELINE_SHARE = 0.75
 """A step with at least this share of the tokens counts as a measurement of the step without drafts."""
 
 
-@dataclass(slots=True)
 class _Size:
-    """Steps with one number of tokens. seconds: running mean. count: steps so far. last: number of the last step."""
+    """Steps of one size. seconds: median of the last ones. count: steps so far. last: index of the last step."""
 
-    seconds: float
-    count: int
-    last: int
+    __slots__ = ("_latest", "count", "last", "seconds")
+
+    def __init__(self) -> None:
+        self._latest: deque[float] = deque(maxlen=WINDOW_STEPS)
+        self.seconds = 0.0
+        self.count = self.last = 0
+
+    def add(self, seconds: float, index: int) -> None:
+        self._latest.append(seconds)
+        self.seconds = sorted(self._latest)[(len(self._latest) - 1) // 2]
+        self.count += 1
+        self.last = index
 
 
 class StepCosts:
-    """Seconds of decode steps of one model."""
+    """Seconds of decode steps of one model, by their exact number of tokens, and by its power of two."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, _Size] = {}
+        self._powers: dict[int, _Size] = {}
         self._sorted: list[int] = []
         self._num_steps = 0
+
+    def __len__(self) -> int:
+        """Number of sizes that were measured lately."""
+        return len(self._sizes)
+
+    def clear(self) -> None:
+        """Forget all steps: later ones have other durations."""
+        self._sizes, self._powers, self._sorted, self._num_steps = {}, {}, [], 0
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Learn from a step without prefill. tokens: tokens of its rows, drafts included."""
         self._num_steps += 1
-        size = self._sizes.get(tokens)
-        if size is None:
-            self._sizes[tokens] = _Size(seconds, 1, self._num_steps)
+        if tokens not in self._sizes:
+            self._sizes[tokens] = _Size()
             self._sorted = sorted(self._sizes)
-        else:
-            change = min(seconds, 2 * size.seconds) - size.seconds
-            size.seconds += change * (FASTER_WEIGHT if change < 0 else SLOWER_WEIGHT)
-            size.count += 1
-            size.last = self._num_steps
+        self._sizes[tokens].add(seconds, self._num_steps)
+        self._powers.setdefault(tokens.bit_length(), _Size()).add(seconds, self._num_steps)
         if self._num_steps % MAX_AGE_STEPS == 0:
             self._sizes = {n: one for n, one in self._sizes.items() if self._num_steps - one.last < MAX_AGE_STEPS}
             self._sorted = sorted(self._sizes)
@@ -59,8 +72,20 @@ class StepCosts:
         place = bisect_left(self._sorted, BASELINE_SHARE * rows)
         return place < len(self._sorted) and self._sorted[place] <= rows
 
+    def usual_seconds(self, tokens: int) -> float:
+        """Duration of a step with about this number of tokens: of the nearest power of two that was measured.
+
+        Steadier than `seconds` where the number of tokens changes with each step. At least one step must have been
+        measured.
+        """
+        power = tokens.bit_length()
+        return self._powers[min(self._powers, key=lambda seen: (abs(seen - power), seen))].seconds
+
     def seconds(self, tokens: int) -> float:
-        """Expected duration of a step with this number of tokens. At least one step must have been measured."""
+        """Expected duration of a step with exactly this number of tokens, from measured and assumed differences.
+
+        At least one step must have been measured.
+        """
         size = self._sizes.get(tokens)
         if size is not None and size.count >= TRIALS:
             return size.seconds

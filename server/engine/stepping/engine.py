@@ -20,6 +20,7 @@ from server.engine.cache.block_manager import BlockManager
 from server.engine.cache.state_tables import StateBlockTables
 from server.engine.encoding.encode_queue import EncodeRequest
 from server.engine.encoding.encoder_engine import EncoderEngine
+from server.engine.scheduling.encoder_budget import delayed_seconds
 from server.engine.sequences.events import EngineEvents, StepFailed
 from server.engine.sequences.sequence import SequenceGroup
 from server.engine.stepping.fairness import DeficitRoundRobin
@@ -36,8 +37,6 @@ from server.ipc.wire.messages import (
 
 log = logging.getLogger("triptych.engine")
 
-PREFILL_SHARE = 0.5
-"""An encoder step takes half of its usual time while prefill work lengthens the decode steps, by up to 75%."""
 MAX_STALE_DEADLINES = 64
 """Deadlines of ended requests that the heap may hold, besides one per open request, before it is cleaned."""
 
@@ -187,13 +186,11 @@ class Engine:
         """One encoder step, shorter than a step of the decoders that it delays."""
         self._encoded_last.add(name)
         self._has_encoded = True
-        models = [model for model in self.models.values() if self._is_generating(model)]
-        decode_seconds = [model.generation.scheduler.decode_seconds for model in models if model.generation is not None]
-        known = [seconds for seconds in decode_seconds if seconds is not None]
-        seconds = min(known, default=None)
-        if seconds is not None and any(m.generation is not None and m.generation.scheduler.has_prefill for m in models):
-            seconds *= PREFILL_SHARE
-        return encoding.step(self._events, bool(models), seconds)
+        generations = [model.generation for model in self.models.values() if self._is_generating(model)]
+        schedulers = [generation.scheduler for generation in generations if generation is not None]
+        has_prefill = any(scheduler.has_prefill for scheduler in schedulers)
+        seconds = delayed_seconds([scheduler.decode_seconds for scheduler in schedulers], has_prefill)
+        return encoding.step(self._events, bool(schedulers), seconds)
 
     @staticmethod
     def _is_generating(model: ModelEngine) -> bool:

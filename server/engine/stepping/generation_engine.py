@@ -26,7 +26,9 @@ from server.engine.grammars.grammar_masks import NO_ALLOWED_TOKEN, GrammarMasks
 from server.engine.grammars.grammar_waits import TOO_SLOW, GrammarWaits
 from server.engine.scheduling.message_checks import MessageChecks
 from server.engine.scheduling.model_limits import ModelLimits
+from server.engine.scheduling.prefill_budget import PrefillBudget
 from server.engine.scheduling.scheduler import Schedule, Scheduler
+from server.engine.scheduling.step_costs import StepCosts
 from server.engine.sequences.events import NOT_FINITE, REPORT_SECONDS, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
 from server.engine.sequences.grammar_state import fork
 from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
@@ -66,6 +68,18 @@ class GenerationEngine:
         self.grammar_waits: GrammarWaits | None = None
         self.token_bytes: list[bytes] = []
         self._beam_lags: list[int] = []
+        if self._drafter_costs is not None:
+            scheduler.prefill_budget = PrefillBudget(decode_steps=self._drafter_costs)
+
+    @property
+    def _drafter_costs(self) -> StepCosts | None:
+        return None if self.drafter is None else self.drafter.costs
+
+    def learn_step_times_again(self, has_fixed_part: bool) -> None:
+        """Forget the durations of all steps so far. has_fixed_part: see `StepTime`."""
+        if self._drafter_costs is not None:
+            self._drafter_costs.clear()
+        self.scheduler.prefill_budget = PrefillBudget(has_fixed_part, self._drafter_costs)
 
     @property
     def has_work(self) -> bool:
@@ -157,8 +171,6 @@ class GenerationEngine:
             raise StepFailed from error
         seconds = time.monotonic() - started
         self.scheduler.prefill_budget.observe(num_decoding, num_prefill, seconds)
-        if self.drafter is not None and self.drafter.costs is not None and not num_prefill:
-            self.drafter.costs.observe(num_decoding, seconds)
         lags, self._beam_lags = self._beam_lags, []
         return StepTiming(
             self.name,
