@@ -16,6 +16,7 @@ from server.api.state import of
 from server.api.telemetry import version
 from server.errors import NotReady, ServerFailed
 from server.metrics import CONTENT_TYPE
+from server.operations.generating.generate import MAX_SEQUENCES
 from server.operations.ranking.rerank_answers import takes_instruction
 from server.operations.runtime import ServedModel
 
@@ -89,6 +90,7 @@ class ServerLimits(AnswerBody):
     max_audio_seconds: float
     max_text_characters: int
     max_items: int
+    max_sequences: int
     max_queue_requests: int
     max_queue_tokens: int
     queue_timeout_ms: int
@@ -160,6 +162,7 @@ async def info(request: Request) -> Response:
                 "max_audio_seconds": settings.max_audio_seconds,
                 "max_text_characters": settings.max_text_characters,
                 "max_items": MAX_ITEMS,
+                "max_sequences": MAX_SEQUENCES,
                 "max_queue_requests": state.runtime.client.queue.max_requests,
                 "max_queue_tokens": state.runtime.client.queue.max_tokens,
                 "queue_timeout_ms": int(settings.queue_timeout_seconds * 1000),

@@ -75,3 +75,17 @@ def test_a_burst_of_200_clients_with_16_prompts_each_waits(start: Callable[..., 
     with ThreadPoolExecutor(200) as pool:
         answers = list(pool.map(lambda _: server.post("/generate", json=body), range(200)))
     assert [answer.status_code for answer in answers] == [200] * 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"n": 5}, "n"), ({"best_of": 5}, "best_of"), ({"num_beams": 5}, "num_beams")],
+    ids=lambda one: str(one),
+)
+def test_more_sequences_than_the_limit_are_refused(narrow: Process, fields: dict[str, int], param: str) -> None:
+    limit = narrow.get("/info").json()["limits"]["max_sequences"]
+    assert limit == 4096
+    body = {"model": "decoder", "prompt": ["abc"] * 820, "max_new_tokens": 1, **fields}
+    answer = narrow.post("/generate", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, param), answer.text
+    assert "4,100 sequences; the limit is 4,096" in answer.json()["error"]["message"]

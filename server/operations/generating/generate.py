@@ -26,11 +26,14 @@ from server.operations.generating.generation_params import max_tokens_of, resolv
 from server.operations.generating.generation_run import PhaseSeconds, TextRun, TokenUsage
 from server.operations.generating.logprob_memory import logprob_memory
 from server.operations.runtime import Runtime, ServedModel
+from server.system.turns import next_turn
 from server.text.languages.languages import TranslationPrompt
 from server.text.tokens.computed import Computed
 from server.text.tokens.token_bytes import TokenBytes
 
 SEED_LIMIT = 1 << 64
+MAX_SEQUENCES = 4096
+"""Sequences that one request may make: its inputs, times the answers to each, times the beams."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +195,7 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     rows: list[GenerateRow] = []
     texts: list[list[GeneratedText]] = []
     for origin, (prompt, echo) in enumerate(zip(prompt_ids, echoes, strict=True)):
+        await next_turn()
         room = prompts.max_new_tokens(model.info, prompt, start, "prompt")
         if options.fill_context:
             room = min(room, prompts.tokens_left_in_pool(model.info, start or prompt, params.num_beams))
@@ -287,11 +291,18 @@ def generation_cost(
     """Cost of generating from inputs of at most `input_tokens[i]` tokens, `candidates` sequences per input.
 
     Log-probabilities of generated tokens cost nothing before they arrive, see `logprob_memory`.
+    Raises InvalidRequest for more than MAX_SEQUENCES sequences.
     """
     defaults = model.info.generation
     new_tokens = min(max_tokens_of(options, model.info), model.info.context_tokens)
     beams = options.num_beams or max(defaults.num_beams or 1, options.num_return_sequences)
     sequences = len(input_tokens) * candidates * beams
+    if sequences > MAX_SEQUENCES:
+        raise InvalidRequest(
+            f"{len(input_tokens):,} inputs with {candidates} answers and {beams} beams each are "
+            f"{sequences:,} sequences; the limit is {MAX_SEQUENCES:,}",
+            ("best_of" if options.best_of else "n") if candidates > 1 else "num_beams",
+        )
     scored = sum(input_tokens) * (1 + options.top_logprobs) if options.prompt_logprobs else 0
     numbers = 0
     if options.return_attention:
