@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import select
 import socket
+import threading
 
 from server.ipc.wire.frames import FrameReader, encode_frame
 from server.ipc.wire.messages import Message, ToWorker, decode_to_worker
@@ -21,7 +22,10 @@ class ConnectionClosed(Exception):
 
 
 class ServerConnection:
-    """A connected stream socket. The constructor makes it non-blocking."""
+    """A connected stream socket. The constructor makes it non-blocking.
+
+    num_sent: number of messages that `send` has sent.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -30,7 +34,8 @@ class ServerConnection:
         # The buffer is reused: mapping and unmapping a new one of this size costs 14 us per call.
         self._chunk = memoryview(bytearray(_CHUNK_BYTES))
         self._unsent = bytearray()
-        self._is_sending = False
+        self._sending = threading.Lock()
+        self.num_sent = 0
 
     def receive(self, timeout_seconds: float | None) -> list[ToWorker]:
         """Read all complete messages, and send unsent bytes.
@@ -41,7 +46,8 @@ class ServerConnection:
         writers = [self._socket] if self._unsent else []
         readable, writable, _ = select.select([self._socket], writers, [], timeout_seconds)
         if writable:
-            self._flush()
+            with self._sending:
+                self._flush()
         return self._read() if readable else []
 
     def receive_some(self) -> list[ToWorker]:
@@ -53,27 +59,34 @@ class ServerConnection:
 
     def send(self, message: Message) -> None:
         """Send a message. Bytes that do not fit the socket buffer are sent later. Raises ConnectionClosed."""
-        self._is_sending = True
-        try:
+        with self._sending:
+            self.num_sent += 1
             self._unsent += encode_frame(message)
             self._flush()
             while len(self._unsent) > MAX_UNSENT_BYTES:
                 select.select([], [self._socket], [])
                 self._flush()
-        finally:
-            self._is_sending = False
 
     def send_between(self, message: Message) -> None:
-        """Send a message from a signal handler, unless it has interrupted `send`. Raises ConnectionClosed."""
-        if not self._is_sending:
-            self.send(message)
+        """Send a heartbeat from a signal handler or another thread, unless a message is being sent or waits to be sent.
+
+        Raises ConnectionClosed.
+        """
+        if self._sending.acquire(blocking=False):
+            try:
+                if not self._unsent:
+                    self._unsent += encode_frame(message)
+                self._flush()
+            finally:
+                self._sending.release()
 
     def drain(self, timeout_seconds: float) -> None:
         """Wait until all bytes are sent. timeout_seconds: maximum time without progress."""
         while self._unsent:
             if not select.select([], [self._socket], [], timeout_seconds)[1]:
                 return
-            self._flush()
+            with self._sending:
+                self._flush()
 
     def _read(self) -> list[ToWorker]:
         messages: list[ToWorker] = []

@@ -1,6 +1,7 @@
 """The worker's main loop: loads the models, then reads messages, runs steps and sends results.
 
 All of it runs in one thread, which also sends the heartbeat. A heartbeat therefore proves that the loop is running.
+During a long step, `server.engine.process.step_beats` sends others.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_i
 from server.engine.process.memory_profile import CudaMemory, kv_cache_bytes
 from server.engine.process.shared_weights import fingerprint, map_weights
 from server.engine.process.speculation import find_drafts, kv_shares, make_drafter
+from server.engine.process.step_beats import StepBeats
 from server.engine.stepping.engine import Engine, ModelEngine
 from server.ipc.wire.descriptions import DeviceChoice, EngineOptions, ModelInfo, ModelSpec
 from server.ipc.wire.messages import (
@@ -290,6 +292,9 @@ def _warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
 
 def _serve(engine: Engine, connection: ServerConnection, early: list[ToWorker], stats_seconds: float) -> int:
     engine.send = connection.send
+    # A device that hangs keeps a thread of its process busy too, so beats would only delay its end.
+    if engine.device.type == "cpu":
+        StepBeats(connection, engine.epoch)
     next_stats = time.monotonic()
     messages = early
     while True:

@@ -242,6 +242,12 @@ class Loading(Message, frozen=True):
     epoch: int
 
 
+class Computing(Message, frozen=True):
+    """Heartbeat of a worker in a long step, see `server.engine.process.step_beats`."""
+
+    epoch: int
+
+
 class Progress(Message, frozen=True):
     """Progress of loading a model, in bytes of weights."""
 
@@ -423,7 +429,7 @@ class Stats(Message, frozen=True):
     state_bytes: dict[str, int] = {}
 
 
-FromWorker = Loading | Progress | Ready | LoadFailed | StepOutput | Stats
+FromWorker = Loading | Computing | Progress | Ready | LoadFailed | StepOutput | Stats
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)

@@ -1,0 +1,82 @@
+"""Heartbeats of a worker in a long step: a worker that computes is told apart from one that hangs.
+
+The main loop sends messages between its steps only, and the first steps of a long prompt may take longer than
+`--hang-seconds` on a slow or busy machine. A step may be a single call of native code, in which no Python code of the
+main thread runs. So a second thread watches how much processor time the main thread uses, and sends the beats.
+
+A worker that is stopped, or whose main thread waits for a lock that nobody releases, uses no processor time and sends
+no beat. A main thread that computes without end is replaced too: the beats end `MAX_STEP_SECONDS` after its last
+message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+from server.engine.process.connection import ConnectionClosed, ServerConnection
+from server.ipc.wire.messages import Computing
+from server.ipc.wire.time_limits import NO_PROGRESS_SECONDS
+
+BEAT_SECONDS = 0.5
+"""Time between two beats. Shorter than `--stale-seconds`, so that a worker in a long step stays ready."""
+MIN_PROCESSOR_SHARE = 0.01
+"""Part of the time that a main thread that computes uses at least. It may share its core with many others."""
+MAX_STEP_SECONDS = NO_PROGRESS_SECONDS
+"""Longest time of beats without a message. By then, the requests of the step have failed."""
+
+
+class StepBeats:
+    """Sends beats from a thread until `stop`. Create it in the main thread, which it watches.
+
+    connection: where the main thread sends its messages. epoch: see `Configure`.
+    """
+
+    def __init__(self, connection: ServerConnection, epoch: int) -> None:
+        self._connection = connection
+        self._beat = Computing(epoch)
+        self._clock = time.pthread_getcpuclockid(threading.get_ident()) if _HAS_THREAD_CLOCKS else None
+        self._watch = Watch(time.monotonic())
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="step beats", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send no further beats."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(BEAT_SECONDS):
+            if self._watch.is_computing(time.monotonic(), self._processor_seconds(), self._connection.num_sent):
+                with contextlib.suppress(ConnectionClosed):  # the main thread detects the closed connection itself
+                    self._connection.send_between(self._beat)
+
+    def _processor_seconds(self) -> float:
+        """Processor time of the main thread; of all threads on systems without clocks of single threads."""
+        return time.process_time() if self._clock is None else time.clock_gettime(self._clock)
+
+
+class Watch:
+    """Judges from time to time whether the main thread computes a step. now: seconds of the monotonic clock."""
+
+    def __init__(self, now: float) -> None:
+        self._seen_at = self._sent_at = now
+        self._processor_seconds = 0.0
+        self._num_sent = 0
+
+    def is_computing(self, now: float, processor_seconds: float, num_sent: int) -> bool:
+        """Whether a beat is due: the main thread has sent nothing since the last call, and has computed meanwhile.
+
+        processor_seconds: processor time of the main thread. num_sent: number of messages that it has sent.
+        """
+        used, passed = processor_seconds - self._processor_seconds, now - self._seen_at
+        self._processor_seconds, self._seen_at = processor_seconds, now
+        if num_sent != self._num_sent:
+            self._num_sent, self._sent_at = num_sent, now
+            return False
+        return now - self._sent_at <= MAX_STEP_SECONDS and used >= MIN_PROCESSOR_SHARE * passed
+
+
+_HAS_THREAD_CLOCKS = hasattr(time, "pthread_getcpuclockid")
