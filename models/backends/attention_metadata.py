@@ -29,6 +29,12 @@ class KeyBias:
     values: Tensor
 
 
+def bias_float32(score_bias: Tensor | KeyBias | None) -> Tensor | None:
+    """The values of a score bias as the kernels read them: float32, contiguous; None without a bias."""
+    values = score_bias.values if isinstance(score_bias, KeyBias) else score_bias
+    return None if values is None else values.float().contiguous()
+
+
 @dataclass(frozen=True)
 class Distances:
     """Vectors of distances, `query position - key position`, for disentangled attention.
@@ -101,5 +107,4 @@ class AttentionMetadata:
     @cached_property
     def bias_float32(self) -> Tensor | None:
         """The score bias: [heads, distances or keys], float32, contiguous; or None."""
-        bias = self.score_bias.values if isinstance(self.score_bias, KeyBias) else self.score_bias
-        return None if bias is None else bias.float().contiguous()
+        return bias_float32(self.score_bias)

@@ -22,7 +22,8 @@ class Attention(nn.Module):
     """Projections of multi-head or grouped-query attention. The caller attends and stores keys and values.
 
     separable: whether queries can be computed without keys and values, and keys and values without queries.
-    merged: weight of the query, key and value projections as one product, after `pack`; or None.
+    merged: weight of the query, key and value projections as one product, after `pack`; or None. A class whose
+        projections differ packs them one by one, so that it stays None.
     sinks: [heads], model dtype, score of the sink of each head; or None.
     unadaptable: names of the child modules that adapters cannot change, because they are not applied to the tokens of a
         step in their order.
@@ -90,8 +91,7 @@ class Attention(nn.Module):
         """Whether `queries_and_store` can compute this attention: one product, and a rotation alone after it."""
         config = self.config
         return (
-            type(self).queries_keys_values is Attention.queries_keys_values
-            and self.merged is not None
+            self.merged is not None
             and config.rope is not None
             and config.query_key_norm is None
             and self.value_norm is None

@@ -46,11 +46,6 @@ class LatentAttention(Attention):
         self.value_heads = nn.ModuleList(Linear(rank, config.value_dim, False) for _ in range(heads))
         self.output = Linear(heads * config.value_dim, hidden_size, config.output_bias)
 
-    def queries_keys_values(
-        self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return self.queries(hidden, rotations), *self.keys_values(hidden, rotations)
-
     def queries(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
         """Queries in the space of the keys: [tokens, hidden] -> [tokens, heads, head_dim]."""
         if self.query_down is not None and self.query_down_norm is not None:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from models.backends import choice
-from models.backends.attention_metadata import AttentionMetadata, KeyBias
+from models.backends.attention_metadata import AttentionMetadata, bias_float32
 from models.backends.choice import backend
 from models.backends.cpu.attention_view import CpuAttentionView
 from models.backends.int8_slots import Int8Slots
@@ -140,11 +140,8 @@ class StepInputs(ABC):
 
     @cached_property
     def _bias(self) -> Tensor | None:
-        """The score bias in float32, contiguous."""
-        if self._score_bias is None:
-            return None
-        bias = self._score_bias.values if isinstance(self._score_bias, KeyBias) else self._score_bias
-        return bias.float().contiguous()
+        """The score bias, kept for as long as a program reads it."""
+        return bias_float32(self._score_bias)
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """Attend within each sequence. hidden: [tokens, hidden]. Returns [n, hidden], see `select_rows`."""

@@ -1,4 +1,4 @@
-"""Split a text into sentences, and join their translations with the original white space.
+"""Split a text into sentences.
 
 The rules use punctuation only, so that they work for all languages:
 - A line break ends a sentence.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.backends.cuda.graphs.graph_runner import GraphRunner
-from models.backends.cuda.kernels.decode_attention import CHUNK_TOKENS
+from models.backends.cuda.kernels.decode_attention import KEY_CHUNK_TOKENS
 from models.backends.cuda.operations import NUM_FILTER_COLUMNS
 from models.steps.batch import DecoderBatch
 
@@ -100,7 +100,7 @@ class StepInputMemory:
             key_lens[:] = lens
             # As `partial_starts`, for many rows at once.
             starts[0] = 0
-            starts[1:] = np.cumsum(-(-key_lens[:-1] // CHUNK_TOKENS))
+            starts[1:] = np.cumsum(-(-key_lens[:-1] // KEY_CHUNK_TOKENS))
             spans.append((end, end + tables.numel(), tables.shape[1]))
             end += tables.numel()
             self._numbers[end - tables.numel() : end] = tables.numpy().ravel()

@@ -30,7 +30,7 @@ from models.backends.cuda.attention_view import CudaAttentionView
 from models.backends.cuda.graphs.graph_inputs import StepInputMemory
 from models.backends.cuda.graphs.graph_runner import DeviceEvent, GraphRunner
 from models.backends.cuda.graphs.graph_sizes import GraphSizes
-from models.backends.cuda.kernels.decode_attention import CHUNK_TOKENS, DecodeRows, Partials, partial_starts
+from models.backends.cuda.kernels.decode_attention import KEY_CHUNK_TOKENS, DecodeRows, Partials, partial_starts
 from models.backends.cuda.operations import draw_by_columns, filter_columns
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.backends.torch.sampling import Filters
@@ -117,7 +117,7 @@ class StepGraphs:
         widths = tuple(min(-(-length // one.block_size), one.num_blocks) for one, length in lengths)
         self._memory = StepInputMemory(runner, cache.device, self._max_rows, widths)
         self._logits = logits
-        chunks = max(-(-length // CHUNK_TOKENS) for _, length in lengths)
+        chunks = max(-(-length // KEY_CHUNK_TOKENS) for _, length in lengths)
         self._max_partials = min(self._max_rows * chunks, MAX_PARTIALS)
         self._partials: dict[tuple[int, int], Partials] = {}
         # Graphs read the tables of positions where they are, so these are made once, for the largest context.
@@ -145,7 +145,7 @@ class StepGraphs:
 
     def _has_room_for(self, key_lens: Sequence[int]) -> bool:
         """Whether the partial results of attention to rows with these numbers of keys fit into their memory."""
-        bound = len(key_lens) * -(-max(key_lens, default=0) // CHUNK_TOKENS)
+        bound = len(key_lens) * -(-max(key_lens, default=0) // KEY_CHUNK_TOKENS)
         return bound <= self._max_partials or partial_starts(key_lens)[-1] <= self._max_partials
 
     def run(self, batch: DecoderBatch, request: LogitsRequest) -> DecoderOutput:

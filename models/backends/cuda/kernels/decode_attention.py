@@ -20,8 +20,8 @@ from torch import Tensor
 from models.backends.cuda.kernels.attention_arguments import Scores, capped, finite_maximum
 from models.backends.cuda.kernels.launch import SMALLEST_TILE, is_float32, kernel, pipeline_stages, tile_width
 
-CHUNK_TOKENS = 256
-"""Tokens of a chunk. Chunks begin at multiples of this number, counted from the first token of the row."""
+KEY_CHUNK_TOKENS = 256
+"""Tokens of a chunk of keys. Chunks begin at multiples of this number, counted from the first token of the row."""
 
 _LEAST_PROGRAMS, _MOST_PROGRAMS = 2, 8
 """Number of programs per multiprocessor: the minimum if the rows have enough chunks, and the maximum for long rows."""
@@ -67,12 +67,12 @@ class Partials(NamedTuple):
 
 def partial_starts(key_lens: Sequence[int]) -> list[int]:
     """Index of each row's first partial result, and at the end the number of all partial results: [rows + 1]."""
-    return [0, *accumulate(-(-length // CHUNK_TOKENS) for length in key_lens)]
+    return [0, *accumulate(-(-length // KEY_CHUNK_TOKENS) for length in key_lens)]
 
 
 def num_splits(rows: int, num_kv_heads: int, max_key_len: int, num_processors: int) -> int:
     """Number of programs that share a row and key-value head. Short rows get few: each program has a fixed cost."""
-    chunks, groups = -(-max_key_len // CHUNK_TOKENS), max(1, rows * num_kv_heads)
+    chunks, groups = -(-max_key_len // KEY_CHUNK_TOKENS), max(1, rows * num_kv_heads)
     least, most = (-(-count * num_processors // groups) for count in (_LEAST_PROGRAMS, _MOST_PROGRAMS))
     return max(1, min(chunks, max(least, min(most, chunks // _CHUNKS_OF_PROGRAM))))
 
@@ -135,7 +135,7 @@ def paged_decode_attention(
         VALUE_WIDTH=tile_width(value_dim),
         BLOCK_SIZE=key_cache.shape[1],
         TILE=tile,
-        CHUNK=CHUNK_TOKENS,
+        CHUNK=KEY_CHUNK_TOKENS,
         UNROLL=max(1, _MERGED_NUMBERS // (group_tile * tile_width(value_dim))),
         HAS_SINKS=scores.sinks is not None,
         **scores.constants(),
