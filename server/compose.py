@@ -316,9 +316,12 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
 def families() -> list[tuple[str, str]]:
     """List the supported model families: names, and architectures with their tasks. Reads no checkpoint."""
     from models.families import FAMILIES
+    from models.families.shared.wrappers import WRAPPERS
 
+    wrapped = [(kind, f"{wrapper.architecture} (generate)") for kind, wrapper in WRAPPERS.items()]
     families = {family.name: family for family in FAMILIES.values()}
-    return [
+    named = [
         (name, ", ".join(f"{one} ({', '.join(tasks)})" for one, tasks in family.architectures.items()))
-        for name, family in sorted(families.items())
+        for name, family in families.items()
     ]
+    return sorted([*named, *wrapped])

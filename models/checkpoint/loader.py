@@ -178,7 +178,7 @@ def load_model(
         source_tokens=(config.max_source_positions or context_tokens) if config.is_encoder_decoder else None,
         adapters=loaded_adapters,
         checkpoint_format="" if matrix_format is None else matrix_format.description,
-        notes=_notes(matrix_format, report, dtype, quantization),
+        notes=(*_notes(matrix_format, report, dtype, quantization), *_text_only(hf)),
     )
 
 
@@ -257,6 +257,14 @@ def _notes(
     if matrix_format.unused:
         notes.append(f"the server does not use the {matrix_format.unused} of the checkpoint")
     return tuple(notes)
+
+
+def _text_only(hf: Mapping[str, Any]) -> tuple[str, ...]:
+    """A note for a checkpoint that also reads pictures or sound."""
+    parts = {"vision_config": "pictures", "audio_config": "sound"}
+    left_out = [part for name, part in parts.items() if isinstance(hf.get(name), dict)]
+    refused = " and ".join(left_out)
+    return (f"only its language model is loaded: {refused} in requests are refused",) if left_out else ()
 
 
 def _load_adapter(

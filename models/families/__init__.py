@@ -127,6 +127,7 @@ from models.families import (
 from models.families.shared.family import Family
 from models.families.shared.fields import short
 from models.families.shared.refused import REFUSED
+from models.families.shared.wrappers import wrapped_family
 
 _ENCODERS = (
     bert,
@@ -263,18 +264,27 @@ def family_of(hf: Mapping[str, Any]) -> tuple[Family, str]:
     `REFUSED`, with the reason.
     """
     kind = hf.get("model_type")
+    wrapped = wrapped_family(hf, FAMILIES)
+    if wrapped is not None:
+        return wrapped, _architecture(wrapped, hf)
     if isinstance(kind, str) and kind in REFUSED:
         raise ConfigError(f"'model_type': {kind!r} is not supported: {REFUSED[kind]}")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ConfigError(f"'model_type': {short(kind)} is not supported, only {', '.join(sorted(FAMILIES))}")
     family = next((one for one in FAMILIES.values() if _is_published_as(one, kind, hf)), FAMILIES[kind])
+    return family, _architecture(family, hf)
+
+
+def _architecture(family: Family, hf: Mapping[str, Any]) -> str:
     named = hf.get("architectures") or [next(iter(family.architectures))]
     if isinstance(named, list) and named[1:] and all(one in tuple(family.architectures) for one in named):
         named = named[:1] if family.architectures[named[0]] == ("embed",) else named
     if not isinstance(named, list) or len(named) != 1 or named[0] not in tuple(family.architectures):
         served = ", ".join(family.architectures)
-        raise ConfigError(f"'architectures': {short(named)} is not supported for {kind}, only one of {served}")
-    return family, named[0]
+        raise ConfigError(
+            f"'architectures': {short(named)} is not supported for {hf['model_type']}, only one of {served}"
+        )
+    return str(named[0])
 
 
 def _is_published_as(family: Family, kind: str, hf: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from models.families import FAMILIES
 from models.families.shared.refused import REFUSED
+from models.families.shared.wrappers import WRAPPERS
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {
@@ -41,13 +42,22 @@ def table() -> str:
     return "\n".join(rows)
 
 
+def wrapper_table() -> str:
+    rows = [f"| `{kind}` | `{one.architecture}` | {one.text} |" for kind, one in WRAPPERS.items()]
+    return "\n".join(
+        ["| `model_type` | architecture in `config.json` | usual language model |", "|---|---|---|", *rows]
+    )
+
+
 def refused_table() -> str:
     types = {reason: [one for one, other in REFUSED.items() if other == reason] for reason in REFUSED.values()}
     rows = [f"| {', '.join(f'`{one}`' for one in names)} | {reason} |" for reason, names in types.items()]
     return "\n".join(["| `model_type` | reason |", "|---|---|", *rows])
 
 
-@pytest.mark.parametrize(("name", "make"), [("families", table), ("refused", refused_table)])
+@pytest.mark.parametrize(
+    ("name", "make"), [("families", table), ("wrappers", wrapper_table), ("refused", refused_table)]
+)
 def test_the_tables_equal_the_registry(name: str, make: Callable[[], str]) -> None:
     _, _, rest = (ROOT / "docs" / "families.md").read_text().partition(f"<!-- {name}: begin -->\n")
     printed, _, _ = rest.partition(f"\n<!-- {name}: end -->")

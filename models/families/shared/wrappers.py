@@ -1,0 +1,129 @@
+"""Checkpoints that wrap a language model with parts for pictures or video. They are served without these parts.
+
+The language model has a `model_type` of its own, in `text_config`. Requests without pictures give the same result as
+with the other parts, because these only compute embeddings that take the place of those of picture tokens.
+See docs/decisions/0128-wrapped-language-models.md. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from models.config import ConfigError, ModelConfig
+from models.families.shared.family import Family
+from models.families.shared.fields import short
+from models.families.shared.rename_rules import renamed
+from weights.rules import Drop, Rule
+
+_TEXT = r"(?:model\.language_model|language_model\.model|model\.text_model|model)\."
+"""Prefixes of the layers: of transformers 5, of published files, and of Idefics 3 and SmolVLM."""
+_OTHER_PARTS = "vision_tower|vision_model|visual|multi_modal_projector|connector|image_newline|vision_projection"
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A kind of checkpoint with a language model in it.
+
+    architecture: value of `architectures` in `config.json`.
+    text: `model_type` of the language model where `text_config` does not state it.
+    """
+
+    architecture: str
+    text: str
+
+
+WRAPPERS: Mapping[str, Wrapper] = {
+    "mistral3": Wrapper("Mistral3ForConditionalGeneration", "mistral"),
+    "qwen2_vl": Wrapper("Qwen2VLForConditionalGeneration", "qwen2"),
+    "qwen2_5_vl": Wrapper("Qwen2_5_VLForConditionalGeneration", "qwen2"),
+    "qwen3_vl": Wrapper("Qwen3VLForConditionalGeneration", "qwen3"),
+    "lfm2_vl": Wrapper("Lfm2VlForConditionalGeneration", "lfm2"),
+    "lfm3_vl": Wrapper("Lfm3VlForConditionalGeneration", "lfm3"),
+    "idefics3": Wrapper("Idefics3ForConditionalGeneration", "llama"),
+    "smolvlm": Wrapper("SmolVLMForConditionalGeneration", "llama"),
+    "llava": Wrapper("LlavaForConditionalGeneration", "llama"),
+    "llava_next": Wrapper("LlavaNextForConditionalGeneration", "llama"),
+    "llava_onevision": Wrapper("LlavaOnevisionForConditionalGeneration", "qwen2"),
+    "internvl": Wrapper("InternVLForConditionalGeneration", "qwen2"),
+}
+TEXT_FAMILIES = ("llama", "mistral", "ministral3", "qwen2", "qwen3", "lfm2", "lfm3")
+"""Families of the language models. Each one is compared with transformers inside a wrapper."""
+_NAMES = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+"""Families of language models that have another `model_type` inside a wrapper."""
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "qwen2_vl": {"vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80}
+    | {"num_attention_heads": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "use_sliding_window": False},
+    "qwen2_5_vl": {"vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80}
+    | {"num_attention_heads": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "use_sliding_window": False},
+    "qwen3_vl": {"intermediate_size": 22016, "max_position_embeddings": 128000},
+}
+"""Defaults of the language model inside a wrapper that differ from those of its family."""
+_OUTSIDE = ("tie_word_embeddings", "tie_embedding")
+
+
+def wrapped_family(hf: Mapping[str, Any], families: Mapping[str, Family]) -> Family | None:
+    """The family of a wrapper: that of its language model, which is found in the wrapper. None for another checkpoint.
+
+    hf: content of `config.json`. families: all families, by `model_type`.
+    Raises ConfigError for a language model that is not supported in a wrapper.
+    """
+    kind = hf.get("model_type")
+    wrapper = WRAPPERS.get(kind) if isinstance(kind, str) else None
+    if wrapper is None or not isinstance(kind, str):
+        return None
+    text = _text_settings(hf, wrapper)
+    inner = families[text["model_type"]]
+    architecture = next(iter(inner.architectures))
+
+    def config(_: Mapping[str, Any], __: str) -> ModelConfig:
+        return inner.config(text, architecture)
+
+    def rules(model: ModelConfig, _: Mapping[str, Any], __: str) -> Sequence[Rule]:
+        layers = renamed(inner.rules(model, text, architecture), r"model\.", _TEXT)
+        head = renamed(layers, "lm_head", r"(?:language_model\.)?lm_head")
+        return (Drop(rf"(?:model\.)?(?:{_OTHER_PARTS})(?:\..*)?"), *head)
+
+    # As in transformers, the head is a matrix of its own if the file has one. Only a stated `false` requires it.
+    untied = any(hf.get(name) is False for name in _OUTSIDE)
+    tied = {} if untied else {"head.weight": "decoder.embedding.tokens.weight"}
+    return replace(
+        inner,
+        name=kind,
+        model_types=(kind,),
+        architectures={wrapper.architecture: ("generate",)},
+        config=config,
+        rules=rules,
+        tied_if_absent=tied,
+        body=None,
+        published_as={},
+    )
+
+
+def _text_settings(hf: Mapping[str, Any], wrapper: Wrapper) -> dict[str, Any]:
+    """The settings of the language model. The first Qwen-VL releases state them at the top level."""
+    kind = str(hf["model_type"])
+    given = hf.get("text_config", {} if not kind.startswith("qwen2") else dict(hf))
+    if not isinstance(given, dict):
+        raise ConfigError("'text_config' must be an object")
+    stated = given.get("model_type", wrapper.text)
+    name = wrapper.text if given == hf else _NAMES.get(stated, stated) if isinstance(stated, str) else ""
+    if name not in TEXT_FAMILIES:
+        raise ConfigError(
+            f"'text_config': 'model_type': {short(stated)} is not supported in {kind}, only {', '.join(TEXT_FAMILIES)}"
+        )
+    text = {**_DEFAULTS.get(kind, {}), **given, "model_type": name, "tie_word_embeddings": False}
+    if "auto_map" in hf:
+        text["auto_map"] = hf["auto_map"]  # code of its own, which the family refuses
+    text.pop("tie_embedding", None)
+    text.pop("vision_config", None)
+    for setting in ("rope_scaling", "rope_parameters"):
+        # For text alone, all axes of the rotary positions are equal, so that their sections make no difference.
+        if isinstance(text.get(setting), dict):
+            rope = {key: value for key, value in text[setting].items() if not key.startswith("mrope_")}
+            for key in ("type", "rope_type"):
+                if rope.get(key) == "mrope":
+                    rope[key] = "default"
+            text[setting] = rope
+    return text

@@ -1,0 +1,199 @@
+"""The language model of checkpoints that also read pictures equals transformers; the other parts are left out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from models.config import ConfigError
+from models.families import FAMILIES, family_of
+from models.families.shared.wrappers import TEXT_FAMILIES, WRAPPERS
+from tests.parity.checkpoints import edit_config, load, random_ids, save
+from tests.parity.paged import Rows, chunked, greedy
+
+VOCAB = 97
+LENGTHS = (1, 7, 23, 12)
+_TEXT = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+_HEADS = {"head_dim": 8}
+_MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1000000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "llama_4_scaling_beta": 0.1,
+}
+_TOWER = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+_SMALL = {"image_size": 28, "patch_size": 14}
+_PIXTRAL = {"model_type": "pixtral", **_TOWER, **_SMALL, "head_dim": 8}
+_CLIP = {"model_type": "clip_vision_model", **_TOWER, **_SMALL, "projection_dim": 16}
+_SIGLIP = {"model_type": "siglip_vision_model", **_TOWER, **_SMALL}
+_SIGLIP2 = {"model_type": "siglip2_vision_model", **_TOWER, "num_patches": 16, "patch_size": 4}
+_QWEN_TOWER = {
+    "depth": 2,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_heads": 2,
+    "out_hidden_size": 32,
+    "patch_size": 2,
+}
+_DEEP = {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
+_QWEN2_TOWER = {"depth": 1, "embed_dim": 16, "hidden_size": 32, "num_heads": 2, "patch_size": 2}
+_LFM = {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3, "block_auto_adjust_ff_dim": False}
+_IDS = {"image_token_id": VOCAB - 1, "video_token_id": VOCAB - 2}
+_MARKS = {"vision_start_token_id": VOCAB - 3, "vision_end_token_id": VOCAB - 4}
+
+CASES = {
+    "mistral3": ("mistral3", {"model_type": "mistral", **_TEXT, **_HEADS, "sliding_window": None}, _PIXTRAL, {}),
+    "mistral3-of-ministral3": (
+        "mistral3",
+        {"model_type": "ministral3", **_TEXT, **_HEADS, "rope_parameters": _YARN},
+        _PIXTRAL,
+        {"tie_word_embeddings": False},
+    ),
+    "qwen2_vl": ("qwen2_vl", {**_TEXT, "rope_parameters": _MROPE}, _QWEN2_TOWER, {**_IDS, **_MARKS}),
+    "qwen2_5_vl": (
+        "qwen2_5_vl",
+        {**_TEXT, "rope_parameters": _MROPE},
+        {**_QWEN_TOWER, "fullatt_block_indexes": [1]},
+        {**_IDS, **_MARKS, "tie_word_embeddings": True},
+    ),
+    "qwen3_vl": (
+        "qwen3_vl",
+        {**_TEXT, **_HEADS, "rope_parameters": {**_MROPE, "mrope_interleaved": True}},
+        {**_QWEN_TOWER, **_DEEP},
+        {**_IDS, **_MARKS},
+    ),
+    "lfm2_vl": ("lfm2_vl", {"model_type": "lfm2", **_TEXT, **_LFM}, _SIGLIP2, {"projector_hidden_size": 24}),
+    "lfm3_vl": (
+        "lfm3_vl",
+        {"model_type": "lfm3", **_TEXT, **_HEADS, "layer_types": ["conv", "full_attention"]},
+        {**_TOWER, "num_key_value_heads": 1, "patch_size": 4},
+        {"projector_hidden_size": 24, **_IDS, **_MARKS},
+    ),
+    "idefics3": ("idefics3", {"model_type": "llama", **_TEXT}, {**_TOWER, **_SMALL}, {"scale_factor": 1}),
+    "smolvlm": ("smolvlm", {"model_type": "llama", **_TEXT}, {**_TOWER, **_SMALL}, {"tie_word_embeddings": True}),
+    "llava": ("llava", {"model_type": "llama", **_TEXT}, _CLIP, {"image_token_index": 5}),
+    "llava-of-mistral": ("llava", {"model_type": "mistral", **_TEXT}, _PIXTRAL, {"image_token_index": 5}),
+    "llava_next": ("llava_next", {"model_type": "mistral", **_TEXT}, _CLIP, {"image_token_index": 5}),
+    "llava_onevision": ("llava_onevision", {"model_type": "qwen2", **_TEXT}, _SIGLIP, {}),
+    "internvl": (
+        "internvl",
+        {"model_type": "qwen3", **_TEXT, **_HEADS},
+        {**_TOWER, "image_size": [28, 28], "patch_size": [14, 14]},
+        {},
+    ),
+}
+
+
+def case(name: str):
+    """Architecture and configuration of a small wrapper."""
+    kind, text, tower, more = CASES[name]
+    config_class = transformers.AutoConfig.for_model(kind).__class__
+    return WRAPPERS[kind].architecture, config_class(text_config=dict(text), vision_config=dict(tower), **more)
+
+
+def compare(oracle, model, device) -> None:
+    """Compare the logits, computed in chunks, and the greedy text."""
+    texts = random_ids(VOCAB - 8, LENGTHS, low=8)
+    for text, hidden in zip(texts, chunked(Rows(model), texts), strict=True):
+        expected = oracle(torch.tensor([text], device=device)).logits[0]
+        torch.testing.assert_close(model.logits(hidden), expected, atol=1e-4, rtol=1e-4)
+    for prompt, answer in zip(texts, greedy(Rows(model), texts, 12), strict=True):
+        logits = oracle(torch.tensor([prompt + answer], device=device)).logits[0]
+        assert answer == logits[len(prompt) - 1 : -1].argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("name", CASES)
+@torch.inference_mode()
+def test_language_model(name, tmp_path, device):
+    architecture, config = case(name)
+    oracle = save(tmp_path, config, architecture).to(device)
+    assert any("vis" in one for one in load_file(tmp_path / "model.safetensors"))
+    loaded = load(tmp_path, device)
+    assert (loaded.family, loaded.tasks) == (CASES[name][0], ("generate",))
+    assert any("pictures" in note for note in loaded.notes)
+    compare(oracle, loaded.transformer, device)
+
+
+@pytest.mark.parametrize("name", ["mistral3", "qwen3_vl", "smolvlm"])
+@torch.inference_mode()
+def test_names_in_memory(name, tmp_path, device):
+    """Files of transformers 5 may have the names of its modules, where published files have older ones."""
+    architecture, config = case(name)
+    oracle = save(tmp_path, config, architecture).to(device)
+    save_file(
+        {one: tensor.contiguous() for one, tensor in oracle.state_dict().items() if "lm_head" not in one},
+        tmp_path / "model.safetensors",
+    )
+    if "lm_head.weight" in oracle.state_dict():
+        stored = load_file(tmp_path / "model.safetensors") | {"lm_head.weight": oracle.lm_head.weight.clone()}
+        save_file(stored, tmp_path / "model.safetensors")
+    compare(oracle, load(tmp_path, device).transformer, device)
+
+
+@torch.inference_mode()
+def test_flat_settings_of_the_first_qwen_vl(tmp_path, device):
+    """The first releases have no `text_config`, the rope type `mrope`, and no `language_model` in their names."""
+    architecture, config = case("qwen2_5_vl")
+    oracle = save(tmp_path, config, architecture).to(device)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    text = {
+        key: value for key, value in settings.pop("text_config").items() if key not in ("model_type", "architectures")
+    }
+    text |= {"rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}, "rope_theta": 10000.0}
+    del text["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps({**text, **settings}))
+    stored = load_file(tmp_path / "model.safetensors")
+    stored = {
+        one.replace("model.language_model.", "model.").replace("model.visual.", "visual."): t
+        for one, t in stored.items()
+    }
+    save_file(stored, tmp_path / "model.safetensors")
+    compare(oracle, load(tmp_path, device).transformer, device)
+
+
+def test_every_wrapper_and_every_language_model_is_compared():
+    assert {kind for kind, *_ in CASES.values()} == set(WRAPPERS)
+    families = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3"}
+    assert {families.get(kind) or text["model_type"] for kind, text, *_ in CASES.values()} == set(TEXT_FAMILIES)
+    assert not set(WRAPPERS) & set(FAMILIES)
+
+
+def test_other_language_models_are_refused_by_name():
+    """Some scale embeddings or logits, which their wrappers do not."""
+    hf = {"model_type": "llava", "text_config": {"model_type": "granite"}}
+    with pytest.raises(ConfigError, match=r"'granite' is not supported in llava, only llama, mistral"):
+        family_of(hf)
+    with pytest.raises(ConfigError, match="only one of LlavaForConditionalGeneration"):
+        family_of({"model_type": "llava", "text_config": {}, "architectures": ["LlavaModel"]})
+
+
+def test_code_of_a_checkpoint_is_refused():
+    hf = {"model_type": "llava", "text_config": {"model_type": "llama", "intermediate_size": 8}}
+    hf["auto_map"] = {"AutoModel": "modeling_stranger.StrangerModel"}
+    family, architecture = family_of(hf)
+    with pytest.raises(ConfigError, match="auto_map"):
+        family.config(hf, architecture)
+
+
+def test_a_head_that_is_stated_must_be_in_the_file(tmp_path, device):
+    architecture, config = case("smolvlm")
+    save(tmp_path, config, architecture)
+    load(tmp_path, device)
+    edit_config(tmp_path, tie_word_embeddings=False)
+    with pytest.raises(Exception, match=r"1 missing \(head.weight"):
+        load(tmp_path, device)
