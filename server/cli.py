@@ -138,6 +138,7 @@ def _fill_check(parser: _Parser) -> None:
         parser,
         ["device", "dtype", "quantize", "languages", "rerank_prompts", "kv_cache_memory", "kv_cache_dtype", "threads"],
     )
+    parser.add_argument("--profile", action="store_true", help="measure each operation of a step; on a CPU only")
     parser.set_defaults(run=_check)
 
 
@@ -346,6 +347,10 @@ def _check(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
         rows.append(("labels", ", ".join(info.labels[:8]) + (" ..." if len(info.labels) > 8 else "")))
     rows.append(("loaded in", f"{info.load_seconds:.2f} s"))
     _table(rows)
+    if arguments.profile:
+        from server import step_profile
+
+        _table(step_profile.profile(arguments.path, settings, device))
 
 
 # -------------------------------------------------------------------------------------------------------------- models
