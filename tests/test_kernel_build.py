@@ -49,6 +49,23 @@ def test_the_kernels_compile_with_each_installed_compiler(command: str) -> None:
         assert done.returncode == 0, f"{compiler}: {done.stderr[:2000]}"
 
 
+def test_each_header_includes_what_it_needs(tmp_path: Path) -> None:
+    """Each header compiles alone, included twice. The standard headers are compiled once, to save time."""
+    compiler = compile_kernels.find_compiler()
+    interface = (compile_kernels.KERNELS / "kernels.h").read_text()
+    standard = tmp_path / "standard.h"
+    standard.write_text("\n".join(re.findall(r"^#include <.*>$", interface, re.MULTILINE)) + "\n")
+    flags = [flag for flag in compile_kernels.flags_of(compiler) if flag != "-O3"]
+    subprocess.run([*compiler.command, *flags, "-x", "c++-header", standard, "-o", f"{standard}.gch"], check=True)
+    for header in compile_kernels.HEADERS:
+        if header.name == "isa.h":  # compiled with each instruction set
+            continue
+        source = f'#include "{header}"\n' * 2
+        command = [*compiler.command, *flags, "-w", "-fsyntax-only", "-include", standard, "-x", "c++", "-"]
+        done = subprocess.run(command, input=source, capture_output=True, text=True)
+        assert done.returncode == 0, f"{header.name}: {done.stderr[:2000]}"
+
+
 def fake_compiler(folder: Path, name: str, macros: dict[str, int]) -> Path:
     """Write a program that prints the predefined macros of a compiler, as `-dM -E` does. name: name of the program."""
     lines = "".join(f"echo '#define {macro} {value}'\n" for macro, value in macros.items())

@@ -3,6 +3,10 @@
 // Those of single numbers have no branches and tables, so that compilers can vectorise them. Their error is below 1e-6,
 // relative to the result, or absolute for results below 1. Functions named `approximate_...` are for results that are
 // rounded to bfloat16.
+#pragma once
+
+#include "numbers.h"
+#include "vectors.h"
 
 // Uses e^-|x| for both signs. One bound on the exponent suffices then; with two, compilers emit two divisions.
 INLINE float sigmoid(float x) {

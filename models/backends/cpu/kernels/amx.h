@@ -5,6 +5,11 @@
 // to the sums. Vector instructions add in another order, so bfloat16 products of all numbers of rows use the unit, and
 // a row gives the same bits in every batch. int8 sums are exact in both. Source: Intel 64 and IA-32 Architectures
 // Software Developer's Manual, volume 2, TDPBF16PS, TDPBUSD, TDPBSUD and LDTILECFG.
+#pragma once
+
+#include "tiles.h"
+#include "vectors.h"
+
 #ifdef AMX
 
 constexpr int64_t AMX_LINES = 16, AMX_LINE_BYTES = 64, PANEL_LINE_BYTES = 4 * PANEL;

@@ -4,37 +4,14 @@
 // One work item is one tile and one key-value head: consecutive queries of one batch row, with all query heads that
 // share the key-value head. Sums and softmax are float32. A query gives the same bits in every tile, alone or in a
 // batch, and for every division of a prompt into chunks.
+#pragma once
 
-// Memory that is reused by later calls. Page faults of new memory would take longer than the attention itself.
-template <class Number> struct ScratchBuffer {
-    // Aligned, because a vector that crosses two cache lines takes twice as long to load.
-    struct alignas(64) Line {
-        Number numbers[64 / sizeof(Number)];
-    };
-    std::vector<Line> lines;
-
-    Number* of(int64_t count) {
-        const size_t size = (count * sizeof(Number) + sizeof(Line) - 1) / sizeof(Line);
-        if (lines.size() < size) lines = std::vector<Line>(size);
-        return lines.data()->numbers;
-    }
-};
-
-struct Scratch {
-    ScratchBuffer<float> queries, sums, scores, factors, keys, values;
-};
-
+#include "attention_scratch.h"
 #include "attention_softmax.h"
 #include "attention_lanes.h"
 #include "attention_read_ahead.h"
 #include "attention_panels.h"
-#ifdef AMX
-#include "attention_amx.h"
-#else
-#include "attention_values.h"
-#include "attention_direct_products.h"
-#include "attention_tiled_products.h"
-#endif
+#include "attention_products.h"
 #include "attention_direct.h"
 #include "attention_tiled.h"
 

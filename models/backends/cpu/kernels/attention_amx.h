@@ -4,6 +4,17 @@
 // Scores add up 32 dimensions per step, and products with values 32 keys per step. The steps of keys begin at the first
 // key of a batch row, so that a query has the same steps in every batch. The unit multiplies and adds in the same order
 // whichever operand is the first, so that keys may be the rows of the product or the panel.
+#pragma once
+
+#include "amx.h"
+#include "attention_lanes.h"
+#include "attention_panels.h"
+#include "attention_read_ahead.h"
+#include "attention_scratch.h"
+#include "tiles.h"
+#include "vectors.h"
+
+#ifdef AMX
 
 constexpr int64_t COLUMNS = AMX_LINE_BYTES / 4;  // number of query heads whose scores `score_columns` computes together
 
@@ -208,3 +219,5 @@ void add_panel(MatrixUnit& matrix_unit, const RowBlock& b, const float* panel, i
         }
     });
 }
+
+#endif

@@ -2,6 +2,14 @@
 //
 // The result of a query and head depends only on the query and on its keys and values in their order.
 // `attention_tiled.h` computes the same sums in the same order for many queries at once.
+#pragma once
+
+#include "amx.h"
+#include "attention_lanes.h"
+#include "attention_products.h"
+#include "attention_read_ahead.h"
+#include "attention_scratch.h"
+#include "vectors.h"
 
 // Bytes that are prefetched per row before its maximum is computed, and again before its softmax: these read no keys and
 // no values.

@@ -1,4 +1,15 @@
 // Products of `attention_direct.h` by vector instructions: scores of keys and sums of values in their stored order.
+#pragma once
+
+#include "amx.h"
+#include "attention_lanes.h"
+#include "attention_panels.h"
+#include "attention_read_ahead.h"
+#include "attention_scratch.h"
+#include "attention_values.h"
+#include "numbers.h"
+#include "tiles.h"
+#include "vectors.h"
 
 // Scores of ROWS query heads against WIDTH keys. sum<KEY, STEP> computes those of keys KEY, KEY + STEP,
 // KEY + 2 * STEP...

@@ -7,6 +7,16 @@
 //
 // In a panel of keys a lane holds four dimensions of one key, in a panel of values one dimension of four keys. A row is
 // one query with one query head.
+#pragma once
+
+#include "attention_lanes.h"
+#include "attention_scratch.h"
+#include "attention_softmax.h"
+#include "attention_tiled.h"
+#include "numbers.h"
+#include "quads.h"
+#include "tiles.h"
+#include "vectors.h"
 
 constexpr int32_t MAX_QUERY = 16383, MAX_WEIGHT = 32767;
 

@@ -3,6 +3,12 @@
 //
 // Keys are paired from the first key of the batch row on. A query therefore has the same pairs in every batch. The matrix
 // unit multiplies values in steps of 32 keys, which also begin at that key.
+#pragma once
+
+#include "amx.h"
+#include "attention_softmax.h"
+#include "numbers.h"
+#include "vectors.h"
 
 // Keys that the direct kernel processes together.
 #ifdef AMX

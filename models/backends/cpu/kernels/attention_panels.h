@@ -1,6 +1,10 @@
 // Inputs of the matrix products of attention: panels of keys and values, and blocks of rows.
 //
 // A row is one query with one query head. A panel holds keys or values of one key-value head and one batch row.
+#pragma once
+
+#include "attention_lanes.h"
+#include "vectors.h"
 
 // Rows, and vectors of keys, whose scores are computed together. A tile has at least SCORE_ROWS rows.
 constexpr int64_t SCORE_ROWS = 6, SCORE_GROUPS = 2;

@@ -3,6 +3,10 @@
 // Blocks are scattered in memory, so the hardware prefetcher cannot predict them. Zen 5 drops prefetches while too many
 // are outstanding, which begins at one line in about six cycles. So the kernels prefetch a few lines with every few
 // products, in the order of the addresses.
+#pragma once
+
+#include "attention_lanes.h"
+#include "vectors.h"
 
 // Tokens first..last-1 of a batch row. Of each, `numbers` adjacent elements are read.
 template <class T> struct TokenRange {

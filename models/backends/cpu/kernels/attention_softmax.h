@@ -1,4 +1,7 @@
 // Softmax of the scores of one query and one head.
+#pragma once
+
+#include "vectors.h"
 
 // cap * tanh(x / cap) of a vector of scores (soft capping). tanh is computed from e^-2|x|, with an error below 1e-7.
 INLINE Floats soft_capped(Floats x, float cap) {

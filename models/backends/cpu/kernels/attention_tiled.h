@@ -3,6 +3,15 @@
 // In this file a row is one query with one query head; all rows share a key-value head. Keys are transposed and values
 // gathered in panels, which all rows of a block share. The products are in `attention_tiled_products.h` and, for the
 // matrix unit, in `attention_amx.h`.
+#pragma once
+
+#include "amx.h"
+#include "attention_lanes.h"
+#include "attention_panels.h"
+#include "attention_products.h"
+#include "attention_scratch.h"
+#include "tiles.h"
+#include "vectors.h"
 
 // The maximum number of rows of a block is a multiple of this. `for_tiles` makes the blocks of a tile nearly equal.
 #ifdef AMX

@@ -2,6 +2,14 @@
 //
 // A vector holds the same lane of WIDTH transposed keys, so that a score needs no sum across lanes. The direct kernel
 // adds the lanes of a vector in a tree. Here these lanes are separate sums, which are added in the same order.
+#pragma once
+
+#include "amx.h"
+#include "attention_lanes.h"
+#include "attention_panels.h"
+#include "attention_values.h"
+#include "tiles.h"
+#include "vectors.h"
 
 // Scores of SCORE_ROWS rows against SCORE_KEYS keys.
 template <class T, int DIM> struct Scores {

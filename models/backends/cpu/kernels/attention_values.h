@@ -1,4 +1,10 @@
 // Products of softmax weights and values, added value by value or pair by pair, in the order of the keys.
+#pragma once
+
+#include "attention_lanes.h"
+#include "attention_read_ahead.h"
+#include "tiles.h"
+#include "vectors.h"
 
 // Values that `gather_values` has copied to contiguous lanes: [lanes][dim].
 template <int DIM> struct GatheredValues {

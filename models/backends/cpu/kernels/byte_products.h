@@ -1,4 +1,7 @@
 // Exact sums of products of bytes: four weights of each channel and four signed activations, -127 to 127, per 32-bit lane.
+#pragma once
+
+#include "vectors.h"
 
 #ifndef VNNI
 // sum + products of signed weights. The processor multiplies unsigned by signed bytes, so the signs of the weights go to

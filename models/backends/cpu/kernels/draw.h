@@ -4,6 +4,11 @@
 //
 // Rows are not sorted. The k-th largest number, the end of the nucleus and the least typical token are found by
 // counting into bins; only one bin is sorted.
+#pragma once
+
+#include "logits_top_k.h"
+#include "numbers.h"
+#include "sums.h"
 
 constexpr int64_t DRAW_CHUNK = 256, BINS = 1024, MAX_SORTED = 256, MAX_INSERTED = 64;
 

@@ -1,5 +1,10 @@
 // Operations that follow a matrix product, applied before it is stored: bias, activation, elementwise factor,
 // residual. Each step rounds to the output dtype, so the bits equal those of separate operations.
+#pragma once
+
+#include "activations.h"
+#include "numbers.h"
+#include "vectors.h"
 
 // Rounds to dtype T.
 template <class T> INLINE Floats rounded_to(Floats y) {

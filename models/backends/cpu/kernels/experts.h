@@ -2,6 +2,16 @@
 //
 // The pairs of a row and one of its experts are sorted by expert and cut into tasks, so that threads share the panels
 // of all experts. How many rows an expert has affects no bit of a row.
+#pragma once
+
+#include "activations.h"
+#include "epilogue.h"
+#include "float_linear.h"
+#include "group_linear.h"
+#include "int8_linear.h"
+#include "numbers.h"
+#include "tiles.h"
+#include "vectors.h"
 
 // Writes the indices of the `count` largest keys to `best`, the largest first. Equal keys are ordered by index.
 inline void best_of(const float* keys, int64_t size, int64_t count, int64_t* best) {

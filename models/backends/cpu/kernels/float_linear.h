@@ -2,6 +2,14 @@
 //
 // Weights are in panels (see panels.h), or in their original layout. In the original layout each panel is repacked
 // before it is multiplied, which takes as long as multiplying ten rows by it with vector instructions.
+#pragma once
+
+#include "amx.h"
+#include "epilogue.h"
+#include "numbers.h"
+#include "panels.h"
+#include "tiles.h"
+#include "vectors.h"
 
 // Type of an input number in the products: float32, or bfloat16 if the processor has an instruction for it.
 template <class T> struct LeftOperand {

@@ -15,6 +15,9 @@
 //     SINGLE          float scales[32]                        SINGLE_MINIMUM  then float minimums[32]
 //     UNIT            float units[32], int8 scales[G][32]; scale = unit * int8
 //     UNIT_MINIMUM    float units[32], float minimum_units[32], int8 scales[G][32], int8 minimums[G][32]
+#pragma once
+
+#include "vectors.h"
 
 constexpr int64_t MAX_GROUPS = 16;
 

@@ -1,6 +1,17 @@
 // Linear with group-wise quantized weights (group_layout.h). Activations are rounded to int8 in blocks of 32, 64 or
 // 128 with a scale each (rounded_blocks.h). The sum of a step (row_steps.h) is exact in int32. It is then scaled and
 // added up in float32 in the order of the inputs, so a row gives the same bits in every batch.
+#pragma once
+
+#include "amx.h"
+#include "byte_products.h"
+#include "epilogue.h"
+#include "group_layout.h"
+#include "numbers.h"
+#include "rounded_blocks.h"
+#include "row_steps.h"
+#include "tiles.h"
+#include "vectors.h"
 
 // Rows of a tile of vector instructions. Each has sums of int32 and of float32, so fewer rows fill the registers than
 // in other products.

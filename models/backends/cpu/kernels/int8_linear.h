@@ -5,6 +5,14 @@
 // Weights are in panels of 32 output channels: [panels][k / 4][2][16][4], k and channels padded with zeros.
 // Activations are stored as unsigned numbers with 128 added, as the VNNI instruction requires. `offsets` subtracts
 // the 128 again.
+#pragma once
+
+#include "amx.h"
+#include "byte_products.h"
+#include "epilogue.h"
+#include "numbers.h"
+#include "tiles.h"
+#include "vectors.h"
 
 template <class T> INLINE float quantize_row(const T* x, uint8_t* out, int64_t width, int64_t padded) {
     // Absolute values, compared by their bits: the order is the same, and NaN and infinity come out largest.

@@ -1,5 +1,8 @@
 // Keys and values of an int8 cache: each head of a slot has its own scale. A slot is written once, so its numbers do not
 // depend on other slots, on the batch or on the chunk that it came in.
+#pragma once
+
+#include "numbers.h"
 
 // Rounds one head to int8. Returns the scale; NaN if a number is not finite, so that scores and outputs are not finite
 // either.

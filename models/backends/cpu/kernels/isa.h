@@ -6,6 +6,8 @@
 // ISA_CHANGES(X): list of the kernels that differ from those of the less capable instruction set; undefined if all do.
 //     The table then has no others, which saves half of the compilation.
 // VECTOR_KERNELS: table of the kernels that `attend` calls for cases that the matrix unit does not support; with AMX only.
+#pragma once
+
 #include "kernels.h"
 
 #ifdef __x86_64__

@@ -2,6 +2,10 @@
 //
 // One pass over memory, in chunks that stay in the first-level cache. Sums are rescaled when a larger logit is found
 // (Milakov and Gimelshein 2018, arXiv:1805.02867). The results of a row depend on that row alone.
+#pragma once
+
+#include "numbers.h"
+#include "vectors.h"
 
 constexpr int64_t TOP_K_CHUNK = 256, TOP_K_STRIP = 16;
 

@@ -1,5 +1,9 @@
 // One step of mixers: parts of a layer that read earlier tokens through a state of constant size, float32. Each row has
 // one token and a slot of its own, which is read and updated.
+#pragma once
+
+#include "activations.h"
+#include "numbers.h"
 
 // log(1 + e^x).
 INLINE float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }

@@ -1,5 +1,10 @@
 // RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467): statistics in float32, scaling in the dtype of the input.
 // Layer norm (Ba et al. 2016, arXiv:1607.06450): float32 throughout; the mean first, then the variance around it.
+#pragma once
+
+#include "epilogue.h"
+#include "numbers.h"
+#include "vectors.h"
 
 // Sum of term(number) over a row. The vectors of sums are independent. With a single one, each addition could start only
 // after the one before.

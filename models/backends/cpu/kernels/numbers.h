@@ -1,4 +1,7 @@
 // Conversion between number types, and exponentials that compilers can vectorise.
+#pragma once
+
+#include "kernels.h"
 
 INLINE float widen(float x) { return x; }
 

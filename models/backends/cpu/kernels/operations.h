@@ -1,4 +1,10 @@
 // Runs one operation of the list in kernels.h, its items shared among threads.
+#pragma once
+
+#include "kernels.h"
+
+// The kernels for this processor, chosen in exports.cpp.
+extern Kernels kernels;
 
 inline int64_t items_of(int64_t numbers_of_an_item) {
     return std::max<int64_t>(1, GRAIN / std::max<int64_t>(1, numbers_of_an_item));

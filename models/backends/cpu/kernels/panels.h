@@ -1,5 +1,8 @@
 // Packing of float weights into panels of 32 output channels: [k][32] for float32, [k / 2][32][2] for bfloat16. Both
 // are [units][32] in units of 32 bits. An odd k is padded with zeros.
+#pragma once
+
+#include "vectors.h"
 
 // Packs panel number `panel` of a weight [columns, width].
 template <class T> void pack_panel(const T* weight, int64_t columns, int64_t width, int64_t panel, T* packed) {

@@ -3,6 +3,14 @@
 //
 // An operation is a record of 64-bit words: its code (`Operation`), its DType, the number of words of its parameters,
 // then the parameters, a struct of kernels.h.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <sched.h>
+
+#include "operations.h"
+#include "threads.h"
 
 // Progress of one operation. A share is a range of consecutive pieces. If there are more than MAX_SHARES threads, some
 // of them begin with the same share. `done` and 15 counters fill one cache line.

@@ -1,5 +1,9 @@
 // Products of int8 numbers in groups of four (quads) and integers of sixteen bits, with exact sums in int32. A lane of
 // a panel holds a quad; all lanes of a step share the four factors that multiply it.
+#pragma once
+
+#include "tiles.h"
+#include "vectors.h"
 
 // Rows and vectors whose sums fill the registers.
 constexpr int64_t QUAD_ROWS = 4, QUAD_VECTORS = REGISTERS < 32 ? 2 : 4;

@@ -1,5 +1,8 @@
 // Rotary position embedding (Su et al. 2021, arXiv:2104.09864, section 3.4.2). The first 2 * half numbers of a head
 // are rotated; the rest is copied.
+#pragma once
+
+#include "numbers.h"
 
 template <class T>
 INLINE void rotate_head(const T* x, const float* cos, const float* sin, T* out, int64_t half, int64_t head_dim,

@@ -1,4 +1,7 @@
 // Activations rounded to int8 in blocks with a scale each, for products with group-wise quantized weights.
+#pragma once
+
+#include "numbers.h"
 
 // Scale of a block of activations, and the sums of the first and of the second half of its rounded values.
 struct RoundedBlock {

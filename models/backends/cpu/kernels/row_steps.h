@@ -1,5 +1,10 @@
 // Scales and start values of products with group-wise quantized weights. A product sums a row in steps of 16 to 128
 // inputs (these are not the steps of the engine). The sum of a step is exact in int32, and is then scaled.
+#pragma once
+
+#include "byte_products.h"
+#include "group_layout.h"
+#include "rounded_blocks.h"
 
 // The numbers that a product needs for one step besides the rounded activations. `RowSteps` computes them.
 struct RowStep {

@@ -1,4 +1,7 @@
 // Elementwise sum of two tensors, and product of a tensor and a number, or of each row and its number, in float32.
+#pragma once
+
+#include "numbers.h"
 
 template <class T> void add_rows(const Sum& p, int64_t begin, int64_t end) {
     const T *x = static_cast<const T*>(p.x), *y = static_cast<const T*>(p.y);

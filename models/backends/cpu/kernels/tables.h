@@ -1,4 +1,8 @@
 // Sums of embedding rows, and means of spans of rows (pooling).
+#pragma once
+
+#include "numbers.h"
+#include "sums.h"
 
 template <class T> const T* row_of(const TableLookup& part, int64_t row, int64_t width) {
     return static_cast<const T*>(part.table) + (part.index == nullptr ? 0 : part.index[row]) * width;

@@ -2,6 +2,9 @@
 //
 // The sum for a row and column adds all of k in one order, for every size of the tile. A row therefore gives the same
 // bits in every batch.
+#pragma once
+
+#include "vectors.h"
 
 // TILE_ROWS: rows whose sums fill the registers, with SPAN registers of columns each.
 #ifdef AVX512

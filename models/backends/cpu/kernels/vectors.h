@@ -1,6 +1,9 @@
 // Vectors of WIDTH lanes, in the vector types of the compiler. Those of 32-bit numbers fill one register, `Halves` a
 // half of one. g++ keeps longer vectors in memory: with vectors of two AVX2 registers, attention ran at a fifteenth of
 // the processor's limit.
+#pragma once
+
+#include "numbers.h"
 
 // WIDTH: number of 32-bit lanes of a register. REGISTERS: number of vector registers.
 #if defined(AVX512)
