@@ -19,6 +19,19 @@ def test_each_place_has_what_the_page_says():
         assert any(text in file.read_text() for file in ROOT.glob(path)), f"{path} has no {text!r}"
 
 
+def test_further_places_exist_and_are_all():
+    """The page names every macro and function of the kernels that lists operations, and the files that have it."""
+    found = re.findall(r"^\| (`[^|]*?`): `([#\w]+)` \| ", PAGE, re.MULTILINE)
+    assert {name for _, name in found} == {"#include", "is_valid", "IS_MATRIX_PRODUCT", "ISA_CHANGES"}
+    kernels = ROOT / "models/backends/cpu/kernels"
+    for files, name in found:
+        named = set(re.findall(r"`([\w.]+)`", files))
+        pattern = rf"#define {name}\b" if name == "ISA_CHANGES" else re.escape(name)
+        assert all(re.search(pattern, (kernels / file).read_text()) for file in named), name
+        if name == "ISA_CHANGES":
+            assert named == {path.name for path in kernels.glob("*.cpp") if re.search(pattern, path.read_text())}
+
+
 def test_there_are_no_other_places():
     """The page lists every source file of the backends that mentions the operation `rms_norm`.
 
