@@ -126,8 +126,8 @@ from models.families import (
 )
 from models.families.shared.family import Family
 from models.families.shared.fields import short
-from models.families.shared.refused import REFUSED
-from models.families.shared.wrappers import wrapped_family
+from models.families.shared.unserved import why_not_served
+from models.families.shared.wrappers import WRAPPERS, wrapped_family
 
 _ENCODERS = (
     bert,
@@ -260,17 +260,16 @@ def family_of(hf: Mapping[str, Any]) -> tuple[Family, str]:
 
     Without `architectures` in the file, the first architecture of the family is used. Of several architectures, the
     first is used if it is a model without a head; the tensors of the others are not loaded.
-    Raises ConfigError for an unknown `model_type` or architecture, with the supported ones, and for a `model_type` of
-    `REFUSED`, with the reason.
+    Raises ConfigError for a `model_type` that is not served, with the reason and the nearest one that is, and for an
+    architecture that is not served.
     """
     kind = hf.get("model_type")
     wrapped = wrapped_family(hf, FAMILIES)
     if wrapped is not None:
         return wrapped, _architecture(wrapped, hf)
-    if isinstance(kind, str) and kind in REFUSED:
-        raise ConfigError(f"'model_type': {kind!r} is not supported: {REFUSED[kind]}")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise ConfigError(f"'model_type': {short(kind)} is not supported, only {', '.join(sorted(FAMILIES))}")
+        classes = {one: name for name, family in FAMILIES.items() for one in family.architectures}
+        raise ConfigError(why_not_served(kind, {**FAMILIES, **WRAPPERS}, classes, hf.get("architectures")))
     family = next((one for one in FAMILIES.values() if _is_published_as(one, kind, hf)), FAMILIES[kind])
     return family, _architecture(family, hf)
 

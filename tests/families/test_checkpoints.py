@@ -16,6 +16,7 @@ import pytest
 
 from models.families import FAMILIES
 from models.families.shared.refused import REFUSED
+from models.families.shared.unserved import NEAREST_OF_REFUSED
 from tests import warm_processes
 from tests.audio.wavs import wav
 from tests.e2e.conftest import COMMAND, REPOSITORY, RunningServer, serving
@@ -138,12 +139,14 @@ def test_a_refused_family_gives_its_reason_in_one_line(model_type: str, tmp_path
     """The reason is reported before problems of the tokenizer: such families often have a tokenizer of another kind."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "architectures": ["AnyModel"]}))
     done = warm_processes.run("check", f"it={tmp_path}")
-    line = f"triptych: model 'it': 'model_type': {model_type!r} is not supported: {REFUSED[model_type]}\n"
+    reason = f"{REFUSED[model_type]}; the nearest served family is {NEAREST_OF_REFUSED[model_type]}"
+    line = f"triptych: model 'it': 'model_type': {model_type!r} is not supported: {reason}\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
 
 
 def test_serve_refuses_a_family_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "xlnet", "architectures": ["AnyModel"]}))
     done = warm_processes.run("serve", f"it={tmp_path}", "--port", "0", "--log-level", "error")
-    line = f"triptych: model 'it': 'model_type': 'xlnet' is not supported: {REFUSED['xlnet']}\n"
+    reason = f"{REFUSED['xlnet']}; the nearest served family is roberta"
+    line = f"triptych: model 'it': 'model_type': 'xlnet' is not supported: {reason}\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
