@@ -37,9 +37,24 @@ _DIGITS_OF_FALCON = [
 ]
 
 
-def _split(pattern: str) -> pre_tokenizers.PreTokenizer:
+_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_O200K = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}%s]*[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}%s]+{_CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}%s]+[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}%s]*{_CONTRACTIONS}?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n%s]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN35 = r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_SEED = r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+_DEEPSEEK = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _split(*patterns: str) -> pre_tokenizers.PreTokenizer:
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), byte_level])
+    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+    return pre_tokenizers.Sequence([*splits, byte_level])
 
 
 BYTE_LEVEL = {
@@ -54,6 +69,26 @@ BYTE_LEVEL = {
         ),
     ),
     "falcon": (None, pre_tokenizers.Sequence(_DIGITS_OF_FALCON)),
+    "gpt-4o": (None, _split(_O200K % ("", "", "", "", "/"))),
+    "kimi-k2": (None, _split(r"[\p{Han}]+|" + _O200K % (*[r"&&[^\p{Han}]"] * 4, ""))),
+    "qwen35": (normalizers.NFC(), _split(_CONTRACTIONS + _QWEN35)),
+    "seed-coder": (None, _split(_CONTRACTIONS + _SEED)),
+    "deepseek-v3": (None, _split(r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", _DEEPSEEK)),
+    "deepseek-coder": (
+        None,
+        pre_tokenizers.Sequence(
+            [
+                *(
+                    pre_tokenizers.Split(Regex(pattern), "isolated")
+                    for pattern in ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+")
+                ),
+                pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        ),
+    ),
+    "superbpe": (None, _split(r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
+    "bloom": (None, _split(r" ?[^(\s|[.,!?…。，、।۔،])]+")),
 }
 """Normaliser and pre-tokenizer of the published `tokenizer.json`, by the name that the converter gives it."""
 
@@ -79,7 +114,7 @@ def write_vocabulary(path, model, tokens, types, change=lambda writer: None, arc
 
 def byte_level(pre):
     """A trained tokenizer of the `tokenizers` library with special tokens at the end."""
-    backend = Tokenizer(models.BPE(ignore_merges=pre == "llama-bpe"))
+    backend = Tokenizer(models.BPE(ignore_merges=pre in ("llama-bpe", "gpt-4o", "kimi-k2")))
     normalizer, backend.pre_tokenizer = BYTE_LEVEL[pre]
     if normalizer is not None:
         backend.normalizer = normalizer
@@ -143,12 +178,34 @@ def test_begin_and_end_tokens(tmp_path):
         assert load_tokenizer(path).encode(["A small frog"])[0].ids == expected
 
 
+def test_gemma4(tmp_path):
+    """Spaces are marked, unknown characters are bytes, and newlines are merged like other characters."""
+    theirs = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    theirs.normalizer = normalizers.Replace(" ", "▁")
+    theirs.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    special = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    pieces = [*special, *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=pieces, limit_alphabet=60, show_progress=False)
+    theirs.train_from_iterator([*CORPUS, "a\n\n\nb\n\n  c"], trainer)
+    tokens = [theirs.id_to_token(index) for index in range(theirs.get_vocab_size())]
+    types = [UNKNOWN if one == "<unk>" else CONTROL if one in special else NORMAL for one in tokens]
+    merges = [" ".join(pair) for pair in json.loads(theirs.to_str())["model"]["merges"]]
+    more = {"bos_token_id": 2, "eos_token_id": 1, "add_bos_token": False, "merges": merges}
+    ours = load_tokenizer(write_vocabulary(tmp_path / "model.gguf", "gemma4", tokens, types, **more))
+    plain = Tokenizer.from_str(theirs.to_str())
+    for text in [text for text in [*TORTURE, "x\n\n\n y", " lead"] if "<" not in text]:
+        ids = plain.encode(text, add_special_tokens=False).ids
+        (encoding,) = ours.encode([text])
+        assert list(encoding.ids) == [2, *ids], text
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=False)
+
+
 def test_an_unknown_pre_tokenizer_is_refused_by_name(tmp_path):
     path = in_gguf(tmp_path / "model.gguf", byte_level("gpt-2"), "klingon")
     with pytest.raises(TokenizerError, match="pre-tokenizer 'klingon' is not supported, only gpt-2"):
         load_tokenizer(path)
     write_vocabulary(path, "rwkv", ["a"], [NORMAL])
-    with pytest.raises(TokenizerError, match="tokenizer 'rwkv' is not supported, only gpt2, llama, bert, t5"):
+    with pytest.raises(TokenizerError, match="tokenizer 'rwkv' is not supported, only gpt2, llama, bert, t5, gemma4"):
         load_tokenizer(path)
 
 

@@ -1,16 +1,13 @@
-"""Build the tokenizer of a GGUF file from its metadata (`tokenizer.ggml.*`).
-
-The names of pre-tokenizers are those of `convert_hf_to_gguf.py` of https://github.com/ggml-org/llama.cpp, which
-identifies them by the token ids of a test text. Each stands for the `pre_tokenizer` in the model's `tokenizer.json`.
-"""
+"""Build the tokenizer of a GGUF file from its metadata (`tokenizer.ggml.*`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import decoders, models, normalizers, processors
 
+from server.text.tokenizers.gguf_pre_tokenizers import COMPOSED, PRE_TOKENIZERS, UNSTATED, WHOLE_WORDS
 from server.text.tokenizers.sentencepiece_files import unigram
 from server.text.tokenizers.sentencepiece_model import SentencePieceModel
 from server.text.tokenizers.templates import set_bert_template, set_configured_template, set_template
@@ -19,63 +16,6 @@ from server.text.tokenizers.vocabulary_files import byte_pairs, word_piece
 from server.text.tokens.tokenizer import TokenizerError
 from weights.gguf.container import Gguf
 from weights.gguf.documents import CONTROL, UNKNOWN, UNUSED, token_types
-
-_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
-_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_CASED_WORDS = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-)
-_TEKKEN = rf"{_CASED_WORDS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-
-
-def _gpt2() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.ByteLevel(add_prefix_space=False)
-
-
-def _digits() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
-
-
-def _split(pattern: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
-    def build() -> pre_tokenizers.PreTokenizer:
-        split = pre_tokenizers.Split(Regex(pattern), "isolated")
-        return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-    return build
-
-
-def _falcon() -> pre_tokenizers.PreTokenizer:
-    three = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")
-    parts = [pre_tokenizers.Punctuation("contiguous"), _gpt2(), pre_tokenizers.Digits(individual_digits=False), three]
-    return pre_tokenizers.Sequence(parts)
-
-
-_LLAMA3 = _split(rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}")
-_QWEN2 = _split(rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_REST}")
-_PRE_TOKENIZERS: Mapping[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
-    **dict.fromkeys(("gpt-2", "phi-2", "jina-v2-de", "jina-v2-es", "mpt", "olmo", "roberta-bpe"), _gpt2),
-    **dict.fromkeys(("starcoder", "smollm", "refact", "command-r"), _digits),
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "dbrx", "smaug-bpe", "falcon3"), _LLAMA3),
-    **dict.fromkeys(("qwen2", "stablelm2", "deepseek-r1-qwen", "megrez"), _QWEN2),
-    "falcon": _falcon,
-    "tekken": _split(_TEKKEN),
-}
-_COMPOSED = frozenset(("qwen2", "deepseek-r1-qwen", "megrez", "mpt", "olmo", "stablelm2", "command-r"))
-"""Pre-tokenizers of models that normalize texts to the Unicode form NFC first."""
-_WHOLE_WORDS = frozenset(("llama3", "llama-v3", "llama-bpe", "tekken", "falcon3"))
-"""Pre-tokenizers whose words are one token where the vocabulary has them, before any merge."""
-_UNSTATED: Mapping[str, str] = {
-    "gpt2": "gpt-2",
-    "gptneox": "olmo",
-    "falcon": "falcon",
-    "starcoder2": "starcoder",
-    "qwen2": "qwen2",
-    "qwen2moe": "qwen2",
-    "phi2": "phi-2",
-}
-"""Pre-tokenizer of all published models of an architecture, for files from before 2024-05, which do not state it."""
 
 
 def build_tokenizer(gguf: Gguf, files: TokenizerFiles) -> LibraryTokenizer:
@@ -94,19 +34,16 @@ def build_tokenizer(gguf: Gguf, files: TokenizerFiles) -> LibraryTokenizer:
 
 def _byte_level(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: TokenizerFiles) -> LibraryTokenizer:
     """A byte-level BPE model (Radford et al. 2019, section 2.2)."""
-    pre = gguf.get("tokenizer.ggml.pre") or _UNSTATED.get(gguf.get("general.architecture"), "default")
-    if pre not in _PRE_TOKENIZERS:
-        supported = ", ".join(_PRE_TOKENIZERS)
+    pre = gguf.get("tokenizer.ggml.pre") or UNSTATED.get(gguf.get("general.architecture"), "default")
+    if pre not in PRE_TOKENIZERS:
+        supported = ", ".join(PRE_TOKENIZERS)
         raise TokenizerError(f"{gguf.name}: pre-tokenizer {str(pre)[:40]!r} is not supported, only {supported}")
-    merges = [tuple(str(merge).split(" ", 1)) for merge in gguf.get("tokenizer.ggml.merges") or []]
-    if not merges:
-        raise TokenizerError(f"{gguf.name} has no merges of tokens")
     vocabulary = _vocabulary(tokens, types)
-    model = byte_pairs(vocabulary, merges, gguf.name, ignore_merges=pre in _WHOLE_WORDS)
+    model = byte_pairs(vocabulary, _merges(gguf), gguf.name, ignore_merges=pre in WHOLE_WORDS)
     backend = LibraryTokenizer(model)
-    if pre in _COMPOSED:
+    if pre in COMPOSED:
         backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = _PRE_TOKENIZERS[pre]()
+    backend.pre_tokenizer = PRE_TOKENIZERS[pre]()
     backend.decoder = decoders.ByteLevel()
     if pre == "roberta-bpe":
         sep, cls = files.roles["eos"].content, files.roles["bos"].content
@@ -134,6 +71,19 @@ def _sentencepiece(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], file
     decoding = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     backend.decoder = decoders.Sequence([*decoding, decoders.Strip(" ", 1, 0)] if prefix else decoding)
     set_configured_template(backend, files)
+    return backend
+
+
+def _gemma4(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: TokenizerFiles) -> LibraryTokenizer:
+    """The BPE model of Gemma 4 with byte fallback. Unlike in other SentencePiece models, the merges are stored."""
+    unknown = _unknown(tokens, types)
+    bpe = models.BPE(_vocabulary(tokens, types), _merges(gguf), unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    backend = LibraryTokenizer(bpe)
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    # The converter wrote `add_bos_token: false` into the first files; the published tokenizer begins every text.
+    begin = files.roles["bos"].content
+    set_template(backend, [begin, "$A"], [begin, "$A", f"{begin}:1", "$B:1"], (begin,))
     return backend
 
 
@@ -175,6 +125,13 @@ def _word_piece(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: 
     return backend
 
 
+def _merges(gguf: Gguf) -> list[tuple[str, str]]:
+    pairs = [str(merge).partition(" ") for merge in gguf.get("tokenizer.ggml.merges") or []]
+    if not pairs:
+        raise TokenizerError(f"{gguf.name} has no merges of tokens")
+    return [(left, right) for left, _, right in pairs]
+
+
 def _scores(gguf: Gguf, tokens: Sequence[str]) -> Sequence[float]:
     scores: Sequence[float] = gguf.get("tokenizer.ggml.scores") or ()
     if len(scores) != len(tokens):
@@ -201,4 +158,5 @@ _MODELS: Mapping[str, Callable[[Gguf, Sequence[str], Sequence[int], TokenizerFil
     "llama": _sentencepiece,
     "bert": _word_piece,
     "t5": _unigram,
+    "gemma4": _gemma4,
 }
