@@ -7,22 +7,16 @@ keeps the reason for which a stack cannot be traced. An error while tracing is a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, cast
-
 import torch
 from torch import Tensor
 
 from models.backends import choice
 from models.backends.choice import backend
-from models.backends.cpu.lowering import lower
-from models.backends.cpu.program import Program
-from models.backends.cpu.sampling import write_top_k
-from models.backends.cpu.trace import ProgramInput, SymbolicTensor, Trace
+from models.backends.cpu.programs import inputs
+from models.backends.cpu.programs.recording import Head, ProgramKey, Recorded, record
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.stack import Stack
-from models.steps.step_inputs.base import AttentionPattern, StepInputs, StepKind
-from models.steps.step_inputs.symbolic import SymbolicStepInputs
+from models.steps.step_inputs.base import StepInputs
 
 MAX_LOGITS_ROWS = 64
 """Number of rows of the logits memory that is kept between steps. Allocating this memory at each step would take as
@@ -36,41 +30,17 @@ def max_logits_rows(device: torch.device) -> int:
     return MAX_CUDA_LOGITS_ROWS if device.type == "cuda" else MAX_LOGITS_ROWS
 
 
-_TOP_K_INPUTS = LogitsTopK(*(cast(Tensor, ProgramInput(("top_k", name))) for name in LogitsTopK._fields))
-
-
-class ProgramKey(NamedTuple):
-    """Key of a program: steps with equal keys run the same program.
-
-    reads_tokens: whether the program's input is token ids; otherwise it is hidden states.
-    all_rows: whether all rows are output rows.
-    dtype: dtype of the hidden states.
-    with_logits: whether the program also computes logits and their top k.
-    has_int8_cache: whether keys and values are cached in int8.
-    """
-
-    kind: StepKind
-    reads_tokens: bool
-    all_rows: bool
-    dtype: torch.dtype
-    with_logits: bool
-    has_int8_cache: bool = False
-
-
 class Executor:
     """Runs the layers of an encoder or a decoder, eagerly or as a program, and the head of a language model.
 
-    head: function from hidden states [n, hidden] and memory [n or more, vocab], float32, to logits [n, vocab] in that
-        memory. Without memory (None) it allocates its result. None for a stack without a head.
+    head: head of a language model, see `Head`; None for a stack without one.
     fallbacks: reason of each kind of steps that was to run as a program and runs eagerly.
     """
 
-    def __init__(
-        self, stack: Stack, vocab_size: int, head: Callable[[Tensor, Tensor | None], Tensor] | None = None
-    ) -> None:
+    def __init__(self, stack: Stack, vocab_size: int, head: Head | None = None) -> None:
         self._stack, self._vocab_size, self._head = stack, vocab_size, head
         self._memory: Tensor | None = None
-        self._programs: dict[ProgramKey, tuple[Program, tuple[AttentionPattern, ...]] | None] = {}
+        self._programs: dict[ProgramKey, Recorded | None] = {}
         self.fallbacks: dict[ProgramKey, str] = {}
 
     def run_hidden(self, x: Tensor, step: StepInputs) -> Tensor:
@@ -79,10 +49,10 @@ class Executor:
         if found is None:
             return self._stack.run_layers(x, step)
         program, patterns = found
-        inputs = step.dynamic_inputs(patterns)
+        values = step.dynamic_inputs(patterns)
         x = x.contiguous()
-        inputs["hidden"] = x.data_ptr()
-        return program.run(x.shape[0], inputs, step.static_inputs)
+        values[inputs.hidden(x.dtype, x.shape[1])] = x.data_ptr()
+        return program.run(x.shape[0], values, step.static_inputs)
 
     def run_tokens(
         self, token_ids: Tensor, positions: Tensor, step: StepInputs, request: LogitsRequest | None = None
@@ -102,20 +72,20 @@ class Executor:
             self._stack.set_layer_inputs(step, token_ids, x)
             return DecoderOutput(self.run_hidden(x, step))
         program, patterns = found
-        inputs = step.dynamic_inputs(patterns)
+        values = step.dynamic_inputs(patterns)
         token_ids, positions = token_ids.contiguous(), positions.contiguous()
-        inputs["token_ids"], inputs["token positions"] = token_ids.data_ptr(), positions.data_ptr()
+        values[inputs.TOKEN_IDS], values[inputs.TOKEN_POSITIONS] = token_ids.data_ptr(), positions.data_ptr()
         rows = token_ids.shape[0]
         if request is None:
-            return DecoderOutput(program.run(rows, inputs, step.static_inputs))
+            return DecoderOutput(program.run(rows, values, step.static_inputs))
         output_rows = rows if step.output_rows is None else step.output_rows.shape[0]
         logits = self.logits_memory(like.device)[:output_rows]
         k = min(request.top_k, self._vocab_size)
         top_k = LogitsTopK.empty(output_rows, k, request.with_logsumexp)
-        inputs["logits"], inputs["k"] = logits.data_ptr(), k
-        for program_input, tensor in zip(_TOP_K_INPUTS, top_k, strict=True):
-            inputs[program_input.name] = 0 if tensor is None else tensor.data_ptr()  # type: ignore[union-attr]
-        return DecoderOutput(program.run(rows, inputs, step.static_inputs), logits, top_k)
+        values[inputs.logits(self._vocab_size)], values[inputs.NUM_TOP_K] = logits.data_ptr(), k
+        for program_input, tensor in zip(inputs.TOP_K.values(), top_k, strict=True):
+            values[program_input] = 0 if tensor is None else tensor.data_ptr()
+        return DecoderOutput(program.run(rows, values, step.static_inputs), logits, top_k)
 
     @property
     def eager_part(self) -> tuple[str, str] | None:
@@ -154,10 +124,8 @@ class Executor:
             self._memory = torch.empty(max_logits_rows(device), self._vocab_size, device=device)
         return self._memory
 
-    def _program(
-        self, like: Tensor, step: StepInputs, reads_tokens: bool, with_logits: bool
-    ) -> tuple[Program, tuple[AttentionPattern, ...]] | None:
-        """The program of a step and its attention patterns, or None where the step runs eagerly.
+    def _program(self, like: Tensor, step: StepInputs, reads_tokens: bool, with_logits: bool) -> Recorded | None:
+        """The program of a step, or None where the step runs eagerly.
 
         like: a tensor with the dtype and device of the hidden states.
         """
@@ -167,41 +135,13 @@ class Executor:
             step.kind, reads_tokens, step.output_rows is None, like.dtype, with_logits, step.has_int8_cache
         )
         if key not in self._programs:
-            self._programs[key] = self._trace(key, like.shape[1]) if choice.runs_kernels(like) else None
+            self._programs[key] = self._record(key, like.shape[1]) if choice.runs_kernels(like) else None
         return self._programs[key]
 
-    def _trace(self, key: ProgramKey, width: int) -> tuple[Program, tuple[AttentionPattern, ...]] | None:
-        """Record the stack, or return None where it cannot be traced, and keep the reason.
-
-        width: width of the hidden states, if they are the input.
-        Raises every error that is not the use of a symbolic tensor.
-        """
-        trace, found = Trace(), None
-        try:
-            found = self._record(trace, key, width)
-        except Exception:
-            # Code that meets NotTraceable may turn it into another error, as torch does.
-            if trace.refusal is None:
-                raise
-        if trace.refusal is None:
+    def _record(self, key: ProgramKey, width: int) -> Recorded | None:
+        """Record a program, or return None where that is not possible, and keep the reason. Arguments: see `record`."""
+        found = record(self._stack, self._head, self._vocab_size, key, width)
+        if isinstance(found, Recorded):
             return found
-        self.fallbacks[key] = trace.refusal
+        self.fallbacks[key] = found
         return None
-
-    def _record(self, trace: Trace, key: ProgramKey, width: int) -> tuple[Program, tuple[AttentionPattern, ...]]:
-        step = SymbolicStepInputs(trace, self._stack.config, key.kind, key.all_rows, key.has_int8_cache)
-        if key.reads_tokens:
-            token_ids, positions = (
-                cast(Tensor, trace.input(name, torch.int64)) for name in ("token_ids", "token positions")
-            )
-            x = self._stack.embedding(token_ids, positions)
-            self._stack.set_layer_inputs(step, token_ids, x)
-        else:
-            x = cast(Tensor, trace.input("hidden", key.dtype, width))
-        output = cast(SymbolicTensor, self._stack.run_layers(x, step))
-        if key.with_logits:
-            assert self._head is not None
-            memory = trace.input("logits", torch.float32, self._vocab_size, count=output.count)
-            logits = self._head(cast(Tensor, output), cast(Tensor, memory))
-            write_top_k(logits, ProgramInput("k"), _TOP_K_INPUTS)
-        return lower(output), step.patterns

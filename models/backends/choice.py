@@ -22,7 +22,7 @@ from models.backends.cpu.backend import CPU
 from models.backends.cpu.library import StaleKernels as StaleKernels
 from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.cpu.operations import available, takes
-from models.backends.cpu.trace import SymbolicTensor
+from models.backends.cpu.programs.trace import SymbolicTensor
 from models.backends.torch.backend import TORCH, Backend
 
 MIN_CUDA_CAPABILITY = (8, 0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from models.backends.choice import backend
+from models.backends.cpu.programs import inputs
+from models.backends.cpu.programs.inputs import CacheRole, InputValues, ProgramInput, Side
 from models.backends.int8_slots import CacheSide, Int8Slots
 from models.backends.lazy_zeros import lazy_zeros
 from models.config import AttentionConfig
@@ -21,9 +23,7 @@ class KVCache:
     the sides of that layer. Zeroed at the start and again by `clear`, so that no masked slot ever holds a NaN.
 
     dtype: dtype of keys and values; int8 rounds them with a scale for each slot and head.
-    addresses: for each role of the cache, "self" or "cross", the program inputs: the block size, by the name
-        (role, "block_size"), and the memory address of each tensor, by the name (role, "keys" or "values", layer), and
-        of the scales by the name (role, "key_scales" or "value_scales", layer).
+    addresses: for each role of the cache, the program inputs: the block size, and the address of each tensor.
     """
 
     def __init__(
@@ -48,7 +48,8 @@ class KVCache:
             self.keys.append(self._side(layer))
             self.values.append(self.keys[-1] if layer.values_are_keys else self._side(layer))
         self._sides = tuple({id(side): side for side in (*self.keys, *self.values)}.values())
-        self.addresses = {role: self._addresses(role) for role in ("self", "cross")}
+        roles: tuple[CacheRole, ...] = ("self", "cross")
+        self.addresses = {role: self._addresses(role) for role in roles}
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -110,14 +111,17 @@ class KVCache:
             return Int8Slots.zeros(*shape, self.device)
         return lazy_zeros(shape, self.dtype, self.device)
 
-    def _addresses(self, role: str) -> dict[Hashable, int]:
-        addresses: dict[Hashable, int] = {(role, "block_size"): self.block_size}
-        for name, sides in (("key", self.keys), ("value", self.values)):
+    def _addresses(self, role: CacheRole) -> InputValues:
+        addresses: dict[ProgramInput, int] = {inputs.block_size(role): self.block_size}
+        both: tuple[tuple[Side, list[CacheSide]], ...] = (("keys", self.keys), ("values", self.values))
+        for name, sides in both:
             for layer, side in enumerate(sides):
                 numbers = side.codes if isinstance(side, Int8Slots) else side
-                addresses[role, f"{name}s", layer] = numbers.data_ptr()
+                heads, head_dim = numbers.shape[2:]
+                own = inputs.cache_side(role, name, layer, heads, head_dim, self.is_int8)
+                addresses[own.numbers] = numbers.data_ptr()
                 if isinstance(side, Int8Slots):
-                    addresses[role, f"{name}_scales", layer] = side.scales.data_ptr()
+                    addresses[own.scales] = side.scales.data_ptr()
         return addresses
 
 

@@ -5,12 +5,14 @@ The state of a sequence has a constant size, unlike its keys and values. See doc
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 
 import torch
 from torch import Tensor
 
+from models.backends.cpu.programs import inputs
+from models.backends.cpu.programs.inputs import InputValues
 from models.backends.lazy_zeros import lazy_zeros
 from models.config import MixerConfig
 
@@ -23,7 +25,7 @@ class StateMemory:
 
     states: for each layer with a mixer, by its number in the stack, one tensor per tensor of its state:
         [slots, *shape].
-    addresses: program inputs: the memory address of each tensor, by the name ("state", layer, number of the tensor).
+    addresses: program inputs: the memory address of each tensor.
     """
 
     def __init__(self, mixers: Mapping[int, MixerConfig], num_slots: int, device: torch.device) -> None:
@@ -32,10 +34,10 @@ class StateMemory:
             layer: tuple(lazy_zeros((num_slots, *shape), torch.float32, device) for shape in mixer.state_shapes)
             for layer, mixer in mixers.items()
         }
-        self.addresses: dict[Hashable, int] = {
-            ("state", layer, number): tensor.data_ptr()
+        self.addresses: InputValues = {
+            inputs.state(layer, index, tuple(tensor.shape[1:])): tensor.data_ptr()
             for layer, tensors in self.states.items()
-            for number, tensor in enumerate(tensors)
+            for index, tensor in enumerate(tensors)
         }
 
     @staticmethod

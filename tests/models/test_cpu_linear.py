@@ -13,8 +13,9 @@ import torch
 
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu.group_weight import GroupWeight
-from models.backends.cpu.lowering import lower
-from models.backends.cpu.trace import Trace
+from models.backends.cpu.programs.inputs import TensorInput
+from models.backends.cpu.programs.lowering import lower
+from models.backends.cpu.programs.trace import Trace
 from models.backends.torch.activations import ACTIVATIONS
 from models.backends.torch.backend import TORCH
 from models.backends.torch.quantization import quantize_int4
@@ -43,13 +44,11 @@ def plus_residual(product, x, residual, activation=None, multiplier=None):
     """The sum of a residual and a product, fused into one operation of a program. The tensors may be slices."""
     trace = Trace()
     sides = [one for one in (x, residual, multiplier) if one is not None]
-    symbols = [
-        replace(trace.input(str(place), one.dtype, one.shape[1]), row_stride=one.stride(0))
-        for place, one in enumerate(sides)
-    ]
+    given = [TensorInput(str(place), one.dtype, tuple(one.shape[1:])) for place, one in enumerate(sides)]
+    symbols = [replace(trace.input(own), row_stride=one.stride(0)) for own, one in zip(given, sides, strict=True)]
     program = lower(symbols[1] + product(symbols[0], activation, *symbols[2:]))
     assert "add" not in program.names
-    return program.run(len(x), {str(place): one.data_ptr() for place, one in enumerate(sides)})
+    return program.run(len(x), {own: one.data_ptr() for own, one in zip(given, sides, strict=True)})
 
 
 def _double(x):

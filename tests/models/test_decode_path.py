@@ -73,6 +73,6 @@ def test_files_and_classes_of_a_decode_step(saved):
         print(f"{name} step: {len(path.files)} files, {len(path.classes)} classes")
         print("  ", *sorted(path.files), "\n  ", *sorted(path.classes))
     recording, _, steady = steps
-    assert "models/backends/cpu/trace.py" in recording.files - steady.files
-    assert "models/backends/cpu/program.py" in steady.files
+    assert "models/backends/cpu/programs/trace.py" in recording.files - steady.files
+    assert "models/backends/cpu/programs/program.py" in steady.files
     assert {"Transformer", "Executor", "Program", "PagedStepInputs"} <= steady.classes

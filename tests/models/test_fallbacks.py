@@ -15,7 +15,9 @@ from torch.nn import functional as F
 from benchmarks import plan
 from benchmarks.checkpoints import SHAPES
 from models.backends import choice
-from models.backends.cpu.trace import NotTraceable, Trace
+from models.backends.cpu.programs import inputs
+from models.backends.cpu.programs.symbol import NotTraceable
+from models.backends.cpu.programs.trace import Trace
 from models.backends.logits import LogitsRequest
 from models.checkpoint.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, SEQ2SEQ
@@ -112,12 +114,12 @@ UNSUPPORTED = {
     "shape compared": lambda x: x.shape == (1, 8),
     "product of the shape": lambda x: math.prod(x.shape),
     "numbers of the shape": lambda x: x.shape.numel(),
-    "integers added": lambda x: x.trace.input("ids", torch.int64) + x.trace.input("more", torch.int64),
+    "integers added": lambda x: x.trace.input(inputs.TOKEN_IDS) + x.trace.input(inputs.TOKEN_POSITIONS),
 }
 
 
 def symbolic():
-    return Trace().input("hidden", torch.float32, 8)
+    return Trace().input(inputs.hidden(torch.float32, 8))
 
 
 @pytest.mark.parametrize("use", UNSUPPORTED.values(), ids=UNSUPPORTED)

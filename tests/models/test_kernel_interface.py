@@ -11,6 +11,7 @@ import torch
 
 from models.backends import choice, linear_weights
 from models.backends.cpu import header, library
+from models.backends.cpu.programs.traits import TRAITS
 from models.checkpoint.loader import load_model
 from server.engine.process import service
 from server.engine.process.loading import LoadError
@@ -104,3 +105,17 @@ def test_quantization_without_kernels_is_refused(saved, dtype, kind):
 def test_quantization_on_other_devices_and_dtypes_is_refused(device, dtype, kind):
     with pytest.raises(choice.QuantizationUnavailable, match=r"cuda|float16"):
         linear_weights.packer(dtype, torch.device(device), kind)
+
+
+def test_traits_are_those_of_the_parameters():
+    """Each operation with an activation is a product, and the fields that traits name exist."""
+    operations = library.OPERATIONS
+    assert TRAITS.keys() <= operations.keys()
+    for name, operation in operations.items():
+        fields, traits = set(operation.fields), operation.traits
+        assert ("activation" in fields) == (traits.product_width is not None), name
+        assert ("tasks" in fields and "activation" in fields) == traits.of_experts, name
+        used = {"weight", "columns", traits.product_width} if traits.product_width else set()
+        used |= {"choices", "is_gated"} if traits.of_experts else set()
+        used |= {"residual", "residual_stride"} if traits.adds_residual else set()
+        assert used | set(traits.overwritten) <= fields, name

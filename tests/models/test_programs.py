@@ -14,8 +14,10 @@ from models.backends import choice
 from models.backends.choice import backend
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu.backend import CPU
-from models.backends.cpu.lowering import lower
-from models.backends.cpu.trace import NotTraceable, Trace
+from models.backends.cpu.programs import inputs
+from models.backends.cpu.programs.lowering import lower
+from models.backends.cpu.programs.symbol import NotTraceable
+from models.backends.cpu.programs.trace import Trace
 from models.backends.logits import LogitsRequest
 from models.backends.torch.backend import TORCH
 from models.checkpoint.loader import load_model
@@ -133,11 +135,11 @@ def test_a_token_outside_the_vocabulary_is_an_error_and_changes_no_cache(saved, 
 
 
 def input_of(dtype, width):
-    return Trace().input("hidden", dtype, width)
+    return Trace().input(inputs.hidden(dtype, width))
 
 
-def run(program, x, **inputs):
-    return program.run(len(x), {"hidden": x.data_ptr(), **inputs})
+def run(program, x, others=()):
+    return program.run(len(x), {inputs.hidden(x.dtype, x.shape[1]): x.data_ptr(), **dict(others)})
 
 
 def test_operations_that_cannot_be_traced():
@@ -178,7 +180,7 @@ def test_products_write_over_operands_that_are_not_read_again():
 
 
 def norm(x):
-    return backend(x).rms_norm(x, torch.ones(x.shape[1]), 1e-6)
+    return backend(x).rms_norm(x, torch.ones(x.shape[-1]), 1e-6)
 
 
 OTHER_USES = {
@@ -214,6 +216,21 @@ def test_a_residual_is_fused_into_the_product_before_it():
     product = weight.multiply(x)
     y = backend(product).rms_norm(product, torch.ones(32), 1e-6)
     assert len(lower(x + y).names) > len(program.names)
+
+
+@pytest.mark.parametrize("part", [lambda y: y, lambda y: y[:, 8:], lambda y: y.view(y.shape[0], 4, 8)])
+def test_a_product_is_not_read_after_a_residual_was_fused_into_it(part):
+    x = input_of(torch.float32, 32)
+    product = cpu_linear.FloatWeight(torch.randn(32, 32), None).multiply(x)
+    before, total = part(product), x + product
+    norm(part(total))
+    with pytest.raises(NotTraceable):
+        norm(before)
+    with pytest.raises(NotTraceable):
+        norm(part(product))
+    assert lower(total).names and total.trace.refusal is not None
+    with pytest.raises(NotTraceable):
+        lower(product)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -257,13 +274,13 @@ def test_a_slice_of_a_row_is_quantized_with_its_own_scale():
 
 def test_a_program_continues_with_selected_rows():
     trace = Trace()
-    x, weight = trace.input("hidden", torch.float32, 32), cpu_linear.FloatWeight(torch.randn(48, 32), None)
-    index = trace.input("rows", torch.int64, count=trace.count("num_rows"))
+    x, weight = trace.input(inputs.hidden(torch.float32, 32)), cpu_linear.FloatWeight(torch.randn(48, 32), None)
+    index = trace.input(inputs.OUTPUT_ROWS, trace.count(inputs.NUM_OUTPUT_ROWS))
     y = backend(weight.multiply(x)[:, 16:]).take_rows(weight.multiply(x)[:, 16:], index)
     program = lower(backend(y).rms_norm(y, torch.ones(32), 1e-6))
     data = torch.randn(7, 32)
     for rows in (torch.tensor([6, 1, 1]), torch.tensor([], dtype=torch.int64)):
-        found = run(program, data, rows=rows.data_ptr(), num_rows=len(rows))
+        found = run(program, data, {inputs.OUTPUT_ROWS: rows.data_ptr(), inputs.NUM_OUTPUT_ROWS: len(rows)})
         assert torch.equal(
             found,
             backend(weight.multiply(data)[rows, 16:]).rms_norm(weight.multiply(data)[rows, 16:], torch.ones(32), 1e-6),

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.backends.attention_metadata import AttentionMetadata, KeyBias
-from models.backends.cpu.trace import ProgramInput, SymbolicMetadata
+from models.backends.cpu.programs import inputs
+from models.backends.cpu.programs.inputs import AttentionFields
+from models.backends.cpu.programs.trace import SymbolicMetadata
 
 MAX_TILE_QUERIES = 256
 """Maximum number of queries of a tile. They share each load of a key."""
@@ -28,13 +30,11 @@ ENDLESS = 1 << 40
 _ONE_BLOCK = torch.zeros(1, 1, dtype=torch.int64)
 """Block table of ragged keys."""
 
-_FIELDS = ("tables", "table_width", "block_size", "rows", "starts", "ends", "origins", "tiles", "num_tiles")
-
 
 class CpuAttentionView:
     """Fields of `struct Attention` (`kernels/kernels.h`) that are equal for all layers of a step.
 
-    fields: addresses and numbers by field name. The memory of the addresses lives as long as the view.
+    fields: addresses and numbers. The memory of the addresses lives as long as the view.
     """
 
     reads_bias: ClassVar[bool] = False
@@ -47,21 +47,21 @@ class CpuAttentionView:
         rows, starts, ends, origins, tiles = range(first, first + 5 * 4 * count, 4 * count) if count else [first] * 5
         bias = metadata.score_bias
         values = bias.values if isinstance(bias, KeyBias) else bias
-        self.fields: dict[str, int] = {
-            "tables": self._tables.data_ptr(),
-            "table_width": self._tables.shape[1],
-            "block_size": metadata.block_size or ENDLESS,
-            "rows": rows,
-            "starts": starts,
-            "ends": ends,
-            "origins": origins,
-            "tiles": tiles,
-            "num_tiles": (len(numbers) - 4 * count) // 3,
-            "bias_stride": 0 if values is None else values.shape[-1],
+        self.fields = AttentionFields(
+            tables=self._tables.data_ptr(),
+            table_width=self._tables.shape[1],
+            block_size=metadata.block_size or ENDLESS,
+            rows=rows,
+            starts=starts,
+            ends=ends,
+            origins=origins,
+            tiles=tiles,
+            num_tiles=(len(numbers) - 4 * count) // 3,
+            bias_stride=0 if values is None else values.shape[-1],
             # Index of the bias of the origin key. Distance 0 is in the middle of a distance bias. A key bias begins
             # with the first key.
-            "bias_zero": 0 if values is None or isinstance(bias, KeyBias) else values.shape[-1] // 2,
-        }
+            bias_zero=0 if values is None or isinstance(bias, KeyBias) else values.shape[-1] // 2,
+        )
 
     @property
     def tiles(self) -> Tensor:
@@ -72,13 +72,9 @@ class CpuAttentionView:
     def fields_of(metadata: AttentionMetadata | SymbolicMetadata) -> dict[str, Any]:
         """All fields of `struct Attention` that come from the metadata; for symbolic metadata, program inputs."""
         if isinstance(metadata, SymbolicMetadata):
-            fields: dict[str, Any] = {name: metadata.input(name) for name in _FIELDS}
-            if metadata.bias_name is None:
-                return fields | {"bias": None, "bias_stride": 0, "bias_zero": 0}
-            fields |= {name: metadata.input(name) for name in ("bias_stride", "bias_zero")}
-            return fields | {"bias": ProgramInput(metadata.bias_name)}
-        view = metadata.view(CpuAttentionView)
-        return {**view.fields, "bias": metadata.bias_float32}
+            fields = inputs.attention(metadata.pattern)._asdict() | {"bias": metadata.bias}
+            return fields if metadata.bias is not None else fields | {"bias_stride": 0, "bias_zero": 0}
+        return {**metadata.view(CpuAttentionView).fields._asdict(), "bias": metadata.bias_float32}
 
 
 def _columns(metadata: AttentionMetadata) -> tuple[NDArray[np.int32], int]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from models.backends.cpu.expert_groups import ExpertGroups, group_by_expert
 from models.backends.cpu.linear import CpuWeight
 from models.backends.cpu.operations import run
-from models.backends.cpu.trace import SymbolicTensor
+from models.backends.cpu.programs.trace import SymbolicTensor
 from models.config import MixtureOfExpertsConfig
 
 

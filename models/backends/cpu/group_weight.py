@@ -11,7 +11,7 @@ from torch import Tensor
 from models.backends.cpu import header
 from models.backends.cpu.linear import PANEL, CpuWeight
 from models.backends.cpu.operations import run
-from models.backends.cpu.trace import SymbolicTensor
+from models.backends.cpu.programs.trace import SymbolicTensor
 from models.backends.huge_pages import empty_in_huge_pages
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from weights.quantized_matrix import QuantizedMatrix

@@ -11,6 +11,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from models.backends.cpu.programs.traits import TRAITS, Traits
+
 PATH = Path(__file__).parent / "kernels" / "kernels.h"
 
 _STRUCT = re.compile(r"^struct (\w+) \{\n(.*?)^\};", re.MULTILINE | re.DOTALL)
@@ -29,6 +31,7 @@ class Operation:
         array of structs with the suffix `_0`, `_1`...
     pack: one value per field -> bytes of the struct.
     values_of: values by name -> values in the order of `fields`. Raises KeyError.
+    traits: what a trace must know of the operation.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Operation:
     fields: tuple[str, ...]
     pack: Callable[..., bytes]
     values_of: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    traits: Traits
 
 
 def interface_hash() -> str:
@@ -57,7 +61,8 @@ def read_operations(text: str) -> dict[str, Operation]:
         if parameters not in structs:
             raise ValueError(f"{PATH.name}: operation {name} has unknown parameters {parameters}")
         fields, codes = zip(*structs[parameters], strict=True)
-        operations[name] = Operation(name, code, fields, struct.Struct("=" + "".join(codes)).pack, itemgetter(*fields))
+        pack = struct.Struct("=" + "".join(codes)).pack
+        operations[name] = Operation(name, code, fields, pack, itemgetter(*fields), TRAITS.get(name, Traits()))
     return operations
 
 

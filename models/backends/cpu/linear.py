@@ -18,7 +18,7 @@ from torch import Tensor
 from models.backends.cpu import library
 from models.backends.cpu.expert_groups import ExpertGroups
 from models.backends.cpu.operations import run
-from models.backends.cpu.trace import SymbolicTensor
+from models.backends.cpu.programs.trace import SymbolicTensor
 from models.backends.huge_pages import empty_in_huge_pages
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.backends.torch.quantization import quantize_int8

@@ -20,7 +20,7 @@ from models.backends.attention_metadata import AttentionMetadata
 from models.backends.cpu import library
 from models.backends.cpu.attention_view import CpuAttentionView
 from models.backends.cpu.library import DTYPE_CODES, OPERATIONS, ROUTER_SCORE_CODES
-from models.backends.cpu.trace import SymbolicTensor
+from models.backends.cpu.programs.trace import SymbolicTensor
 from models.backends.int8_slots import CacheSide, Int8Slots
 from models.backends.operands import RotaryAngles, XieluShape
 from models.backends.torch.attention import TorchAttention

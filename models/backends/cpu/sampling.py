@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.backends.cpu.operations import run
+from models.backends.cpu.programs.inputs import ProgramInput
 from models.backends.logits import LogitsTopK
 from models.backends.torch.sampling import Drawn, Filters, TorchSampling, temperatures
 
 
-def write_top_k(logits: Tensor, k: Any, result: LogitsTopK) -> None:
-    """Write the top k of `logits` into `result`. If logits are symbolic, k and result are program inputs."""
+def write_top_k(logits: Tensor, k: int | ProgramInput, result: Mapping[str, Any]) -> None:
+    """Write the top k of `logits`. If logits are symbolic, k and the results are program inputs.
+
+    result: memory for the results, by the fields of `LogitsTopK`.
+    """
     if logits.stride(1) != 1:
         logits = logits.contiguous()
     run(
@@ -28,7 +32,7 @@ def write_top_k(logits: Tensor, k: Any, result: LogitsTopK) -> None:
         stride=logits.stride(0),
         width=logits.shape[1],
         count=k,
-        **result._asdict(),
+        **result,
     )
 
 
@@ -37,7 +41,7 @@ class CpuSampling(TorchSampling):
 
     def logits_top_k(self, logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> LogitsTopK:
         result = LogitsTopK.empty(logits.shape[0], k, with_logsumexp)
-        write_top_k(logits, k, result)
+        write_top_k(logits, k, result._asdict())
         return result
 
     def draw(self, logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:

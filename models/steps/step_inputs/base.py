@@ -1,12 +1,9 @@
-"""The base class of all step inputs, and the step inputs for the next tokens of rows in a paged cache.
-
-Both are in one file, because a decode step runs the code of at most nine files (tests/models/test_decode_path.py).
-"""
+"""The base class of all step inputs, and the step inputs for the next tokens of rows in a paged cache."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -16,6 +13,8 @@ from models.backends import choice
 from models.backends.attention_metadata import AttentionMetadata, bias_float32
 from models.backends.choice import backend
 from models.backends.cpu.attention_view import CpuAttentionView
+from models.backends.cpu.programs import inputs
+from models.backends.cpu.programs.inputs import InputValues, ProgramInput
 from models.backends.int8_slots import Int8Slots
 from models.backends.operands import CacheSlots
 from models.config import RopeConfig, StackConfig
@@ -72,7 +71,7 @@ class StepInputs(ABC):
 
     kind: StepKind | None = None
     has_int8_cache = False
-    static_inputs: tuple[Mapping[Hashable, int], ...] = ()
+    static_inputs: tuple[InputValues, ...] = ()
 
     def __init__(
         self,
@@ -106,31 +105,32 @@ class StepInputs(ABC):
             return x
         return backend(x).take_rows(x, self.output_rows)
 
-    def dynamic_inputs(self, patterns: Iterable[AttentionPattern]) -> dict[Hashable, int]:
-        """Program inputs of this step: addresses and numbers, by the names that `SymbolicStepInputs` uses.
+    def dynamic_inputs(self, patterns: Iterable[AttentionPattern]) -> dict[ProgramInput, int]:
+        """Program inputs of this step: addresses and numbers.
 
         patterns: the attention patterns of the program.
         """
-        inputs: dict[Hashable, int] = {}
+        values: dict[ProgramInput, int] = {}
         for rope, rotation in self.rotations.items():
-            positions = rotation.positions
-            inputs["cos", rope], inputs["sin", rope] = rotation.cos_table.data_ptr(), rotation.sin_table.data_ptr()
-            inputs["positions", rope] = 0 if positions is None else positions.data_ptr()
+            own, positions = inputs.rotation(rope), rotation.positions
+            values[own.cos], values[own.sin] = rotation.cos_table.data_ptr(), rotation.sin_table.data_ptr()
+            values[own.positions] = 0 if positions is None else positions.data_ptr()
         bias = self._bias
         if bias is not None and bias.dim() == 3:
-            inputs |= {("bias", layer): one.data_ptr() for layer, one in enumerate(bias)}
+            values |= {inputs.score_bias(layer): one.data_ptr() for layer, one in enumerate(bias)}
         elif bias is not None:
-            inputs["bias"] = bias.data_ptr()
-        inputs |= {("query scale", config): factors.data_ptr() for config, factors in self._query_scales.items()}
+            values[inputs.score_bias(None)] = bias.data_ptr()
+        values |= {inputs.query_scale(config): factors.data_ptr() for config, factors in self._query_scales.items()}
         for pattern in patterns:
-            for name, value in self._metadata_of(pattern).view(CpuAttentionView).fields.items():
-                inputs[pattern, name] = value
+            fields = self._metadata_of(pattern).view(CpuAttentionView).fields
+            values.update(zip(inputs.attention(pattern), fields, strict=True))
         if self.output_rows is not None:
-            inputs["rows"], inputs["num_rows"] = self.output_rows.data_ptr(), self.output_rows.shape[0]
+            values[inputs.OUTPUT_ROWS] = self.output_rows.data_ptr()
+            values[inputs.NUM_OUTPUT_ROWS] = self.output_rows.shape[0]
             for rope, rotation in self._output_rotations.items():
                 assert rotation.positions is not None
-                inputs["output positions", rope] = rotation.positions.data_ptr()
-        return inputs
+                values[inputs.rotation(rope).output_positions] = rotation.positions.data_ptr()
+        return values
 
     @cached_property
     def _output_rotations(self) -> Mapping[RopeConfig, Rotation]:
@@ -256,16 +256,16 @@ class PagedStepInputs(StepInputs):
             if self._single_steps is None:
                 self.kind = None
 
-    def dynamic_inputs(self, patterns: Iterable[AttentionPattern]) -> dict[Hashable, int]:
-        inputs = super().dynamic_inputs(patterns)
-        inputs["slots"] = self._batch.slot_mapping.data_ptr()
+    def dynamic_inputs(self, patterns: Iterable[AttentionPattern]) -> dict[ProgramInput, int]:
+        values = super().dynamic_inputs(patterns)
+        values[inputs.CACHE_SLOTS] = self._batch.slot_mapping.data_ptr()
         if self._state_memory is not None:
             steps = self._single_steps
             assert steps is not None, "a program runs one generated token of each row"
-            inputs["state slots"] = steps.slots.data_ptr()
+            values[inputs.STATE_SLOTS] = steps.slots.data_ptr()
             for layer in self._state_memory.states:
                 self._state_memory.start(layer, self._waves[0].starts)
-        return inputs
+        return values
 
     def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
         batch, query_lens = self._batch, self._batch.query_lens

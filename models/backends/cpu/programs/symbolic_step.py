@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import cast
 
-import torch
 from torch import Tensor
 
 from models.backends.attention_metadata import AttentionMetadata
 from models.backends.choice import backend
-from models.backends.cpu.trace import ProgramInput, SymbolicMetadata, Trace
+from models.backends.cpu.programs import inputs
+from models.backends.cpu.programs.inputs import CacheRole, Side
+from models.backends.cpu.programs.trace import SymbolicMetadata, Trace
 from models.backends.int8_slots import CacheSide, Int8Slots
 from models.config import BucketBiasConfig, QueryScale, RopeConfig, StackConfig
 from models.layers.attention import Attention
@@ -34,10 +35,10 @@ class SymbolicStepInputs(StepInputs):
     ) -> None:
         self._trace, self._config, self._is_paged = trace, config, kind == "paged"
         self.has_int8_cache = has_int8_cache
-        rows = None if all_rows else trace.input("rows", torch.int64, count=trace.count("num_rows"))
-        scales = {one: trace.input(("query scale", one), torch.float32, 1) for one in config.query_scales}
+        rows = None if all_rows else trace.input(inputs.OUTPUT_ROWS, trace.count(inputs.NUM_OUTPUT_ROWS))
+        scales = {one: trace.input(inputs.query_scale(one)) for one in config.query_scales}
         encodings = PositionEncodings(
-            self._symbolic_rotations("positions"), query_scales=cast("Mapping[QueryScale, Tensor]", scales)
+            self._symbolic_rotations(of_output_rows=False), query_scales=cast("Mapping[QueryScale, Tensor]", scales)
         )
         super().__init__(encodings, cast("Tensor | None", rows), len(config.layers))
         self._shared_keys = SharedKeys(config.key_value_layers)
@@ -64,15 +65,16 @@ class SymbolicStepInputs(StepInputs):
 
     @cached_property
     def _output_rotations(self) -> Mapping[RopeConfig, Rotation]:
-        return self._symbolic_rotations("output positions")
+        return self._symbolic_rotations(of_output_rows=True)
 
-    def _symbolic_rotations(self, positions: str) -> dict[RopeConfig, Rotation]:
-        """Rotations by configuration, as program inputs. positions: name of the input with the tokens' positions."""
+    def _symbolic_rotations(self, of_output_rows: bool) -> dict[RopeConfig, Rotation]:
+        """Rotations by configuration, as program inputs. of_output_rows: those of the output rows, not of all rows."""
         rotations = {}
         for rope in self._config.ropes:
-            cos, sin = (self._trace.input((name, rope), torch.float32, rope.dim // 2) for name in ("cos", "sin"))
-            index = self._trace.input((positions, rope), torch.int64)
-            rotations[rope] = Rotation(rope, cast(Tensor, cos), cast(Tensor, sin), cast(Tensor, index))
+            own = inputs.rotation(rope)
+            parts = own.cos, own.sin, own.output_positions if of_output_rows else own.positions
+            cos, sin, positions = (cast(Tensor, self._trace.input(part)) for part in parts)
+            rotations[rope] = Rotation(rope, cos, sin, positions)
         return rotations
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
@@ -90,14 +92,15 @@ class SymbolicStepInputs(StepInputs):
         if bias is not None:
             per_layer = isinstance(bias, BucketBiasConfig) and bias.per_layer
             pattern = cast(SymbolicMetadata, metadata).pattern
-            metadata = cast(AttentionMetadata, SymbolicMetadata(pattern, ("bias", layer) if per_layer else "bias"))
+            bias_input = inputs.score_bias(layer if per_layer else None)
+            metadata = cast(AttentionMetadata, SymbolicMetadata(pattern, bias_input))
         scale, cap, sinks = attention.config.scale, attention.config.score_cap, attention.sink_scores
         if not self._is_paged:
             key, value = self._shared_keys.of(layer, attention, own)
             return backend(query).ragged_attention(query, key, value, metadata, scale, cap, sinks)
         keys, values = self._caches("self", self._config.cache_layers[layer], attention)
         if own is not None:
-            slots = cast(Tensor, self._trace.input("slots", torch.int64))
+            slots = cast(Tensor, self._trace.input(inputs.CACHE_SLOTS))
             backend(own[0]).write_slots(keys, values, slots, *own)
         return backend(query).paged_attention(query, keys, values, metadata, scale, cap, sinks)
 
@@ -113,20 +116,19 @@ class SymbolicStepInputs(StepInputs):
         if not self._is_paged:
             self._trace.refuse("mixers over whole sequences")
         states = [
-            cast(Tensor, self._trace.input(("state", layer, number), torch.float32, *shape))
-            for number, shape in enumerate(mixer.config.state_shapes)
+            cast(Tensor, self._trace.input(inputs.state(layer, index, shape)))
+            for index, shape in enumerate(mixer.config.state_shapes)
         ]
-        return mixer.step(projections, states, cast(Tensor, self._trace.input("state slots", torch.int64)))
+        return mixer.step(projections, states, cast(Tensor, self._trace.input(inputs.STATE_SLOTS)))
 
-    def _caches(self, cache: str, layer: int, attention: Attention) -> tuple[CacheSide, CacheSide]:
-        """Keys and values of a layer: [slots, kv_heads, head_dim]. Kernels read them in the dtype of the query."""
-        return self._cache_side(cache, "key", layer, attention), self._cache_side(cache, "value", layer, attention)
+    def _caches(self, role: CacheRole, layer: int, attention: Attention) -> tuple[CacheSide, CacheSide]:
+        """Keys and values of a layer in a cache."""
+        return self._cache_side(role, "keys", layer, attention), self._cache_side(role, "values", layer, attention)
 
-    def _cache_side(self, cache: str, side: str, layer: int, attention: Attention) -> CacheSide:
+    def _cache_side(self, role: CacheRole, side: Side, layer: int, attention: Attention) -> CacheSide:
         heads, dim = attention.config.num_kv_heads, attention.config.head_dim
+        own = inputs.cache_side(role, side, layer, heads, dim, self.has_int8_cache)
+        numbers = cast(Tensor, self._trace.input(own.numbers))
         if not self.has_int8_cache:
-            return cast(Tensor, self._trace.input((cache, f"{side}s", layer), torch.float32, heads, dim))
-        codes = self._trace.input((cache, f"{side}s", layer), torch.int8, heads, dim)
-        scales = self._trace.input((cache, f"{side}_scales", layer), torch.bfloat16)
-        block_size = ProgramInput((cache, "block_size"))
-        return Int8Slots(cast(Tensor, codes), cast(Tensor, scales), cast(int, block_size))
+            return numbers
+        return Int8Slots(numbers, cast(Tensor, self._trace.input(own.scales)), cast(int, inputs.block_size(role)))

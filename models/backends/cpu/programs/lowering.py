@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from models.backends.cpu import library
-from models.backends.cpu.program import Fill, Program, Work
-from models.backends.cpu.trace import (
+from models.backends.cpu.programs.inputs import OUT, ProgramInput
+from models.backends.cpu.programs.program import Fill, Program, Work
+from models.backends.cpu.programs.trace import (
     Buffer,
-    ProgramInput,
+    InputAddress,
     RowCount,
     ScratchAddress,
     SymbolicTensor,
@@ -29,6 +30,7 @@ def lower(output: SymbolicTensor) -> Program:
     address = output.address
     if not isinstance(address, ScratchAddress) or address.offset or output.shape[1:] != (output.row_stride,):
         output.trace.refuse("an output that is part of another tensor")
+    output.check_unchanged()
     words = _Words()
     for operation in output.trace.operations:
         words.append(operation)
@@ -43,7 +45,7 @@ class _Words:
         self._names: list[str] = []
         self._works: list[Work] = []
         self._row_counts: list[int] = []
-        self._inputs: dict[Hashable, list[Fill]] = {}
+        self._inputs: dict[ProgramInput, list[Fill]] = {}
         self._addresses: list[tuple[int, ScratchAddress]] = []
         self._constants: list[Tensor] = []
         self._reuses: list[_Reuse] = []
@@ -69,7 +71,7 @@ class _Words:
         offsets, size = _lay_out(buffers - shared.keys())
         for index, address in self._addresses:
             if address.buffer is result:
-                self._inputs.setdefault("out", []).append(Fill(index, address.offset))
+                self._inputs.setdefault(OUT, []).append(Fill(index, address.offset))
             else:
                 buffer = shared.get(address.buffer, address.buffer)
                 scratch.setdefault(offsets[buffer], []).append(Fill(index, address.offset))
@@ -83,7 +85,7 @@ class _Words:
             size,
             output.shape[1],
             output.dtype,
-            None if output.count.input is None else output.count.input.name,
+            output.count.input,
             self._constants,
         )
 
@@ -100,7 +102,9 @@ class _Words:
                 return 0
             value = value.input
         if isinstance(value, ProgramInput):
-            self._inputs.setdefault(value.name, []).append(Fill(index, value.offset))
+            value = InputAddress(value)
+        if isinstance(value, InputAddress):
+            self._inputs.setdefault(value.input, []).append(Fill(index, value.offset))
         elif isinstance(value, ScratchAddress):
             buffer, current = value.buffer, len(self._names)
             buffer.first, buffer.last = (current if buffer.first < 0 else buffer.first), current
@@ -118,29 +122,26 @@ def _name(traced: TracedOperation) -> str:
 
     A product is named by its size, except that of the head, which is named "output head".
     """
-    fields = traced.fields
-    if "activation" not in fields:
+    fields, traits = traced.fields, traced.operation.traits
+    if traits.product_width is None:
         return traced.operation.name
-    if isinstance(fields["out"].address, ProgramInput):
+    if isinstance(fields["out"].address, InputAddress):
         return "output head"
-    return f"product {_width(fields)} to {fields['columns']}" + (" of experts" if "tasks" in fields else "")
+    suffix = " of experts" if traits.of_experts else ""
+    return f"product {fields[traits.product_width]} to {fields['columns']}{suffix}"
 
 
 def _work(traced: TracedOperation) -> Work:
-    fields = traced.fields
-    if "activation" not in fields:
+    fields, traits = traced.fields, traced.operation.traits
+    if traits.product_width is None:
         return Work()
-    weight, multiplications = fields["weight"], _width(fields) * fields["columns"]
+    weight, multiplications = fields["weight"], fields[traits.product_width] * fields["columns"]
     weight_bytes = weight.nbytes
-    if "tasks" in fields:
+    if traits.of_experts:
         multiplications *= fields["choices"] * (2 if fields["is_gated"] else 1)
         # How many experts a step uses is unknown here. This counts the bytes of one row's experts, a lower bound.
         weight_bytes = multiplications * fields.get("bits", 8 * weight.itemsize) // 8
     return Work(weight_bytes, 2 * multiplications, fields["rows"].input is None)
-
-
-def _width(fields: dict[str, Any]) -> int:
-    return int(fields["width"] if "width" in fields else fields["padded"])
 
 
 class _Reuse(NamedTuple):
@@ -173,12 +174,12 @@ def _reuses(traced: TracedOperation, index: int) -> Iterator[_Reuse]:
     The operand has the layout of the result, and the product uses its buffer for nothing else. A product reads each
     number of its multiplier and residual just before it writes the result in the same place.
     """
-    fields = traced.fields
-    out = _scratch_layout(fields.get("out"))
-    if out is None or not {"multiplier", "residual"} <= fields.keys():
+    fields, overwritten = traced.fields, traced.operation.traits.overwritten
+    out = _scratch_layout(fields["out"]) if overwritten else None
+    if out is None:
         return
     used = [layout.buffer for value in fields.values() if (layout := _scratch_layout(value)) is not None]
-    for name in ("multiplier", "residual"):
+    for name in overwritten:
         operand = _scratch_layout(fields[name])
         if operand is not None and operand._replace(buffer=out.buffer) == out and used.count(operand.buffer) == 1:
             yield _Reuse(index, operand.buffer, out.buffer)

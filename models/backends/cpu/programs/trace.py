@@ -6,8 +6,7 @@ or of its number of rows, raises NotTraceable; the model then runs eagerly.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
@@ -17,6 +16,8 @@ from torch import Tensor
 
 from models.backends.cpu.header import Operation
 from models.backends.cpu.library import DTYPE_CODES, OPERATIONS
+from models.backends.cpu.programs.inputs import ProgramInput, TensorInput
+from models.backends.cpu.programs.symbol import NotTraceable, Symbol, model_method
 
 Made = TypeVar("Made")
 Arguments = ParamSpec("Arguments")
@@ -25,54 +26,51 @@ LINE_BYTES = 64
 """Rows of scratch memory are padded to whole cache lines of this size, so that every buffer begins at a cache line."""
 
 
-class NotTraceable(Exception):
-    """The model uses a symbolic tensor in a way that a program cannot contain. The message is a reason for operators.
-
-    Only `Trace.refuse` raises it.
-    """
-
-
-@dataclass(frozen=True)
-class ProgramInput:
-    """An address or a number that the caller sets before each run. offset: bytes added to it."""
-
-    name: Hashable
-    offset: int = 0
-
-
 @dataclass(eq=False)
 class Buffer:
     """Scratch memory of a program.
 
     row_bytes: bytes of one row.
+    is_sum: whether a residual was fused into the product that writes the buffer.
     first, last: indices of the first and the last operation that use the buffer.
     """
 
     row_bytes: int
+    is_sum: bool = False
     first: int = -1
     last: int = -1
 
 
 @dataclass(frozen=True)
 class ScratchAddress:
-    """An address in scratch memory. offset: bytes within the first row."""
+    """An address in scratch memory.
+
+    offset: bytes within the first row.
+    is_sum: whether the tensor at this address is the sum of a product and its residual. See `Buffer`.
+    """
 
     buffer: Buffer
+    offset: int = 0
+    is_sum: bool = False
+
+
+@dataclass(frozen=True)
+class InputAddress:
+    """An address that the caller sets before each run. offset: bytes added to it."""
+
+    input: ProgramInput
     offset: int = 0
 
 
 @dataclass(frozen=True)
 class SymbolicMetadata:
-    """`AttentionMetadata` of a trace: names the program inputs that hold the metadata of each later step.
+    """`AttentionMetadata` of a trace: the program inputs that hold the metadata of each later step.
 
-    pattern: the `AttentionPattern`, part of every name. bias_name: program input with the score bias, or None.
+    pattern: the `AttentionPattern`. bias: program input with the score bias, or None.
     """
 
     pattern: Hashable
-    bias_name: Hashable | None = None
-
-    def input(self, name: str) -> ProgramInput:
-        return ProgramInput((self.pattern, name))
+    bias: ProgramInput | None = None
 
 
 @dataclass
@@ -86,6 +84,12 @@ class TracedOperation:
     operation: Operation
     dtype: torch.dtype
     fields: dict[str, Any]
+
+    def takes_residual(self, result: SymbolicTensor) -> bool:
+        """Whether a sum with the result can become a part of this operation."""
+        if not self.operation.traits.adds_residual or self.fields["out"] is not result:
+            return False
+        return self.fields["residual"] is None and isinstance(result.address, ScratchAddress)
 
 
 class Trace:
@@ -102,21 +106,21 @@ class Trace:
         self.refusal: str | None = None
         self._made: dict[Hashable, Any] = {}
 
-    def input(
-        self, name: Hashable, dtype: torch.dtype, *row_shape: int, count: RowCount | None = None
-    ) -> SymbolicTensor:
-        """A tensor [count, *row_shape] that the caller provides, contiguous. count: None for `rows`."""
-        return SymbolicTensor(
-            self, ProgramInput(name), dtype, row_shape, prod(row_shape), self.rows if count is None else count
-        )
+    def input(self, input: TensorInput, count: RowCount | None = None) -> SymbolicTensor:
+        """A tensor that the caller provides. count: number of its rows; None for `rows`."""
+        shape, rows = input.row_shape, self.rows if count is None else count
+        return SymbolicTensor(self, InputAddress(input), input.dtype, shape, prod(shape), rows)
 
-    def count(self, name: Hashable) -> RowCount:
+    def count(self, input: ProgramInput) -> RowCount:
         """A number of rows that the caller provides."""
-        return RowCount(self, ProgramInput(name))
+        return RowCount(self, input)
 
     def append(self, operation: Operation, dtype: torch.dtype, fields: dict[str, Any]) -> None:
         if dtype not in DTYPE_CODES:
             self.refuse(f"{operation.name} in {dtype}")
+        for value in fields.values():
+            if isinstance(value, SymbolicTensor):
+                value.check_unchanged()
         self.operations.append(TracedOperation(operation, dtype, fields))
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
@@ -127,90 +131,9 @@ class Trace:
 
     def refuse(self, use: str) -> NoReturn:
         """Raise NotTraceable. use: what a program cannot contain. The reason also names the code of the model."""
-        reason = f"{use}{_caller()}"
+        reason = f"{use}{model_method()}"
         self.refusal = self.refusal or reason
         raise NotTraceable(reason)
-
-
-_MODEL_CODE = ("models.layers.", "models.lora.", "models.stack")
-"""Modules whose methods a reason names."""
-
-
-def _caller() -> str:
-    """` in CLASS.METHOD` of the model's code that is running, or an empty text outside of a model."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None:
-        module = frame.f_globals.get("__name__", "")
-        if module.startswith(_MODEL_CODE):
-            return f" in {frame.f_code.co_qualname}"
-        frame = frame.f_back
-    return ""
-
-
-class Symbol:
-    """Base class of the values of a trace. Every use that a subclass does not define raises NotTraceable.
-
-    Attributes can be set once, by the constructor.
-    """
-
-    trace: Trace
-
-    def refuse(self, use: str) -> NoReturn:
-        """Raise NotTraceable."""
-        trace: Trace | None = vars(self).get("trace")
-        if trace is None:
-            raise NotTraceable(use)
-        trace.refuse(use)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in type(self).__annotations__ or name in vars(self):
-            self.refuse(f"a new value of {name}")
-        object.__setattr__(self, name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        self.refuse(name)
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: object, args: object = (), kwargs: object = None) -> NoReturn:
-        """Called by torch in place of its functions, if one of their arguments is symbolic."""
-        name = f"torch.{getattr(function, '__name__', function)}"
-        for symbol in _symbols((args, kwargs)):
-            symbol.refuse(name)
-        raise NotTraceable(name)
-
-
-def _symbols(value: object) -> Iterator[Symbol]:
-    """The symbols in nested arguments of a function."""
-    if isinstance(value, Symbol):
-        yield value
-    elif isinstance(value, tuple | list):
-        for one in value:
-            yield from _symbols(one)
-    elif isinstance(value, dict):
-        yield from _symbols(list(value.values()))
-    elif isinstance(value, slice):
-        yield from _symbols([value.start, value.stop, value.step])
-
-
-_COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
-_SPECIAL_METHODS = {
-    name
-    for kind in (Tensor, int)
-    for name in dir(kind)
-    if name.startswith("__") and not name.startswith("__torch") and callable(getattr(kind, name))
-}.difference(dir(object)).union(_COMPARISONS, ("__format__", "__copy__", "__reduce_ex__"))
-"""Operators and protocols of tensors and numbers. Python looks them up in the class, without `__getattr__`."""
-
-
-def _refusing(name: str) -> Callable[..., NoReturn]:
-    def method(self: Symbol, *_: object, **__: object) -> NoReturn:
-        self.refuse(name)
-
-    return method
-
-
-for _name in _SPECIAL_METHODS.difference(vars(Symbol)):
-    setattr(Symbol, _name, _refusing(_name))
 
 
 def _supported(
@@ -258,7 +181,7 @@ class SymbolicTensor(Symbol):
     """
 
     trace: Trace
-    address: ScratchAddress | ProgramInput
+    address: ScratchAddress | InputAddress
     dtype: torch.dtype
     row_shape: tuple[int, ...]
     row_stride: int
@@ -344,11 +267,14 @@ class SymbolicTensor(Symbol):
             self.refuse("a sum of different rows")
         if (self.row_shape, self.dtype) != (other.row_shape, other.dtype):
             self.refuse("a sum of different shapes or dtypes")
-        last = self.trace.operations[-1].fields if self.trace.operations else {}
-        is_last_product = last.get("out") is other and last.get("residual", self) is None
-        if is_last_product:
-            last |= {"residual": self, "residual_stride": self.row_stride}
-            return other
+        last = self.trace.operations[-1] if self.trace.operations else None
+        if last is not None and last.takes_residual(other):
+            self.check_unchanged()
+            assert isinstance(other.address, ScratchAddress)
+            other.address.buffer.is_sum = True
+            total = replace(other, address=replace(other.address, is_sum=True))
+            last.fields |= {"residual": self, "residual_stride": self.row_stride, "out": total}
+            return total
         fields = {"x": self.contiguous(), "y": other.contiguous(), **self._elementwise()}
         self.trace.append(OPERATIONS["add"], self.dtype, fields)
         return fields["out"]  # type: ignore[no-any-return]
@@ -362,6 +288,11 @@ class SymbolicTensor(Symbol):
         fields = {"x": self.contiguous(), "factor": factor, **self._elementwise()}
         self.trace.append(OPERATIONS["scale"], self.dtype, fields)
         return fields["out"]  # type: ignore[no-any-return]
+
+    def check_unchanged(self) -> None:
+        """Raises NotTraceable for a product whose memory has a sum instead, because a residual was fused into it."""
+        if isinstance(self.address, ScratchAddress) and self.address.is_sum != self.address.buffer.is_sum:
+            self.refuse("a product that is read after its sum")
 
     def _elementwise(self) -> dict[str, Any]:
         return {"out": self.new_empty(self.shape), "rows": self.count, "width": prod(self.row_shape)}

@@ -7,7 +7,7 @@ addresses in scratch memory.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from models.backends.cpu import library
-from models.backends.cpu.trace import LINE_BYTES
+from models.backends.cpu.programs.inputs import OUT, InputValues, ProgramInput
+from models.backends.cpu.programs.trace import LINE_BYTES
 from models.backends.huge_pages import bytes_in_huge_pages
 
 
@@ -48,12 +49,12 @@ class Program:
     words: all operations.
     names, works: name and work of each operation, for reports.
     row_counts: indices of words that hold the number of rows.
-    inputs: words that hold program inputs, by input name.
+    inputs: words that hold program inputs, by input.
     scratch: words that hold scratch addresses, by the offset of their buffer in a run of one row. In a run of n rows
         the offset is n times as large.
     scratch_bytes: scratch memory of one row.
     width, dtype: width and dtype of the output.
-    output_rows: name of the input with the number of output rows; None if all input rows are output rows.
+    output_rows: the input with the number of output rows; None if all input rows are output rows.
     constants: tensors whose addresses are among the words.
     """
 
@@ -63,12 +64,12 @@ class Program:
         names: Sequence[str],
         works: Sequence[Work],
         row_counts: Sequence[int],
-        inputs: Mapping[Hashable, Sequence[Fill]],
+        inputs: Mapping[ProgramInput, Sequence[Fill]],
         scratch: Mapping[int, Sequence[Fill]],
         scratch_bytes: int,
         width: int,
         dtype: torch.dtype,
-        output_rows: Hashable | None,
+        output_rows: ProgramInput | None,
         constants: Sequence[Tensor],
     ) -> None:
         self._words = np.array(words, dtype=np.int64)
@@ -86,12 +87,12 @@ class Program:
     def run(
         self,
         rows: int,
-        inputs: dict[Hashable, int],
-        static_inputs: tuple[Mapping[Hashable, int], ...] = (),
+        inputs: dict[ProgramInput, int],
+        static_inputs: tuple[InputValues, ...] = (),
     ) -> Tensor:
         """Run all operations of the program on a batch of `rows` rows. Returns [rows or inputs[output_rows], width].
 
-        inputs: addresses and numbers by input name. This method adds `out`.
+        inputs: addresses and numbers by input. This method adds `OUT`.
         static_inputs: further inputs, which are equal in most runs.
         The caller keeps the memory of all addresses alive during the call.
         Raises IndexError for an index outside its table.
@@ -108,24 +109,22 @@ class Program:
             self._layout = (rows, scratch)
             words[self._row_counts] = rows
             words[self._scratch_words] = scratch + rows * self._scratch_of + self._scratch_offsets
-        inputs["out"] = out.data_ptr()
-        values[self._dynamic] = [inputs[name] for name in self._dynamic_names]
+        inputs[OUT] = out.data_ptr()
+        values[self._dynamic] = [inputs[one] for one in self._dynamic_inputs]
         words[self._input_words] = values[self._input_of] + self._input_offsets
         seconds = None if _measurement is None else _measurement.seconds_of(self, rows, out.shape[0]).ctypes.data
         if not self._run(self._address, len(self.names), seconds):
             raise IndexError("a token id or a position lies outside its table")
         return out
 
-    def _set_static(self, static_inputs: tuple[Mapping[Hashable, int], ...]) -> None:
+    def _set_static(self, static_inputs: tuple[InputValues, ...]) -> None:
         """Store the values of static inputs. Later runs look up the other inputs only."""
-        self._static_inputs, known = (
-            static_inputs,
-            {name: value for part in static_inputs for name, value in part.items()},
-        )
-        dynamic = [(index, name) for index, name in enumerate(self.inputs) if name not in known]
+        known = {one: value for part in static_inputs for one, value in part.items()}
+        dynamic = [(index, one) for index, one in enumerate(self.inputs) if one not in known]
+        self._static_inputs = static_inputs
         self._dynamic = np.array([index for index, _ in dynamic], dtype=np.int64)
-        self._dynamic_names = [name for _, name in dynamic]
-        self._values[:] = [known.get(name, 0) for name in self.inputs]
+        self._dynamic_inputs = [one for _, one in dynamic]
+        self._values[:] = [known.get(one, 0) for one in self.inputs]
 
 
 class Measurement:

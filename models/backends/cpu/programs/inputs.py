@@ -1,0 +1,156 @@
+"""All inputs of programs: the values that a run sets, each declared once with its dtype and shape.
+
+The symbolic step inputs name an input while a program is traced; the real step inputs, caches and the executor give its
+value in each run. Both get the same object from here. Functions keep their results, so that an input is compared and
+hashed by identity, which costs a step less than a name would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
+
+import torch
+
+from models.backends.logits import LogitsTopK
+from models.config import QueryScale, RopeConfig
+
+CacheRole = Literal["self", "cross"]
+Side = Literal["keys", "values"]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramInput:
+    """A number or an address that each run of a program sets. name: for messages."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class TensorInput(ProgramInput):
+    """The address of a contiguous tensor [rows, *row_shape] that each run of a program sets."""
+
+    dtype: torch.dtype
+    row_shape: tuple[int, ...] = ()
+
+
+InputValues: TypeAlias = Mapping[ProgramInput, int]
+"""Numbers and addresses of one run, or those that are equal in many runs."""
+
+OUT = ProgramInput("out")
+"""The output of the program."""
+
+TOKEN_IDS = TensorInput("token ids", torch.int64)
+TOKEN_POSITIONS = TensorInput("positions of the tokens", torch.int64)
+
+OUTPUT_ROWS = TensorInput("output rows", torch.int64)
+"""Rows whose outputs the caller needs. Its own rows are `NUM_OUTPUT_ROWS`."""
+NUM_OUTPUT_ROWS = ProgramInput("number of output rows")
+
+CACHE_SLOTS = TensorInput("cache slots", torch.int64)
+"""Slots of the tokens in the cache for self-attention."""
+STATE_SLOTS = TensorInput("state slots", torch.int64)
+"""Slots of the rows in the memory of the states of mixers."""
+
+NUM_TOP_K = ProgramInput("number of top logits")
+TOP_K: Mapping[str, ProgramInput] = {name: ProgramInput(f"top {name}") for name in LogitsTopK._fields}
+"""The results of `LogitsTopK`, by the name of their field. An address of 0 for a result that is not needed."""
+
+
+@cache
+def hidden(dtype: torch.dtype, width: int) -> TensorInput:
+    """Hidden states that enter the first layer, in a program without embedding."""
+    return TensorInput("hidden states", dtype, (width,))
+
+
+@cache
+def logits(vocab_size: int) -> TensorInput:
+    """Memory for the logits of the output rows."""
+    return TensorInput("logits", torch.float32, (vocab_size,))
+
+
+class RotationInputs(NamedTuple):
+    """Inputs of one rotary configuration.
+
+    cos, sin: tables by position. positions, output_positions: table row of each token, and of each output row.
+    """
+
+    cos: TensorInput
+    sin: TensorInput
+    positions: TensorInput
+    output_positions: TensorInput
+
+
+@cache
+def rotation(rope: RopeConfig) -> RotationInputs:
+    """The inputs of a rotary configuration."""
+    tables = (TensorInput(f"{name} of {rope}", torch.float32, (rope.dim // 2,)) for name in ("cos", "sin"))
+    rows = (TensorInput(f"{name} of {rope}", torch.int64) for name in ("positions", "output positions"))
+    return RotationInputs(*tables, *rows)
+
+
+@cache
+def query_scale(config: QueryScale) -> TensorInput:
+    """Factors of the queries."""
+    return TensorInput(f"factors of {config}", torch.float32, (1,))
+
+
+@cache
+def score_bias(layer: int | None) -> ProgramInput:
+    """The bias of attention scores. layer: None where all layers share it."""
+    return ProgramInput("score bias" if layer is None else f"score bias of layer {layer}")
+
+
+class AttentionFields(NamedTuple, Generic[Value]):
+    """Fields of `struct Attention` (`kernels/kernels.h`) that are equal for all layers of a step with one pattern.
+
+    Their values are numbers and addresses in a run, and program inputs in a trace.
+    """
+
+    tables: Value
+    table_width: Value
+    block_size: Value
+    rows: Value
+    starts: Value
+    ends: Value
+    origins: Value
+    tiles: Value
+    num_tiles: Value
+    bias_stride: Value
+    bias_zero: Value
+
+
+@cache
+def attention(pattern: Hashable) -> AttentionFields[ProgramInput]:
+    """The metadata of an `AttentionPattern`."""
+    return AttentionFields(*(ProgramInput(f"{name} of {pattern}") for name in AttentionFields._fields))
+
+
+class CacheSideInputs(NamedTuple):
+    """Keys or values of one layer in a cache. scales: those of an int8 cache."""
+
+    numbers: TensorInput
+    scales: TensorInput
+
+
+@cache
+def cache_side(role: CacheRole, side: Side, layer: int, heads: int, head_dim: int, is_int8: bool) -> CacheSideInputs:
+    """Keys or values of a layer of a cache. The kernels read numbers that are not int8 in the dtype of the query."""
+    name = f"{side} of layer {layer} in the {role} cache"
+    numbers = TensorInput(name, torch.int8 if is_int8 else torch.float32, (heads, head_dim))
+    return CacheSideInputs(numbers, TensorInput(f"scales of the {name}", torch.bfloat16))
+
+
+@cache
+def block_size(role: CacheRole) -> ProgramInput:
+    """Slots of a block of a cache."""
+    return ProgramInput(f"block size of the {role} cache")
+
+
+@cache
+def state(layer: int, index: int, shape: tuple[int, ...]) -> TensorInput:
+    """A tensor of the states of a layer's mixer. index: its index among the tensors of one state."""
+    return TensorInput(f"state {index} of layer {layer}", torch.float32, shape)

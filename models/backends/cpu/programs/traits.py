@@ -1,0 +1,39 @@
+"""What a trace must know of the operations in `kernels/kernels.h`, declared for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Properties of an operation that matter for fusion, for its memory, and for reports.
+
+    product_width: for a matrix product, the field with the number of inputs of a row; else None. The matrix is the
+        field `weight`, the number of outputs is the field `columns`.
+    of_experts: whether the product multiplies each row by the matrices of its experts.
+    adds_residual: whether the operation adds the field `residual` to its result, if there is one. A sum that follows
+        the operation becomes this field.
+    overwritten: fields whose numbers the operation reads just before it writes the result in the same place. The result
+        may take the memory of one of them.
+    """
+
+    product_width: str | None = None
+    of_experts: bool = False
+    adds_residual: bool = False
+    overwritten: tuple[str, ...] = ()
+
+
+_EPILOGUE = ("multiplier", "residual")
+
+TRAITS: Mapping[str, Traits] = {
+    "float_linear": Traits("width", adds_residual=True, overwritten=_EPILOGUE),
+    "int8_linear": Traits("padded", adds_residual=True, overwritten=_EPILOGUE),
+    "group_linear": Traits("padded", adds_residual=True, overwritten=_EPILOGUE),
+    "float_experts": Traits("width", of_experts=True),
+    "int8_experts": Traits("width", of_experts=True),
+    "group_experts": Traits("width", of_experts=True),
+    "sum_of_experts": Traits(adds_residual=True),
+}
+"""Traits by the name of the operation. All other operations have none."""
