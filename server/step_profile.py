@@ -38,7 +38,7 @@ def profile(entry: str, settings: Settings, device: str) -> Sequence[tuple[str, 
         raise CheckpointError(f"--profile measures steps on a CPU, not on {device}; use --device cpu")
     import torch
 
-    from models.backends.cpu.program import measuring
+    from models.backends.cpu.programs.program import measuring
     from models.checkpoint.loader import load_model
     from models.config import ConfigError
     from weights.errors import ResolveError, WeightsError
