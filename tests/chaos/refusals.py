@@ -47,6 +47,8 @@ def measure(running: RunningServer, rate: float, seconds: float) -> tuple[float,
     refusals = outcome.refusal_seconds
     if len(refusals) < 2:
         raise SystemExit("no request was refused; give a higher --rate")
+    if not before + after:
+        raise SystemExit("no token was generated within the time; the machine is too busy, or --seconds too few")
     return goodput / statistics.mean([before, after]), statistics.median(refusals), p99(refusals), in_words(outcome)
 
 
