@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from models.backends import choice, linear_weights
-from models.backends.linear_weights import LinearPacker, LinearWeight
+from models.backends.linear_weights import LinearWeight
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.layers.attention import Attention
 from models.layers.feed_forward import FeedForward
@@ -31,6 +32,21 @@ class CountingPacker:
         packed = self._pack(weight, bias)
         self.packed_bytes += packed.nbytes
         return packed
+
+
+class Packers(NamedTuple):
+    """The packers of a model by what they pack.
+
+    linears: all linears but those below.
+    projections: query, key and value projections of plain attention.
+    head: the output head. gates, routers: see `MixtureOfExperts.pack` and `Mixer.pack`; they do not quantise.
+    """
+
+    linears: CountingPacker
+    projections: CountingPacker
+    head: CountingPacker
+    gates: CountingPacker
+    routers: CountingPacker
 
 
 class WeightPacker:
@@ -70,7 +86,7 @@ class WeightPacker:
                 f"--quantize {quantization} takes no mixture of experts on a CUDA device: its kernel for experts needs "
                 "float weights"
             )
-        self._packers: list[CountingPacker] = []
+        packers: list[CountingPacker] = []
         for out_dtype, rounding in (
             (dtype, quantization),
             (model.attention_dtype, quantization),
@@ -81,7 +97,9 @@ class WeightPacker:
         ):
             pack = linear_weights.packer(dtype, device, rounding, out_dtype, memory)
             if pack is not None:
-                self._packers.append(CountingPacker(pack, out_dtype))
+                packers.append(CountingPacker(pack, out_dtype))
+        # Without kernels, weights stay dense and there are no packers.
+        self._packers = Packers(*packers) if packers else None
 
     def assign(self, name: str, value: Tensor | QuantizedMatrix) -> None:
         """Set a parameter, and pack its layer when this was the last one.
@@ -100,26 +118,22 @@ class WeightPacker:
     def finish(self) -> int:
         """Pack the rest of the model. Returns the memory of all weights in bytes."""
         self._pack_linears(self._model)
-        if self._packers:
+        if self._packers is not None:
             with torch.inference_mode():
-                self._model.pack_head(self._packers[2], self._packers[0])
+                self._model.pack_head(self._packers.head, self._packers.linears)
         for name, parameter in list(self._model.named_parameters()):
             kept = self._memory.keep(parameter)
             if kept is not parameter:
                 set_parameter(self._model, name, kept)
-        packed_bytes = sum(packer.packed_bytes for packer in self._packers)
+        packed_bytes = sum(packer.packed_bytes for packer in self._packers or ())
         return packed_bytes + sum(parameter.nbytes for parameter in self._model.parameters())
 
     def _pack_linears(self, module: nn.Module) -> None:
         """Pack the linears below a module that are not packed yet."""
-        if not self._packers:
+        if self._packers is None:
             return
-        packer, projection_packer, _, gate_packer, router_packer = self._packers
         with torch.inference_mode():
-            if self._merges:
-                _merge(module, packer, projection_packer, gate_packer)
-            else:
-                _pack(module, packer, projection_packer, gate_packer, router_packer)
+            _pack(module, self._packers, self._merges)
 
 
 def _layer_of(name: str) -> str:
@@ -127,50 +141,26 @@ def _layer_of(name: str) -> str:
     return ".".join(name.split(".")[:3])
 
 
-def _pack(
-    module: nn.Module,
-    packer: LinearPacker,
-    projection_packer: LinearPacker,
-    gate_packer: LinearPacker,
-    router_packer: LinearPacker,
-) -> None:
+def _pack(module: nn.Module, packers: Packers, merges: bool) -> None:
     """Pack all linears below a module.
 
-    projection_packer: packs query, key and value projections of plain attention.
-    gate_packer, router_packer: see `MixtureOfExperts.pack` and `Mixer.pack`. They do not quantise.
+    merges: for the Triton kernels, which compute gate and up of a feed-forward as one product and stack the experts of
+        a layer. Routers, whose logits are float32, stay as they are there.
     """
     for name, child in module.named_children():
         if isinstance(child, Attention):
-            child.pack(packer, projection_packer, one_input=name != "cross_attention")
-        elif isinstance(child, MixtureOfExperts):
-            child.pack(packer, gate_packer, router_packer)
+            child.pack(packers.linears, packers.projections, one_input=name != "cross_attention")
         elif isinstance(child, Mixer):
-            child.pack(packer, gate_packer)
+            child.pack(packers.linears, packers.gates)
+        elif isinstance(child, MixtureOfExperts) and not merges:
+            child.pack(packers.linears, packers.gates, packers.routers)
         elif isinstance(child, Linear):
-            child.pack(packer)
+            if not (merges and isinstance(child, Router)):
+                child.pack(packers.linears)
+        elif isinstance(child, FeedForward) and merges:
+            child.merge(packers.linears)
+            child.pack(packers.linears)
         else:
-            _pack(child, packer, projection_packer, gate_packer, router_packer)
-
-
-def _merge(
-    module: nn.Module, packer: CountingPacker, projection_packer: CountingPacker, gate_packer: CountingPacker
-) -> None:
-    """Pack all linears below a module for the Triton kernels, except routers, whose logits are float32.
-
-    The arguments are those of `_pack`.
-    """
-    for name, child in module.named_children():
-        if isinstance(child, Attention):
-            child.pack(packer, projection_packer, one_input=name != "cross_attention")
-        elif isinstance(child, FeedForward):
-            child.merge(packer)
-            child.pack(packer)
-        elif isinstance(child, Mixer):
-            child.pack(packer, gate_packer)
-        elif isinstance(child, MixtureOfExperts):
-            packer.packed_bytes += child.stack()
-            _merge(child, packer, projection_packer, gate_packer)
-        elif isinstance(child, Linear) and not isinstance(child, Router):
-            child.pack(packer)
-        else:
-            _merge(child, packer, projection_packer, gate_packer)
+            if isinstance(child, MixtureOfExperts):
+                packers.linears.packed_bytes += child.stack()
+            _pack(child, packers, merges)
