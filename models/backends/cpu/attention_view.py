@@ -47,20 +47,21 @@ class CpuAttentionView:
         rows, starts, ends, origins, tiles = range(first, first + 5 * 4 * count, 4 * count) if count else [first] * 5
         bias = metadata.score_bias
         values = bias.values if isinstance(bias, KeyBias) else bias
+        # Index of the bias of the origin key. Distance 0 is in the middle of a distance bias. A key bias begins with
+        # the first key.
+        bias_zero = 0 if values is None or isinstance(bias, KeyBias) else values.shape[-1] // 2
         self.fields = AttentionFields(
-            tables=self._tables.data_ptr(),
-            table_width=self._tables.shape[1],
-            block_size=metadata.block_size or ENDLESS,
-            rows=rows,
-            starts=starts,
-            ends=ends,
-            origins=origins,
-            tiles=tiles,
-            num_tiles=(len(numbers) - 4 * count) // 3,
-            bias_stride=0 if values is None else values.shape[-1],
-            # Index of the bias of the origin key. Distance 0 is in the middle of a distance bias. A key bias begins
-            # with the first key.
-            bias_zero=0 if values is None or isinstance(bias, KeyBias) else values.shape[-1] // 2,
+            self._tables.data_ptr(),
+            self._tables.shape[1],
+            metadata.block_size or ENDLESS,
+            rows,
+            starts,
+            ends,
+            origins,
+            tiles,
+            (len(numbers) - 4 * count) // 3,
+            0 if values is None else values.shape[-1],
+            bias_zero,
         )
 
     @property
