@@ -1,7 +1,7 @@
 """Limit of requests in progress and of the bytes of their bodies, checked before a body is read.
 
-This is the first of three limits. Admission by cost follows when the body is known (`server.operations.admission`), and
-the queue of the engine when the texts are tokenized (`server.ipc.client.queue`).
+These limits are the first ones. Admission by cost follows when the body is known (`server.operations.admission`), and
+the queue of the engine when the texts are tokenized (`server.ipc.client.queue`). `server.refusals` lists all limits.
 """
 
 from __future__ import annotations

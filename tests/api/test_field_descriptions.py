@@ -13,6 +13,7 @@ from server.api.app import create_routes
 from server.api.dialects import registry
 from server.api.field_descriptions import DESCRIPTIONS, REASONS, describe_fields, reachable
 from server.api.field_kinds import KIND
+from server.api.fields import SamplingFields
 from tests.api.conftest import Bench
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,3 +89,17 @@ def test_the_api_reference_has_every_route_and_field(schemas: dict[str, Any]) ->
     assert not [route.path for route in registry.OWNED_ROUTES if f"`{route.method} {route.path}`" not in page]
     fields = {field for name in reachable(schemas, NAMES) for field in schemas[name].get("properties", {})}
     assert not [field for field in fields if f"| `{field}` |" not in page]
+
+
+def test_no_sampling_field_that_works_is_refused_or_dropped_in_a_body_that_inherits_it(schemas: dict[str, Any]) -> None:
+    """A field that was refused before the server had it must not stay so: the field of a subclass wins."""
+    works = SamplingFields.model_fields.keys()
+    inheriting = [body.__name__ for body in BODIES if issubclass(body, SamplingFields)]
+    assert len(inheriting) > 3
+    without_effect = {
+        f"{name}.{field}"
+        for name in inheriting
+        for field, schema in schemas[name]["properties"].items()
+        if field in works and schema.get(KIND) in ("wish", "refused")
+    }
+    assert not without_effect

@@ -64,10 +64,10 @@ def rotary_settings(of: Metadata, **more: Any) -> Settings:
 
 def partly_rotary_settings(of: Metadata, **more: Any) -> Settings:
     """The settings of decoders that rotate only a part of each head. more: further settings."""
-    share = of.integer("rope.dimension_count", of.head_dim) / of.head_dim
+    width = of.integer("rope.dimension_count", of.head_dim)
     theta = of.number("rope.freq_base", 10000.0)
-    settings = decoder_settings(of, rope_theta=theta, partial_rotary_factor=share, **more)
-    scaling = rope_scaling(of)
+    settings = decoder_settings(of, rope_theta=theta, partial_rotary_factor=width / of.head_dim, **more)
+    scaling = rope_scaling(of) or llama3_scaling(of.gguf, theta, width)
     return {**settings, **({"rope_scaling": scaling} if scaling else {})}
 
 
