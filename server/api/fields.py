@@ -46,6 +46,16 @@ def form_value(value: object) -> object:
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
 
+def _split_mode(value: object) -> object:
+    """`split_sentences` of JSON or a form, where 0 and 1 are false and true."""
+    found = form_value(value)
+    return bool(found) if isinstance(found, int) and found in (0, 1) else found
+
+
+SplitSentences = Annotated[bool | Literal["nonewlines"] | None, BeforeValidator(_split_mode)]
+"""Whether texts are translated sentence by sentence; nonewlines: a line break does not end a sentence."""
+
+
 def _list_of(item: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": item, "minItems": 1, "maxItems": MAX_ITEMS}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from itertools import accumulate
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -43,6 +45,58 @@ def test_sentences(text: str, expected: list[str]):
     assert _texts(text) == expected
 
 
+_CASES: dict[str, list[list[str]]] = {}
+for _line in Path(__file__).with_name("sentence_cases.txt").read_text(encoding="utf-8").splitlines():
+    if _line.startswith("## "):
+        _CASES[_line[3:]] = []
+    elif not _line.startswith("#"):
+        _CASES[list(_CASES)[-1]].append(_line.split("|"))
+
+
+def _starts(parts: list[str]) -> set[int]:
+    """Places of the sentences after the first one, in the text without its white space."""
+    return set(accumulate(len("".join(part.split())) for part in parts[:-1])) - {0}
+
+
+@pytest.mark.parametrize("stated", [True, False])
+@pytest.mark.parametrize("language", _CASES)
+def test_sentences_of_twenty_languages(language: str, stated: bool):
+    """No sentence is cut, as a paragraph of its own and in a long text. Few boundaries are missed."""
+    paragraphs = _CASES[language]
+    space = "" if language in ("ja", "zh") else " "
+    long = [part for paragraph in paragraphs for part in [*paragraph[:-1], paragraph[-1] + space]]
+    missed = total = 0
+    for parts in [*paragraphs, long]:
+        found = _starts([one.text for one in split_sentences("".join(parts), language if stated else None)])
+        expected = _starts(parts)
+        assert found <= expected, (parts, found - expected)
+        missed, total = missed + len(expected - found), total + len(expected)
+    assert total > 20 and missed <= 0.15 * total, (missed, total)
+
+
+def test_there_are_cases_of_twenty_languages():
+    assert len(_CASES) == 20
+    assert sum(len(paragraph) for paragraphs in _CASES.values() for paragraph in paragraphs) > 300
+
+
+@pytest.mark.parametrize("space", [chr(0xA0), chr(0x202F), chr(0x3000), chr(0x2028), chr(0x85)])
+@pytest.mark.parametrize("language", ["en", "fr", "my", "sk", "xx"])
+def test_white_space_other_than_ascii_is_safe(language: str, space: str):
+    """Initials after such characters make sentencex 1.0.32 fail."""
+    text = f"Ab{space}A.{space}B. Cd.{space}«{space}Ef{space}!{space}» Gh. Ij."
+    sentences = split_sentences(text, language)
+    assert "".join(one.text + one.separator for one in sentences) == text
+    assert sentences[-1].text == "Ij."
+
+
+def test_long_quotations_are_split_inside():
+    text = "« " + "Il fait beau aujourd'hui. " * 40 + "» dit Paul. Fin."
+    sentences = split_sentences(text, "fr")
+    assert len(sentences) > 30 and max(len(one.text) for one in sentences) < 60
+    short = split_sentences("« Il fait beau. Nous sortons. » dit Paul. Fin.", "fr")
+    assert [one.text for one in short] == ["« Il fait beau. Nous sortons. » dit Paul.", "Fin."]
+
+
 @given(st.text(st.sampled_from("aA1 .!?…\n\t\u3000。！\"')」éß") | st.characters(exclude_categories=["Cs"])))
 def test_sentences_join_to_the_original_text(text: str):
     sentences = split_sentences(text)
@@ -53,7 +107,9 @@ def test_sentences_join_to_the_original_text(text: str):
         assert not sentence.separator.strip()
 
 
-@pytest.mark.parametrize("unit", [".", " ", "。", ". ", "\n", " \n", ".'", "A. ", "!?", "a", "　"])
+@pytest.mark.parametrize(
+    "unit", [".", " ", "。", ". ", "\n", " \n", ".'", "A. ", "!?", "a", "　", "“", "« ", "「", "“A. "]
+)
 def test_the_time_is_linear_in_the_text(unit: str):
     def seconds(size: int) -> float:
         text = unit * (size // len(unit)) + "x"

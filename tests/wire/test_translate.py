@@ -34,6 +34,18 @@ def test_echoed_texts_are_complete(client: httpx.Client, text: str, split: bool)
     assert answer["translations"][0]["source_lang"] == "en" and answer["translations"][0]["target_lang"] == "de"
 
 
+def test_wrapped_lines_are_joined(client: httpx.Client) -> None:
+    text = "The garden\nis small. It\nis old.\n\nThe end."
+    expected = "The garden is small. It is old.\n\nThe end."
+    answer = translate(client, inputs=text, split_sentences="nonewlines", target_lang="de")
+    assert answer["translations"][0]["text"] == expected
+    refused(client, "split_sentences", inputs=text, split_sentences="lines")
+    for mode, translated in (("nonewlines", expected), ("1", text), (False, text)):
+        body = {"q": text, "source": "en", "target": "de", "split_sentences": mode}
+        assert client.post("/translate", json=body).json() == {"translatedText": translated}, mode
+        assert client.post("/translate", data=body).json() == {"translatedText": translated}, mode
+
+
 def test_each_sentence_is_a_sequence(client: httpx.Client) -> None:
     together = translate(client, inputs=TEXT, split_sentences=False)["usage"]["prompt_tokens"]
     apart = translate(client, inputs=TEXT)["usage"]["prompt_tokens"]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, RootModel
 
 from server.api.error_shape import AnswerBody, ErrorMembers, ErrorShape
-from server.api.fields import Body, Language, Texts, form_value
+from server.api.fields import Body, Language, SplitSentences, Texts, form_value
 from server.api.route import GetRoute, JsonRoute, Route
 from server.api.state import State
 from server.operations.generating.generation_options import GenerationOptions
@@ -31,13 +31,17 @@ _KEY = Annotated[str | None, Field(max_length=1024, description="the API key, if
 
 
 class LibreTranslateBody(Body):
-    """`POST /translate`. `source`: a language code, or auto. `alternatives`: number of further translations."""
+    """`POST /translate`. `source`: a language code, or auto. `alternatives`: number of further translations.
+
+    `split_sentences` is a field of this server: nonewlines joins the lines of texts that are wrapped.
+    """
 
     q: Texts
     source: Language
     target: Language
     format: Annotated[Literal["text", "html"] | None, BeforeValidator(lambda value: value or None)] = None
     alternatives: Annotated[Annotated[int, Field(ge=0, le=15)] | None, BeforeValidator(form_value)] = None
+    split_sentences: SplitSentences = None
     api_key: _KEY = None
 
     def spec(self) -> TranslateSpec:
@@ -45,6 +49,8 @@ class LibreTranslateBody(Body):
             [self.q] if isinstance(self.q, str) else self.q,
             GenerationOptions(source_lang=None if self.source == "auto" else self.source, target_lang=self.target),
             num_alternatives=self.alternatives or 0,
+            split_sentences=self.split_sentences is not False,
+            split_at_newlines=self.split_sentences != "nonewlines",
             model=self.model,
             markup=MarkupOptions("html") if self.format == "html" else None,
         )

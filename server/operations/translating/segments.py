@@ -14,11 +14,14 @@ from server.ipc.wire.logprobs import Logprobs
 from server.operations.generating.generated_text import GeneratedText, TextDelta
 from server.text.languages.language_codes import parse_language
 from server.text.languages.sentences import SENTENCE_ENDS, Sentence, split_sentences
+from server.word_bounds import UNSPACED as UNSPACED_CHARACTER
 
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "km", "my", "yue"})
 """Languages that put no space between sentences; ISO 639-1 codes where they exist."""
 
-_NEWLINE = re.compile(r"[\r\n]")
+_NEWLINES = re.compile(r"[\r\n]+")
+_WRAP = re.compile(r"(?<![\r\n])(?:\r\n|\r|\n)(?![^\S\r\n]*[\r\n])")
+"""A line break between two lines that are not empty."""
 _PAUSE = re.compile(r"[,;:،、，；]\s*|\s+")
 
 
@@ -145,32 +148,53 @@ def whole(text: str) -> list[Segment]:
     return [Segment(text, "") if text.strip() else Segment("", text)]
 
 
-def split(text: str, target: str | None, fits: Callable[[str], bool], at_newlines: bool = True) -> list[Segment]:
+def split(
+    text: str,
+    target: str | None,
+    fits: Callable[[str], bool],
+    at_newlines: bool = True,
+    source: str | None = None,
+) -> list[Segment]:
     """Split a text into sentences, and cut those that are too long until each part `fits`.
 
-    at_newlines: a line break ends a sentence. Else it counts as a space inside a sentence.
-
+    at_newlines: a line break ends a sentence. Else it counts as a space inside a sentence, and an empty line ends one.
+    source: language of the text, whose abbreviations do not end a sentence.
     target: language of the translation. Sentences without white space between them get a space in the translation,
     unless the target language puts none between sentences.
     """
     language = parse_language(target or "")
     spaced = language is None or language.language not in UNSPACED
-    sentences = split_sentences(text) if at_newlines else _across_lines(text)
+    read = parse_language(source or "")
+    source_language = read.language if read else None
+    sentences = split_sentences(text, source_language) if at_newlines else _across_lines(text, source_language)
     for index, sentence in enumerate(sentences[:-1]):
         if sentence.text and not sentence.separator and spaced:
             sentences[index] = Sentence(sentence.text, " ")
     return [Segment(part.text, part.separator) for sentence in sentences for part in _cut(sentence, fits)]
 
 
-def _across_lines(text: str) -> list[Sentence]:
-    """The sentences of a text whose line breaks are inside sentences. White space between sentences stays as it is."""
+def _across_lines(text: str, language: str | None) -> list[Sentence]:
+    """The sentences of a text whose lines are wrapped. White space between sentences stays as it is.
+
+    A line break becomes a space, or nothing between two characters of scripts without spaces. An empty line ends a
+    sentence.
+    """
     found: list[Sentence] = []
     at = 0
-    for sentence in split_sentences(_NEWLINE.sub(" ", text)):
+    for sentence in split_sentences(_WRAP.sub(lambda match: " " * len(match[0]), text), language):
         start = at + len(sentence.text)
         at = start + len(sentence.separator)
-        found.append(Sentence(sentence.text, text[start:at]))
+        found.append(Sentence(_unwrapped(text[start - len(sentence.text) : start]), text[start:at]))
     return found
+
+
+def _unwrapped(sentence: str) -> str:
+    lines = [line.strip() for line in _NEWLINES.split(sentence)]
+    joined = lines[0]
+    for line in lines[1:]:
+        is_unspaced = UNSPACED_CHARACTER.match(joined[-1:]) and UNSPACED_CHARACTER.match(line)
+        joined += line if is_unspaced else f" {line}"
+    return joined
 
 
 def _cut(sentence: Sentence, fits: Callable[[str], bool]) -> list[Sentence]:

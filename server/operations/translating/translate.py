@@ -342,10 +342,13 @@ async def _split(
         )[0]
         return len(prompts.with_language_tokens(encoded, language_prompt).ids) <= limit
 
+    source = language_prompt.source_lang or spec.options.source_lang
     target = language_prompt.target_lang or spec.options.target_lang
 
     def split(text: str) -> list[Segment]:
-        return segments.split(text, target, fits, spec.split_at_newlines) if spec.splits else segments.whole(text)
+        if not spec.splits:
+            return segments.whole(text)
+        return segments.split(text, target, fits, spec.split_at_newlines, source)
 
     def split_one(text: str) -> list[Segment]:
         return split(text) if spec.markup is None else split_markup(text, spec.markup, split, fits)

@@ -1,40 +1,52 @@
 """Split a text into sentences.
 
-The rules use punctuation only, so that they work for all languages:
-- A line break ends a sentence.
-- A full stop ends a sentence when white space and no lower-case letter follow. It does not after an abbreviation, an
-  initial or an ordinal number.
-- The full stops of Chinese and Japanese end a sentence without white space.
-In doubt a text is not split: translating half a sentence is worse than translating two sentences together.
+sentencex finds the boundaries within a line. A line break always ends a sentence. Boundaries that sentencex finds in
+mid-sentence are removed here: after abbreviations, ordinal numbers and names with "!", and after quoted speech that the
+sentence continues. In doubt a text is not split: half a sentence translates worse than two sentences together.
+See docs/decisions/0130-sentences-by-sentencex.md.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-_CLOSING = r"""["'”’»›)\]」』）】〉》]"""
-_BOUNDARY = re.compile(
-    rf"""
-    (?P<line>(?<!\s)[^\S\n]*+\n\s*+)
-    | (?<![.!?…؟۔।॥።]) [.!?…؟۔।॥።]++ {_CLOSING}*+ (?P<space>\s++)
-    | (?<![。！？｡]) [。！？｡]++ {_CLOSING}*+ (?P<none>\s*+)
-    """,
-    re.VERBOSE,
-)
-SENTENCE_ENDS = "\n.!?…؟۔।॥。！？｡"
+import sentencex
+
+from server.text.languages.abbreviations import ANY_LANGUAGE, BEFORE_NUMBERS, BY_LANGUAGE, EVERYWHERE, NAMES
+
+SENTENCE_ENDS = "\n.!?…؟۔।॥。！？｡;;·։։።፧፨၊။។៕།༎⁇⁈⁉‼‽．‥"
 """Every sentence except the last one contains at least one of these characters."""
-_LAST_WORD = re.compile(r"(?:^|[^\w.])([\w.]*)$")
-_OPENING = "\"'“‘«‹([{„¿¡ —–-"
-_MAX_WORD_CHARACTERS = 24
+_WINDOW = 4000
+"""Characters that sentencex is given at once. Its time is quadratic in the number of unpaired quotation marks."""
+_MAX_QUOTE = 400
+"""A longer sentence is split inside its quotation marks and brackets too."""
 
-_ABBREVIATIONS = """
-mr mrs ms mx dr prof rev hon gen col maj capt lt sgt sen rep gov pres st mt ft fr sr jr messrs mme mlle mm sra srta
-dra fig figs eq sec ch vol nr nos abs bd hr frl dipl ing jh pp cf vs v ca approx est z.b d.h u.a o.ä bzw e.g i.e viz
-resp p.ex c.-à-d t.ex ej p.ej jan feb mar apr jun jul aug sep sept oct nov dec av bld blvd rd
-"""
-_INNER_ABBREVIATIONS = frozenset(_ABBREVIATIONS.split())
-"""Abbreviations that do not end a sentence, even before a capital letter."""
+_OPENING = "\"'“‘«‹([{„‚¿¡ \t—–-‑「『（【〈《»›”\u00a0\u202f"
+_CLOSING = "\"'”’»›)]}」』）】〉》“‘«"
+_SPACE = re.compile(r"\s")
+_PAIRED = re.compile(r"[\"'“”‘’«»‹›„‚()\[\]「」『』（）【】]")
+_FULL_STOP = re.compile(rf"(?<![.…])\.[{re.escape(_CLOSING)}]*$")
+_ENDS_IN_QUOTE = re.compile(r"[!?…؟。！？.](?P<close>[\s\u00a0\u202f]*[\"'”’»›」』“«])\s*$")
+_ENDS_WITHOUT_SPACE = re.compile(rf"[。！？｡][{re.escape(_CLOSING)}]*$")
+_ONLY_NUMBER = re.compile(r"[\W_]*(?:\d[\d.,:–-]*|[IVXLCDM]+)[\W_]*$")
+_NUMBER = re.compile(r"\s*(?:[№#§]\s*)?(?:\d|[IVXLCDM]+\b)")
+_BRACKETED = re.compile(r"[(（][^()（）]{1,400}[.!?…。！？][)）](?P<space>\s*)")
+_JAPANESE_SPEECH = re.compile(r"(?:って|と(?:叫|言|云|思|聞|いう|いっ|いい|書|呼|問|答|感|考|話|声|、|も|は|か))")
+_CHINESE_SPEECH = re.compile(r"[^，。！？：；、“”「」\s]{0,12}[说說道问問喊叫答曰想嚷骂罵吼哭笑]|[的地之这這那]")
+_ENGLISH_SPEECH = re.compile(
+    r"(?:[A-Z][\w'’-]*\s+){1,3}(?:said|says|asked|asks|cried|shouted|replied|answered|whispered|yelled|added|called)\b"
+)
+_UNCASED_WITH_SPACES = re.compile(r"[\u0590-\u08ff\u0900-\u0dff\u10a0-\u10ff\uac00-\ud7af]")
+_DANDA_SCRIPTS = frozenset({"hi", "mr", "ne", "sa", "bn", "as", "or", "pa", "gu"})
+_ORDINALS_TEXT = "de cs da et fi fo hr hu is ka lt lv mk nb nn no bs sr sl sk pl tr lb hsb dsb se"
+_ORDINALS = frozenset(["", *_ORDINALS_TEXT.split()])
+"""Languages that write a full stop after ordinal numbers. The empty string stands for an unknown language."""
+_INITIAL = re.compile(r"[^\W\d_]\.?(?:-[^\W\d_])?", re.UNICODE)
+_DOTTED = re.compile(r"(?:[^\W\d_]{1,3}\.[\s\u00a0]?-?)+[^\W\d_]{1,4}")
+_CLOCK = frozenset({"a.m", "p.m"})
 
 
 @dataclass(frozen=True)
@@ -49,42 +61,194 @@ class Sentence:
     separator: str
 
 
-def split_sentences(text: str) -> list[Sentence]:
-    """The sentences of a text, in order. Their texts and separators, joined, are the text."""
-    sentences = []
+def split_sentences(text: str, language: str | None = None) -> list[Sentence]:
+    """The sentences of a text, in order. Their texts and separators, joined, are the text.
+
+    language: ISO 639-1 code of the text; None where it is not known.
+    """
+    found: list[Sentence] = []
+    start = len(text) - len(text.lstrip())
+    if start:
+        found.append(Sentence("", text[:start]))
+    for end in [*_boundaries(text, start, language or ""), len(text)]:
+        whole = text[start:end]
+        sentence = whole.rstrip()
+        if sentence:
+            found.append(Sentence(sentence, whole[len(sentence) :]))
+        start = end
+    return found
+
+
+class _Around(NamedTuple):
+    """The text around a possible boundary, without the white space at it. spaced: whether there was any."""
+
+    before: str
+    after: str
+    spaced: bool
+
+
+def _boundaries(text: str, start: int, language: str) -> Iterator[int]:
+    """Places where a further sentence begins, after `start`. Each has a character that is not white space before it."""
+    at = 0
+    line_start = None
+    for line in text.split("\n"):
+        first = at + len(line) - len(line.lstrip())
+        last = at + len(line.rstrip())
+        if first < last:
+            if line_start is not None and first > start:
+                yield first
+            line_start = first
+            for place in _in_line(text[first:last], language):
+                yield first + place
+        at += len(line) + 1
+
+
+def _in_line(line: str, language: str) -> Iterator[int]:
+    """Places in a line where a further sentence begins."""
     start = 0
-    leading = len(text) - len(text.lstrip())
-    if leading:
-        sentences.append(Sentence("", text[:leading]))
-        start = leading
-    at = start
-    while (match := _BOUNDARY.search(text, at)) is not None:
-        at = match.end()
-        separator = match[match.lastgroup] if match.lastgroup else ""
-        if match.lastgroup == "space" and not _ends_sentence(text, match):
+    for place in [*_accepted(line, _proposed(line, language), language), len(line)]:
+        if place - start > _MAX_QUOTE and _PAIRED.search(line, start, place):
+            part = line[start:place]
+            inner = _proposed(_PAIRED.sub(" ", part), language)
+            yield from (start + one for one in _accepted(part, inner, language))
+        if place < len(line):
+            yield place
+        start = place
+
+
+def _proposed(line: str, language: str) -> Iterator[int]:
+    """Boundaries of sentencex in a line, read in windows. A window ends with its last whole sentence."""
+    at = 0
+    while at < len(line):
+        window = line[at : at + _WINDOW]
+        is_last = at + len(window) == len(line)
+        start = 0
+        read = _SPACE.sub(" ", window)
+        for piece in _segments(read, language):
+            if not piece or not read.startswith(piece, start):
+                break  # the characters are not those that were given: no further boundary is trusted
+            bracketed = _BRACKETED.match(piece)
+            if bracketed is not None and bracketed.end() < len(piece):
+                yield at + start + bracketed.end()
+            start += len(piece)
+            if start == len(window):
+                start -= 0 if is_last else len(piece)
+                break
+            yield at + start
+        at = len(line) if is_last else at + (start or len(window))
+
+
+def _segments(window: str, language: str) -> list[str]:
+    """The segments that sentencex finds, or the whole window if it fails.
+
+    sentencex 1.0.32 fails on initials after white space other than ASCII, so `_proposed` gives it spaces only.
+    """
+    try:
+        found: list[str] = sentencex.segment(language or "en", window)
+    except BaseException as error:  # a panic of Rust is no Exception
+        if type(error).__name__ != "PanicException":
+            raise
+        return [window]
+    return found
+
+
+def _accepted(line: str, places: Iterator[int], language: str) -> Iterator[int]:
+    """The boundaries that are not in mid-sentence."""
+    start = 0
+    for place in places:
+        end = place
+        while end > start and line[end - 1].isspace():
+            end -= 1
+        while place < len(line) and line[place].isspace():
+            place += 1
+        if end <= start or place >= len(line):
             continue
-        end = match.end() - len(separator)
-        if end > start:
-            sentences.append(Sentence(text[start:end], separator))
-            start = match.end()
-    if start < len(text):
-        rest = text[start:].rstrip()
-        sentences.append(Sentence(rest, text[start + len(rest) :]))
-    return sentences
+        # 80 characters hold every abbreviation and name that is compared.
+        around = _Around(line[max(start, end - 80) : end], line[place : place + 80], place > end)
+        if _ends_sentence(around, line[start:end] if end - start < 80 else "", language):
+            yield place
+            start = place
 
 
-def _ends_sentence(text: str, match: re.Match[str]) -> bool:
-    """Whether punctuation and white space, matched by `_BOUNDARY`, end a sentence."""
-    following = text[match.end() : match.end() + _MAX_WORD_CHARACTERS].lstrip(_OPENING)
-    if "\n" in match["space"]:
-        return True
-    if following[:1].islower():
+def _ends_sentence(around: _Around, sentence: str, language: str) -> bool:
+    """Whether the text before a boundary ends a sentence. sentence: all of it if it is short, else an empty string."""
+    before, after, spaced = around
+    if not any(end in before for end in SENTENCE_ENDS):
         return False
-    if match[0].rstrip() != ".":
+    following = after.lstrip(_OPENING)
+    if not spaced and not _ENDS_WITHOUT_SPACE.search(before):
+        return False
+    if after[0] in "」』）】〉》”’»›)]" and (not spaced or after[1:2].isspace()) and after[0] not in "»":
+        return False
+    if following[:1].islower() or (not following and after.strip(_OPENING) == ""):
+        return False
+    if not any(one.isalnum() for one in before):
+        return False
+    if _ONLY_NUMBER.fullmatch(after) and _FULL_STOP.search(before) and len(after) < 12:
+        return False
+    if before[-1] in "》〉":
+        return False
+    if (quote := _ENDS_IN_QUOTE.search(before)) is not None and _continues_quote(around, quote, language):
+        return False
+    if language in ("", "ja") and _continues_in_japanese(before, after):
+        return False
+    if before[-1] in "!！" and _last_word(before[:-1]).lower() in NAMES:
+        return False
+    return not (_FULL_STOP.search(before) and _is_abbreviation(before.rstrip(_CLOSING)[:-1], after, sentence, language))
+
+
+def _continues_quote(around: _Around, quote: re.Match[str], language: str) -> bool:
+    """Whether a sentence goes on after quoted speech at the end of the text before."""
+    after, spaced = around.after, around.spaced
+    if language in ("", "zh", "yue") and not spaced and _CHINESE_SPEECH.match(after):
         return True
-    before = _LAST_WORD.search(text[max(match.start() - _MAX_WORD_CHARACTERS, 0) : match.start()])
-    word = before[1] if before else ""
+    if language in ("", "en") and spaced and quote[0][0] in "!?." and _ENGLISH_SPEECH.match(after):
+        return True
+    if _UNCASED_WITH_SPACES.match(after):
+        return not spaced or quote[0][0] in "!?؟"
+    return False
+
+
+def _continues_in_japanese(before: str, after: str) -> bool:
+    if before[-1] in "」』":
+        return "ぁ" <= after[0] <= "ゟ"
+    if before[-1] in "。！？!?":
+        is_particle = after[0] in "のを" and before[-1] in "。！" and not after.startswith("のん")
+        return is_particle or _JAPANESE_SPEECH.match(after) is not None
+    return False
+
+
+def _last_word(text: str) -> str:
+    """The last word of a text, with full stops and marks inside it."""
+    words = text[-40:].split()
+    return words[-1].lstrip(_OPENING + "’'$€£¥") if words and not text[-1].isspace() else ""
+
+
+def _is_abbreviation(before: str, after: str, sentence: str, language: str) -> bool:
+    """Whether a full stop belongs to the word before it. before: the text up to that full stop."""
+    word = _last_word(before)
+    if not word:
+        return False
+    plain = word.lower()
+    if "'" in plain or "’" in plain:  # l'art., l’on.
+        plain = re.split(r"['’]", plain)[-1] or plain
     if word.isdecimal():
-        return len(word) > 2  # shorter numbers are ordinals or numbers of list items
-    is_initial = len(word) == 1 and word.isupper()
-    return not is_initial and word.lower() not in _INNER_ABBREVIATIONS
+        is_list_item = len(sentence) <= len(word) + 1
+        follows_abbreviation = before[: -len(word)].rstrip().endswith(".")
+        return len(word) <= 2 and (is_list_item or (language in _ORDINALS and not follows_abbreviation))
+    if _is_initial(plain):
+        return True
+    if plain in EVERYWHERE or plain in (BY_LANGUAGE.get(language, ()) if language else ANY_LANGUAGE):
+        return True
+    if plain == "al" and before[:-3].endswith(("et", " e", " y")) and before[-3:-2].isspace():
+        return True
+    if _NUMBER.match(after) and (plain in BEFORE_NUMBERS or plain.endswith("str") or _DOTTED.fullmatch(plain)):
+        return True
+    if language in _DANDA_SCRIPTS and len(word) <= 5 and "\u0900" <= word[-1] <= "\u0dff":
+        return True
+    return word[0].islower() and plain not in _CLOCK and _DOTTED.fullmatch(plain) is not None
+
+
+def _is_initial(word: str) -> bool:
+    """Whether a word is one letter, of a script in which words of one letter at the end of a sentence are rare."""
+    return _INITIAL.fullmatch(word) is not None and (word[0] < "\u0700")

@@ -17,6 +17,7 @@ from server.api.fields import (
     Prompt,
     ShortText,
     Side,
+    SplitSentences,
     Texts,
     TextsOrIds,
     TextsOrPairs,
@@ -91,7 +92,7 @@ class TranslateBody(GenerationFields):
 
     inputs: Texts
     num_alternatives: Annotated[int | None, Field(ge=0, le=15)] = None
-    split_sentences: bool | None = None
+    split_sentences: SplitSentences = None
     glossary: Terms | None = None
     format: Annotated[
         Literal["text", "html", "xml"] | None, Field(description="html and xml: the tags of the inputs stay in place")
@@ -102,8 +103,9 @@ class TranslateBody(GenerationFields):
             as_list(self.inputs),
             self.options(),
             self.num_alternatives or 0,
-            self.split_sentences,
+            None if self.split_sentences is None else self.split_sentences is not False,
             self.model,
+            split_at_newlines=self.split_sentences != "nonewlines",
             markup=MarkupOptions(self.format) if self.format in ("html", "xml") else None,
             glossary=self.glossary or {},
             fails_alone=True,

@@ -1,0 +1,134 @@
+"""Words with a full stop or exclamation mark that does not end a sentence, beyond those that sentencex knows.
+
+A word that is also a common word at the end of sentences ("no.", "art.", "max.") is listed only for use before numbers.
+"""
+
+from __future__ import annotations
+
+_EVERYWHERE_TEXT = """
+mr mrs ms mx dr drs prof rev gen maj capt lt sgt gov st mt ft sr jr messrs mme mlle mm sra srta dra frl dipl ing pp
+cf vs v approx z.b d.h u.a o.ä bzw e.g i.e viz p.ex c.-à-d t.ex p.ej bd jh
+"""
+EVERYWHERE = frozenset(_EVERYWHERE_TEXT.split())
+"""Abbreviations that do not end a sentence in any language, even before a capital letter."""
+
+_BEFORE_NUMBERS_TEXT = """
+no nos nr nros nro núm num n nº p s ss str pg pág pag pags págs págg pagg blz sid art arts abs sec sect vol vols ch
+chap cap kap fig figs abb tab tabl eq ed hft op parr § ziff rn max mind min ca aprox env circa cca ok tel tlf fax
+apt ste bldg storg cad sok sk md č čl čís čp rok obr ust pkt poz lp col v vv rd ave av blvd kpl sv réf ref ver jan
+feb mar apr may jun jul aug sep sept oct nov dec abr mai стр с ст рис табл п пп гл ч т тел прибл κεφ σελ άρθρ αρ περ
+τηλ ص ج رقم म पृ सं क्र नं
+"""
+BEFORE_NUMBERS = frozenset(_BEFORE_NUMBERS_TEXT.split())
+"""Abbreviations that do not end a sentence before a digit or a Roman numeral."""
+
+_BY_LANGUAGE_TEXT = {
+    "en": "sen pres messrs hwy dept univ assn bros co ave adm cmdr supt atty amb insp hon rep col",
+    "de": """
+        mio mrd tsd fa inkl exkl ggf evtl vgl bspw usf geb gest st tel nr abs aufl bearb hrsg jhd jh ca max min mind
+        zzgl zz abzgl bez betr allg ehem einschl entspr frz engl dt lat griech kath ev röm österr schweiz zb dh ua
+        uä oä ff ebd med phil rer nat jur iur hc mag di ra priv doz wwe hl hll kgl std sek stck dgl gebr gem mwst
+        o.g s.o s.u v.a z.t u.u i.d.r i.a z.zt bzgl lt
+    """,
+    "fr": """
+        m mm mme mmes mlle mlles mgr me dr pr prof st ste sts stes av bd boul chap env ex éd éds fasc hab ibid janv
+        févr juil sept oct nov déc lat masc fém max no nos obs op p pp réf rel sq suiv tél trad vol apr j.-c c.-à-d
+        cf cie ets rev
+    """,
+    "es": """
+        sr sra sres sras srta dr dra dres d dª dña prof profa lic ing arq gral cnel cap tte sto sta fr p.ej ej pág
+        págs págg art núm vol ed av avda c/ cía ee uu ud uds vd vds ss aprox máx mín tel fig cf etc izq dcha apdo
+        depto prov gob pdte excmo ilmo rdo admón a.c d.c s ss.aa
+    """,
+    "it": """
+        sig sigg sig.ra sig.na sig.re dott dott.ssa dr prof prof.ssa avv ing geom rag arch on sen egr gent spett ill
+        pag pagg art artt n nn vol voll cap capp fig figg es ad.es cfr cf sec ecc s ss sant ca col tel max min prov
+        ediz ed op cit p.es p.zza v.le c.so
+    """,
+    "pt": """
+        sr sra srs sras srta dr dra drs dras prof profa profs eng enga arq d exmo exma ilmo pe fr sto sta gen cel
+        cap ten pág págs art arts núm n nº vol av r rua al tel fig séc aprox máx mín p.ex ex cf v.ex cia ltda dep
+        sen gov pres
+    """,
+    "nl": """
+        dhr mevr mw mej ir ing drs mr dr prof ds st bijv bv vgl nl o.a d.w.z m.a.w m.b.t i.v.m e.d a.u.b z.o.z n.a.v
+        t.a.v t.o.v blz art nr str tel ca max min resp incl excl evt jhr jkvr gebr wed zgn
+    """,
+    "sv": """
+        bl.a t.ex d.v.s s.k f.d p.g.a m.fl o.s.v fr.o.m t.o.m e.kr f.kr resp kap sid nr st tel dr prof hr fr ca c:a
+        ev inkl exkl max min jfr eg eng tr fig tab kl
+    """,
+    "da": "bl.a f.eks dvs d.v.s m.fl osv hr fr dr prof kap nr str tel ca inkl ekskl evt jf ifm pga mht vedr st",
+    "nb": "bl.a f.eks dvs d.v.s m.fl osv hr fr dr prof kap nr tel ca inkl ekskl evt jf pga mht vedr st",
+    "pl": """
+        prof dr hab mgr inż lek doc ks bp abp kard św błg płk ppłk gen mjr kpt por ppor sierż kpr dyr min red p pp
+        np m.in tzn tzw tj itd itp ul al pl os woj pow gm zob wg ww im r w s str nr art ust pkt poz t rys tab tabl
+        mln mld tys zł gr godz tel ur zm wyd pn wt śr czw pt sob ndz
+    """,
+    "cs": """
+        prof doc dr ing mgr bc mudr judr phdr rndr paeddr mvdr arch plk gen kpt por čet sv p pí sl např tzn tzv tj
+        mj popř resp ev cca č čl čís str s ul nám tř okr mil mld tis kč hod tel r st stol př kap odd obr tab viz vyd
+        roč red ř
+    """,
+    "sk": """
+        prof doc dr ing mgr bc mudr judr phdr gen plk kpt sv p napr tzn tzv tj resp č čl str ul nám okr mil mld tis
+        tel r st
+    """,
+    "ru": """
+        г гг в вв ул пр просп пер пл наб бул д кв корп стр с сс ст гл п пп ч т тт рис табл илл см ср напр т.е т.к
+        т.н т.п т.д т.о и.о др проф акад доц д-р канд о-в оз р обл р-н гос св млн млрд тыс руб коп долл тел ред изд
+        сост мин макс сек кг км рожд ум нем англ фр лат греч итал исп т.ч сер
+    """,
+    "uk": """
+        р рр ст вул пр просп пров пл бул наб буд кв корп стор с гл п пп ч т рис табл див напр т.е т.зв т.д і.т.д
+        проф акад доц д-р ім м смт о оз обл р-н св млн млрд тис грн коп дол тел пер уклад хв сек рос англ нім укр
+    """,
+    "bg": """
+        г гг в вв ул бул пл стр с ст гл чл т фиг табл вж напр т.е т.нар проф акад доц д-р инж св млн млрд хил лв тел
+        ред изд
+    """,
+    "el": """
+        κ κκ κα δρ δις καθ αρ σελ σσ βλ πρβλ π.χ μ.χ π.μ μ.μ κ.λπ κ.ά δηλ λ.χ τ.μ άρθρ κεφ παρ τ περ τηλ οδ λεωφ αγ
+        υπ εκδ επιμ μτφρ στρ εκ δισ χιλ ευρ
+    """,
+    "tr": """
+        dr prof doç yrd av sn sayın bkz örn vb vs cad sok sk mah apt no nu s ss md fık yy m.ö m.s mö ms alb yb gen
+        org kor tüm tuğ yzb tğm üstğm mio mlr mn haz çev krş tel gn müh mim ecz uzm op öğr gör kur
+    """,
+    "fi": """
+        prof tri dos maist lis toht esim mm ks vrt ts eli ns n nk ym jne s ss nro no kpl luku vuos milj mrd mk eur
+        puh os st p klo tj toim johd hra rva nti
+    """,
+    "et": "prof dr hr pr nt st s.o s.t lk nr tn mnt pst vt vrd milj mld tuh eur tel",
+    "hu": "dr prof ifj özv gr br sz szt u krt pl ill kb ún stb o bek tel fszt ker mrd id vö ld ford szerk",
+    "ro": """
+        dl dna dlui dnei d-l d-na dr prof ing av sf str nr pag art al lit vol cap fig tab ex etc mil mld cca aprox
+        tel bl sc ap jud
+    """,
+    "hr": """
+        prof dr mr sc dipl ing g gđa gđica sv ul br str čl st tzv npr odn tj mil mlrd tis oko cca tel god usp v vidi
+    """,
+    "sr": """
+        prof dr mr sc dipl ing g gđa sv ul br str čl st tzv npr odn tj god проф др мр инж г гђа св ул бр стр чл ст
+        тзв нпр одн тј год
+    """,
+    "sl": "prof dr mag dipl inž g ga gdč sv ul št str čl oz npr tj tzv ipd itd mio mrd tel l st",
+    "lt": """
+        prof dr doc habil inž p pan šv g pr al pl m r aps kt t.y pvz t.t mln mlrd tūkst tel nr str vad žr plg
+    """,
+    "lv": "prof dr doc hab inž sv g k d piem t.i t.s u.c u.tml lpp nr milj mljrd tūkst tel sal skat",
+    "ar": "د أ م ص ج ت هـ ق.م أ.د ط س",
+    "he": "ד פרופ גב מר עמ מס",
+    "hi": "डॉ श्री श्रीमती सुश्री कु प्रो पं सं पृ रु कि मी लि मो ई वि क्र नं",
+    "mr": "डॉ श्री श्रीमती सौ कु प्रा पं सं पृ रु कि मी",
+    "bn": "ড ডা মো মোঃ প্রফ অধ্যা পৃ নং খ্রি",
+    "id": "dr prof h hj ir drs dra sdr jl no hlm tgl thn dsb dll yth tn ny bpk kol brigjen mayjen",
+    "vi": "ts pgs gs ths tp p q đ bs ks tr",
+}
+BY_LANGUAGE = {code: frozenset(text.split()) for code, text in _BY_LANGUAGE_TEXT.items()}
+"""Further abbreviations of single languages; ISO 639-1 codes."""
+ANY_LANGUAGE = frozenset().union(*BY_LANGUAGE.values())
+"""Abbreviations of all languages together, for a text of an unknown language."""
+
+NAMES = frozenset({"yahoo", "jeopardy", "joomla", "kahoot", "wham", "yum", "rouge", "ahoy", "panic", "jeb", "e"})
+"""Last words of names that are written with an exclamation mark: Yahoo!, Yum! Brands, Moulin Rouge!, E!."""
