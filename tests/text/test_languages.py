@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from server.text.languages.chinese import chinese_script
 from server.text.languages.language_codes import Language, english_name, is_collective, parse_language
 from server.text.languages.languages import TranslationLanguages, UnknownPair
 from server.text.tokenizers.load import load_tokenizer
@@ -112,6 +113,28 @@ def test_target_tokens_select_the_language(tmp_path: Path):
         languages.match(None, None)
     with pytest.raises(UnknownPair, match="this translation is not offered"):
         languages.match("en", "de")
+
+
+def test_a_pair_of_one_language_copies(tmp_path: Path):
+    languages = _marian(tmp_path / "one", "en", "fr")
+    for source, target in (("en", "en"), ("en-US", "en-GB"), ("fr", "fra_Latn"), ("fr-CA", "fr")):
+        prompt = languages.match(source, target)
+        assert (prompt.copies, prompt.source_lang, prompt.target_lang) == (True, source, target)
+    assert not languages.match("en", "fr").copies
+    with pytest.raises(UnknownPair):
+        languages.match("de", "de")
+    chinese = _marian(tmp_path / "two", "zho_Hans", "mul", (">>zho_Hant<<", ">>eng<<"))
+    assert chinese.match("zh", "zh-CN").copies and chinese.match("zh-TW", "zh-Hant").copies
+    assert not chinese.match("zh", "zh-TW").copies and not chinese.match("zh-CN", "zho_Hant").copies
+    with pytest.raises(UnknownPair):
+        chinese.match("zh-Hant", "zh-Hans")
+
+
+@pytest.mark.parametrize(
+    ("text", "script"), [("这个国家", "Hans"), ("這個國家", "Hant"), ("人山水", None), ("abc", None), ("", None)]
+)
+def test_the_script_of_chinese(text: str, script: str | None):
+    assert chinese_script(text) == script
 
 
 def test_a_long_list_of_translations_is_shortened(tmp_path: Path):

@@ -17,6 +17,7 @@ from tests.wire.checkpoints import write_translator
 from tests.wire.conftest import LONG_LIMITS, Process
 
 GERMAN, ENGLISH = "Der Garten hinter dem alten Haus ist klein.", "The garden behind the old house is small."
+FRENCH = "Le jardin derrière la vieille maison est petit."
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,26 @@ def test_only_languages_with_a_translation_to_the_target_are_considered(server: 
     assert answer["detectedLanguage"] == {"language": "fr", "confidence": 100.0}
     refused = server.post("/translate", json={"q": GERMAN, "source": "auto", "target": "es"})
     assert refused.status_code == 400 and "`target`" in refused.json()["error"]
+
+
+def test_a_text_in_the_target_language_is_returned(server: Process) -> None:
+    """Detected or stated, as plain text or HTML. Its model reads other languages only."""
+    body = {"q": [ENGLISH, FRENCH, "42"], "source": "auto", "target": "en"}
+    answer = server.post("/translate", json=body).json()
+    assert answer["translatedText"] == body["q"]
+    assert [one["language"] for one in answer["detectedLanguage"]] == ["en", "fr", "fr"]
+    document = f"<p>{ENGLISH} <b>Yes.</b></p>"
+    for text, more in ((ENGLISH, {}), (document, {"tag_handling": "html"})):
+        body = {"text": [text], "target_lang": "EN-GB", **more}
+        (translation,) = server.post("/v2/translate", json=body).json()["translations"]
+        assert translation == {"detected_source_language": "EN", "text": text}
+    for source, target in (("fr", "fr"), ("fra_Latn", "fr-CA"), ("en", "en-US")):
+        body = {"inputs": ["<b>One. &", " "], "source_lang": source, "target_lang": target, "format": "html"}
+        answer = server.post("/translate", json=body).json()
+        assert [one["text"] for one in answer["translations"]] == body["inputs"]
+        assert answer["usage"]["prompt_tokens"] == answer["usage"]["completion_tokens"] == 0
+    refused = server.post("/translate", json={"q": "a", "source": "es", "target": "es"})
+    assert refused.status_code == 400
 
 
 def test_detect_and_languages(server: Process) -> None:

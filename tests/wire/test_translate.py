@@ -34,6 +34,27 @@ def test_echoed_texts_are_complete(client: httpx.Client, text: str, split: bool)
     assert answer["translations"][0]["source_lang"] == "en" and answer["translations"][0]["target_lang"] == "de"
 
 
+@pytest.mark.parametrize("text", ["42", "😀 👍🏽!", "— … —", "3.5 / 7", "१२३ ३", "  \n 1.\n2.\n"])
+def test_text_without_letters_is_copied(client: httpx.Client, text: str) -> None:
+    for document, more in ((text, {}), (f"<td><b>{text}</b> 7</td>", {"format": "html"})):
+        answer = translate(client, inputs=document, target_lang="de", num_alternatives=1, **more)
+        assert answer["translations"][0]["text"] == document
+        assert answer["usage"]["prompt_tokens"] == answer["usage"]["completion_tokens"] == 0
+
+
+def test_copied_parts_are_streamed_in_order(client: httpx.Client) -> None:
+    text = "42. Ab cd.\n\n7!\nEf."
+    response = client.post("/translate", json={"model": "translator", "stream": True, "inputs": text})
+    events = parse_events(response.text)
+    assert "".join(data["text"] for name, data in events if name == "token") == text
+    assert events[-1][1]["translations"][0]["text"] == text
+    for copied in ("12", "en to en"):
+        body = {"stream": True, "inputs": copied, "source_lang": "en", "target_lang": "en"}
+        events = parse_events(client.post("/translate", json=body).text)
+        assert "".join(data["text"] for name, data in events if name == "token") == copied
+        assert events[-1][1]["translations"][0]["text"] == copied
+
+
 def test_wrapped_lines_are_joined(client: httpx.Client) -> None:
     text = "The garden\nis small. It\nis old.\n\nThe end."
     expected = "The garden is small. It is old.\n\nThe end."

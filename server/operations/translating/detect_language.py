@@ -11,17 +11,25 @@ from server.operations.cost import Cost, characters_of
 from server.operations.generating.generation_run import complete_result
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.translating.translate import TranslatedText, TranslateSpec, translate
+from server.text.languages.chinese import chinese_script
 from server.text.languages.detect import PRECISE_LANGUAGES, DetectedLanguage, DetectionError
 from server.text.languages.language_codes import parse_language
+from server.text.languages.languages import UnknownPair
 from server.text.markup.markup import MarkupOptions, plain_text
 from server.text.markup.markup_tokens import MarkupError
+
+_COMMON = ("en", "de", "fr", "es", "it", "pt")
+_MIN_CONSIDERED = 6
+"""Languages among which a text is told from one in the target language."""
+_MIN_TARGET_SHARE = 0.5
+"""Probability from which a text counts as one in the target language. Below it, a short text is translated."""
 
 
 @dataclass(frozen=True)
 class DetectLanguageSpec:
     """Ask for the languages of texts, among those that the loaded models translate.
 
-    target_lang: only languages with a translation to this one.
+    target_lang: only languages with a translation to this one, and this one itself.
     model: only languages of this model.
     markup: the texts are HTML or XML.
     """
@@ -56,11 +64,25 @@ async def detect_language(runtime: Runtime, call: Call, spec: DetectLanguageSpec
     every = _sources(models, None)
     if languages is not None and not languages:
         raise InvalidRequest("no loaded model translates to `target_lang`", "target_lang")
-    precise = every is not None and len(every) <= PRECISE_LANGUAGES
+    target = _language_of(spec.target_lang)
+    considered = languages
+    if languages is not None and target is not None:
+        considered = _with_common_languages(languages | {target})
+    known = every if every is None or considered is None else every | considered
+    precise = known is not None and len(known) <= PRECISE_LANGUAGES
 
     def detect() -> list[list[DetectedLanguage]]:
         texts = [plain_text(text, spec.markup) for text in spec.texts] if spec.markup else spec.texts
-        return runtime.language_detector.detect(texts, languages, precise)
+        detector = runtime.language_detector
+        if languages is None or target is None:
+            return detector.detect(texts, languages, precise)
+        try:
+            found = detector.detect(texts, considered, precise)
+        except DetectionError:
+            if len(languages) > 1:
+                raise
+            return detector.detect(texts, languages, precise)
+        return [_of_the_request(ranked, languages, target) for ranked in found]
 
     try:
         return await runtime.pools.detect.run(detect, call)
@@ -70,10 +92,54 @@ async def detect_language(runtime: Runtime, call: Call, spec: DetectLanguageSpec
         raise InvalidRequest(f"send `source_lang`: {error}", "source_lang") from None
 
 
+def _with_common_languages(languages: frozenset[str]) -> frozenset[str]:
+    """Languages, and common ones besides, up to `_MIN_CONSIDERED`.
+
+    Without them, a text in a language that no model reads would often be taken for one in the target language.
+    """
+    more = [code for code in _COMMON if code not in languages]
+    return languages | frozenset(more[: max(0, _MIN_CONSIDERED - len(languages))])
+
+
+def _of_the_request(ranked: Sequence[DetectedLanguage], sources: frozenset[str], target: str) -> list[DetectedLanguage]:
+    """The target language alone if a text is most likely in it, else the source languages.
+
+    Shares are those among the source languages. A single source language is taken as it is.
+    """
+    if ranked and ranked[0].language == target and ranked[0].share >= _MIN_TARGET_SHARE:
+        return [ranked[0]]
+    found = [one for one in ranked if one.language in sources]
+    if len(sources) == 1:
+        return [DetectedLanguage(next(iter(sources)), 1.0)] if ranked else []
+    total = sum(one.share for one in found)
+    return [replace(one, share=one.share / total) for one in found]
+
+
+def _language_of(code: str | None) -> str | None:
+    parsed = parse_language(code) if code else None
+    return parsed.language if parsed else None
+
+
+def _source_code(models: Sequence[ServedModel], text: str, language: str, target: str | None) -> str:
+    """The code of the language of a text, with its script for Chinese in the other script than the target's."""
+    script = chinese_script(text) if language == "zh" == _language_of(target) else None
+    if script is None or target is None:
+        return language
+    code = f"{language}-{script}"
+    for model in models:
+        try:
+            model.text.languages.match(code, target)
+        except UnknownPair:
+            continue
+        return code
+    return language
+
+
 async def translate_detected(runtime: Runtime, call: Call, spec: TranslateSpec) -> list[DetectedTranslation]:
     """Translate texts, each from its own language if the request states none.
 
-    A text without letters is translated from the first source language in alphabetical order, reported with share 0.
+    A text in the target language is returned as it is. One without letters too: it is reported as one in the first
+    source language in alphabetical order, with share 0.
     """
     options = spec.options
     if options.source_lang is not None:
@@ -84,8 +150,13 @@ async def translate_detected(runtime: Runtime, call: Call, spec: TranslateSpec) 
     fallback = DetectedLanguage(min(sources) if sources else "en", 0.0)
     chosen = [ranked[0] if ranked else fallback for ranked in found]
     results: list[DetectedTranslation | None] = [None] * len(chosen)
-    for language in dict.fromkeys(one.language for one in chosen):
-        places = [place for place, one in enumerate(chosen) if one.language == language]
+    models = runtime.candidates(spec.model, "translate")
+    codes = [
+        _source_code(models, text, one.language, options.target_lang)
+        for text, one in zip(spec.inputs, chosen, strict=True)
+    ]
+    for language in dict.fromkeys(codes):
+        places = [place for place, code in enumerate(codes) if code == language]
         part = replace(
             spec,
             inputs=[spec.inputs[place] for place in places],
@@ -109,5 +180,5 @@ def _sources(models: Sequence[ServedModel], target: str | None) -> frozenset[str
         if sources is None:
             return None
         found |= sources
-    parsed = parse_language(target) if target else None
-    return frozenset(found - {parsed.language} if parsed and len(found) > 1 else found)
+    language = _language_of(target)
+    return frozenset(found - {language} if language and len(found) > 1 else found)

@@ -32,6 +32,8 @@ class MarkedSegment(Segment):
     source_spans: list[Span] = field(default_factory=list)
 
     def result(self, rank: int) -> str:
+        if not self.answers:
+            return self.sentence.render(self.text, None) + self.separator
         answer = self.answers[rank]
         return self.sentence.render(answer.text, self._alignment(answer)) + self.separator
 

@@ -30,7 +30,7 @@ class Segment:
     """One part of a text.
 
     separator: white space that follows the segment.
-    answers: translations, best first; empty if there is nothing to translate.
+    answers: translations, best first; empty for a text that is copied (see `needs_model`).
     prefix: text that the request put before the answer.
     """
 
@@ -40,12 +40,17 @@ class Segment:
     prefix: str = ""
 
     @property
+    def needs_model(self) -> bool:
+        """Whether there is something to translate: a text without letters, such as a number or a dash, is copied."""
+        return any(map(str.isalpha, self.text))
+
+    @property
     def done(self) -> bool:
         return all(answer.done for answer in self.answers)
 
     def result(self, rank: int) -> str:
         """The translation of this rank with the separator."""
-        own = self.prefix + self.answers[rank].text if self.answers else ""
+        own = self.prefix + self.answers[rank].text if self.answers else self.text
         return own + self.separator
 
 
@@ -93,7 +98,7 @@ class SegmentedText:
                 text = segment.prefix + text
             self._prefix_released = self._prefix_released or bool(deltas)
             if segment.done:
-                text += segment.separator
+                text += segment.separator if segment.answers else segment.result(0)
                 self._current += 1
                 self._prefix_released = False
             ids = [token_id for delta in deltas for token_id in delta.token_ids]

@@ -74,7 +74,10 @@ class TranslateSpec:
         tags is encoded once more, to see where its tokens are. Any sentence may have terms of the glossary, whose
         translations are encoded four times.
         """
-        prefix, limit = language_prompt_of(self.options, model).prefix, model.max_input_tokens
+        language_prompt = language_prompt_of(self.options, model)
+        if language_prompt.copies:
+            return Cost(characters_of(self.inputs), 0, 0)
+        prefix, limit = language_prompt.prefix, model.max_input_tokens
         by_parts = self.splits or self.markup is not None
         counts = [
             segments.max_segments(text, limit, self.markup is not None) if by_parts else 1 for text in self.inputs
@@ -226,7 +229,14 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     inputs = [
         SegmentedText(i, parts) for i, parts in enumerate(await _split(runtime, call, model, spec, language_prompt))
     ]
-    tagged = [one for text in inputs for one in text.segments if isinstance(one, MarkedSegment) and one.sentence.tags]
+    places = [
+        (text, index)
+        for text in ([] if language_prompt.copies else inputs)
+        for index, segment in enumerate(text.segments)
+        if segment.needs_model
+    ]
+    translated = [text.segments[index] for text, index in places]
+    tagged = [one for one in translated if isinstance(one, MarkedSegment) and one.sentence.tags]
     aligned = replace(options, return_attention=options.return_attention or bool(tagged))
     resolved = resolve(aligned, model, language_prompt, min_beams=ranks, sections=sections)
     params = resolved.params
@@ -237,13 +247,12 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     params = msgspec.structs.replace(params, num_return_sequences=ranks)
     if params.stop_texts and token_bytes is None:
         token_bytes = await grammar.token_bytes_for_stops(runtime, call, model)
-    places = [(one, index) for one in inputs for index, segment in enumerate(one.segments) if segment.text.strip()]
     if len(places) > MAX_SEGMENTS:
         raise RequestTooLarge(
             f"`inputs` has {len(places):,} sentences or other segments; the limit of one request is {MAX_SEGMENTS:,}",
             "inputs",
         )
-    texts = [one.segments[index].text for one, index in places]
+    texts = [one.text for one in translated]
     sources: list[list[int]] = []
     if texts:
         sources = await prompts.encode_texts(runtime, call, model, texts, language_prompt, options, "inputs")
@@ -327,6 +336,8 @@ async def _split(
     runtime: Runtime, call: Call, model: ServedModel, spec: TranslateSpec, language_prompt: TranslationPrompt
 ) -> list[list[Segment]]:
     """The segments of each input, each short enough for the model. Raises InvalidRequest for bad markup."""
+    if language_prompt.copies:
+        return [[Segment(text, "")] for text in spec.inputs]
     if not spec.splits and spec.markup is None:
         return [segments.whole(text) for text in spec.inputs]
     runtime.check_characters(spec.inputs, "inputs")

@@ -30,6 +30,21 @@ class Language:
         """The stated script, or the usual script of the region (traditional characters for Chinese in Taiwan)."""
         return self.script or _SCRIPT_OF_REGION.get((self.language, self.region or ""))
 
+    @property
+    def default_script(self) -> str | None:
+        """The likely script, or the usual one of a language that is written in two."""
+        return self.likely_script or _USUAL_SCRIPTS.get(self.language)
+
+    def equals(self, other: Language) -> bool:
+        """Whether both are one written language: a region or script that only one of them states does not count."""
+        same_region = not self.region or not other.region or self.region == other.region
+        return self.language == other.language and same_region and self.has_script_of(other)
+
+    def has_script_of(self, other: Language) -> bool:
+        """Whether texts of both languages are in one script, as far as it is known."""
+        own, its = self.default_script, other.default_script
+        return own is None or its is None or own == its
+
     def fits(self, offered: Language) -> int:
         """Score of an offered language for a request for this language: 0 for no match, higher for better ones.
 
@@ -96,6 +111,7 @@ _SCRIPT_OF_REGION = {
     ("sr", "ME"): "Latn",
     ("pa", "PK"): "Arab",
 }
+_USUAL_SCRIPTS = {"zh": "Hans", "sr": "Cyrl"}
 _OPUS_GROUPS = ("ROMANCE", "NORTH_EU", "SCANDINAVIA", "CELTIC", "NORWAY", "SAMI", "FINNIC", "WESTERN_SAAMI")
 _ISO_639_5 = """
 aav afa alg alv apa aqa aql art ath auf aus awd azc bad bai bat ber bih bnt btk cai cau cba ccn ccs cdc cdd cel cmc

@@ -56,6 +56,7 @@ class TranslationPrompt:
     trailing_source_ids: token ids after the source text. None where the tokenizer adds its own special tokens instead.
     forced_bos_id: first token of the translation, for checkpoints that choose the target language with it.
     decoder_start_ids: decoder prompt, for checkpoints that choose the target language with it; else None.
+    copies: the texts are in the target language already, so they are copied, and no model runs.
     source_lang, target_lang: the checkpoint's language codes. source_lang is None where the model takes a group of
         languages without distinguishing them.
     """
@@ -67,6 +68,7 @@ class TranslationPrompt:
     decoder_start_ids: tuple[int, ...] | None = None
     source_lang: str | None = None
     target_lang: str | None = None
+    copies: bool = False
 
 
 class TranslationLanguages:
@@ -148,8 +150,28 @@ class TranslationLanguages:
         """The prompt for a pair of language codes in any notation.
 
         source, target: a code, or None where the checkpoint offers only one language.
+        A pair of one language that the checkpoint knows is a prompt that copies, unless the languages differ in script,
+        or the checkpoint translates between their regions.
         Raises UnknownPair for a pair that is not offered, is ambiguous, or contains an invalid code.
         """
+        read, written = parse_language(source or ""), parse_language(target or "")
+        copy = TranslationPrompt(source_lang=source, target_lang=target, copies=True)
+        is_known = bool(read and written and read.language == written.language and self._knows(read))
+        if is_known and read and written and read.equals(written):
+            return copy
+        try:
+            return self._match(source, target)
+        except UnknownPair:
+            if is_known and read and written and read.has_script_of(written):
+                return copy
+            raise
+
+    def _knows(self, language: Language) -> bool:
+        """Whether the checkpoint reads or writes a language, in any script or region."""
+        languages = [one.language for offer in self._offers for one in (*offer.sources, *offer.targets)]
+        return self._by_name or any(one is not None and one.language == language.language for one in languages)
+
+    def _match(self, source: str | None, target: str | None) -> TranslationPrompt:
         requested = [None if code is None else parse_language(code) for code in (source, target)]
         for name, code, language in zip(("source_lang", "target_lang"), (source, target), requested, strict=True):
             if code is not None and language is None:
