@@ -168,7 +168,8 @@ class TranslationLanguages:
 
     def _knows(self, language: Language) -> bool:
         """Whether the checkpoint reads or writes a language, in any script or region."""
-        languages = [one.language for offer in self._offers for one in (*offer.sources, *offer.targets)]
+        languages = [one.language for offer in self._offers for one in offer.sources]
+        languages += [one.language for offer in self._offers for one in offer.targets]
         return self._by_name or any(one is not None and one.language == language.language for one in languages)
 
     def _match(self, source: str | None, target: str | None) -> TranslationPrompt:

@@ -16,6 +16,9 @@ MAX_TAGS = 20_000
 MAX_DEPTH = 256
 """Limits of one document."""
 
+_NEAR = 16
+"""Pieces beside an atom in which its white space is looked for."""
+
 _BLOCK_TAGS_TEXT = """
 address article aside blockquote body br button caption center col colgroup dd details dialog dir div dl dt fieldset
 figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend li link
@@ -96,6 +99,7 @@ class InlineElement:
 
     start, end: place in the text of the run.
     opening, closing: tags as they are written; for an atom, all of it and an empty string.
+    space_before, space_after: whether white space, or an end of the run, is next to it.
     """
 
     start: int
@@ -104,6 +108,8 @@ class InlineElement:
     closing: str = ""
     is_atom: bool = False
     children: list[InlineElement] = field(default_factory=list)
+    space_before: bool = True
+    space_after: bool = True
 
 
 @dataclass
@@ -126,7 +132,7 @@ def parse(document: str, options: MarkupOptions) -> list[str | TaggedText]:
         raise MarkupError(f"the markup has more than {MAX_TAGS} tags")
     parts: list[str | TaggedText] = []
     run: list[Piece] = []
-    for piece in [*_broken_tags_as_blocks(list(_pieces(found, options))), Piece("block", "")]:
+    for piece in [*_joined_atoms(_broken_tags_as_blocks(list(_pieces(found, options)))), Piece("block", "")]:
         if piece.kind != "block":
             run.append(piece)
             continue
@@ -291,6 +297,59 @@ def _broken_tags_as_blocks(pieces: list[Piece]) -> list[Piece]:
     return pieces
 
 
+def _joined_atoms(pieces: list[Piece]) -> list[Piece]:
+    """Make one atom of each inline element without text, and of atoms without text that only white space separates.
+
+    White space in such an element stays in the sentence, as a piece of its own without characters of the document.
+    """
+    found: list[Piece] = []
+    for piece in pieces:
+        if piece.kind == "close":
+            start = len(found) - 1
+            while start >= 0 and ((found[start].kind == "atom" and not found[start].text) or _is_space(found[start])):
+                start -= 1
+            if start >= 0 and found[start].kind == "open" and found[start].name == piece.name:
+                inner = [*found[start:], piece]
+                del found[start:]
+                piece = Piece("atom", "".join([one.raw for one in inner]))
+                if any(_is_space(one) for one in inner):
+                    found.append(Piece("text", "", text=" "))
+        found.append(piece)
+    return list(_joined_neighbours(found))
+
+
+def _joined_neighbours(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """Pieces with each sequence of atoms without text, and of the white space between them, as one atom."""
+    group: list[Piece] = []
+    size = 0  # pieces of the group up to its last atom
+    for piece in [*pieces, Piece("", "")]:
+        is_atom = piece.kind == "atom" and not piece.text
+        if is_atom or (group and _is_space(piece) and piece.raw):
+            group.append(piece)
+            size = len(group) if is_atom else size
+            continue
+        if group:
+            yield Piece("atom", "".join([one.raw for one in group[:size]]))
+            yield from group[size:]
+            group = []
+        if piece.kind:
+            yield piece
+
+
+def _is_space(piece: Piece) -> bool:
+    return piece.kind == "text" and not piece.text.strip()
+
+
+def _has_space(neighbours: Iterable[Piece], last: bool) -> bool:
+    """Whether white space is next to a piece. last: its end of the neighbours is meant."""
+    for piece in neighbours:
+        if piece.text:
+            return piece.kind == "text" and piece.text[-1 if last else 0].isspace()
+        if piece.kind == "atom":
+            return False
+    return True
+
+
 def _run(pieces: list[Piece]) -> TaggedText:
     roots: list[InlineElement] = []
     elements: dict[int, InlineElement] = {}
@@ -305,6 +364,9 @@ def _run(pieces: list[Piece]) -> TaggedText:
         if piece.kind != "text":
             is_atom = piece.kind == "atom"
             element = InlineElement(at, at + len(piece.text), piece.raw, is_atom=is_atom)
+            if is_atom:
+                element.space_before = _has_space(reversed(pieces[max(0, index - _NEAR) : index]), last=True)
+                element.space_after = _has_space(pieces[index + 1 : index + 1 + _NEAR], last=False)
             (path[-1].children if path else roots).append(element)
             elements[index] = element
             if not is_atom:

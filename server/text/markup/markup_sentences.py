@@ -167,14 +167,19 @@ class _RunSentences:
     def _inline_tag(self, element: InlineElement, sentence: int) -> InlineTag:
         """An element of a sentence, with all its children, by its place in the sentence's text."""
         self._slots[id(element)] = 2 * sentence + 1
-        places, text = self._places[sentence], self._run.text
+        places = self._places[sentence]
         start, end = (places[at - self._starts[sentence]] for at in (element.start, element.end))
-        between_spaces = (
-            element.start == element.end and _SPACE.match(text, start) and text[element.start - 1].isspace()
-        )
-        opening = element.opening + " " if between_spaces else element.opening
         children = [self._inline_tag(child, sentence) for child in element.children]
-        return InlineTag(start, end, opening, element.closing, element.is_atom, children)
+        return InlineTag(
+            start,
+            end,
+            element.opening,
+            element.closing,
+            element.is_atom,
+            children,
+            element.space_before,
+            element.space_after,
+        )
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 An element goes around the words of the translation that attend most to the words it contained in the source. Elements
 stay nested: a child is placed inside its parent, and siblings never overlap. An element whose words have no
-counterpart is dropped, and its children move to its parent; an atom is never dropped.
+counterpart is dropped, and its children move to its parent; an atom is never dropped. An atom without a counterpart
+stands between two words, never inside one, with the white space that it had in the source.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ MIN_MASS = 0.25
 _MIN_ATTENTION = 0.05
 """Minimum attention of a translated word on words of the source. A word with less is not aligned: nearly all of its
 attention is on special tokens."""
+_WORD = re.compile(r"\w+(?:[’'.,:\-‐‑/·]\w+)*")
+"""A word with the marks inside it: J'ai, well-known, 3.5."""
+_SAME_MARK = 0.5
+"""Score of a gap beside the punctuation mark that is beside the atom in the source."""
+_OPENING = frozenset("([{«‹“„‘¿¡「『（【〈《")
+_CLOSING = frozenset(")]}»›”’.,;:!?…」』）】〉》。，、；：！？؟،")
 _UNIT = re.compile(r"\w+|[^\w\s]")
 
 Span = tuple[int, int]
@@ -46,6 +53,7 @@ class InlineTag:
 
     start, end: place in the sentence.
     opening, closing: tags as they are written; for an atom, all of it and an empty string.
+    space_before, space_after: whether white space, or an end of the sentence, is next to an atom.
     """
 
     start: int
@@ -54,6 +62,8 @@ class InlineTag:
     closing: str = ""
     is_atom: bool = False
     children: list[InlineTag] = field(default_factory=list)
+    space_before: bool = False
+    space_after: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,15 @@ class _Placed:
     last: int
     tag: InlineTag
     inner: list[_Placed]
+
+
+def proportional_alignment(source: str, target: str) -> TokenAlignment:
+    """An alignment of words by their order alone, for a translation whose attention is not known."""
+    words = [[match.span() for match in _UNIT.finditer(text)] for text in (source, target)]
+    weights = np.zeros((len(words[1]), len(words[0])), np.float32)
+    for row in range(len(words[1]) if words[0] else 0):
+        weights[row, row * len(words[0]) // len(words[1])] = 1
+    return TokenAlignment(words[0], words[1], weights)
 
 
 def place_tags(
@@ -94,6 +113,8 @@ class _Placement:
         self.translation = translation
         self.source = source
         self.units = list(_units(translation, [start for start, _ in alignment.target] if alignment else []))
+        self._inner_gaps = _inner_gaps(translation, self.units)
+        self._is_aligned = alignment is not None
         self._mass = _cumulative_mass(self.units, len(source), alignment)
 
     def mass(self, start: int, end: int) -> npt.NDArray[np.float64]:
@@ -110,7 +131,10 @@ class _Placement:
             tag = waiting.pop()
             found = None
             if tag.end > tag.start:
-                found = (self._occurrence(tag, free) if tag.is_atom else None) or self._best_range(tag, free)
+                found = self._occurrence(tag, free) if tag.is_atom else None
+                found = found or self._best_range(tag, free)
+                if tag.is_atom and found and not self._are_words(found):
+                    found = None
             if found is None:
                 if tag.is_atom:
                     points.append(tag)
@@ -119,11 +143,15 @@ class _Placement:
             placed.append(_Placed(*found, tag, self.layout(tag.children, *found)))
             free = [part for span in free for part in _without(span, found)]
         gaps = [gap for gap in range(first, last + 1) if not any(one.first < gap < one.last for one in placed)]
-        for tag in points:
-            wanted = self._gap(tag.start, first, last)
-            gap = min(gaps, key=lambda gap: abs(gap - wanted))
+        borders = [gap for gap in gaps if gap not in self._inner_gaps] or gaps
+        for tag in sorted(points, key=lambda tag: tag.start):
+            gap = self._gap(tag, borders)
             placed.append(_Placed(gap, gap, tag, []))
         return sorted(placed, key=lambda one: (one.first, one.last))
+
+    def _are_words(self, span: Span) -> bool:
+        """Whether units are whole words, with the marks inside them."""
+        return span[0] not in self._inner_gaps and span[1] not in self._inner_gaps
 
     def _best_range(self, tag: InlineTag, free: Sequence[Span]) -> Span | None:
         """The contiguous free units whose attention is mostly on the tag's text: the maximum sum of (mass - 1/2)."""
@@ -162,16 +190,32 @@ class _Placement:
         mass = self.mass(tag.start, tag.end)
         return max(found, key=lambda span: float(mass[span[0] : span[1]].sum()), default=None)
 
-    def _gap(self, at: int, first: int, last: int) -> int:
-        """Index of the unit before which an atom goes: the unit that attends most to the source word after the atom.
+    def _gap(self, tag: InlineTag, gaps: Sequence[int]) -> int:
+        """The gap, among some, where an atom goes. Gap n is before unit n.
 
-        at: place of the atom in the source. The result is `last` if no unit attends to that word.
+        It is the one whose neighbours attend most to the source words around the atom. The word that the atom touches
+        counts most, else the following one. An atom at an end of the sentence stays there.
         """
-        following = _UNIT.search(self.source, at)
-        if following is None or first == last:
-            return last
-        mass = self.mass(following.start(), following.end())[first:last]
-        return first + int(mass.argmax()) if mass.max() > 0 else last
+        words = list(_UNIT.finditer(self.source))
+        following = next((word for word in words if word.start() >= tag.end), None)
+        preceding = next((word for word in reversed(words) if word.end() <= tag.start), None)
+        if following is None or preceding is None or len(gaps) == 1:
+            return gaps[-1] if following is None else gaps[0]
+        if not self._is_aligned:
+            return gaps[-1]
+        after, before = (self.mass(word.start(), word.end()) for word in (following, preceding))
+        touches_before = not tag.space_before and tag.space_after
+        weights = (0.5, 1.0) if touches_before else (1.0, 0.5)
+        scores = {
+            gap: weights[0] * (after[gap] if gap < len(after) else 0) + weights[1] * (before[gap - 1] if gap else 0)
+            for gap in gaps
+        }
+        for word, offset in ((following, 0), (preceding, -1)):
+            if not word[0][0].isalnum():
+                for gap in gaps:
+                    unit = self.units[gap + offset] if 0 <= gap + offset < len(self.units) else (0, 0)
+                    scores[gap] += _SAME_MARK * (self.translation[slice(*unit)] == word[0])
+        return max(gaps, key=lambda gap: scores[gap])
 
 
 def _without(span: Span, taken: Span) -> Iterator[Span]:
@@ -219,18 +263,54 @@ def _cumulative_mass(
     return cumulative
 
 
+def _inner_gaps(text: str, units: Sequence[Span]) -> frozenset[int]:
+    """Gaps inside a word, beside an apostrophe, hyphen or decimal separator. Gap n is before unit n."""
+    by_start = {start: unit for unit, (start, _) in enumerate(units)}
+    found = set()
+    for word in _WORD.finditer(text):
+        for place in range(word.start() + 1, word.end()):
+            if place in by_start and not (text[place - 1].isalnum() and text[place].isalnum()):
+                found.add(by_start[place])
+    return frozenset(found)
+
+
 def _compose(
     placed: Sequence[_Placed], units: Sequence[Span], text: str, at: int, end: int, escape: Callable[[str], str]
 ) -> Iterator[str]:
     """The characters [at, end) of the translation with the tags placed in them."""
-    for one in placed:
+    origin = at
+    last_atom: InlineTag | None = None
+    for index, one in enumerate(placed):
         start = units[one.first][0] if one.first < len(units) else end
         start = min(max(start, at), end)
-        yield escape(text[at:start])
         stop = units[one.last - 1][1] if one.last > one.first else start
+        is_point = one.tag.is_atom and one.first == one.last
+        if is_point and not one.tag.space_before and one.tag.space_after:
+            # An atom that touches the word before it goes before the white space.
+            start = max(at, len(text[:start].rstrip())) if start > origin else start
+            stop = start
+        before = text[at:start]
+        yield escape(before)
+        if is_point and _needs_space(one.tag, last_atom if not before else None, text, start, origin):
+            yield " "
         yield one.tag.opening
         if not one.tag.is_atom:
             yield from _compose(one.inner, units, text, start, stop, escape)
             yield one.tag.closing
         at = stop
+        last_atom = one.tag if is_point else None
+        following = text[at : at + 1]
+        follower = placed[index + 1] if index + 1 < len(placed) else None
+        is_followed = follower is not None and follower.last == one.last and follower.tag.is_atom
+        wants_space = is_point and one.tag.space_after and not is_followed and at < end
+        if wants_space and not following.isspace() and following not in _CLOSING:
+            yield " "
     yield escape(text[at:end])
+
+
+def _needs_space(tag: InlineTag, neighbour: InlineTag | None, text: str, at: int, origin: int) -> bool:
+    """Whether a space goes before an atom. neighbour: an atom that stands right before it."""
+    if neighbour is not None:
+        return tag.space_before and neighbour.space_after
+    previous = text[at - 1 : at] if at > origin else ""
+    return tag.space_before and bool(previous) and not previous.isspace() and previous not in _OPENING

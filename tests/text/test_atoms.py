@@ -1,0 +1,112 @@
+"""Atoms: inline markup without a counterpart in the translation keeps its place between words, and its white space."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from server.operations.translating.segments import split
+from server.text.markup.markup import MarkupOptions
+from server.text.markup.markup_sentences import MarkedSentence, sentences
+from server.text.markup.tag_placement import TokenAlignment
+
+HTML = MarkupOptions("html")
+ICON = '<i class="fa"></i>'
+
+
+def rendered(document: str, translation: str, pairs: dict[str, str], options: MarkupOptions = HTML) -> str:
+    """The document with its one sentence translated.
+
+    pairs: the source word of each word or mark of the translation; others have the same word, or none.
+    """
+    parts = sentences(
+        document, options, lambda text: [(one.text, one.separator) for one in split(text, "fr", bool)], bool
+    )
+    found = []
+    for part in parts:
+        if isinstance(part, str):
+            found.append(part)
+            continue
+        spans = [[match.span() for match in re.finditer(r"\w+|[^\w\s]", text)] for text in (part.text, translation)]
+        words = [part.text[slice(*span)] for span in spans[0]]
+        weights = np.full((len(spans[1]), len(words) + 1), 0.01, np.float32)
+        for row, span in enumerate(spans[1]):
+            word = translation[slice(*span)]
+            word = pairs.get(word, word)
+            weights[row, words.index(word) if word in words else -1] = 1
+        found.append(part.render(translation, TokenAlignment([*spans[0], (0, 0)], spans[1], weights)))
+    assert sum(isinstance(part, MarkedSentence) for part in parts) == 1, parts
+    return "".join(found)
+
+
+RED = {"Nous": "We", "aimons": "like", "la": "the", "maison": "house", "rouge": "red"}
+FRENCH = "Nous aimons la maison rouge."
+
+
+@pytest.mark.parametrize(
+    "atom",
+    [
+        ICON,
+        '<a id="x"></a>',
+        "<span><b></b></span>",
+        "<img src=a>",
+        "<b><!-- c --></b>",
+        "<u> </u>",
+        "<wbr>",
+        "<i> <img> </i>",
+    ],
+)
+def test_an_empty_inline_element_is_kept_in_its_place(atom: str) -> None:
+    assert (
+        rendered(f"<p>We like the {atom} red house.</p>", FRENCH, RED) == f"<p>Nous aimons la maison {atom} rouge.</p>"
+    )
+    assert (
+        rendered(f"<p>We like the red house {atom}.</p>", FRENCH, RED) == f"<p>Nous aimons la maison rouge {atom}.</p>"
+    )
+    assert rendered(f"<p>{atom} We like the red house.</p>", FRENCH, RED) == f"<p>{atom} {FRENCH}</p>"
+    assert rendered(f"<p>We like the red house. {atom}</p>", FRENCH, RED) == f"<p>{FRENCH} {atom}</p>"
+
+
+def test_an_empty_element_inside_an_inline_element_stays_inside() -> None:
+    document = f"<p>We like <a href=x>the {ICON} red house</a>.</p>"
+    assert rendered(document, FRENCH, RED) == f"<p>Nous aimons <a href=x>la maison {ICON} rouge</a>.</p>"
+
+
+def test_the_white_space_at_an_atom_is_that_of_the_source() -> None:
+    touching = rendered(f"<p>We like the {ICON}red house.</p>", FRENCH, RED)
+    assert touching == f"<p>Nous aimons la maison {ICON}rouge.</p>"
+    after = rendered(f"<p>We like the red{ICON} house.</p>", FRENCH, RED)
+    assert after == f"<p>Nous aimons la maison rouge{ICON}.</p>"
+    brackets = rendered(f"<p>We like ({ICON}) the red house.</p>", "Nous aimons () la maison rouge.", RED)
+    assert brackets == f"<p>Nous aimons ({ICON}) la maison rouge.</p>"
+    spaced = rendered("<p>We like the <code>x y</code> red house.</p>", FRENCH, RED | {"la": "the"})
+    assert spaced == "<p>Nous aimons la maison <code>x y</code> rouge.</p>"
+
+
+def test_an_atom_is_never_inside_a_word() -> None:
+    for translation in ("J'ai une maison.", "J’ai une maison.", "Y-a-t-il 3.5 maisons."):
+        for place in ("I <img> have a house.", "I have <code>q</code> a house.", "<img>I have a <img>house."):
+            for word in ("I", "have", "a", "house"):
+                pairs = dict.fromkeys(re.findall(r"\w+|[^\w\s]", translation), word)
+                found = rendered(place, translation, pairs)
+                text = re.sub(r"<code>q</code>|<img>", "\0", found)
+                assert re.sub(r" ?\0 ?", " ", text).split() == translation.split(), found
+
+
+def test_two_atoms_keep_the_space_between_them() -> None:
+    for between in (" ", "", "\n", "  "):
+        pair = f"{ICON}{between}<img>"
+        found = rendered(f"<p>We like the {pair} red house.</p>", FRENCH, RED)
+        assert found == f"<p>Nous aimons la maison {pair} rouge.</p>"
+
+
+def test_an_atom_beside_an_element_keeps_its_space() -> None:
+    found = rendered(f"<p>We like the {ICON} <b>red</b> house.</p>", FRENCH, RED)
+    assert found == f"<p>Nous aimons la maison {ICON} <b>rouge</b>.</p>"
+
+
+def test_many_atoms_are_joined_in_linear_time() -> None:
+    document = "<p>" + "<img> " * 19_000 + "We like the red house.</p>"
+    assert rendered(document, FRENCH, RED) == document.replace("We like the red house.", FRENCH)
