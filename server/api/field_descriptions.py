@@ -111,6 +111,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "tgt_lang": "language of the translation",
     "num_alternatives": "number of further translations of each text",
     "split_sentences": "translate sentence by sentence (default); nonewlines: lines are wrapped",
+    "protect": "false: also translate placeholders, addresses and emoji; a list: further terms to keep",
     "glossary": "terms and their translations, for the sentences that contain the terms; at most 128",
     "response_format": "the form of the answer: text, json_object, json_schema, regex or choice",
     "TranscriptionForm.response_format": "json, text, srt, vtt, or verbose_json with times",

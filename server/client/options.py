@@ -46,11 +46,8 @@ def _early_stopping(text: str) -> bool | str:
     return values[text]
 
 
-def _split_mode(text: str) -> bool | str:
-    values: dict[str, bool | str] = {"true": True, "false": False, "nonewlines": "nonewlines"}
-    if text not in values:
-        raise argparse.ArgumentTypeError(f"write true, false or nonewlines, not {text!r}")
-    return values[text]
+def _protected(text: str) -> bool | list[str]:
+    return {"true": True, "false": False}.get(text, [one.strip() for one in text.split(",") if one.strip()])
 
 
 def _token(text: str) -> int | str:
@@ -156,13 +153,8 @@ CHAT = tuple(
 
 TRANSLATION = (
     Option("num_alternatives", "answer", int, "number of further translations"),
-    Option(
-        "split_sentences",
-        "inputs",
-        _split_mode,
-        "false: whole texts; nonewlines: a line break does not end a sentence (default: true)",
-        "true|false|nonewlines",
-    ),
+    Option("split_sentences", "inputs", bool, "translate sentence by sentence (default: yes)"),
+    Option("protect", "inputs", _protected, "false, true (default), or terms to keep, separated by commas", "TERMS"),
     Option("glossary", "languages", _term, "translation of a term; repeatable", "TERM=TRANSLATION", repeated=True),
     Option("format", "inputs", str, "html and xml: the tags stay in place", choices=("text", "html", "xml")),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import urllib.error
 from typing import Any
 
@@ -118,3 +119,17 @@ def test_two_dialects_in_one_body_and_native_bodies(server: ClientServer) -> Non
         in_field = post(server, **native)
         assert in_field.status_code == 401 and in_field.json()["error"]["code"] == "unauthorized"
         assert post(server, q="a", **native).status_code in (401, 403)
+
+
+def test_emoji_and_placeholders_stay_between_their_neighbours(server: ClientServer) -> None:
+    text = f"😀 {ENGLISH} 👍🏽\n{{name}} {ENGLISH}\n42 — 😀"
+    expected = f"😀 {FRENCH} 👍🏽\n{{name}} {FRENCH}\n42 — 😀"
+    assert translate(server, q=text) == {"translatedText": expected}
+    inside = translate(server, q="The {size} garden is small.")["translatedText"]
+    assert sorted(inside.replace(" {size}", "").split()) == sorted(FRENCH.split()) and " {size} " in inside
+    body = {"inputs": [text, "The {size} garden is small."], "source_lang": "en", "target_lang": "fr", "stream": True}
+    headers = {"authorization": f"Bearer {server.key}"} if server.needs_key else {}
+    answer = httpx.post(server.url + "/translate", json=body, headers=headers, timeout=HANG_SECONDS)
+    deltas = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+    joined = ["".join(one["text"] for one in deltas if one.get("index") == index) for index in (0, 1)]
+    assert joined == [expected, inside]

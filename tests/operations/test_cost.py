@@ -19,7 +19,7 @@ from server.operations.translating.translate import TranslateSpec, translate
 from tests.api.conftest import Bench
 
 ROUNDS = 40
-CHARACTERS = "ab. ! ,?\n日。é\ufdfa😀"
+CHARACTERS = "ab. ! ,?\n日。é\ufdfa😀{}%s"
 
 
 def some_text(draw: random.Random, longest: int = 60) -> str:

@@ -55,6 +55,59 @@ def test_copied_parts_are_streamed_in_order(client: httpx.Client) -> None:
         assert events[-1][1]["translations"][0]["text"] == copied
 
 
+MESSAGE = "Hi {name}, you have %1$s new. 😀 See https://example.com/a!\n\nBye 👋 #tag."
+
+
+def test_placeholders_and_emoji_are_kept_out_of_the_model(client: httpx.Client) -> None:
+    read = len("Hi, you have new.") + len("See!") + len("Bye.") + 3
+    answer = translate(client, inputs=MESSAGE, target_lang="de")
+    assert (answer["translations"][0]["text"], answer["usage"]["prompt_tokens"]) == (MESSAGE, read)
+    without = translate(client, inputs=MESSAGE, target_lang="de", protect=False)["usage"]["prompt_tokens"]
+    terms = translate(client, inputs=MESSAGE, target_lang="de", protect=["you have"])["usage"]["prompt_tokens"]
+    assert terms == read - len(" you have") < read < without
+    html = translate(client, inputs=f"<p>{MESSAGE}</p>", target_lang="de", format="html")
+    assert html["translations"][0]["text"] == f"<p>{MESSAGE}</p>" and html["usage"]["prompt_tokens"] == read
+    for body in ({"q": MESSAGE, "source": "en", "target": "de"}, {"text": [MESSAGE], "target_lang": "DE"}):
+        answered = client.post("/translate" if "q" in body else "/v2/translate", json=body).json()
+        assert MESSAGE in (answered.get("translatedText"), answered.get("translations", [{}])[0].get("text"))
+
+
+def test_a_stream_with_placeholders_is_that_of_whole_sentences(client: httpx.Client) -> None:
+    response = client.post("/translate", json={"model": "translator", "stream": True, "inputs": MESSAGE})
+    events = parse_events(response.text)
+    assert "".join(data["text"] for name, data in events if name == "token") == MESSAGE
+    assert events[-1][1]["translations"][0]["text"] == MESSAGE
+
+
+def test_a_part_that_the_model_never_saw_is_put_back_without_attention(client: httpx.Client) -> None:
+    """The second hypothesis is another text than the source, and the fake engine has no attention."""
+    answer = translate(client, inputs="Ab {x} cd 😀", target_lang="de", num_alternatives=1)["translations"][0]
+    assert answer["text"] == "Ab {x} cd 😀"
+    (other,) = answer["alternatives"]
+    assert other["text"].count("{x}") == other["text"].count("😀") == 1
+
+
+def test_numbers_that_the_translation_changes_are_flagged(client: httpx.Client) -> None:
+    kept, cut = translate(client, inputs=["Ab 12 cd 34.", "Ab 12 cd 34."])["translations"], None
+    assert [one["flags"] for one in kept] == [None, None]
+    cut = translate(client, inputs="Ab 12 cd 34.", max_new_tokens=4)["translations"][0]
+    assert cut["flags"] == ["numbers"]
+
+
+def test_protect_is_refused_with_options_for_the_whole_text(client: httpx.Client) -> None:
+    for more in ({"stop": ["x"]}, {"decoder_prefix": "x"}, {"response_format": {"type": "regex", "pattern": ".+"}}):
+        assert translate(client, inputs="a {x}", **more)
+        assert next(iter(more)) in refused(client, "protect", inputs="a {x}", protect=True, **more)
+        assert translate(client, inputs="a {x}", protect=False, **more)
+    refused(client, "protect", inputs="a", protect=["a" * 65])
+    refused(client, "protect", inputs="a", protect="a")
+
+
+def test_many_sentences_with_placeholders_need_no_attention_limit(client: httpx.Client) -> None:
+    text = "Hello {name}, it is a small house.\n" * 1500
+    assert translate(client, inputs=text, target_lang="de")["translations"][0]["text"] == text
+
+
 def test_wrapped_lines_are_joined(client: httpx.Client) -> None:
     text = "The garden\nis small. It\nis old.\n\nThe end."
     expected = "The garden is small. It is old.\n\nThe end."

@@ -130,13 +130,18 @@ def tokens_left_in_pool(info: ModelInfo, prompt: Sequence[int], num_beams: int) 
     return max(1, pool_tokens - len(prompt))
 
 
+def attention_numbers(message: Generate) -> int:
+    """Upper bound of the numbers in the attention matrices of all answers together."""
+    each = [len(message.prompts[row.prompt]) * row.max_new_tokens for row in message.rows]
+    return sum(each) * message.params.num_return_sequences
+
+
 def check_attention_size(message: Generate, reason: str = "") -> None:
     """Raise InvalidRequest if the attention matrices of all answers together may be too large to send.
 
     reason: purpose of the matrices, if they are not for the option `return_attention`.
     """
-    each = [len(message.prompts[row.prompt]) * row.max_new_tokens for row in message.rows]
-    numbers = sum(each) * message.params.num_return_sequences
+    numbers = attention_numbers(message)
     if message.params.attention and numbers > MAX_ATTENTION_NUMBERS:
         subject = f"{reason} may need" if reason else "`return_attention` may return"
         raise InvalidRequest(

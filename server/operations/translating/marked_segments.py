@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
+from server.ipc.wire.messages import Generate
+from server.operations.generating import prompts
 from server.operations.generating.generated_text import GeneratedText
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.translating.segments import Segment
@@ -16,7 +19,9 @@ from server.text.languages.languages import TranslationPrompt
 from server.text.markup.markup import MarkupOptions
 from server.text.markup.markup_sentences import MarkedSentence, sentences
 from server.text.markup.markup_tokens import MarkupError
-from server.text.markup.tag_placement import Span, TokenAlignment
+from server.text.markup.tag_placement import Span, TokenAlignment, proportional_alignment
+
+_LONGEST_RATIO = 6
 
 
 @dataclass(kw_only=True)
@@ -31,11 +36,18 @@ class MarkedSegment(Segment):
     source_ids: list[int] = field(default_factory=list)
     source_spans: list[Span] = field(default_factory=list)
 
+    @property
+    def is_whole(self) -> bool:
+        return True
+
     def result(self, rank: int) -> str:
         if not self.answers:
             return self.sentence.render(self.text, None) + self.separator
         answer = self.answers[rank]
-        return self.sentence.render(answer.text, self._alignment(answer)) + self.separator
+        alignment = self._alignment(answer)
+        if alignment is None and self.sentence.kind == "text":
+            alignment = proportional_alignment(self.text, answer.text)
+        return self.sentence.render(answer.text, alignment) + self.separator
 
     def _alignment(self, answer: GeneratedText) -> TokenAlignment | None:
         if not self.sentence.tags:
@@ -70,6 +82,30 @@ def split_markup(
         else:
             found.append(Segment("", part))
     return found
+
+
+def fit_attention(message: Generate, is_open_ended: bool) -> Generate:
+    """A message whose attention, which places protected parts of plain text, can be sent.
+
+    Otherwise the answers are limited to `_LONGEST_RATIO` tokens for each one of the source, and in the last resort no
+    attention is sent: the parts are then placed by the order of the words.
+
+    is_open_ended: the request does not state how long an answer may be.
+    """
+    if prompts.attention_numbers(message) <= prompts.MAX_ATTENTION_NUMBERS:
+        return message
+    if is_open_ended:
+        rows = [
+            msgspec.structs.replace(
+                row, max_new_tokens=min(row.max_new_tokens, 32 + _LONGEST_RATIO * len(message.prompts[row.prompt]))
+            )
+            for row in message.rows
+        ]
+        message = msgspec.structs.replace(message, rows=rows)
+    if prompts.attention_numbers(message) <= prompts.MAX_ATTENTION_NUMBERS:
+        return message
+    without = [one and msgspec.structs.replace(one, attention=False) for one in (message.params, message.term_params)]
+    return msgspec.structs.replace(message, params=without[0], term_params=without[1])
 
 
 async def locate_tokens(

@@ -14,6 +14,7 @@ from server.ipc.wire.logprobs import Logprobs
 from server.operations.generating.generated_text import GeneratedText, TextDelta
 from server.text.languages.language_codes import parse_language
 from server.text.languages.sentences import SENTENCE_ENDS, Sentence, split_sentences
+from server.text.markup.protected import numbers_differ
 from server.word_bounds import UNSPACED as UNSPACED_CHARACTER
 
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "km", "my", "yue"})
@@ -43,6 +44,11 @@ class Segment:
     def needs_model(self) -> bool:
         """Whether there is something to translate: a text without letters, such as a number or a dash, is copied."""
         return any(map(str.isalpha, self.text))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the result is known at the end only, so that it is streamed as one piece."""
+        return False
 
     @property
     def done(self) -> bool:
@@ -93,12 +99,12 @@ class SegmentedText:
         while self._current < len(self.segments) and not self.failed:
             index, segment = self._current, self.segments[self._current]
             deltas = self._held.pop(index, [])
-            text = "".join([delta.text for delta in deltas])
+            text = "" if segment.is_whole else "".join([delta.text for delta in deltas])
             if deltas and not self._prefix_released:
                 text = segment.prefix + text
             self._prefix_released = self._prefix_released or bool(deltas)
             if segment.done:
-                text += segment.separator if segment.answers else segment.result(0)
+                text += segment.separator if segment.answers and not segment.is_whole else segment.result(0)
                 self._current += 1
                 self._prefix_released = False
             ids = [token_id for delta in deltas for token_id in delta.token_ids]
@@ -125,6 +131,10 @@ class SegmentedText:
         scores = [segment.answers[rank].score for segment in self.segments if segment.answers]
         known = [score for score in scores if score is not None]
         return sum(known) if known and len(known) == len(scores) else None
+
+    def has_other_numbers(self) -> bool:
+        """Whether a segment and its best translation have other numbers."""
+        return any(numbers_differ(one.text, one.answers[0].text) for one in self.segments if one.answers)
 
     def finish_reason(self) -> str:
         """The first of `error`, `timeout` and `length` that a segment has, else `stop`."""

@@ -23,11 +23,12 @@ from server.operations.generating.logprob_memory import logprob_memory
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.translating import segments
 from server.operations.translating.glossary import SentenceTerms, check_glossary, find_terms, options_with_terms
-from server.operations.translating.marked_segments import MarkedSegment, locate_tokens, split_markup
+from server.operations.translating.marked_segments import MarkedSegment, fit_attention, locate_tokens, split_markup
 from server.operations.translating.segments import Segment, SegmentDelta, SegmentedText
 from server.operations.translating.translation_models import choose_model, language_prompt_of
 from server.text.languages.languages import TranslationPrompt
 from server.text.markup.markup import MarkupOptions
+from server.text.markup.protected import Protection
 
 MAX_SEGMENTS = 1 << 13
 """Sentences of all texts of one request."""
@@ -45,6 +46,7 @@ class TranslateSpec:
     model: name of the model, or None for the first one that offers the pair of languages.
     markup: the texts are HTML or XML, whose tags stay in place; None for plain text.
     glossary: translations of terms. A sentence with a term is translated with the term's translation.
+    protect: parts of the texts that stay as they are. None: all known patterns, where the options allow it.
     fails_alone: a failed text is reported at its place in the answer, unless all texts fail. Otherwise one failure
         fails the request.
     """
@@ -58,6 +60,20 @@ class TranslateSpec:
     markup: MarkupOptions | None = None
     glossary: Mapping[str, str] = field(default_factory=dict)
     fails_alone: bool = False
+    protect: Protection | None = None
+
+    @property
+    def protection(self) -> Protection:
+        """Parts of the texts that stay as they are: none with options for the whole text."""
+        if self.protect is not None:
+            return self.protect
+        return Protection(patterns=self._whole_text_option() is None)
+
+    def _whole_text_option(self) -> str | None:
+        """An option that excludes protected parts, which are placed at the end of a segment."""
+        options = self.options
+        given = {"stop": options.stop, "decoder_prefix": options.decoder_prefix, "response_format": options.text_format}
+        return next((name for name, value in given.items() if value), None)
 
     @property
     def splits(self) -> bool:
@@ -78,10 +94,9 @@ class TranslateSpec:
         if language_prompt.copies:
             return Cost(characters_of(self.inputs), 0, 0)
         prefix, limit = language_prompt.prefix, model.max_input_tokens
-        by_parts = self.splits or self.markup is not None
-        counts = [
-            segments.max_segments(text, limit, self.markup is not None) if by_parts else 1 for text in self.inputs
-        ]
+        places = self.markup is not None or any(map(self.protection.may_apply, self.inputs))
+        by_parts = self.splits or places
+        counts = [segments.max_segments(text, limit, places) if by_parts else 1 for text in self.inputs]
         around = most_tokens(model.tokenizer, prefix)
         tokens: list[int] = []
         for text, count in zip(self.inputs, counts, strict=True):
@@ -95,10 +110,10 @@ class TranslateSpec:
         options = replace(
             options,
             num_return_sequences=1 + self.num_alternatives,
-            return_attention=options.return_attention or self.markup is not None,
+            return_attention=options.return_attention or places,
         )
-        cost = generation_cost(options, model, (3 if self.markup else 2) * characters, tokens, candidates=1)
-        return replace(cost, placed_tokens=sum(map(model.tokenizer.token_bound, self.inputs)) if self.markup else 0)
+        cost = generation_cost(options, model, (3 if places else 2) * characters, tokens, candidates=1)
+        return replace(cost, placed_tokens=sum(map(model.tokenizer.token_bound, self.inputs)) if places else 0)
 
 
 @dataclass(frozen=True)
@@ -109,6 +124,7 @@ class TranslatedText:
     score: sum of the segments' scores, with beam search.
     alternatives: (text, score) of further translations, by descending score.
     alignments: one per translated segment, if requested.
+    flags: what a reader should check: `numbers` if a sentence and its translation have other numbers.
     error: why the translation failed, or None. The text is then the part that was streamed before the failure.
     """
 
@@ -121,6 +137,7 @@ class TranslatedText:
     token_ids: list[int]
     logprobs: Sequence[ScoredToken] | None
     alignments: list[AttentionMatrix] | None
+    flags: Sequence[str] = ()
     error: RequestError | None = None
 
 
@@ -199,7 +216,9 @@ class TranslateRun:
         error = self.run.failures.get(text.index)
         if error is not None:
             reason = text.finish_reason()
-            return TranslatedText(text.released, source_lang, target_lang, None, [], reason, [], None, None, error)
+            return TranslatedText(
+                text.released, source_lang, target_lang, None, [], reason, [], None, None, error=error
+            )
         return TranslatedText(
             text.text(0),
             source_lang,
@@ -210,6 +229,7 @@ class TranslateRun:
             [token_id for part in parts for token_id in part.token_ids],
             [entry for part in parts for entry in part.scored_tokens()] if options.logprobs else None,
             [part.alignment(self.sources[part.row]) for part in parts] if options.return_attention else None,
+            ["numbers"] if text.has_other_numbers() else [],
         )
 
 
@@ -237,14 +257,14 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     ]
     translated = [text.segments[index] for text, index in places]
     tagged = [one for one in translated if isinstance(one, MarkedSegment) and one.sentence.tags]
-    aligned = replace(options, return_attention=options.return_attention or bool(tagged))
-    resolved = resolve(aligned, model, language_prompt, min_beams=ranks, sections=sections)
+    is_aligned = options.return_attention or bool(tagged)
+    resolved = resolve(options, model, language_prompt, min_beams=ranks, sections=sections)
     params = resolved.params
     if params.num_beams < ranks:
         raise InvalidRequest(
             f"`num_alternatives` {spec.num_alternatives} requires `num_beams` of at least {ranks}", "num_alternatives"
         )
-    params = msgspec.structs.replace(params, num_return_sequences=ranks)
+    params = msgspec.structs.replace(params, num_return_sequences=ranks, attention=is_aligned)
     if params.stop_texts and token_bytes is None:
         token_bytes = await grammar.token_bytes_for_stops(runtime, call, model)
     if len(places) > MAX_SEGMENTS:
@@ -260,8 +280,8 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     terms, term_params = SentenceTerms([[] for _ in texts]), params
     if spec.glossary:
         terms = await find_terms(runtime, call, model, spec.glossary, texts)
-        own = resolve(options_with_terms(aligned, model.info, ranks), model, language_prompt)
-        term_params = msgspec.structs.replace(own.params, num_return_sequences=ranks)
+        own = resolve(options_with_terms(options, model.info, ranks), model, language_prompt)
+        term_params = msgspec.structs.replace(own.params, num_return_sequences=ranks, attention=is_aligned)
     start = prompts.decoder_start(model, language_prompt)
     prefix = prompts.decoder_prefix(options, model)
     shown = text_options(options, token_bytes)
@@ -297,6 +317,8 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     message = Generate(model.name, params, sources, rows)
     if any(terms.by_sentence):
         message = msgspec.structs.replace(message, terms=terms.terms, term_params=term_params)
+    if spec.markup is None and not options.return_attention:
+        message = fit_attention(message, options.max_new_tokens is None)
     prompts.check_attention_size(message, "" if options.return_attention else "aligning the inline tags of `inputs`")
     memory = logprob_memory(runtime.admission, call, options)
     call.submit(message)
@@ -317,6 +339,9 @@ def _check(spec: TranslateSpec) -> None:
             raise InvalidRequest(
                 "`response_format` applies to whole texts, so it cannot be combined with markup", "response_format"
             )
+    excluded = spec._whole_text_option()
+    if spec.protect is not None and spec.protect != Protection() and excluded is not None:
+        raise InvalidRequest(f"`protect` cannot be combined with `{excluded}`", "protect")
     if options.n != 1:
         raise InvalidRequest("`n` is not supported for translations; use `num_alternatives`", "n")
     if spec.split_sentences and options.text_format is not None:
@@ -338,7 +363,9 @@ async def _split(
     """The segments of each input, each short enough for the model. Raises InvalidRequest for bad markup."""
     if language_prompt.copies:
         return [[Segment(text, "")] for text in spec.inputs]
-    if not spec.splits and spec.markup is None:
+    protection = spec.protection
+    marked = [spec.markup is not None or protection.may_apply(text) for text in spec.inputs]
+    if not spec.splits and not any(marked):
         return [segments.whole(text) for text in spec.inputs]
     runtime.check_characters(spec.inputs, "inputs")
     runtime.check_tokens(model.tokenizer, spec.inputs, "inputs")
@@ -361,7 +388,11 @@ async def _split(
             return segments.whole(text)
         return segments.split(text, target, fits, spec.split_at_newlines, source)
 
-    def split_one(text: str) -> list[Segment]:
-        return split(text) if spec.markup is None else split_markup(text, spec.markup, split, fits)
+    markup = spec.markup or MarkupOptions("text", split_at_newlines=spec.split_at_newlines or not spec.splits)
+    markup = replace(markup, protection=protection)
 
-    return await runtime.pools.tokenize.run_pieces([partial(split_one, text) for text in spec.inputs], call)
+    def split_one(text: str, is_marked: bool) -> list[Segment]:
+        return split_markup(text, markup, split, fits) if is_marked else split(text)
+
+    pieces = [partial(split_one, text, is_marked) for text, is_marked in zip(spec.inputs, marked, strict=True)]
+    return await runtime.pools.tokenize.run_pieces(pieces, call)

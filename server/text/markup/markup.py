@@ -6,16 +6,19 @@ crosses another, ends the run instead. Joined, the raw characters of all parts a
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from server.text.markup.markup_tokens import MarkupError, MarkupKind, MarkupToken, tokens
+from server.text.markup.protected import NO_PROTECTION, Protection
 
 MAX_TAGS = 20_000
 MAX_DEPTH = 256
 """Limits of one document."""
 
+_EMPTY_LINES = re.compile(r"((?<!\s)[^\S\r\n]*(?:\r\n|\r|\n)[^\S\r\n]*[\r\n]\s*)")
 _NEAR = 16
 """Pieces beside an atom in which its white space is looked for."""
 
@@ -67,7 +70,8 @@ class MarkupOptions:
     non_splitting_tags: elements that do not end a sentence.
     ignore_tags: elements whose text is not translated.
     detect_outline: XML elements without text next to them end a sentence. If false, only `splitting_tags` end one.
-    split_at_newlines: a line break ends a sentence.
+    split_at_newlines: a line break ends a sentence. If false, an empty line of plain text does.
+    protection: parts of the text that are kept as they are.
     """
 
     kind: MarkupKind
@@ -76,6 +80,7 @@ class MarkupOptions:
     ignore_tags: frozenset[str] = frozenset()
     detect_outline: bool = True
     split_at_newlines: bool = False
+    protection: Protection = NO_PROTECTION
 
 
 @dataclass(slots=True)
@@ -152,7 +157,7 @@ def plain_text(document: str, options: MarkupOptions) -> str:
 
 def _pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Piece]:
     """Pieces of all tokens. Consecutive tokens that are not translated become one atom, or one block."""
-    is_block = _html_blocks(found, options) if options.kind == "html" else _xml_blocks(found, options)
+    is_block = _xml_blocks(found, options) if options.kind == "xml" else _html_blocks(found, options)
     kept: list[tuple[MarkupToken, bool]] = []
     for token, block, translated in zip(found, is_block, _translated(found, options), strict=True):
         if not translated:
@@ -162,7 +167,7 @@ def _pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Pi
             yield _kept(kept)
             kept = []
         if token.kind == "text":
-            yield Piece("text", token.raw, text=token.text)
+            yield from _text_pieces(token, options)
         elif block:
             yield Piece("block", token.raw)
         elif token.kind in ("start", "end"):
@@ -171,6 +176,28 @@ def _pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Pi
             yield Piece("atom", token.raw)
     if kept:
         yield _kept(kept)
+
+
+def _text_pieces(token: MarkupToken, options: MarkupOptions) -> Iterator[Piece]:
+    """A text token as text and atoms: its protected parts. Empty lines of plain text with wrapped lines are blocks."""
+    if token.raw != token.text:  # a character reference
+        yield Piece("text", token.raw, text=token.text)
+        return
+    parts = [token.text]
+    if options.kind == "text" and not options.split_at_newlines:
+        parts = _EMPTY_LINES.split(token.text)
+    for index, part in enumerate(parts):
+        if index % 2:
+            yield Piece("block", part)
+            continue
+        at = 0
+        for start, end in options.protection.spans(part):
+            if at < start:
+                yield Piece("text", part[at:start], text=part[at:start])
+            yield Piece("atom", part[start:end])
+            at = end
+        if at < len(part):
+            yield Piece("text", part[at:], text=part[at:])
 
 
 def _kept(group: Sequence[tuple[MarkupToken, bool]]) -> Piece:

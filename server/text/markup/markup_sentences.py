@@ -16,6 +16,7 @@ from server.text.markup.markup_tokens import MarkupKind
 from server.text.markup.tag_placement import InlineTag, TokenAlignment, place_tags
 
 _SPACE = re.compile(r"[ \t\n\r\f]")
+_MARKS = ".,;:!?…"
 _BETWEEN, _DROPPED = -1, -2
 """Places of tags that are in no sentence."""
 
@@ -49,6 +50,8 @@ class MarkedSentence:
 
 def escape(text: str, kind: MarkupKind) -> str:
     """Characters as markup."""
+    if kind == "text":
+        return text
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return text.replace("\xa0", "&nbsp;" if kind == "html" else "&#160;")
 
@@ -95,7 +98,9 @@ class _RunSentences:
         self._spans = _widened(_joined(found, run, fits), run)
         self._starts = [one.start for one in self._spans]
         self._ends = [one.end for one in self._spans]
-        collapsed = [_collapse(run.text[one.start : one.end]) for one in self._spans]
+        atoms = frozenset(one.start for one in run.elements.values() if one.is_atom and one.start == one.end)
+        spaces = " \t" if options.kind == "text" else " \t\n\r\f"
+        collapsed = [_collapse(run.text, one.start, one.end, spaces, atoms) for one in self._spans]
         self._texts, self._places = [text for text, _ in collapsed], [places for _, places in collapsed]
         self._tags: list[list[InlineTag]] = [[] for _ in self._spans]
         self._slots: dict[int, int] = {}  # slot of the tags of each element, by its id
@@ -226,7 +231,7 @@ def _joined(spans: Sequence[_SentenceSpan], run: TaggedText, fits: Callable[[str
         depth += change
         if not depth:
             whole = replace(group[-1], start=group[0].start)
-            found += [whole] if fits(_collapse(run.text[whole.start : whole.end])[0]) else group
+            found += [whole] if fits(_collapse(run.text, whole.start, whole.end)[0]) else group
             group = []
     return found
 
@@ -249,16 +254,23 @@ def _widened(spans: Sequence[_SentenceSpan], run: TaggedText) -> list[_SentenceS
     return found
 
 
-def _collapse(text: str) -> tuple[str, list[int]]:
-    """A text without white space around it, with one space for each sequence of white space inside.
+def _collapse(
+    text: str, start: int, end: int, spaces: str = " \t\n\r\f", atoms: frozenset[int] = frozenset()
+) -> tuple[str, list[int]]:
+    """A part of a text without white space around it, with one space for each sequence of `spaces` inside.
 
-    Also returns the new place of each place in the text.
+    atoms: places of markup without text. White space before one is left out if a mark such as a comma follows it.
+    Also returns the new place of each place in the part.
     """
     found: list[str] = []
     places: list[int] = []
-    for character in text:
+    for place in range(start, end):
+        character = text[place]
         places.append(len(found))
-        if character not in " \t\n\r\f":
+        if place in atoms and character in _MARKS and found and found[-1] == " ":
+            found.pop()
+            places[-1] -= 1
+        if character not in spaces:
             found.append(character)
         elif not found or found[-1] != " ":
             found.append(" ")

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 from xml.parsers import expat
 
-MarkupKind = Literal["html", "xml"]
+MarkupKind = Literal["html", "xml", "text"]
+"""`text` is plain text whose only markup is protected parts (see `Protection`)."""
 TokenKind = Literal["text", "start", "end", "void", "comment", "other"]
 
 _VOID_TAGS_TEXT = """
@@ -50,6 +51,8 @@ class MarkupToken:
 
 def tokens(document: str, kind: MarkupKind) -> list[MarkupToken]:
     """All tokens of a document, in order. Raises MarkupError for XML that is not well-formed."""
+    if kind == "text":
+        return [MarkupToken("text", document, text=document)]
     return list(_html(document) if kind == "html" else _xml(document))
 
 

@@ -91,7 +91,8 @@ class Alternative(AnswerBody):
 class Translation(AnswerBody):
     """The translation of one text. `score`: sum of the segments' scores, null without beam search.
 
-    `attention`: one entry per translated segment. `error`: set if this translation failed and others of the request did
+    `attention`: one entry per translated segment. `flags`: numbers, if a sentence and its translation have other ones.
+    `error`: set if this translation failed and others of the request did
         not. The text is then the part that was streamed before the failure.
     """
 
@@ -104,6 +105,7 @@ class Translation(AnswerBody):
     token_ids: list[int] | None = None
     logprobs: list[TokenLogprobs] | None = None
     attention: list[Alignment] | None = None
+    flags: list[Literal["numbers"]] | None = None
     error: Failure | None = None
 
 

@@ -41,6 +41,7 @@ from server.operations.ranking.similarity import SimilaritySpec
 from server.operations.tokenize import DetokenizeSpec, TokenizeSpec
 from server.operations.translating.translate import TranslateSpec
 from server.text.markup.markup import MarkupOptions
+from server.text.markup.protected import Protection
 from server.text.tokens.truncation import TruncationSide
 
 CHUNK_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
@@ -87,6 +88,9 @@ def _are_terms(value: Any) -> Any:
 Terms = Annotated[dict[str, str], BeforeValidator(_are_terms)]
 
 
+ProtectedTerms = Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(max_length=128)]
+
+
 class TranslateBody(GenerationFields):
     """`POST /translate`."""
 
@@ -94,6 +98,7 @@ class TranslateBody(GenerationFields):
     num_alternatives: Annotated[int | None, Field(ge=0, le=15)] = None
     split_sentences: SplitSentences = None
     glossary: Terms | None = None
+    protect: bool | ProtectedTerms | None = None
     format: Annotated[
         Literal["text", "html", "xml"] | None, Field(description="html and xml: the tags of the inputs stay in place")
     ] = None
@@ -108,8 +113,14 @@ class TranslateBody(GenerationFields):
             split_at_newlines=self.split_sentences != "nonewlines",
             markup=MarkupOptions(self.format) if self.format in ("html", "xml") else None,
             glossary=self.glossary or {},
+            protect=self._protection(),
             fails_alone=True,
         )
+
+    def _protection(self) -> Protection | None:
+        if self.protect is None or self.protect is True:
+            return None if self.protect is None else Protection(patterns=True)
+        return Protection() if self.protect is False else Protection(True, tuple(dict.fromkeys(self.protect)))
 
 
 class EmbedAllBody(TruncatedBody):

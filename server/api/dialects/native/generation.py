@@ -133,6 +133,8 @@ class TranslateRenderer:
             rendered["logprobs"] = (_scored(token) for token in translation.logprobs)
         if translation.alignments is not None:
             rendered["attention"] = (_alignment(alignment) for alignment in translation.alignments)
+        if translation.flags:
+            rendered["flags"] = list(translation.flags)
         if translation.error is not None:
             rendered["error"] = translation.error.fields()
         return rendered

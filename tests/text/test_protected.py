@@ -1,0 +1,165 @@
+"""Protected parts of plain text: found where they are unmistakable, kept out of the model, put back once."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.operations.translating.segments import split
+from server.text.markup.markup import MarkupOptions
+from server.text.markup.markup_sentences import sentences
+from server.text.markup.protected import Protection, numbers_differ
+from server.text.markup.tag_placement import TokenAlignment
+
+KNOWN = Protection(patterns=True)
+KEPT = """
+{name} {0} {user.name} {items[0]} {price:.2f} {x!r} {} {{x}} ${x} #{x} %{count} {%if%}
+%s %d %1$s %2$d %(n)d %.2f %5.1f %ld %lld %@ %1$@ %x %APP_NAME% <0> </0> <0/> <12>
+https://example.com/a?b=1&c=%20d#e http://localhost:8000 ftp://x.org www.example.com/x mailto:me@x.org
+me.you+tag@mail.example.org
+`code` `a_b(c)` #hashtag #Été2024 @user_name
+😀 👍🏽 👨‍👩‍👧 🇩🇪 1️⃣ ❤️ ✓ → ★ ™ ©
+"""
+PLAIN = [
+    "100% sure and 5% discount of 50%",
+    "It costs $5 and then $6, or 3.5 km at −3 °C.",
+    "Issue #1 in C# or F#, A&B, a < b and c > d, 3 @ home",
+    "{hello world} and {see: the note, below}",
+    "Prices (net) [1] *bold* _it_ «Oui» … — 5 × 6 = 30",
+    "l'été d'aujourd’hui 50% de réduction, 5 %",
+    "日本語（テスト）「はい」。",
+]
+
+
+@pytest.mark.parametrize("part", KEPT.split())
+def test_a_known_part_is_found_as_it_is(part: str) -> None:
+    for text in (f"The {part} house.", part, f"({part})", f"See {part}, {part}.", f"\n{part}\n"):
+        found = [text[start:end] for start, end in KNOWN.spans(text)]
+        assert found and set(found) == {part}, text
+        assert KNOWN.may_apply(text)
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_prose_is_not_protected(text: str) -> None:
+    assert list(KNOWN.spans(text)) == []
+
+
+def test_terms_are_found_as_whole_words() -> None:
+    text = "Acme Go and Acme Gold use C++ (C++)."
+    found = [text[start:end] for start, end in Protection(terms=("Acme Go", "C++")).spans(text)]
+    assert found == ["Acme Go", "C++", "C++"]
+
+
+@pytest.mark.parametrize(
+    "unit", ["`", "{", "%", "a@", "@", "http://", "#", "<", "😀", "{{", "${", "www.a", "%(a", "a.b@"]
+)
+def test_the_time_is_linear_in_the_text(unit: str) -> None:
+    def seconds(size: int) -> float:
+        text = unit * (size // len(unit))
+        start = time.process_time()
+        list(KNOWN.spans(text))
+        return time.process_time() - start
+
+    seconds(1000)
+    assert min(seconds(160_000) for _ in range(3)) < 0.05 + 60 * seconds(10_000)
+
+
+def rendered(
+    text: str, change: dict[str, str] | None = None, order: list[int] | None = None, lines: bool = True
+) -> str:
+    """A text with each sentence translated word by word. order: places of the source words in the translation."""
+
+    def split_text(part: str) -> list[tuple[str, str]]:
+        return [(one.text, one.separator) for one in split(part, "fr", bool)]
+
+    options = MarkupOptions("text", protection=KNOWN, split_at_newlines=lines)
+    found = []
+    for part in sentences(text, options, split_text, bool):
+        if isinstance(part, str):
+            found.append(part)
+            continue
+        spans = [match.span() for match in re.finditer(r"\w+|[^\w\s]", part.text)]
+        words = [part.text[slice(*span)] for span in spans]
+        places = order if order and len(order) == len(words) else list(range(len(words)))
+        target, target_spans = "", []
+        for place in places:
+            word = (change or {}).get(words[place], words[place].upper())
+            target += " " if target and (word[0].isalnum() or word[0] == "(") and target[-1] not in "(" else ""
+            target_spans.append((len(target), len(target) + len(word)))
+            target += word
+        weights = np.full((len(places), len(words)), 0.01, np.float32)
+        weights[range(len(places)), places] = 1
+        found.append(part.render(target, TokenAlignment(spans, target_spans, weights)))
+    return "".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Hello {name}, welcome!", "HELLO {name}, WELCOME!"),
+        ("Hello {name}!", "HELLO {name}!"),
+        ("{name} likes tea.", "{name} LIKES TEA."),
+        ("I am a student. 😀 The dog runs.", "I AM A STUDENT. 😀 THE DOG RUNS."),
+        ("I am 😀 happy. 👍", "I AM 😀 HAPPY. 👍"),
+        ("See https://x.org/a. Then go.", "SEE https://x.org/a. THEN GO."),
+        ("Buy %d of %d items (%s) now", "BUY %d OF %d ITEMS (%s) NOW"),
+        ("Press {a} {b} and {c}{d} now.", "PRESS {a} {b} AND {c}{d} NOW."),
+        ("Foo™ bar and {n}px wide", "FOO™ BAR AND {n}PX WIDE"),
+        ("One {x}.\nTwo {y}.\n\nThree.", "ONE {x}.\nTWO {y}.\n\nTHREE."),
+        ("{a}: 😀", "{a}: 😀"),
+        ("Hi {{ user.name }}.", "HI {{ user.name }}."),
+    ],
+)
+def test_parts_keep_their_place_and_their_white_space(text: str, expected: str) -> None:
+    assert rendered(text) == expected
+
+
+def test_parts_follow_the_words_around_them() -> None:
+    assert rendered("the {x} red house", order=[0, 2, 1]) == "THE HOUSE {x} RED"
+
+
+def test_wrapped_lines_with_parts_are_joined() -> None:
+    assert rendered("One {x}\ntwo three.\n\nFour 😀\nfive.", lines=False) == "ONE {x} TWO THREE.\n\nFOUR 😀 FIVE."
+
+
+PARTS = st.sampled_from(["{a}", "%s", "😀", "👍🏽", "https://a.b/c", "#tag", "`x y`", "<0>", "</0>", "{{b}}"])
+WORDS = st.sampled_from(["Ab", "cd", "e", "é.", "Fg,", "(h)", "\n", "i!", "J'ai", "3.5"])
+
+
+@given(st.lists(PARTS | WORDS, max_size=14), st.integers(0, 99))
+def test_each_part_is_kept_once_in_any_order_of_words(tokens: list[str], seed: int) -> None:
+    text = " ".join(tokens)
+    rng = random.Random(seed)
+    order = list(range(rng.randrange(12)))
+    rng.shuffle(order)
+    found = rendered(text, order=order)
+
+    def kept(some: str) -> Counter[str]:
+        return Counter(re.findall(r"\{a\}|%s|😀|👍🏽|https://a\.b/c|#tag|`x y`|<0>|</0>|\{\{b\}\}", some))
+
+    assert kept(found) == kept(text)
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "differ"),
+    [
+        ("3.5 km", "3,5 km", False),
+        ("1,234.50 dollars", "1 234,50 dollars", False),
+        ("1,000,000", "1.000.000", False),
+        ("१२३", "123", False),
+        ("no numbers", "aucun", False),
+        ("5 dogs and 6 cats", "6 chats et 5 chiens", False),
+        ("5 dogs", "6 chiens", True),
+        ("5 dogs", "des chiens", True),
+        ("two dogs", "22 chiens", True),
+    ],
+)
+def test_numbers_are_compared_by_their_digits(source: str, translation: str, differ: bool) -> None:
+    assert numbers_differ(source, translation) == differ
