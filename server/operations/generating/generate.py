@@ -286,21 +286,27 @@ def best(texts: Sequence[GeneratedText], candidates: int, count: int) -> list[Ge
 
 
 def generation_cost(
-    options: GenerationOptions, model: ServedModel, characters: int, input_tokens: Sequence[int], candidates: int
+    options: GenerationOptions,
+    model: ServedModel,
+    characters: int,
+    input_tokens: Sequence[int],
+    candidates: int,
+    max_sequences: int | None = MAX_SEQUENCES,
 ) -> Cost:
     """Cost of generating from inputs of at most `input_tokens[i]` tokens, `candidates` sequences per input.
 
     Log-probabilities of generated tokens cost nothing before they arrive, see `logprob_memory`.
-    Raises InvalidRequest for more than MAX_SEQUENCES sequences.
+    max_sequences: None where the number of inputs is an upper bound and the operation limits the true one itself.
+    Raises InvalidRequest for more than `max_sequences` sequences.
     """
     defaults = model.info.generation
     new_tokens = min(max_tokens_of(options, model.info), model.info.context_tokens)
     beams = options.num_beams or max(defaults.num_beams or 1, options.num_return_sequences)
     sequences = len(input_tokens) * candidates * beams
-    if sequences > MAX_SEQUENCES:
+    if max_sequences is not None and sequences > max_sequences:
         raise InvalidRequest(
             f"{len(input_tokens):,} inputs with {candidates} answers and {beams} beams each are "
-            f"{sequences:,} sequences; the limit is {MAX_SEQUENCES:,}",
+            f"{sequences:,} sequences; the limit is {max_sequences:,}",
             ("best_of" if options.best_of else "n") if candidates > 1 else "num_beams",
         )
     scored = sum(input_tokens) * (1 + options.top_logprobs) if options.prompt_logprobs else 0

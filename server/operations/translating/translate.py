@@ -112,7 +112,8 @@ class TranslateSpec:
             num_return_sequences=1 + self.num_alternatives,
             return_attention=options.return_attention or places,
         )
-        cost = generation_cost(options, model, (3 if places else 2) * characters, tokens, candidates=1)
+        work = (3 if places else 2) * characters
+        cost = generation_cost(options, model, work, tokens, candidates=1, max_sequences=None)
         return replace(cost, placed_tokens=sum(map(model.tokenizer.token_bound, self.inputs)) if places else 0)
 
 
