@@ -58,9 +58,9 @@ def _requests(runtime: Runtime) -> Iterator[tuple[str, ServedModel, dict[str, An
     if generating is not None and not generating.info.is_encoder_decoder:
         yield "generate", generating, prompt
     translator = _default(runtime, "translate")
-    pairs = [] if translator is None else translator.text.languages.pairs()
-    if translator is not None and pairs:
-        source, target = pairs[0]
+    pair = None if translator is None else translator.text.languages.example()
+    if translator is not None and pair is not None:
+        source, target = pair
         yield "translate", translator, {"inputs": "I am a student", "source_lang": source, "target_lang": target}
     if generating is not None:
         yield "generate", generating, prompt

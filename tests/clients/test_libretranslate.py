@@ -10,10 +10,14 @@ import httpx
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from server.api.dialects.libretranslate import FrontendSettingsAnswer, LibreTranslateAnswer
+from server.api.dialects.libretranslate import FrontendSettingsAnswer, LibreTranslateAnswer, LibreTranslateBody
 from tests.clients.conftest import ClientServer
 from tests.waiting import HANG_SECONDS
 
+LANGUAGES = [
+    {"code": "en", "name": "English", "targets": ["fr"]},
+    {"code": "fr", "name": "French", "targets": []},
+]
 ENGLISH, FRENCH = "The garden is small.", "Le jardin est petit."
 
 
@@ -40,7 +44,7 @@ def test_the_package_translates_detects_and_lists(client: LibreTranslateAPI) -> 
     assert client.translate(ENGLISH, "en", "fr") == FRENCH
     assert client.translate(ENGLISH, "auto", "fr") == FRENCH
     assert client.detect(ENGLISH) == [{"language": "en", "confidence": 100.0}]
-    assert client.languages() == [{"code": "en", "name": "English", "targets": ["fr"]}]
+    assert client.languages() == LANGUAGES
 
 
 def test_the_package_without_a_valid_key_is_refused(server: ClientServer) -> None:
@@ -82,7 +86,7 @@ def test_forms(server: ClientServer) -> None:
 def test_languages_with_the_key_in_the_query_and_settings(server: ClientServer) -> None:
     query = {"api_key": server.key} if server.needs_key else {}
     languages = httpx.get(f"{server.url}/languages", params=query, timeout=HANG_SECONDS)
-    assert languages.json() == [{"code": "en", "name": "English", "targets": ["fr"]}]
+    assert languages.json() == LANGUAGES
     settings = httpx.get(f"{server.url}/frontend/settings", params=query, timeout=HANG_SECONDS)
     assert FrontendSettingsAnswer.model_validate_json(settings.content).keyRequired is server.needs_key
     unknown = httpx.get(f"{server.url}/languages", params={**query, "zz": "1"}, timeout=HANG_SECONDS)
@@ -133,3 +137,9 @@ def test_emoji_and_placeholders_stay_between_their_neighbours(server: ClientServ
     deltas = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
     joined = ["".join(one["text"] for one in deltas if one.get("index") == index) for index in (0, 1)]
     assert joined == [expected, inside]
+
+
+def test_its_own_codes_of_chinese_and_portuguese() -> None:
+    options = LibreTranslateBody(q="a", source="pb", target="zt").spec().options
+    assert (options.source_lang, options.target_lang) == ("pt-BR", "zh-Hant")
+    assert LibreTranslateBody(q="a", source="auto", target="zh").spec().options.target_lang == "zh"

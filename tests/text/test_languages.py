@@ -10,6 +10,7 @@ import pytest
 from server.text.languages.chinese import chinese_script
 from server.text.languages.language_codes import Language, english_name, is_collective, parse_language
 from server.text.languages.languages import TranslationLanguages, UnknownPair
+from server.text.languages.offered_languages import offered_languages
 from server.text.tokenizers.load import load_tokenizer
 from tests.text import checkpoints
 
@@ -113,6 +114,33 @@ def test_target_tokens_select_the_language(tmp_path: Path):
         languages.match(None, None)
     with pytest.raises(UnknownPair, match="this translation is not offered"):
         languages.match("en", "de")
+
+
+def test_scripts_and_regions_stay_apart(tmp_path: Path):
+    tokens = (">>fra<<", ">>pt_br<<", ">>por<<", ">>zho_Hans<<", ">>zho_Hant<<", ">>deu_Latn<<", ">>kas_Arab<<")
+    languages = _marian(tmp_path / "en", "en", "mul", (*tokens, ">>kas_Deva<<"))
+    offered = {one.code: (one.name, one.targets) for one in offered_languages([languages])}
+    codes = ("de", "fr", "ks", "ks-Deva", "pt", "pt-BR", "zh", "zh-Hant")
+    assert offered.pop("en") == ("English", codes)
+    assert set(offered) == set(codes) and not any(targets for _, targets in offered.values())
+    assert offered["zh-Hant"][0] == "Chinese (traditional)" and offered["pt-BR"][0] == "Portuguese (Brazil)"
+    for code in codes:
+        index = languages.match("en", code).leading_source_ids
+        assert index == languages.match("en", languages.match("en", code).target_lang).leading_source_ids
+    assert len({languages.match("en", code).leading_source_ids for code in codes}) == len(codes)
+    assert languages.match("en", "zh").target_lang == "zho_Hans"
+    reverse = _marian(tmp_path / "two", "en", "mul", (">>zho_Hant<<", ">>zho_Hans<<"))
+    assert reverse.match("en", "zh").target_lang == "zho_Hans"
+
+
+def test_the_example_is_a_pair_that_the_checkpoint_translates(tmp_path: Path):
+    assert _marian(tmp_path / "one", "en", "fr").example() == ("en", "fr")
+    assert _marian(tmp_path / "two", "ROMANCE", "en").example() == ("de", "en")
+    assert _marian(tmp_path / "none", None, None).example() is None
+    for source, target in (("mul", "en"), ("en", "mul")):
+        languages = _marian(tmp_path / source, source, target, (">>fra<<", ">>deu<<") if target == "mul" else ())
+        example = languages.example()
+        assert example and "mul" not in example and languages.match(*example)
 
 
 def test_a_pair_of_one_language_copies(tmp_path: Path):

@@ -178,8 +178,14 @@ def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[str, An
         raise InvalidRequest("`type` must be source or target", "type")
     offered = offered_languages([model.text.languages for model in state.runtime.candidates(None, "translate")])
     if kind == "source":
-        return [{"language": one.code.upper(), "name": one.name} for one in offered]
+        sources = dict.fromkeys(one.code.partition("-")[0] for one in offered if one.targets)
+        return [{"language": code.upper(), "name": language_label(code)} for code in sources]
     targets = sorted({target for one in offered for target in one.targets})
+    if "pt-BR" in targets:
+        targets.remove("pt-BR")
+        targets = sorted({*targets, "pt"})
+    if "zh-Hant" in targets and "zh" in targets:
+        targets.insert(targets.index("zh") + 1, "zh-Hans")
     named = [pair for code in targets for pair in _REGIONAL_TARGETS.get(code, [(code.upper(), language_label(code))])]
     return [{"language": code, "name": name, "supports_formality": False} for code, name in named]
 

@@ -27,6 +27,8 @@ from server.text.languages.detect import DetectedLanguage
 from server.text.languages.offered_languages import language_label, offered_languages
 from server.text.markup.markup import MarkupOptions
 
+_CODES = {"zt": "zh-Hant", "pb": "pt-BR"}
+"""Codes of LibreTranslate's own, and what they mean."""
 _KEY = Annotated[str | None, Field(max_length=1024, description="the API key, if no header has it")]
 
 
@@ -47,7 +49,10 @@ class LibreTranslateBody(Body):
     def spec(self) -> TranslateSpec:
         return TranslateSpec(
             [self.q] if isinstance(self.q, str) else self.q,
-            GenerationOptions(source_lang=None if self.source == "auto" else self.source, target_lang=self.target),
+            GenerationOptions(
+                source_lang=None if self.source == "auto" else _CODES.get(self.source, self.source),
+                target_lang=_CODES.get(self.target, self.target),
+            ),
             num_alternatives=self.alternatives or 0,
             split_sentences=self.split_sentences is not False,
             split_at_newlines=self.split_sentences != "nonewlines",
@@ -92,7 +97,7 @@ class LibreTranslateLanguage(AnswerBody):
 
 
 class LibreTranslateLanguagesAnswer(RootModel[list[LibreTranslateLanguage]]):
-    """The languages that the loaded models translate, each with its target languages."""
+    """The languages of the loaded models, each with those that it is translated to: none for a target only."""
 
 
 class LanguageName(AnswerBody):
@@ -146,9 +151,16 @@ def _detected(body: LibreTranslateDetectBody, results: Sequence[Sequence[Detecte
     return [_confidence(one) for one in results[0]]
 
 
+def _shown(code: str) -> str:
+    return next((own for own, known in _CODES.items() if known == code), code)
+
+
 def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
     models = [model.text.languages for model in state.runtime.candidates(None, "translate")]
-    return [{"code": one.code, "name": one.name, "targets": list(one.targets)} for one in offered_languages(models)]
+    return [
+        {"code": _shown(one.code), "name": one.name, "targets": sorted(map(_shown, one.targets))}
+        for one in offered_languages(models)
+    ]
 
 
 def _frontend_settings(state: State, parameters: Mapping[str, str]) -> dict[str, Any]:
@@ -163,7 +175,7 @@ def _frontend_settings(state: State, parameters: Mapping[str, str]) -> dict[str,
         "supportedFilesFormat": [],
         "language": {
             "source": {"code": "auto", "name": "Auto Detect"},
-            "target": {"code": target, "name": language_label(target)},
+            "target": {"code": target, "name": language_label(_CODES.get(target, target))},
         },
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -56,7 +57,8 @@ class Language:
         if script and offered_script and script != offered_script:
             return 0
         same = (script == offered_script) + (self.region == offered.region)
-        return 1 + 2 * same + (offered.script is None and offered.region is None)
+        is_usual = script is None and offered_script is not None and offered_script == self.default_script
+        return 1 + 2 * same + (is_usual or (offered.script is None and offered.region is None))
 
 
 def parse_language(code: str) -> Language | None:
@@ -71,6 +73,28 @@ def parse_language(code: str) -> Language | None:
         script.title() if script else None,
         region.upper() if region else None,
     )
+
+
+def plain_codes(languages: Iterable[Language]) -> dict[Language, str]:
+    """The code under which clients know each language of a checkpoint: `de`, `zh`, `zh-Hant`, `pt-BR`.
+
+    A script or region is part of it only where the checkpoint has several for one language, or where the script is not
+    the usual one of Chinese or Serbian.
+    """
+    scripts: dict[str, list[str | None]] = {}
+    regions: dict[tuple[str, str | None], list[str | None]] = {}
+    every = list(languages)
+    for one in every:
+        scripts.setdefault(one.language, []).append(one.default_script)
+        regions.setdefault((one.language, one.default_script), []).append(one.region)
+    found = {}
+    for one in every:
+        script = one.default_script
+        usual = _USUAL_SCRIPTS.get(one.language) or scripts[one.language][0]
+        same = set(regions[one.language, script])
+        shows_region = one.region if len(same) > 1 else None
+        found[one] = str(Language(one.language, script if script != usual else None, shows_region))
+    return found
 
 
 def english_name(language: Language) -> str | None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from server.text.languages.language_codes import Language, english_name, parse_language
+from server.text.languages.language_codes import Language, english_name, parse_language, plain_codes
 from server.text.languages.language_offers import (
     PAIR_FAMILIES,
     LanguagesError,
@@ -32,6 +32,7 @@ from server.text.tokenizers.tokenizer_files import read_json
 from server.text.tokens.tokenizer import Tokenizer
 
 _MAX_LISTED = 30
+_EXAMPLE_LANGUAGES = ("en", "de", "fr", "es")
 _ANY_BY_NAME = "this model takes languages with a two-letter code such as de"
 
 
@@ -126,18 +127,28 @@ class TranslationLanguages:
         return None if self._by_name else frozenset(found)
 
     def language_pairs(self, every: Sequence[str]) -> list[tuple[str, str]]:
-        """(source, target) of all translations, as codes without script and region.
+        """(source, target) of all translations, as plain codes: see `plain_codes`.
 
         every: languages to list where a checkpoint takes any language, or any source language.
         """
         if self._by_name:
             return [(source, target) for source in every for target in every if source != target]
+        languages = [one.language for offer in self._offers for one in offer.sources if one.language is not None]
+        languages += [one.language for offer in self._offers for one in offer.targets]
+        plain = plain_codes(languages)
         found: dict[tuple[str, str], None] = {}
         for offer in self._offers:
-            sources = [code for one in offer.sources for code in ([one.language.language] if one.language else every)]
-            targets = [one.language.language for one in offer.targets]
+            sources = [code for one in offer.sources for code in ([plain[one.language]] if one.language else every)]
+            targets = [plain[one.language] for one in offer.targets]
             found |= dict.fromkeys((source, target) for source in sources for target in targets if source != target)
         return list(found)
+
+    def example(self) -> tuple[str, str] | None:
+        """Codes of one translation that the checkpoint offers, from English where it can be; None without any."""
+        pairs = self.language_pairs(_EXAMPLE_LANGUAGES)
+        english = [pair for pair in pairs if pair[0] == "en"]
+        preferred = [pair for pair in english if pair[1] in _EXAMPLE_LANGUAGES]
+        return next(iter(preferred or english or pairs), None)
 
     def pairs(self) -> list[tuple[str, str]]:
         """(source, target) codes of all translations, in the checkpoint's codes; `mul` for a group of sources.
