@@ -25,28 +25,44 @@ _MAX_QUOTE = 400
 """A longer sentence is split inside its quotation marks and brackets too."""
 
 _OPENING = "\"'“‘«‹([{„‚¿¡ \t—–-‑「『（【〈《»›”\u00a0\u202f"
+"""Characters that may stand before the first word of a sentence."""
 _CLOSING = "\"'”’»›)]}」』）】〉》“‘«"
+"""Characters that may stand between the full stop of a sentence and its end."""
 _SPACE = re.compile(r"\s")
 _PAIRED = re.compile(r"[\"'“”‘’«»‹›„‚()\[\]「」『』（）【】]")
+"""Quotation marks and brackets, inside which sentencex finds no boundary."""
 _FULL_STOP = re.compile(rf"(?<![.…])\.[{re.escape(_CLOSING)}]*$")
+"""A single full stop at the end of a text, with closing characters after it."""
 _ENDS_IN_QUOTE = re.compile(r"[!?…؟。！？.](?P<close>[\s\u00a0\u202f]*[\"'”’»›」』“«])\s*$")
+"""The end of quoted speech: a full stop and a closing quotation mark, with or without a space as in French."""
 _ENDS_WITHOUT_SPACE = re.compile(rf"[。！？｡][{re.escape(_CLOSING)}]*$")
+"""A Chinese or Japanese full stop, after which a sentence may begin without white space."""
 _ONLY_NUMBER = re.compile(r"[\W_]*(?:\d[\d.,:–-]*|[IVXLCDM]+)[\W_]*$")
+"""A text that is a number alone, such as the rest of "see p. 5."."""
 _NUMBER = re.compile(r"\s*(?:[№#§]\s*)?(?:\d|[IVXLCDM]+\b)")
 _BRACKETED = re.compile(r"[(（][^()（）]{1,400}[.!?…。！？][)）](?P<space>\s*)")
+"""A sentence in brackets, which sentencex does not separate from the next one."""
 _JAPANESE_SPEECH = re.compile(r"(?:って|と(?:叫|言|云|思|聞|いう|いっ|いい|書|呼|問|答|感|考|話|声|、|も|は|か))")
+"""The particle and verb by which a Japanese sentence continues after an exclamation that it quotes."""
 _CHINESE_SPEECH = re.compile(r"[^，。！？：；、“”「」\s]{0,12}[说說道问問喊叫答曰想嚷骂罵吼哭笑]|[的地之这這那]")
+"""The beginning of a text that continues quoted speech in Chinese: a verb of speech soon, or a particle."""
 _ENGLISH_SPEECH = re.compile(
     r"(?:[A-Z][\w'’-]*\s+){1,3}(?:said|says|asked|asks|cried|shouted|replied|answered|whispered|yelled|added|called)\b"
 )
+"""A name and a verb of speech, which continue quoted speech in English."""
 _UNCASED_WITH_SPACES = re.compile(r"[\u0590-\u08ff\u0900-\u0dff\u10a0-\u10ff\uac00-\ud7af]")
+"""A letter of a script without capital letters, whose words have spaces between them."""
 _DANDA_SCRIPTS = frozenset({"hi", "mr", "ne", "sa", "bn", "as", "or", "pa", "gu"})
+"""Languages of India whose sentences end with a danda, so that a full stop follows an abbreviation."""
 _ORDINALS_TEXT = "de cs da et fi fo hr hu is ka lt lv mk nb nn no bs sr sl sk pl tr lb hsb dsb se"
 _ORDINALS = frozenset(["", *_ORDINALS_TEXT.split()])
 """Languages that write a full stop after ordinal numbers. The empty string stands for an unknown language."""
 _INITIAL = re.compile(r"[^\W\d_]\.?(?:-[^\W\d_])?", re.UNICODE)
+"""The initial of a name: J, or J.-C without its last full stop."""
 _DOTTED = re.compile(r"(?:[^\W\d_]{1,3}\.[\s\u00a0]?-?)+[^\W\d_]{1,4}")
+"""An abbreviation of several short parts: e.g, z. B, π.Χ, without its last full stop."""
 _CLOCK = frozenset({"a.m", "p.m"})
+"""Abbreviations of several parts that often end a sentence."""
 
 
 @dataclass(frozen=True)
