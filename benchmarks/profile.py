@@ -25,7 +25,7 @@ from benchmarks import checkpoints, machine, plan, workloads
 from benchmarks.contestants.contract import Subject
 from benchmarks.contestants.ours import Entry
 from benchmarks.summary import HEAD_ITEM_BYTES
-from models.backends.cpu import program
+from models.backends.cpu.programs import program
 from models.layers.heads import LanguageModel
 from server.engine.stepping import generation_engine
 

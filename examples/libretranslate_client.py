@@ -9,7 +9,8 @@ key = os.environ.get("TRIPTYCH_API_KEY")  # sent in the field `api_key`
 
 client = LibreTranslateAPI(url, key)
 for language in client.languages():
-    print(f"{language['name']} to {', '.join(language['targets'])}")
+    if language["targets"]:  # without targets, texts are only translated into the language
+        print(f"{language['name']} to {', '.join(language['targets'])}")
 text = "The garden is small."
 print("detected:", client.detect(text)[0]["language"])
 print("translation:", client.translate(text, "auto", "fr"))

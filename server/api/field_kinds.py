@@ -76,7 +76,10 @@ class _Refused:
         raise ValueError(f"is {self._text()}")
 
     def _text(self, otherwise: str = "") -> str:
-        """otherwise: what is said of a field without neutral values."""
+        """The end of the error for a value of this field: "not supported", and the values that are accepted.
+
+        otherwise: text in place of these values, for a field that accepts none.
+        """
         if self.neutral:
             return f"not supported, except as {_spelled(self.neutral)}"
         return f"not supported; {otherwise}" if otherwise else "not supported"

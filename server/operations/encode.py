@@ -122,7 +122,10 @@ def encode_item(
 
 
 def window_item(encoding: Encoding, window: TokenWindow, model: ServedModel, param: str) -> EncodeItem:
-    """The engine item of one window of an encoded text. Raises the errors of `check_tokens`."""
+    """The message item that asks the engine to encode one window of a tokenized text.
+
+    Raises the errors of `check_tokens`.
+    """
     token_ids = check_tokens([encoding.ids[index] for index in window], model, param)
     return EncodeItem(token_ids, type_ids_or_none([encoding.type_ids[index] for index in window]))
 

@@ -43,7 +43,8 @@ def test_a_message_and_its_stream_are_equal(client: anthropic.Anthropic) -> None
 
 
 def test_the_events_of_a_stream(client: anthropic.Anthropic) -> None:
-    events = list(client.messages.create(model="caller", max_tokens=8, messages=MESSAGES, stream=True))
+    arguments = {"model": "caller", "max_tokens": 8, "messages": MESSAGES, "extra_body": GREEDY}
+    events = list(client.messages.create(**arguments, stream=True))
     kinds = [event.type for event in events]
     assert kinds[:2] == ["message_start", "content_block_start"]
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]

@@ -311,7 +311,6 @@ def test_newer_falcon_layers_must_be_parallel():
     "change",
     [
         {"model_type": "no-such-model"},
-        {"model_type": None},
         {"model_type": ["llama"]},
         {"architectures": ["LlamaForMaskedLM"]},
         {"architectures": ["LlamaForCausalLM", "LlamaModel"]},
@@ -322,6 +321,11 @@ def test_newer_falcon_layers_must_be_parallel():
 def test_the_refusal_of_unknown_models_lists_supported_ones(change):
     with pytest.raises(ConfigError, match=r"llama|LlamaForCausalLM"):
         family_of({**LLAMA, **change})
+
+
+def test_a_type_that_is_no_text_is_refused():
+    with pytest.raises(ConfigError, match="'model_type': None is not supported: it must be the name of a family"):
+        family_of({**LLAMA, "model_type": None})
 
 
 @pytest.mark.parametrize("kind", ["nllb-moe", "prophetnet", "xlm-prophetnet"])

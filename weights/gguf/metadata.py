@@ -1,4 +1,4 @@
-"""The metadata of a GGUF file, read by the names of one architecture."""
+"""The metadata of a GGUF file. Keys are given without the name of the architecture, which the file puts before them."""
 
 from __future__ import annotations
 

@@ -184,7 +184,10 @@ class CpuWeight(ABC):
 
     @abstractmethod
     def _multiply(self, x: Tensor, fields: dict[str, Any]) -> None:
-        """Run the product. x: [rows, in], numbers of a row contiguous. fields: all fields except those of x."""
+        """Run the product of `x` and this weight. x: [rows, in], numbers of a row contiguous.
+
+        fields: the fields of the kernel's struct, except those that describe `x`.
+        """
 
     @abstractmethod
     def _multiply_experts(self, x: Tensor, fields: dict[str, Any]) -> None:

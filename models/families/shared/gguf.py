@@ -149,9 +149,10 @@ def encoder_settings(of: Metadata, model_type: str, architecture: str) -> Settin
 
 
 def paired_neighbours(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for queries and keys that are stored so that neighbouring dimensions rotate together.
+    """Rules that reorder the projections of queries and keys, which llama.cpp stores for another kind of rotation.
 
-    Our models rotate dimension `i` with `i + head_dim / 2`, as the original checkpoints do.
+    In its files neighbouring dimensions of a head rotate together. Our models rotate dimension `i` with
+    `i + head_dim / 2`, as the original checkpoints do.
     """
     assert model.decoder is not None
     attention = model.decoder.first_attention

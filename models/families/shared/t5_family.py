@@ -50,7 +50,7 @@ def t5_family(
     sizes: defaults for `config.json`.
     head: builds the language model head.
     model: builds the model under a head.
-    rules: tensor names.
+    rules: from the tensor names of a checkpoint to ours, for a configuration.
     older_names: older names of the class with the language model head.
     """
     generating, encoder = f"{stem}ForConditionalGeneration", f"{stem}EncoderModel"

@@ -15,9 +15,9 @@ from server.client.records import is_cut
 
 @dataclass(frozen=True)
 class Measured:
-    """One route.
+    """How `triptych bench` calls one route.
 
-    body: the request for a job.
+    body: makes the JSON of a request from a job, which has the prompt and the number of tokens to ask for.
     streams: whether the answer is a stream of events.
     """
 

@@ -192,7 +192,7 @@ class StateBlockTables(BlockTables):
         state.divide(row.num_computed_tokens, num_tokens, len(row.draft), group.num_prompt_tokens)
 
     def computed(self, row: CachedSequence) -> None:
-        """Record that the parts of a row were computed."""
+        """Record that a step has computed the new tokens of a sequence. Its state is now that after these tokens."""
         state = _state(row)
         part = state.parts[-2 if row.draft else -1]
         if state.source not in (None, state.slot):

@@ -174,13 +174,15 @@ class Runner:
         alignment: SpeechAlignment,
         adapter: str,
     ) -> bytes:
-        """Normalised cross-attention of some heads, from source keys in the cache. See `models.steps.alignment`.
+        """Cross-attention weights of the heads that a speech model uses for times, normalized and averaged over heads.
+
+        The keys of the source are read from the cache. See `models.steps.alignment`.
 
         source_blocks: cross-attention blocks of the source, which is encoded.
         num_source_tokens: length of the source in the cache.
         recorded_tokens: leading source positions that belong to the recording.
         decoder_ids: token ids of the decoder, start tokens included.
-        num_rows: number of tokens, before the last one, whose weights are returned.
+        num_rows: weights are returned for this number of tokens at the end of `decoder_ids`, the last one excluded.
         adapter: name of the adapter, or empty.
         Returns bytes: float32, little-endian, [num_rows, recorded_tokens]; empty for no rows.
         Raises FloatingPointError if a weight is not finite.

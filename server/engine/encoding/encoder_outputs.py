@@ -240,7 +240,7 @@ _TEXT_OUTPUTS = {
 
 
 def _logarithms(logits: Tensor, count: int) -> Tensor:
-    """`log(1 + x)` of the logits above zero, `count` times."""
+    """The logits, negative ones as zero, after `log(1 + x)` has been applied `count` times in a row."""
     weights = torch.relu(logits)
     for _ in range(count):
         weights = torch.log1p(weights)

@@ -63,7 +63,7 @@ class GrammarMasks:
             grammar_state.grammars[text] = self._compiled(text)
 
     def start(self, tasks: Sequence[MaskTask]) -> None:
-        """Start the tasks of groups whose grammars are compiled."""
+        """Compute masks in threads. tasks: one for each sequence group; its grammar has been compiled."""
         self.threads.start(tasks)
 
     def _compiled(self, text: str) -> CompiledGrammar:

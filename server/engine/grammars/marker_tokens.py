@@ -16,7 +16,9 @@ _WHITE_SPACE = WHITE_SPACE.encode()
 
 
 class MarkerTokens:
-    """The text tokens of a vocabulary. Results are cached; the cache stays small because there are few markers.
+    """Finds the tokens of a vocabulary whose text contains or begins a marker, such as `</think>`.
+
+    What was found for a marker is cached. The cache stays small, because there are few markers.
 
     tokens: bytes of each token, by id; empty for special tokens.
     """

@@ -86,7 +86,7 @@ class LoadedCheckpoint:
     seconds: float
 
     def kv_cache_dtype(self, options: EngineOptions) -> KVCacheDType:
-        """The setting for the KV cache of this model."""
+        """The option `--kv-cache-dtype` that applies to this checkpoint: its own, or that of the whole worker."""
         return self.spec.kv_cache_dtype or options.kv_cache_dtype
 
     def kv_dtype(self, options: EngineOptions) -> torch.dtype:

@@ -90,7 +90,7 @@ class WritingMemory:
 class MappedMemory:
     """Maps the tensors of sealed memory, read-only. Implements `TensorMemory`.
 
-    fingerprint: see the function `fingerprint`.
+    fingerprint: hash of the checkpoint files and settings from which the tensors were made.
     """
 
     is_filled = True

@@ -64,10 +64,13 @@ def split(
     next_id: Callable[[], int],
     num_pieces: int = 1,
 ) -> deque[Part]:
-    """The parts of a message: `num_pieces` if all of it is within `share`, else parts of at most half of it.
+    """The parts in which a message is sent.
 
-    sizes: tokens of each sequence.
-    share: maximum of sequences and tokens of one request that wait at once. A longer sequence is a part of its own.
+    A message within `share` has `num_pieces` parts. A larger one has parts of at most half of `share`; a sequence with
+    more tokens than that is a part of its own.
+
+    sizes: number of tokens of each sequence.
+    share: two limits on what one request has waiting at once: number of sequences, and number of tokens.
     next_id: creates the id of each further part of an `Encode`.
     num_pieces: number of workers that share the message.
     """

@@ -38,7 +38,10 @@ def truncate(encoding: Encoding, max_tokens: int, side: TruncationSide) -> Encod
 
 
 def _pieces(encoding: Encoding, spans: list[tuple[int, int]], max_tokens: int) -> Encoding:
-    """The first `max_tokens` tokens in some (start, end) of an encoding, with everything that is stored per token."""
+    """An encoding of the tokens in the given spans, joined, with everything that is stored per token.
+
+    spans: (start, end) of each, as indices of tokens. max_tokens: further tokens, over all spans, are dropped.
+    """
 
     def cut(values: Sequence[T]) -> list[T]:
         return list(chain.from_iterable(values[start:end] for start, end in spans))[:max_tokens]

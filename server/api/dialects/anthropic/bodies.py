@@ -152,7 +152,10 @@ class AnthropicCountBody(TimedBody):
     betas: Hint = None
 
     def dropped(self) -> Iterator[str]:
-        """Places of the tools and of the lines of `system` that are dropped."""
+        """What the server does not use, by its place in the body, such as `tools[1]`.
+
+        These are tools that only Anthropic runs, and blocks of `system` that change with every request.
+        """
         yield from (f"system[{index}]" for index in changing_texts([block.text for block in self.system or ()]))
         for index, tool in enumerate(self.tools or ()):
             if isinstance(tool, AnthropicBuiltInTool):
