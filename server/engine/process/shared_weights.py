@@ -90,7 +90,8 @@ class WritingMemory:
 class MappedMemory:
     """Maps the tensors of sealed memory, read-only. Implements `TensorMemory`.
 
-    fingerprint: hash of the checkpoint files and settings from which the tensors were made.
+    fingerprint: a text that names the files of the models, and the versions of the kernels and of torch, from which the
+        tensors were made.
     """
 
     is_filled = True
