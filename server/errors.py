@@ -102,7 +102,10 @@ class ContextLengthExceeded(InvalidRequest):
 
 
 class RequestTooLarge(InvalidRequest):
-    """The request could not run on an idle server: its tokens, times its beams, exceed the KV pool or the queue."""
+    """The request exceeds a limit by itself, so that waiting would not help.
+
+    The limits are those of the KV pool, the queue, the memory of requests, and the API key.
+    """
 
     code = "request_too_large"
 

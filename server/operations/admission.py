@@ -61,7 +61,7 @@ class _Reserved:
 
 @dataclass
 class _Reservation:
-    """The reservation of one call."""
+    """What is reserved for one call: tokens of its key, and memory of the HTTP process."""
 
     model: str
     key: str | None

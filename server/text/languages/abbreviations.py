@@ -1,6 +1,7 @@
 """Words with a full stop or exclamation mark that does not end a sentence, beyond those that sentencex knows.
 
-A word that is also a common word at the end of sentences ("no.", "art.", "max.") is listed only for use before numbers.
+Where the word is also common at the end of sentences in its language ("no." in English), it is listed only for use
+before numbers.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class RegexGrammar(_TgiSchema):
 
 
 class TgiParameters(_TgiSchema):
-    """Decoding options. Text is sampled if `do_sample` is true or a sampling option is set."""
+    """Decoding options. Text is sampled if `do_sample` is true, or a sampling option has a value that has an effect."""
 
     adapter_id: Annotated[str | None, Field(min_length=1, max_length=256, description="the same as `model`")] = None
     best_of: Annotated[int | None, Field(ge=1, le=16)] = None
