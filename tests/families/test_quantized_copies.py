@@ -49,7 +49,8 @@ def test_a_copy_of_every_family(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert copy.checkpoint_format == report.description
     if not choice.kernels_are_built:
         return
-    assert not copy.notes, "every matrix is computed as it is stored"
+    notes = [note for note in copy.notes if not note.startswith("only its language model is loaded")]
+    assert not notes, "every matrix is computed as it is stored"
     rounded, round_rows = 0, linear.quantize_int8
 
     def count(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -136,7 +136,8 @@ def _log_notes(loaded: list[LoadedCheckpoint], infos: list[ModelInfo], captured:
     """
     for model, info in zip(loaded, infos, strict=True):
         for note in info.notes:
-            log.warning("model %r, %s: %s", info.name, info.checkpoint_format, note)
+            read_from = f", {info.checkpoint_format}" if info.checkpoint_format else ""
+            log.warning("model %r%s: %s", info.name, read_from, note)
         if info.is_eager and (info.name in captured or model.model.transformer.eager_parts):
             log.warning("model %r runs slower than it could, %s", info.name, info.execution)
 
