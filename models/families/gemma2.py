@@ -75,7 +75,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _cap(hf: Mapping[str, Any], name: str, default: float) -> float | None:
-    """The cap in a setting. Only null means no cap; an absent setting means the default."""
+    """The bound of logits or scores that a setting states. Null is no bound; an absent setting is the default."""
     return None if hf.get(name, default) is None else Fields(hf).positive(name, default)
 
 

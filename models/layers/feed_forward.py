@@ -59,7 +59,7 @@ class FeedForward(nn.Module):
         return activate(gate, self.activation) * (up + self.config.up_offset)
 
     def merge(self, packer: LinearPacker) -> None:
-        """Pack the weights of gate and up as one product, where the feed-forward has both and changes neither."""
+        """Join the matrices of gate and up, so that one product computes both, unless it is clipped or scaled."""
         if self.gate is None or self.config.is_clipped or self.config.gate_scale != 1.0 or self.merged is not None:
             return
         if self.gate.packed is not None or (joined := concatenate([self.gate, self.up])) is None:

@@ -88,7 +88,7 @@ class Admission:
     _rate: ReleaseRate = field(default_factory=ReleaseRate)
 
     def admit(self, call: Call, model: AdmittedModel, cost: Cost, param: str = "inputs") -> None:
-        """Reserve the cost of a call until it closes. If one call has several costs, the largest one is reserved.
+        """Reserve memory and tokens for a call until it ends. Of several costs of a call, the largest is reserved.
 
         param: the field that causes most of the cost, which errors name.
 

@@ -25,7 +25,7 @@ LOG_PROBABILITIES = "log-probabilities"
 
 @dataclass(frozen=True)
 class Cost:
-    """Upper bounds of the work of one request.
+    """At most how much text, how many tokens and how many results one request needs; admission reserves them.
 
     Every specification computes one in `cost(model)`, from its fields and the sizes of the model alone. Nothing is
     tokenized, copied or split into windows before.

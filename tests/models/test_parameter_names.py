@@ -44,7 +44,7 @@ def configurations():
 
 
 def parameter_names():
-    """Names of all parameters of the models of all families, with every head, in the words of the table."""
+    """The parameter names of every family, with every head, written as in the table."""
     names, seen = set(), set()
     for config in configurations():
         hf = json.loads(config.to_json_string(use_diff=False))

@@ -246,7 +246,7 @@ def why_not_served(kind: Any, served: Collection[str], classes: Mapping[str, str
 
 
 def _part(kind: str, served: Collection[str]) -> Unserved | None:
-    """A part of a checkpoint that has a `model_type` of its own, such as `clip_text_model`; None for another one."""
+    """Why a type such as `clip_text_model` is not served: it is a part of another type. None if it is no part."""
     if re.split("[_-]", kind)[-1] not in _PARTS:
         return None
     for whole in _wholes(kind):

@@ -266,5 +266,5 @@ def _is_abbreviation(before: str, after: str, sentence: str, language: str) -> b
 
 
 def _is_initial(word: str) -> bool:
-    """Whether a word is one letter, of a script in which words of one letter at the end of a sentence are rare."""
+    """Whether a word is one letter and probably an initial: in its script, few sentences end with a single letter."""
     return _INITIAL.fullmatch(word) is not None and (word[0] < "\u0700")

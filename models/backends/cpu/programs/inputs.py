@@ -53,7 +53,7 @@ NUM_OUTPUT_ROWS = ProgramInput("number of output rows")
 CACHE_SLOTS = TensorInput("cache slots", torch.int64)
 """Slots of the tokens in the cache for self-attention."""
 STATE_SLOTS = TensorInput("state slots", torch.int64)
-"""Slots of the rows in the memory of the states of mixers."""
+"""The slot of each row in the state memory, which mixers read and write."""
 
 NUM_TOP_K = ProgramInput("number of top logits")
 TOP_K: Mapping[str, ProgramInput] = {name: ProgramInput(f"top {name}") for name in LogitsTopK._fields}
