@@ -340,7 +340,8 @@ def test_a_wait_and_an_answer_have_limits_of_their_own(start: Callable[..., Proc
         )
         server.wait_ready()
         with ThreadPoolExecutor(len(requests)) as pool:
-            answers = [*pool.map(lambda request: server.post(request[0], json=request[1]), requests)]
+            futures = [pool.submit(server.post, path, json=body) for path, body in requests]
+            answers = [future.result() for future in futures]
         if [answer.status_code for answer in answers[2:]] == [504, 200, 200]:
             break
         server.stop()
