@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
+
+import msgspec
 
 from server.audio.decoder import Decoder
 from server.errors import (
@@ -97,6 +99,14 @@ class ServedModel:
     def max_input_tokens(self) -> int:
         """Longest text that the encoder (or, without an encoder, the decoder) reads, in tokens."""
         return (self.info.source_tokens if self.info.is_encoder_decoder else 0) or self.info.context_tokens
+
+    def for_task(self, name: str | None) -> ServedModel:
+        """The model with the decoding settings of one of its tasks as defaults. An unknown task changes nothing."""
+        settings = self.text.tasks.get(name or "")
+        if settings is None or not settings.generation or not self.info.is_encoder_decoder:
+            return self
+        generation = msgspec.structs.replace(self.info.generation, **settings.generation)
+        return replace(self, info=msgspec.structs.replace(self.info, generation=generation))
 
     @property
     def mask_token(self) -> str | None:

@@ -14,6 +14,7 @@ from server.text.languages.language_offers import LanguagesError
 from server.text.languages.languages import TranslationLanguages
 from server.text.speech.speech import SpeechTokens
 from server.text.speech.speech_settings import SpeechSettings
+from server.text.task_settings import TaskSettings, task_settings
 from server.text.tokenizers.load import load_tokenizer
 from server.text.tokenizers.tokenizer_files import read_json, read_tokenizer_files
 from server.text.tokens.tokenizer import Tokenizer, TokenizerError
@@ -71,6 +72,7 @@ class CheckpointText:
     chat_templates: its chat templates.
     similarity: how two vectors of it are compared.
     answer_prompt: prompt that the operator has chosen for a reranker; None for no prompt.
+    tasks: settings of its tasks, by the names in `config.json`.
     """
 
     directory: Path
@@ -82,6 +84,7 @@ class CheckpointText:
     speech_settings: SpeechSettings = field(default_factory=SpeechSettings)
     similarity: Similarity = field(default_factory=Similarity)
     answer_prompt: AnswerPrompt | None = None
+    tasks: Mapping[str, TaskSettings] = field(default_factory=dict)
 
     def prompt(self, name: str | None) -> str:
         """The prompt with a name, or the default prompt for None. Raises InvalidRequest for an unknown name."""
@@ -102,7 +105,8 @@ def load(name: str, directory: Path, languages: str = "") -> CheckpointText:
     """
     try:
         tokenizer = load_tokenizer(directory)
-        family = str(read_json(directory, "config.json").get("model_type", ""))
+        config = read_json(directory, "config.json")
+        family = str(config.get("model_type", ""))
         try:
             offered = TranslationLanguages.from_checkpoint(directory, family, tokenizer, languages)
         except LanguagesError as error:
@@ -113,7 +117,17 @@ def load(name: str, directory: Path, languages: str = "") -> CheckpointText:
             settings = SpeechSettings.from_checkpoint(directory)
         templates = read_templates(directory, read_tokenizer_files(directory))
         prompts, similarity = _prompts(directory), _similarity(directory)
-        return CheckpointText(directory, tokenizer, offered, prompts, speech, templates, settings, similarity)
+        return CheckpointText(
+            directory,
+            tokenizer,
+            offered,
+            prompts,
+            speech,
+            templates,
+            settings,
+            similarity,
+            tasks=task_settings(config),
+        )
     except (TokenizerError, ResolveError) as error:
         raise CheckpointError(f"{name}: {error}") from None
 

@@ -18,7 +18,7 @@ from tests.e2e.encoder_checkpoints import write_encoder
 from tests.parity.checkpoints import write_model
 from tests.parity.speech import write as write_whisper
 from tests.parity.speech import write_tokenizer
-from tests.text.checkpoints import write_byte_level
+from tests.text.checkpoints import write_byte_level, write_t5
 
 DEMO = REPOSITORY / "weights" / "demo"
 DEMO_MODELS = ("story", "translator-en-fr", "sentence-encoder", "sentiment")
@@ -84,6 +84,37 @@ def _write_summarizer(directory: Path) -> Path:
     return directory
 
 
+T5_TASKS = {
+    "summarization": {
+        "prefix": "summarize: ",
+        "num_beams": 4,
+        "max_length": 12,
+        "min_length": 6,
+        "length_penalty": 2.0,
+    },
+    "translation_en_to_de": {"prefix": "translate English to German: ", "num_beams": 3, "max_length": 8},
+    "translation_en_to_fr": {"prefix": "translate English to French: ", "num_beams": 3, "max_length": 8},
+}
+
+
+def _write_t5(directory: Path) -> Path:
+    """Write a T5 with the settings of three tasks, as the first T5 checkpoints have them."""
+    write_t5(directory)
+    config = transformers.T5Config(
+        vocab_size=transformers.AutoTokenizer.from_pretrained(directory).vocab_size + 10,
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_heads=4,
+        decoder_start_token_id=0,
+    )
+    write_model(directory, config, "T5ForConditionalGeneration", std=0.5)
+    settings = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(settings | {"task_specific_params": T5_TASKS}))
+    return directory
+
+
 def _write_recognizer(directory: Path) -> Path:
     write_whisper(directory, "whisper")
     write_tokenizer(directory)
@@ -106,6 +137,7 @@ WRITERS: Mapping[str, Callable[[Path], Path]] = {
         label2id={label: index for index, label in _NLI_LABELS.items()},
     ),
     "summarizer": _write_summarizer,
+    "t5": _write_t5,
     "whisper": _write_recognizer,
 }
 """Writes the checkpoint of each model that is not a demo model."""

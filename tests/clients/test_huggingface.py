@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 
+import httpx
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError, ValidationError
 
 from tests.clients.conftest import ClientServer
+from tests.clients.models import T5_TASKS
 
 PROMPT = "Once upon a time"
 
@@ -184,6 +186,49 @@ def test_summarization(client) -> None:
         summarizer.summarization(text, truncation="only_second")
     assert summarizer.text_generation(text) == summary.summary_text
     assert summarizer.text_generation(text, max_new_tokens=2)
+
+
+def test_tasks_of_a_t5_have_their_prefixes_and_settings(client, server: ClientServer) -> None:
+    text = "The old sailor slept in a blue house."
+    t5 = client("t5")
+
+    def written(task: str) -> str:
+        """The answer to the task's prompt and settings, written out."""
+        given = T5_TASKS[task]
+        body = {"model": "t5", "prompt": given["prefix"] + text, "num_beams": given["num_beams"]}
+        body |= {"max_new_tokens": given["max_length"] - 1, "min_new_tokens": max(given.get("min_length", 1) - 1, 0)}
+        if "length_penalty" in given:
+            body["length_penalty"] = given["length_penalty"]
+        answer = httpx.post(f"{server.url}/generate", json=body, headers=server.headers, timeout=60)
+        return answer.json()["choices"][0]["text"]
+
+    summary, german = written("summarization"), written("translation_en_to_de")
+    assert len({summary, german, written("translation_en_to_fr")}) == 3
+    assert t5.summarization(text).summary_text == summary
+    assert t5.translation(text, src_lang="en", tgt_lang="de").translation_text == german
+    shorter = t5.summarization(text, generate_parameters={"max_new_tokens": 6}).summary_text
+    assert shorter and shorter != summary
+    assert t5.summarization(text, generate_parameters={"do_sample": True}).summary_text
+    for task, expected in (("summarization", summary), ("translation", german)):
+        if task == "summarization":
+            assert client("t5/pipeline/summarization").summarization(text).summary_text == expected
+        else:
+            named = client("t5/pipeline/translation").translation(text, src_lang="en", tgt_lang="de")
+            assert named.translation_text == expected
+    with pytest.raises(HfHubHTTPError, match="tgt_lang"):
+        client("t5/pipeline/translation").translation(text)
+    with pytest.raises(HfHubHTTPError, match="the task in the path is not one of text-generation"):
+        client("t5/pipeline/depth-estimation").translation(text)
+    with pytest.raises(HfHubHTTPError, match="does not support the task fill-mask"):
+        client("t5/pipeline/fill-mask").fill_mask(text)
+
+
+def test_an_answer_without_a_stated_task_has_the_text_under_every_name(client) -> None:
+    """The bodies of summarization and translation are equal, so neither client may miss its field."""
+    text = "The old sailor slept in a blue house."
+    summary = client("summarizer").summarization(text).summary_text
+    assert client("summarizer").translation(text).translation_text == summary
+    assert client("translator-en-fr").summarization("I am a student").summary_text == "Je suis un étudiant"
 
 
 def test_chat(client) -> None:

@@ -44,6 +44,7 @@ class GenerateSpec:
     model: name of the model, or None for the first one that generates.
     sections: sections of the answer. Where they are given, they replace `options.text_format`.
     marker_ids: special tokens to report as `TextDelta.marks`.
+    task: name of a task of the checkpoint, such as `summarization`, whose prefix and decoding settings apply.
     fails_alone: a failed sequence is reported at its place in the answer, unless all sequences fail. Otherwise one
         failure fails the request.
     """
@@ -54,6 +55,7 @@ class GenerateSpec:
     sections: Sequence[AnswerSection] = ()
     marker_ids: frozenset[int] = frozenset()
     fails_alone: bool = False
+    task: str | None = None
 
     @property
     def stream(self) -> bool:
@@ -61,8 +63,10 @@ class GenerateSpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`."""
+        language_prompt = prompts.task_prompt(self.options, model, self.task)
+        model = model.for_task(language_prompt.task)
         options = with_beam_answers(self.options, model.info)
-        prefix = prompts.translation_prompt(options, model).prefix
+        prefix = language_prompt.prefix
         limit = model.max_input_tokens
         texts = [one for one in self.prompts if isinstance(one, str)]
         tokens = [min(most_tokens(model.tokenizer, prefix, text), limit) for text in texts]
@@ -174,9 +178,10 @@ class GenerateRun(TextRun):
 async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> GenerateRun:
     """Validate, tokenize and submit. Raises InvalidRequest that names the option at fault."""
     model = runtime.candidates(spec.model, "generate")[0]
+    language_prompt = prompts.task_prompt(spec.options, model, spec.task)
+    model = model.for_task(language_prompt.task)
     options = with_beam_answers(spec.options, model.info)
     spec = replace(spec, options=options)
-    language_prompt = prompts.translation_prompt(options, model)
     is_seq2seq = model.info.is_encoder_decoder
     continues = not is_seq2seq or options.decoder_prefix is not None
     runtime.admission.admit(call, model, spec.cost(model), "prompt")

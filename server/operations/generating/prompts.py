@@ -20,10 +20,14 @@ MAX_ATTENTION_NUMBERS = 1 << 22
 """Maximum number of numbers in the attention matrices of one request. The worker sends them as 16 MiB of float32."""
 
 
-def translation_prompt(options: GenerationOptions, model: ServedModel) -> TranslationPrompt:
-    """The prompt that asks the checkpoint for the request's languages; empty if the request names none."""
+def task_prompt(options: GenerationOptions, model: ServedModel, task: str | None = None) -> TranslationPrompt:
+    """The prompt that asks the checkpoint for the request's languages, or for a task; empty if the request names none.
+
+    task: name of a task in the checkpoint's `task_specific_params`.
+    """
     if options.source_lang is None and options.target_lang is None:
-        return TranslationPrompt()
+        settings = model.text.tasks.get(task or "")
+        return TranslationPrompt() if settings is None else TranslationPrompt(settings.prefix, task=task)
     check_family(options, model.info)
     try:
         return model.text.languages.match(options.source_lang, options.target_lang)

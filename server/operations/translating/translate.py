@@ -93,6 +93,7 @@ class TranslateSpec:
         language_prompt = language_prompt_of(self.options, model)
         if language_prompt.copies:
             return Cost(characters_of(self.inputs), 0, 0)
+        model = model.for_task(language_prompt.task)
         prefix, limit = language_prompt.prefix, model.max_input_tokens
         places = self.markup is not None or any(map(self.protection.may_apply, self.inputs))
         by_parts = self.splits or places
@@ -240,6 +241,7 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     Raises InvalidRequest that names the option at fault.
     """
     model, language_prompt = choose_model(runtime, spec.model, spec.options)
+    model = model.for_task(language_prompt.task)
     options = spec.options
     _check(spec)
     runtime.admission.admit(call, model, spec.cost(model))

@@ -27,13 +27,17 @@ class LanguagesError(ValueError):
 
 @dataclass(frozen=True)
 class Source:
-    """A source language and its part of the prompt. name and language are None for a group of languages."""
+    """A source language and its part of the prompt. name and language are None for a group of languages.
+
+    task: name of the translation in `task_specific_params`, or None.
+    """
 
     name: str | None
     language: Language | None
     prefix: str = ""
     leading: tuple[int, ...] = ()
     trailing: tuple[int, ...] | None = None
+    task: str | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def task_offers(config: Mapping[str, Any]) -> list[Offer]:
             continue
         source, target = parse_language(match[1]), parse_language(match[2])
         if source and target:
-            offers.append(Offer((Source(match[1], source, prefix),), (Target(match[2], target),)))
+            offers.append(Offer((Source(match[1], source, prefix, task=task),), (Target(match[2], target),)))
     return offers
 
 

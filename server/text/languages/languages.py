@@ -57,6 +57,7 @@ class TranslationPrompt:
     trailing_source_ids: token ids after the source text. None where the tokenizer adds its own special tokens instead.
     forced_bos_id: first token of the translation, for checkpoints that choose the target language with it.
     decoder_start_ids: decoder prompt, for checkpoints that choose the target language with it; else None.
+    task: name of the task in the checkpoint's `task_specific_params`, whose decoding settings apply; None for none.
     copies: the texts are in the target language already, so they are copied, and no model runs.
     source_lang, target_lang: the checkpoint's language codes. source_lang is None where the model takes a group of
         languages without distinguishing them.
@@ -69,6 +70,7 @@ class TranslationPrompt:
     decoder_start_ids: tuple[int, ...] | None = None
     source_lang: str | None = None
     target_lang: str | None = None
+    task: str | None = None
     copies: bool = False
 
 
@@ -251,6 +253,7 @@ def _prompt(source: Source, target: Target) -> TranslationPrompt:
         decoder_start_ids=target.decoder_start_ids,
         source_lang=source.name,
         target_lang=target.name,
+        task=source.task,
     )
 
 

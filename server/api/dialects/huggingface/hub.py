@@ -1,7 +1,7 @@
 """The hub's tasks on one URL: `POST /models/{model}`, and `POST /` for the default model.
 
 `huggingface_hub.InferenceClient(model=URL)` sends every task there. The fields of the body select the task. Where
-they fit several tasks, the model decides.
+they fit several tasks, the model decides. `POST /models/{model}/pipeline/{task}` names the task.
 """
 
 from __future__ import annotations
@@ -85,8 +85,20 @@ async def _translated(runtime: Runtime, call: Call, spec: TranslateSpec) -> Tran
     return await complete_result(await translate(runtime, call, spec))
 
 
+_TEXT_FIELDS = ("summary_text", "translation_text", "generated_text")
+"""Fields with the answer of each task that an encoder-decoder does for a body without parameters."""
+
+
+def _texts(texts: Sequence[str]) -> list[dict[str, str]]:
+    return [dict.fromkeys(_TEXT_FIELDS, text) for text in texts]
+
+
 def _summaries(body: bodies.HubSummarizeBody, result: GenerateResult) -> list[dict[str, str]]:
-    return [{"summary_text": choice.text, "generated_text": choice.text} for choice in result.choices]
+    return _texts([choice.text for choice in result.choices])
+
+
+def _translations(body: bodies.HubTranslateBody, result: TranslateResult) -> list[dict[str, str]]:
+    return _texts([translation.text for translation in result.translations])
 
 
 def _task(name: str, operation: str, body: type[BaseModel], run: Any, render: Any) -> JsonRoute[Any, Any, Any]:
@@ -159,13 +171,7 @@ TASKS: Mapping[str, Route[Any, Any, Any]] = {
             ),
             _task("question-answering", "question_answer", bodies.HubQuestionBody, question_answer, _answers),
             _task("summarization", "generate", bodies.HubSummarizeBody, _generated, _summaries),
-            _task(
-                "translation",
-                "translate",
-                bodies.HubTranslateBody,
-                _translated,
-                lambda body, result: [{"translation_text": one.text} for one in result.translations],
-            ),
+            _task("translation", "translate", bodies.HubTranslateBody, _translated, _translations),
         )
     },
 }
@@ -210,6 +216,13 @@ def _named_task(body: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _stated_task(name: str | None) -> str | None:
+    """The task that the path names, if any. Raises InvalidRequest for an unknown one."""
+    if name is not None and name not in TASKS:
+        raise InvalidRequest(f"the task in the path is not one of {', '.join(TASKS)}", "task")
+    return name
+
+
 def _task_of_model(body: Mapping[str, Any], model: ServedModel) -> str:
     """The task of the model, for a body that fits several tasks.
 
@@ -221,8 +234,8 @@ def _task_of_model(body: Mapping[str, Any], model: ServedModel) -> str:
         raise InvalidRequest(f"the model `{model.name}` answers no task of this route", "model")
     if "embed" in operations and "parameters" not in body and not _has_mask(body.get("inputs"), model):
         return "feature-extraction"
-    one_pair = len(model.languages()) == 1
-    if fitting[0] in ("translation", "text-generation") and model.info.is_encoder_decoder and not one_pair:
+    translates = len(model.languages()) == 1 and "summarization" not in model.text.tasks
+    if fitting[0] in ("translation", "text-generation") and model.info.is_encoder_decoder and not translates:
         return "summarization"
     return fitting[0]
 
@@ -244,7 +257,8 @@ class HubRoute(Route[Any, Any, Any]):
         body = await read_json(request, body_limits(state))
         if not isinstance(body, dict):
             raise InvalidRequest("the body must be a JSON object")
-        task = _named_task(body)
+        # The other path parameters are fields of the body.
+        task = _stated_task(request.path_params.pop("task", None)) or _named_task(body)
         sent = request.path_params.get("model", body.get("model"))
         name = sent if isinstance(sent, str) else None
         if name is not None or task is None:
@@ -270,7 +284,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         answer=HubAnswer,
         example=({"inputs": "I liked this film."}, [[{"label": "positive", "score": 0.98}]]),
         run=_never,
-        aliases=("/",),
+        aliases=("/", "/models/{model}/pipeline/{task}"),
         errors=HUB_ERRORS,
     ),
 )

@@ -39,20 +39,17 @@ class HubFound(AnswerBody):
     end: int
 
 
-class HubTranslation(AnswerBody):
-    translation_text: str
-
-
-class HubSummary(AnswerBody):
-    """The answer of summarization and of text generation: the same text in the fields of both tasks, because a body
-    without parameters fits both.
+class HubText(AnswerBody):
+    """The answer of an encoder-decoder: the same text in the fields of summarization, translation and text generation,
+    because a body without parameters fits all three.
     """
 
     summary_text: str
+    translation_text: str
     generated_text: str
 
 
-HubItem = HubLabel | HubWord | HubEntity | HubFound | HubTranslation | HubSummary | TgiAnswer | float
+HubItem = HubLabel | HubWord | HubEntity | HubFound | HubText | TgiAnswer | float
 
 
 class HubAnswer(RootModel[HubFound | list[HubItem | list[HubLabel | HubWord | HubEntity | float]]]):

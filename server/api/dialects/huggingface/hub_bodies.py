@@ -232,7 +232,8 @@ class HubSummarizeBody(HubBody):
     parameters: HubSummarizeParameters | None = None
 
     def spec(self) -> GenerateSpec:
-        return GenerateSpec([self.inputs], (self.parameters or HubSummarizeParameters()).options(), self.model)
+        options = (self.parameters or HubSummarizeParameters()).options()
+        return GenerateSpec([self.inputs], options, self.model, task="summarization")
 
 
 class HubTranslateParameters(HubSummarizeParameters):
