@@ -100,12 +100,21 @@ class CheckpointFiles:
         return replace(config, max_positions=None) if self.gliner is not None and is_relative else config
 
 
+def _with_quantization(directory: Path, hf: dict[str, Any]) -> dict[str, Any]:
+    """Add the settings of quantization that older checkpoints of Model Optimizer have in a file of their own."""
+    settings = (json_object(directory, "hf_quant_config.json") or {}).get("quantization")
+    if hf.get("quantization_config") or not isinstance(settings, dict) or settings.get("quant_algo") is None:
+        return hf
+    return {**hf, "quantization_config": {**settings, "quant_method": "modelopt"}}
+
+
 def read_files(directory: Path) -> CheckpointFiles:
     """Read the files of a checkpoint. Raises ConfigError."""
     gliner = read_gliner(directory)
     hf = json_object(directory, "config.json") if gliner is None else dict(gliner.encoder)
     if hf is None:
         raise ConfigError("the checkpoint has no config.json")
+    hf = _with_quantization(directory, hf)
     if gliner is not None or is_colbert(hf):
         family, architecture = family_of({**hf, "architectures": None})
         name = "HF_ColBERT" if gliner is None else "GLiNER"

@@ -54,12 +54,24 @@ FORMATS: dict[str, tuple[dict[str, Any], Recipe]] = {
         _compressed(_FP8, "float-quantized"),
         lambda out, width, seed: recipes.compressed(out, width, _FP8, "float-quantized", seed),
     ),
+    "bitsandbytes-nf4": (
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+        lambda out, width, seed: recipes.nested_nf4(out, width, seed=seed),
+    ),
+    "bitsandbytes-int8": (
+        {"quant_method": "bitsandbytes", "load_in_8bit": True},
+        lambda out, width, seed: recipes.llm_int8(out, width, seed=seed),
+    ),
+    "modelopt-nvfp4": (
+        {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+        lambda out, width, seed: recipes.nvfp4(out, width, seed=seed),
+    ),
     "fp8": (
         {"quant_method": "fp8", "weight_block_size": [32, 32], "activation_scheme": "dynamic"},
         lambda out, width, seed: recipes.fp8(out, width, (32, 32), seed=seed),
     ),
 }
-KERNEL_FORMATS = ("gptq", "gptq-8-bits", "awq", "compressed-int4", "compressed-int8")
+KERNEL_FORMATS = ("gptq", "gptq-8-bits", "awq", "compressed-int4", "compressed-int8", "bitsandbytes-int8")
 """Formats that the kernels compute with as they are."""
 
 

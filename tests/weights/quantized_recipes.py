@@ -6,6 +6,7 @@ float64, [out, in]. The bit layouts are written with Python integers, so that th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -140,3 +141,62 @@ def mxfp4(
         "_blocks": (numbers[..., ::2] | (numbers[..., 1::2] << 4)).to(torch.uint8),
         "_scales": exponents.to(torch.uint8),
     }, weights.flatten(-2)
+
+
+E2M1 = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
+"""Magnitudes of 4-bit floating-point numbers; the highest bit is the sign."""
+
+
+def nvfp4(out: int, width: int, seed: int = 0, *, divides: bool = False) -> Stored:
+    """NVFP4 as Model Optimizer stores it, or as compressed-tensors does. divides: the latter."""
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randint(0, 16, (out, width), generator=generator)
+    scales = (torch.rand(out, width // 16, generator=generator) * 300 + 1).to(torch.float8_e4m3fn)
+    factor = torch.tensor(3e-4)
+    table = torch.tensor([*E2M1, *(-size for size in E2M1)], dtype=torch.float64)
+    weights = table[codes] * scales.double().repeat_interleave(16, 1)
+    packed = codes[:, ::2] | codes[:, 1::2] << 4
+    if divides:
+        inverse = torch.tensor([1 / float(factor)])
+        stored = {"weight_packed": packed.byte(), "weight_scale": scales, "weight_global_scale": inverse}
+        return stored, weights / inverse.double()
+    stored = {"weight": packed.byte(), "weight_scale": scales, "weight_scale_2": factor}
+    return stored, weights * factor.double()
+
+
+_NEGATIVE = (-1.0, -0.69619, -0.52507, -0.39492, -0.28444, -0.18477, -0.09105)
+NF4 = (*_NEGATIVE, 0.0, 0.07958, 0.16093, 0.24611, 0.33792, 0.44071, 0.56262, 0.72296, 1.0)
+"""Values of the codes of NF4, to five decimals."""
+
+
+def nested_nf4(out: int, width: int, block: int = 64, nested: int = 4, seed: int = 0) -> Stored:
+    """NF4 whose scales are codes, with a scale for each `nested` of them, as bitsandbytes stores it."""
+    generator = torch.Generator().manual_seed(seed)
+    count = out * width
+    blocks = -(-count // block)
+    codes = torch.randint(0, 16, (count + count % 2,), generator=generator)
+    scale_codes = torch.randint(0, 256, (blocks,), generator=generator)
+    units = torch.rand(-(-blocks // nested), generator=generator) * 0.02 + 0.01
+    values, offset = torch.linspace(-1, 1, 256), 0.0625
+    scales = [float(values[code]) * float(units[i // nested]) + offset for i, code in enumerate(scale_codes.tolist())]
+    table = torch.tensor(NF4)
+    weights = [float(table[code]) * scales[i // block] for i, code in enumerate(codes[:count].tolist())]
+    state = {"quant_type": "nf4", "blocksize": block, "dtype": "bfloat16", "shape": [out, width]}
+    state |= {"nested_blocksize": nested, "nested_dtype": "float32", "nested_offset": offset}
+    return {
+        "weight": (codes[::2] << 4 | codes[1::2]).byte()[:, None],
+        "weight.absmax": scale_codes.byte(),
+        "weight.quant_map": table,
+        "weight.nested_absmax": units,
+        "weight.nested_quant_map": values,
+        "weight.quant_state.bitsandbytes__nf4": torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8),
+    }, torch.tensor(weights, dtype=torch.float64).view(out, width)
+
+
+def llm_int8(out: int, width: int, seed: int = 0) -> Stored:
+    """int8 as bitsandbytes stores it."""
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randint(-127, 128, (out, width), generator=generator, dtype=torch.int8)
+    largest = torch.rand(out, generator=generator) * 0.1 + 0.01
+    parts = {"weight": codes, "SCB": largest, "weight_format": torch.tensor(0, dtype=torch.uint8)}
+    return parts, codes.double() * largest.double()[:, None] / 127

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from models.families.shared.mixture_of_experts import unstack
+from tests.weights import bitsandbytes_oracle
 from tests.weights import quantized_recipes as recipes
 from weights.errors import WeightsError
 from weights.quantized.formats import FORMATS, quantized_format
@@ -266,6 +267,115 @@ def test_other_tensors_stay_as_they_are() -> None:
     assert isinstance(added, StoredTensor) and added.unused_if_zero
 
 
+NF4_CONFIG = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+INT8_CONFIG = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+ORACLE = bitsandbytes_oracle.load()
+
+
+@pytest.mark.parametrize("case", ORACLE)
+def test_bitsandbytes_has_the_weights_that_the_package_reads(case: str) -> None:
+    tensors, expected = ORACLE[case]
+    config = INT8_CONFIG if case == "int8" else {**NF4_CONFIG, "bnb_4bit_quant_type": case.split()[0]}
+    found = matrix(config, tensors)
+    assert tuple(found.layout.shape) == tuple(expected.shape) and found.layout.is_meta
+    torch.testing.assert_close(found.read().dequantized(torch.float32), expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("out", "width"), [(5, 96), (4, 256), (3, 33)])
+def test_bitsandbytes_with_scales_that_are_codes(out: int, width: int) -> None:
+    tensors, expected = recipes.nested_nf4(out, width)
+    assert_weights(NF4_CONFIG, tensors, expected)
+
+
+def test_bitsandbytes_codes_in_another_dtype() -> None:
+    """`bnb_4bit_quant_storage`."""
+    tensors, expected = recipes.nested_nf4(4, 96)
+    tensors["weight"] = tensors["weight"].flatten().view(torch.bfloat16)[:, None]
+    assert_weights(NF4_CONFIG, tensors, expected)
+
+
+def test_bitsandbytes_int8_rounds_activations_in_blocks() -> None:
+    tensors, expected = recipes.llm_int8(OUT, WIDTH)
+    assert assert_weights(INT8_CONFIG, tensors, expected).layout.group == 128
+    tensors, expected = recipes.llm_int8(OUT, 96)
+    assert assert_weights(INT8_CONFIG, tensors, expected).layout.group == 32
+
+
+def test_modules_that_bitsandbytes_left_out_stay_as_they_are() -> None:
+    for config, recipe in ((NF4_CONFIG, recipes.nested_nf4), (INT8_CONFIG, recipes.llm_int8)):
+        quantized = quantized_format({"quantization_config": config})
+        assert quantized is not None
+        plain = stored({"weight": torch.ones(4, 4)}, "lm_head")
+        found = quantized.matrices(stored(recipe(OUT, WIDTH)[0]) | plain)
+        assert found["lm_head.weight"] is plain["lm_head.weight"]
+        assert isinstance(found[f"{MODULE}.weight"], StoredMatrix)
+
+
+STATE = "weight.quant_state.bitsandbytes__nf4"
+DAMAGED_STATES = {
+    "quant_state.bitsandbytes__nf4 is not JSON": b"{",
+    "has no shape of a matrix": b'{"shape": [96]}',
+    "has no valid 'blocksize'": b'{"shape": [96, 128], "blocksize": 0}',
+    "has no valid 'nested_blocksize'": b'{"shape": [96, 128], "blocksize": 64}',
+    "no valid 'nested_offset'": b'{"shape": [96, 128], "blocksize": 64, "nested_blocksize": 4, "nested_offset": ""}',
+    "absmax is": b'{"shape": [96, 128], "blocksize": 32, "nested_blocksize": 4}',
+    "do not hold": b'{"shape": [96, 127], "blocksize": 64, "nested_blocksize": 4}',
+}
+
+
+@pytest.mark.parametrize("message", DAMAGED_STATES)
+def test_damaged_states_of_bitsandbytes_are_named(message: str) -> None:
+    tensors, _ = recipes.nested_nf4(OUT, WIDTH)
+    tensors[STATE] = torch.tensor(list(DAMAGED_STATES[message]), dtype=torch.uint8)
+    with pytest.raises(ValueError, match=message):
+        _ = matrix(NF4_CONFIG, tensors).layout
+
+
+def test_int8_of_another_order_is_named() -> None:
+    tensors, _ = recipes.llm_int8(OUT, WIDTH)
+    tensors["weight_format"] = torch.tensor(2, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="weight_format is not that of rows"):
+        _ = matrix(INT8_CONFIG, tensors).layout
+
+
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+NVFP4_ARGUMENTS = {**FLOAT, "num_bits": 4, "strategy": "tensor_group", "group_size": 16}
+
+
+def test_nvfp4() -> None:
+    tensors, expected = recipes.nvfp4(OUT, WIDTH)
+    layout = assert_weights(MODELOPT, tensors, expected).layout
+    assert (layout.bits, layout.group) == (4, 16)
+    tensors, expected = recipes.nvfp4(OUT, WIDTH, divides=True)
+    assert_weights(compressed_config(NVFP4_ARGUMENTS, "nvfp4-pack-quantized"), tensors, expected)
+
+
+def test_nvfp4_has_the_weights_that_compressed_tensors_reads() -> None:
+    from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+
+    tensors, _ = recipes.nvfp4(OUT, WIDTH, divides=True)
+    numbers = unpack_fp4_from_uint8(tensors["weight_packed"], OUT, WIDTH, torch.float32)
+    scales = tensors["weight_scale"].float() / tensors["weight_global_scale"]
+    expected = numbers.double() * scales.double().repeat_interleave(16, 1)
+    assert_weights(compressed_config(NVFP4_ARGUMENTS, "nvfp4-pack-quantized"), tensors, expected)
+
+
+def test_model_optimizer_fp8() -> None:
+    tensors, expected = recipes.fp8(OUT, WIDTH)
+    found = assert_weights({"quant_method": "modelopt", "quant_algo": "FP8"}, tensors, expected)
+    assert found.layout.bits == 8
+
+
+def test_scales_that_model_optimizer_adds_to_activations_are_left_out() -> None:
+    quantized = quantized_format({"quantization_config": {**MODELOPT, "kv_cache_quant_algo": "FP8"}})
+    assert quantized is not None
+    assert quantized.unused == "static scales of activations and scales of keys and values"
+    more = stored({"input_scale": torch.ones(1), "k_scale": torch.ones(1), "pre_quant_scale": torch.ones(1)})
+    found = quantized.matrices(stored(recipes.nvfp4(OUT, WIDTH)[0]) | more)
+    # A scale of the inputs changes the result, so that loading refuses it.
+    assert list(found) == [f"{MODULE}.weight", f"{MODULE}.pre_quant_scale"]
+
+
 DAMAGE = {
     "scales is missing": ("scales", None),
     "qzeros is missing": ("qzeros", None),
@@ -298,7 +408,6 @@ def test_packed_numbers_must_hold_the_shape() -> None:
 
 
 REFUSED = {
-    "bitsandbytes.*model.dequantize": {"quant_method": "bitsandbytes", "load_in_4bit": True},
     "'hqq' is not supported, only gptq, awq, compressed-tensors, fp8": {"quant_method": "hqq"},
     "None is not supported": {"bits": 4},
     "must be an object": ["gptq"],
@@ -307,12 +416,17 @@ REFUSED = {
     "group_size' must be a positive|group_size': must be a positive": gptq_config(group_size=0),
     "'gemv' is not supported": {"quant_method": "awq", "version": "gemv"},
     "zero_point': False": {"quant_method": "awq", "zero_point": False},
-    "'nvfp4-pack-quantized' is not supported": compressed_config(PACKED, "nvfp4-pack-quantized"),
+    "'marlin-24' is not supported": compressed_config(PACKED, "marlin-24"),
+    "quant_algo': 'W4A8_AWQ' is not supported": {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"},
+    "quant_algo': None is not supported": {"quant_method": "modelopt"},
+    "only 16 is supported for NVFP4": {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32},
+    "bnb_4bit_quant_type': 'int4'": {**NF4_CONFIG, "bnb_4bit_quant_type": "int4"},
     "'sparse-24-bitmask' is not supported": compressed_config(PACKED, sparsity_config={"format": "sparse-24-bitmask"}),
     "rotations of activations": compressed_config(
         PACKED, transform_config={"config_groups": {"u": {"type": "hadamard"}}}
     ),
-    "num_bits': 4": compressed_config({**FLOAT, "num_bits": 4}),
+    "strategy': 'channel'": compressed_config({**FLOAT, "num_bits": 4}),
+    "group_size': only 16": compressed_config({**FLOAT, "num_bits": 4, "strategy": "tensor_group", "group_size": 32}),
     "'tensor_group' is not supported": compressed_config({**PACKED, "strategy": "tensor_group"}),
     "no regular expression": compressed_config(PACKED, config_groups={"g": {"targets": ["re:("], "weights": PACKED}}),
     "fmt': 'e5m2'": {"quant_method": "fp8", "fmt": "e5m2"},
@@ -333,7 +447,7 @@ def test_a_checkpoint_without_settings_is_not_quantized() -> None:
 
 
 def test_every_format_describes_itself() -> None:
-    configs = {"gptq": gptq_config(), "compressed-tensors": compressed_config(PACKED)}
+    configs = {"gptq": gptq_config(), "compressed-tensors": compressed_config(PACKED), "modelopt": MODELOPT}
     for name in FORMATS:
         quantized = quantized_format({"quantization_config": {"quant_method": name, **configs.get(name, {})}})
         assert quantized is not None and quantized.description and "\n" not in quantized.description

@@ -1,4 +1,4 @@
-"""Checkpoints of compressed-tensors, as llm-compressor writes them: packed integers, int8 and fp8.
+"""Checkpoints of compressed-tensors, as llm-compressor writes them: packed integers, int8, fp8 and NVFP4.
 
 The names of the tensors, `weight_packed` or `weight` with `weight_scale` and others, are those of the package
 compressed-tensors (https://github.com/vllm-project/compressed-tensors), as are the settings.
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from weights.quantized.fp8 import DTYPE as FP8
 from weights.quantized.fp8 import block_of, fp8_matrix
+from weights.quantized.nvfp4 import GROUP as NVFP4_GROUP
+from weights.quantized.nvfp4 import nvfp4_matrix
 from weights.quantized.parts import (
     Description,
     Parts,
@@ -31,10 +33,21 @@ from weights.quantized.settings import QuantizationSettings
 from weights.quantized_matrix import QuantizedMatrix
 from weights.stored import Stored, StoredTensor
 
-_FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "dense")
-_PARTS = ("weight", "weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx")
+_NVFP4 = "nvfp4-pack-quantized"
+_FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "dense", _NVFP4)
+_PARTS = (
+    "weight",
+    "weight_packed",
+    "weight_scale",
+    "weight_zero_point",
+    "weight_shape",
+    "weight_g_idx",
+    "weight_global_scale",
+)
 _UNUSED = tuple(
-    f".{name}_{number}" for name in ("input", "output", "k", "v", "q") for number in ("scale", "zero_point")
+    f".{name}_{number}"
+    for name in ("input", "output", "k", "v", "q")
+    for number in ("scale", "zero_point", "global_scale")
 )
 
 
@@ -43,7 +56,7 @@ class _Scheme:
     """How the matrices of some modules are quantised.
 
     targets: names of modules, regular expressions after `re:`, or names of classes such as `Linear`.
-    bits: bits of a code. is_float: codes are fp8 numbers.
+    bits: bits of a code. is_float: codes are floating-point numbers: fp8, or NVFP4 with 4 bits.
     symmetric: whether there are no zero points.
     group: inputs that share a scale, or None for whole rows.
     block: output features and inputs that share a scale, or None.
@@ -64,7 +77,8 @@ class _Scheme:
             scales = f"blocks of {self.block[0]}x{self.block[1]}"
         else:
             scales = "whole rows" if self.group is None else f"groups of {self.group}"
-        return f"{'fp8 E4M3' if self.is_float else f'{self.bits} bits'}, {scales}"
+        floats = "NVFP4" if self.bits == 4 else "fp8 E4M3"
+        return f"{floats if self.is_float else f'{self.bits} bits'}, {scales}"
 
 
 class CompressedTensors:
@@ -96,6 +110,8 @@ class CompressedTensors:
 
     def _describe(self, parts: Parts) -> Description:
         scheme = self._scheme_of(parts.name.removesuffix(".weight"))
+        if "weight_packed" in parts and scheme.is_float:
+            return nvfp4_matrix(parts, "weight_packed", "weight_scale", "weight_global_scale", divides=True)
         if "weight_packed" in parts:
             return _packed(parts, scheme)
         if scheme.is_float:
@@ -128,10 +144,13 @@ def _scheme(group: QuantizationSettings) -> _Scheme | None:
         return None
     group.refuse_unless("format", *_FORMATS)
     is_float = weights.choice("type", ("int", "float"), "int") == "float"
-    bits = weights.choice("num_bits", (8,) if is_float else tuple(range(2, 9)), 8)
-    strategies = ("tensor", "channel", "group", "block")
+    bits = weights.choice("num_bits", (4, 8) if is_float else tuple(range(2, 9)), 8)
+    is_nvfp4 = is_float and bits == 4
+    strategies = ("tensor_group",) if is_nvfp4 else ("tensor", "channel", "group", "block")
     group_size = weights.get("group_size")
     strategy = weights.choice("strategy", strategies, _strategy(group_size))
+    if is_nvfp4 and group_size != NVFP4_GROUP:
+        weights.refuse("group_size", f"only {NVFP4_GROUP} is supported for floating-point numbers of 4 bits")
     weights.refuse_unless("dynamic", False)
     targets = group.names("targets")
     for target in targets:
@@ -145,7 +164,7 @@ def _scheme(group: QuantizationSettings) -> _Scheme | None:
         bits=bits,
         is_float=is_float,
         symmetric=weights.flag("symmetric", True),
-        group=weights.group_size() if strategy == "group" else None,
+        group=weights.group_size() if strategy in ("group", "tensor_group") else None,
         block=weights.pair("block_structure") if strategy == "block" else None,
         static_inputs=inputs is not None and not inputs.get("dynamic"),
     )

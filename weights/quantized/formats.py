@@ -7,10 +7,12 @@ from typing import Any, Protocol
 
 from weights.errors import WeightsError
 from weights.quantized.awq import Awq
+from weights.quantized.bitsandbytes import BitsAndBytes
 from weights.quantized.compressed_tensors import CompressedTensors
 from weights.quantized.fp8 import Fp8
 from weights.quantized.gptq import Gptq
 from weights.quantized.mxfp4 import Mxfp4
+from weights.quantized.nvfp4 import ModelOpt
 from weights.quantized.settings import QuantizationSettings
 from weights.stored import MatrixFormat
 
@@ -33,9 +35,9 @@ FORMATS: Mapping[str, Callable[[QuantizationSettings], QuantizedFormat]] = {
     "fp8": Fp8,
     "fbgemm_fp8": Fp8,
     "mxfp4": Mxfp4,
+    "modelopt": ModelOpt,
+    "bitsandbytes": BitsAndBytes,
 }
-_UNQUANTIZED = "load it with transformers, save the result of model.dequantize(), and serve that with --quantize int8"
-_REFUSED = {"bitsandbytes": _UNQUANTIZED, "bitsandbytes_4bit": _UNQUANTIZED, "bitsandbytes_8bit": _UNQUANTIZED}
 
 
 def quantized_format(hf: Mapping[str, Any]) -> QuantizedFormat | None:
@@ -72,5 +74,4 @@ def _read(values: Any, name: str) -> QuantizedFormat:
         method = "compressed-tensors"
     if method in FORMATS:
         return FORMATS[method](settings)
-    supported = f"only {', '.join(FORMATS)}"
-    settings.refuse("quant_method", f"{method!r} is not supported, {_REFUSED.get(str(method), supported)}")
+    settings.refuse("quant_method", f"{method!r} is not supported, only {', '.join(FORMATS)}")

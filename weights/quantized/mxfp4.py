@@ -24,7 +24,7 @@ _GROUP = 32
 _BITS = 4
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _MAGNITUDES = (0, 1, 2, 3, 4, 6, 8, 12)
-_DOUBLED = torch.tensor([*_MAGNITUDES, *(-size for size in _MAGNITUDES)], dtype=torch.float32)
+DOUBLED = torch.tensor([*_MAGNITUDES, *(-size for size in _MAGNITUDES)], dtype=torch.float32)
 """Twice the value of each 4-bit number (E2M1)."""
 
 _HALF_SCALES = torch.tensor([*(math.ldexp(0.5, exponent - 127) for exponent in range(255)), math.nan])
@@ -59,6 +59,6 @@ def _describe(parts: Parts) -> Description:
         codes[..., 0] = numbers & 15
         codes[..., 1] = numbers >> 4
         scales = _HALF_SCALES[parts.read(_SCALES).int()]
-        return QuantizedMatrix(codes.view(experts, out, -1), _BITS, _GROUP, scales, table=_DOUBLED)
+        return QuantizedMatrix(codes.view(experts, out, -1), _BITS, _GROUP, scales, table=DOUBLED)
 
-    return layout((experts, out, groups * _GROUP), _BITS, _GROUP, table=_DOUBLED), read
+    return layout((experts, out, groups * _GROUP), _BITS, _GROUP, table=DOUBLED), read

@@ -49,6 +49,11 @@ class Parts:
         """Require a tensor of floating-point numbers and, if any are given, one of several shapes."""
         self.check(ending, _FLOATS, *shapes)
 
+    def nbytes(self, ending: str) -> int:
+        """Size of a tensor in the file, in bytes."""
+        self.shape(ending)
+        return self._tensors[ending].nbytes
+
     def dtype(self, ending: str) -> torch.dtype | None:
         self.shape(ending)
         return self._tensors[ending].dtype
