@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 from models.families import FAMILIES
@@ -22,13 +23,20 @@ def gguf_config(gguf: Gguf) -> dict[str, Any]:
     families = {family.name: family.gguf for family in FAMILIES.values() if family.gguf is not None}
     readers = [one for one in families.values() if of.architecture in one.settings and one.applies(of)]
     if not readers:
-        supported = ", ".join(sorted({name for one in families.values() for name in one.settings}))
+        names = sorted({name for one in families.values() for name in one.settings})
+        nearest = get_close_matches(of.architecture, names, 1, cutoff=0.0)[0]
         raise GgufError(
-            f"{gguf.name!r}: architecture {of.architecture[:40]!r} is not supported in GGUF files, only {supported}"
+            f"{gguf.name!r}: architecture {of.architecture[:40]!r} is not supported in GGUF files; "
+            f"the nearest name is {nearest}"
         )
-    if of.optional("attention.causal") is False and "bert" not in of.architecture:
+    if of.optional("attention.causal") is False and not _reads_both_ways(of):
         raise of.error("attention.causal", "is false, which is not supported for decoders")
     (family,) = readers
     generation = document(gguf, "generation_config.json")
     assert isinstance(generation, dict)
     return {**family.settings[of.architecture](of), **generation}
+
+
+def _reads_both_ways(of: Metadata) -> bool:
+    """Whether all models of an architecture are encoders."""
+    return "bert" in of.architecture or of.architecture == "gemma-embedding"

@@ -8,9 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from models.config import LanguageModelHead, MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm
-from models.families.shared.gguf import GgufFamily
-from weights.rules import Drop, LayoutChange, Rename, Rule, Split
+from models.config import (
+    FeedForwardSumConfig,
+    LanguageModelHead,
+    MixtureOfExpertsConfig,
+    ModelConfig,
+    QueryKeyNorm,
+    StackConfig,
+)
+from models.families.shared.gguf import GgufFamily, unstack
+from weights.rules import Drop, Rename, Rule, Split, split
 
 
 def gguf_rules(model: ModelConfig, family: GgufFamily) -> Sequence[Rule]:
@@ -18,9 +25,8 @@ def gguf_rules(model: ModelConfig, family: GgufFamily) -> Sequence[Rule]:
     stack, ours = (model.encoder, "encoder") if model.encoder is not None else (model.decoder, "decoder")
     assert stack is not None
     tokens = f"{ours}.embedding.tokens.weight"
-    attention, layer = stack.first_attention, rf"{ours}.layers.\1."
+    layer = rf"{ours}.layers.\1."
     tied = isinstance(model.head, LanguageModelHead) and model.head.tied
-    width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
     from_one = stack.final_norm is not None and stack.final_norm.kind == "rms_from_one"
 
     def norm(theirs: str, name: str) -> Rule:
@@ -37,8 +43,8 @@ def gguf_rules(model: ModelConfig, family: GgufFamily) -> Sequence[Rule]:
         "post_ffw_norm": "feed_forward_norms.output",
         "attn_output_norm": "attention_norms.residual",
         "layer_output_norm": "feed_forward_norms.residual",
+        **family.norms,
     }
-    parts = [rf"{layer}attention.{part}" for part in ("query", "key", "value")]
     return (
         *family.rules(model),
         Rename(r"token_embd\.weight", tokens),
@@ -49,18 +55,12 @@ def gguf_rules(model: ModelConfig, family: GgufFamily) -> Sequence[Rule]:
         Rename(r"output\.weight", tokens if tied else "head.weight"),
         Rename(r"output\.bias", "head.bias"),
         *(norm(rf"blk\.(\d+)\.{theirs}\.(weight|bias)", rf"{layer}{name}.\2") for theirs, name in names.items()),
-        *_head_norms(layer, "attn_q_norm", "query_norm", attention.num_heads, attention.query_key_norm, norm),
-        *_head_norms(layer, "attn_k_norm", "key_norm", attention.num_kv_heads, attention.query_key_norm, norm),
         block("attn_q", "attention.query"),
         block("attn_k", "attention.key"),
         block("attn_v", "attention.value"),
-        *(
-            Split(
-                rf"blk\.(\d+)\.attn_qkv\.{part}", [f"{name}.{part}" for name in parts], 0, (width, kv_width, kv_width)
-            )
-            for part in ("weight", "bias")
-        ),
+        *_rules_of_heads(stack, layer, norm),
         block("attn_output", "attention.output"),
+        Rename(r"blk\.(\d+)\.attn_sinks\.weight", f"{layer}attention.sinks"),
         block("ffn_gate", "feed_forward.gate"),
         block("ffn_up", "feed_forward.up"),
         block("ffn_down", "feed_forward.down"),
@@ -72,6 +72,23 @@ def gguf_rules(model: ModelConfig, family: GgufFamily) -> Sequence[Rule]:
 def _minus_one(tensors: Sequence[Any]) -> Sequence[Any]:
     """Subtract one: Gemma's norms multiply by one plus their weights, and GGUF files have the sum."""
     return [tensor - 1 for tensor in tensors]
+
+
+def _rules_of_heads(stack: StackConfig, layer: str, norm: Callable[[str, str], Rule]) -> Sequence[Rule]:
+    """Rules that depend on the heads of attention, for a stack in which some layer has attention."""
+    attention = next((one.attention for one in stack.layers if one.attention is not None), None)
+    if attention is None:
+        return ()
+    width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
+    parts, sizes = [rf"{layer}attention.{part}" for part in ("query", "key", "value")], (width, kv_width, kv_width)
+    return (
+        *_head_norms(layer, "attn_q_norm", "query_norm", attention.num_heads, attention.query_key_norm, norm),
+        *_head_norms(layer, "attn_k_norm", "key_norm", attention.num_kv_heads, attention.query_key_norm, norm),
+        *(
+            Split(rf"blk\.(\d+)\.attn_qkv\.{part}", [f"{name}.{part}" for name in parts], 0, sizes)
+            for part in ("weight", "bias")
+        ),
+    )
 
 
 def _head_norms(
@@ -88,36 +105,44 @@ def _expert_rules(model: ModelConfig, layer: str) -> Sequence[Rule]:
     """Rules for mixtures of experts. One tensor holds a matrix of all experts; the first files had one per expert."""
     stack = model.decoder or model.encoder
     assert stack is not None
-    kinds = (one.feed_forward for one in stack.layers)
-    experts = next((kind.num_experts for kind in kinds if isinstance(kind, MixtureOfExpertsConfig)), 0)
-    block, inside, parts = r"blk\.(\d+)\.", f"{layer}feed_forward.", ("gate", "up", "down")
+    kinds = [one.feed_forward for one in stack.layers]
+    mixed = [kind.parts[1][0] for kind in kinds if isinstance(kind, FeedForwardSumConfig)]
+    experts = next((kind.num_experts for kind in (*mixed, *kinds) if isinstance(kind, MixtureOfExpertsConfig)), 0)
+    inside = f"{layer}feed_forward.{'parts.1.' if mixed else ''}"
+    block, parts = r"blk\.(\d+)\.", ("gate", "up", "down")
     return (
         Rename(block + r"ffn_gate_inp\.(weight|bias)", inside + r"router.\2"),
-        Rename(block + r"exp_probs_b(?:\.bias)?", inside + "router.correction"),
+        Rule(block + r"exp_probs_b(?:\.bias)?", (inside + "router.correction",), (_as_vector,)),
         Rule(block + r"ffn_gate_inp_shexp\.weight", (inside + "shared_gate.weight",), (_as_row,)),
-        *(Rename(block + rf"ffn_{part}_shexp\.weight", f"{inside}shared.{part}.weight") for part in parts),
+        *(Rename(block + rf"ffn_{part}_shexp\.(weight|bias)", rf"{inside}shared.{part}.\2") for part in parts),
         *(Rename(block + rf"ffn_{part}\.(\d+)\.weight", rf"{inside}experts.\2.{part}.weight") for part in parts),
         *(
             Rule(
                 block + rf"ffn_{part}_exps\.weight",
                 tuple(f"{inside}experts.{expert}.{part}.weight" for expert in range(experts)),
-                (_unstack(experts),),
+                (unstack(experts),),
             )
             for part in parts
+        ),
+        *(
+            Rule(
+                block + rf"ffn_{part}_exps\.bias",
+                tuple(f"{inside}experts.{expert}.{part}.bias" for expert in range(experts)),
+                (lambda tensors: tensors[0].unbind(0),),
+            )
+            for part in parts
+        ),
+        Rule(
+            block + r"ffn_gate_up_exps\.weight",
+            tuple(f"{inside}experts.{expert}.{part}.weight" for part in ("gate", "up") for expert in range(experts)),
+            (split(2, dim=1), unstack(experts)),
         ),
     )
 
 
-def _unstack(experts: int) -> LayoutChange:
-    """Split [experts, out, in] into matrices [out, in]."""
-
-    def step(tensors: Sequence[Any]) -> Sequence[Any]:
-        (tensor,) = tensors
-        if len(tensor.shape) != 3 or tensor.shape[0] != experts:
-            raise ValueError("the first dimension is not the number of experts")
-        return tensor.flatten(0, 1).split([tensor.shape[1]] * experts, 0)  # type: ignore[no-any-return]
-
-    return step
+def _as_vector(tensors: Sequence[Any]) -> Sequence[Any]:
+    """Reshape to a vector: some files have a matrix with one row."""
+    return [tensor.flatten() for tensor in tensors]
 
 
 def _as_row(tensors: Sequence[Any]) -> Sequence[Any]:

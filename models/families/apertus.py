@@ -8,7 +8,9 @@ from typing import Any
 from models.config import FeedForwardConfig, ModelConfig, QueryKeyNorm, XieluFeedForwardConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings
 from models.families.shared.rotary_decoder import rms_norm, rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 _DEFAULTS = {
@@ -61,6 +63,17 @@ def _as_vector(tensors: Sequence[Any]) -> Sequence[Any]:
     return [tensors[0].flatten()]
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    settings = rotary_settings(of, model_type="apertus", attention_bias=has_bias(of, "attn_q"), **rms_eps(of))
+    scaling = settings.pop("rope_scaling", {"rope_type": "default"})
+    return {**settings, "rope_parameters": {"rope_theta": settings.pop("rope_theta"), **scaling}}
+
+
+def _gguf_rules(model: ModelConfig) -> Sequence[Rule]:
+    ours = r"decoder.layers.\1.feed_forward.activation.\2"
+    return (Rename(r"blk\.(\d+)\.xielu\.(alpha_p|alpha_n|beta|eps)", ours),)
+
+
 FAMILY = decoder_family(
     "apertus",
     "Apertus",
@@ -68,4 +81,5 @@ FAMILY = decoder_family(
     rules,
     texts=False,
     answers=False,
+    gguf=GgufFamily({"apertus": gguf_settings}, rules=_gguf_rules),
 )

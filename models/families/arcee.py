@@ -8,7 +8,9 @@ from typing import Any
 from models.config import FeedForwardConfig, ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, paired_neighbours, rms_eps, rotary_settings
 from models.families.shared.rotary_decoder import rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 32000,
@@ -30,9 +32,15 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return uniform_decoder(fields, feed_forward, qkv_bias=bias, output_bias=bias)
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    bias, mlp_bias = has_bias(of, "attn_q"), has_bias(of, "ffn_up")
+    return rotary_settings(of, model_type="arcee", attention_bias=bias, mlp_bias=mlp_bias, **rms_eps(of))
+
+
 FAMILY = decoder_family(
     "arcee",
     "Arcee",
     config,
     rotary_rules,
+    gguf=GgufFamily({"arcee": gguf_settings}, rules=paired_neighbours),
 )

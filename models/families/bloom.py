@@ -19,8 +19,10 @@ from models.config import (
 from models.families.shared.alibi import bloom_slopes
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.gguf import GgufFamily, Settings, layer_eps
 from models.families.shared.language_model import language_model, token_rules
 from models.families.shared.megatron_layers import megatron_layer_rules
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 _OTHER_NAMES = {"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
@@ -58,10 +60,24 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return {
+        "model_type": "bloom",
+        "vocab_size": of.rows("token_embd.weight"),
+        "hidden_size": of.integer("embedding_length"),
+        "n_layer": of.layers,
+        "n_head": of.integer("attention.head_count"),
+        "seq_length": of.integer("context_length"),
+        "layer_norm_epsilon": layer_eps(of),
+        "tie_word_embeddings": not of.has("output.weight"),
+    }
+
+
 FAMILY = decoder_family(
     "bloom",
     "Bloom",
     config,
     rules,
     prefix=r"transformer\.",
+    gguf=GgufFamily({"bloom": gguf_settings}),
 )

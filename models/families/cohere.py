@@ -8,8 +8,10 @@ from typing import Any
 from models.config import ModelConfig, NormConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, layer_eps, rotary_settings
 from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
 _DEFAULTS = {
@@ -63,6 +65,17 @@ def _rows(tensors: Sequence[Any]) -> Sequence[Any]:
     return tensors[0].unbind(0)  # type: ignore[no-any-return]
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return rotary_settings(
+        of,
+        model_type="cohere",
+        attention_bias=has_bias(of, "attn_q"),
+        layer_norm_eps=layer_eps(of),
+        use_qk_norm=bool(of.layers_with("attn_q_norm.weight")),
+        logit_scale=of.number("logit_scale"),
+    )
+
+
 FAMILY = decoder_family(
     "cohere",
     "Cohere",
@@ -71,4 +84,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"command-r": gguf_settings}),
 )

@@ -11,9 +11,11 @@ from typing import Any
 from models.config import ModelConfig, NormConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, layer_eps, layer_types, rotary_settings
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import gated_feed_forward, rotary_decoder, rotary_layer, rotary_rules
 from models.families.shared.windows import patterned_windows
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 256000,
@@ -63,6 +65,18 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return rotary_settings(
+        of,
+        model_type="cohere2",
+        attention_bias=has_bias(of, "attn_q"),
+        layer_norm_eps=layer_eps(of),
+        logit_scale=of.number("logit_scale"),
+        sliding_window=of.integer("attention.sliding_window"),
+        layer_types=layer_types(of),
+    )
+
+
 FAMILY = decoder_family(
     "cohere2",
     "Cohere2",
@@ -71,4 +85,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"cohere2": gguf_settings}),
 )

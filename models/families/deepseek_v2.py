@@ -8,10 +8,18 @@ from typing import Any
 from models.config import ModelConfig, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.latent_attention import latent_layers, latent_rules
+from models.families.shared.gguf import GgufFamily, Settings
+from models.families.shared.latent_attention import (
+    is_corrected,
+    latent_gguf_rules,
+    latent_gguf_settings,
+    latent_layers,
+    latent_rules,
+)
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import rms_norm, rotary_decoder, rotary_rules
+from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
 _PUBLISHED = PublishedCode("deepseek-ai", "deepseek", "DeepseekV2")
@@ -69,6 +77,13 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     return (*latent_rules(model), *rotary_rules(model, hf, architecture))
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    # The published files lack the way the groups of experts are chosen, and one group stands for none.
+    grouped = of.integer("expert_group_count", 1) > 1
+    method = "group_limited_greedy" if grouped else "greedy"
+    return latent_gguf_settings(of, model_type="deepseek_v2", topk_method=method)
+
+
 FAMILY = decoder_family(
     "deepseek_v2",
     "DeepseekV2",
@@ -76,4 +91,5 @@ FAMILY = decoder_family(
     rules,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"deepseek2": gguf_settings}, lambda of: not is_corrected(of), latent_gguf_rules),
 )

@@ -13,11 +13,20 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.latent_attention import latent_layers, latent_rules, later_layers
+from models.families.shared.gguf import GgufFamily, Settings
+from models.families.shared.latent_attention import (
+    is_corrected,
+    latent_gguf_rules,
+    latent_gguf_settings,
+    latent_layers,
+    latent_rules,
+    later_layers,
+)
 from models.families.shared.mixture_of_experts import corrected_router
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import rms_norm, rotary_decoder, rotary_rules
+from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
 _PUBLISHED = PublishedCode("deepseek-ai", "deepseek", "DeepseekV3")
@@ -77,10 +86,15 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     return (later, *latent_rules(model), *rotary_rules(model, hf, architecture))
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return latent_gguf_settings(of, model_type="deepseek_v3")
+
+
 FAMILY = decoder_family(
     "deepseek_v3",
     "DeepseekV3",
     config,
     rules,
     answers=False,
+    gguf=GgufFamily({"deepseek2": gguf_settings}, is_corrected, latent_gguf_rules),
 )

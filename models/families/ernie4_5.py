@@ -9,7 +9,9 @@ from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.ernie4_5 import ernie4_5_decoder
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings
 from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 103424,
@@ -32,6 +34,10 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return ernie4_5_decoder(fields, lambda index: feed_forward, fields.raw("head_dim", 128))
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return rotary_settings(of, model_type="ernie4_5", use_bias=has_bias(of, "attn_q"), **rms_eps(of))
+
+
 FAMILY = decoder_family(
     "ernie4_5",
     "Ernie4_5",
@@ -40,4 +46,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"ernie4_5": gguf_settings}),
 )

@@ -9,8 +9,10 @@ from models.config import FeedForwardConfig, MixtureOfExpertsConfig, ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.ernie4_5 import ernie4_5_decoder
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings
 from models.families.shared.mixture_of_experts import expert_rules
 from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rule
 
 _DEFAULTS = {
@@ -72,6 +74,23 @@ def _as_vector(tensors: Sequence[Any]) -> Sequence[Any]:
     return [tensors[0].flatten()]
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    sparse, step = of.layers_with("ffn_gate_inp.weight"), of.integer("interleave_moe_layer_step", 1)
+    return rotary_settings(
+        of,
+        model_type="ernie4_5_moe",
+        use_bias=has_bias(of, "attn_q"),
+        moe_num_experts=of.integer("expert_count"),
+        moe_k=of.integer("expert_used_count"),
+        moe_intermediate_size=of.integer("expert_feed_forward_length"),
+        moe_num_shared_experts=of.integer("expert_shared_count", 0),
+        moe_layer_interval=step,
+        moe_layer_start_index=min(sparse, default=of.layers),
+        moe_layer_end_index=max(sparse, default=-1),
+        **rms_eps(of),
+    )
+
+
 FAMILY = decoder_family(
     "ernie4_5_moe",
     "Ernie4_5_Moe",
@@ -80,4 +99,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"ernie4_5-moe": gguf_settings}),
 )

@@ -17,6 +17,7 @@ from models.config import (
 from models.families.shared.bert_config import architectures
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rename_rules import renamed
 from models.families.shared.rope import rope_config, scaled_max_positions
@@ -28,6 +29,7 @@ from models.families.shared.rotary_decoder import (
     rotary_layer,
     rotary_rules,
 )
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule
 
 _PUBLISHED_CODE = PublishedCode("EuroBERT", "eurobert", "EuroBert")
@@ -98,6 +100,16 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    more = {
+        "architectures": ["EuroBertModel"],
+        "attention_bias": has_bias(of, "attn_q"),
+        "mlp_bias": has_bias(of, "ffn_up"),
+    }
+    settings = rotary_settings(of, model_type="eurobert", **more, **rms_eps(of))
+    return {**settings, "architectures": ["EuroBertModel"]}
+
+
 _TASKS = architectures("EuroBert")
 FAMILY = Family(
     name="eurobert",
@@ -105,4 +117,5 @@ FAMILY = Family(
     architectures={name: tasks for name, tasks in _TASKS.items() if "Question" not in name},
     config=_config,
     rules=_rules,
+    gguf=GgufFamily({"eurobert": gguf_settings}),
 )

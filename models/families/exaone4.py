@@ -11,6 +11,7 @@ from typing import Any
 from models.config import ModelConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, layer_types, rms_eps, rotary_settings, sliding_window
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
@@ -21,6 +22,7 @@ from models.families.shared.rotary_decoder import (
     rotary_rules,
 )
 from models.families.shared.windows import patterned_windows, typed_windows
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 102400,
@@ -67,9 +69,16 @@ def _full_attention(fields: Fields) -> list[int | None]:
     return typed_windows(["full_attention"] * layers if layer_types is None else layer_types, layers, None)
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    window = sliding_window(of)
+    kinds = layer_types(of) if window else ["full_attention"] * of.layers
+    return rotary_settings(of, model_type="exaone4", sliding_window=window, layer_types=kinds, **rms_eps(of))
+
+
 FAMILY = decoder_family(
     "exaone4",
     "Exaone4",
     config,
     rotary_rules,
+    gguf=GgufFamily({"exaone4": gguf_settings}),
 )

@@ -17,9 +17,12 @@ from models.config import (
 )
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings
+from models.families.shared.gguf_mixers import gguf_state_space_rules
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import head_dim_of, rms_norm, rotary_decoder, rotary_rules
 from models.families.shared.state_space_layers import head_dim_of_state, state_space_rules, time_step_limits
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule
 
 _DEFAULTS = {
@@ -138,6 +141,33 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    """The settings. The converter multiplies the factors of the checkpoint into its matrices."""
+    return rotary_settings(
+        of,
+        model_type="falcon_h1",
+        attention_bias=has_bias(of, "attn_q"),
+        mlp_bias=has_bias(of, "ffn_up"),
+        mamba_d_ssm=of.integer("ssm.inner_size"),
+        mamba_n_heads=of.integer("ssm.time_step_rank"),
+        mamba_n_groups=of.integer("ssm.group_count"),
+        mamba_d_state=of.integer("ssm.state_size"),
+        mamba_d_conv=of.integer("ssm.conv_kernel"),
+        mamba_rms_norm=bool(of.layers_with("ssm_norm.weight")),
+        mamba_norm_before_gate=False,
+        mamba_conv_bias=has_bias(of, "ssm_conv1d"),
+        mamba_proj_bias=has_bias(of, "ssm_in"),
+        projectors_bias=has_bias(of, "ssm_out"),
+        **rms_eps(of),
+    )
+
+
+def _gguf_rules(model: ModelConfig) -> Sequence[Rule]:
+    # The converter leaves out the end of this name.
+    norm = Rename(r"blk\.(\d+)\.ffn_norm", r"decoder.layers.\1.feed_forward_norms.input.weight")
+    return (norm, *gguf_state_space_rules())
+
+
 FAMILY = decoder_family(
     "falcon_h1",
     "FalconH1",
@@ -146,4 +176,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"falcon-h1": gguf_settings}, rules=_gguf_rules),
 )

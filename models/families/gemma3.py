@@ -109,7 +109,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    cap, pattern = of.optional("final_logit_softcapping"), of.gguf.get("gemma3.attention.sliding_window_pattern", 6)
+    cap, pattern = of.optional("final_logit_softcapping"), of.optional("attention.sliding_window_pattern") or 6
     if not isinstance(pattern, int) or isinstance(pattern, bool) or pattern < 1:
         raise of.error("attention.sliding_window_pattern", "is not a number of layers")
     settings = rotary_settings(
@@ -125,6 +125,11 @@ def gguf_settings(of: Metadata) -> Settings:
     return {**settings, **({} if cap is None else {"final_logit_softcapping": of.number("final_logit_softcapping")})}
 
 
+def embedding_gguf_settings(of: Metadata) -> Settings:
+    """The settings of EmbeddingGemma."""
+    return {**gguf_settings(of), "architectures": ["Gemma3TextModel"], "use_bidirectional_attention": True}
+
+
 FAMILY = decoder_family(
     "gemma3",
     "Gemma3Text",
@@ -136,5 +141,5 @@ FAMILY = decoder_family(
     answers=False,
     tokens=False,
     pad_token_id=0,
-    gguf=GgufFamily({"gemma3": gguf_settings}),
+    gguf=GgufFamily({"gemma3": gguf_settings, "gemma-embedding": embedding_gguf_settings}),
 )

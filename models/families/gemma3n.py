@@ -7,6 +7,7 @@ and without sound.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 from typing import Any
 
 from models.config import (
@@ -27,13 +28,21 @@ from models.config import (
 )
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.gemma4_text import layer_input_rules, text_part_rules
+from models.families.shared.gemma4_text import (
+    layer_input_gguf_rules,
+    layer_input_gguf_settings,
+    layer_input_rules,
+    text_part_rules,
+)
+from models.families.shared.gguf import GgufFamily, Settings, decoder_settings, unstack
 from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
 from models.families.shared.rotary_decoder import rms_norm, rotary_rules
 from models.families.shared.text_part import text_settings
 from models.families.shared.windows import key_value_layers, typed_windows
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule
 
+_DIGITS_OF_SPARSITY = 6
 _MULTIMODAL = "Gemma3nForConditionalGeneration"
 _DEFAULTS = {
     "vocab_size": 262400,
@@ -178,6 +187,51 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     return text_part_rules(text, "vision_tower|audio_tower|embed_vision|embed_audio")
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    widths = of.by_layer("feed_forward_length")
+    # The file has the quantile of the normal distribution for each sparsity.
+    scales = of.by_layer("activation_sparsity_scale")
+    sparsities = [0.0 if scale is None else round(NormalDist().cdf(scale), _DIGITS_OF_SPARSITY) for scale in scales]
+    return {
+        **decoder_settings(of, model_type="gemma3n_text", intermediate_size=widths),
+        **layer_input_gguf_settings(of),
+        "activation_sparsity_pattern": sparsities,
+        "altup_active_idx": of.integer("altup.active_idx"),
+        "altup_num_inputs": of.integer("altup.num_inputs"),
+        "altup_correct_scale": bool(of.layers_with("altup_correct_scale.weight")),
+        "laurel_rank": of.rows("blk.0.laurel_l.weight"),
+        "rope_theta": of.number("rope.freq_base", 1000000.0),
+        "rope_local_base_freq": of.number("rope.freq_base_swa", 10000.0),
+    }
+
+
+def _gguf_rules(model: ModelConfig) -> Sequence[Rule]:
+    assert model.decoder is not None and model.decoder.streams is not None
+    layer, ours, others = r"blk\.(\d+)\.", r"decoder.layers.\1.", model.decoder.streams.count - 1
+    names = {
+        "altup_router": "router",
+        "altup_router_norm": "router_norm.weight",
+        "altup_predict_coef": "prediction",
+        "altup_correct_coef": "correction",
+        "altup_correct_scale": "correction_scale",
+        "laurel_l": "down.weight",
+        "laurel_r": "up.weight",
+        "laurel_post_norm": "low_rank_norm.weight",
+    }
+    return (
+        *layer_input_gguf_rules(),
+        *(Rename(layer + rf"{theirs}\.weight", ours + name) for theirs, name in names.items()),
+        *(
+            Rule(
+                rf"{theirs}\.weight",
+                tuple(f"decoder.streams.{name}.{stream}.weight" for stream in range(others)),
+                (unstack(others),),
+            )
+            for theirs, name in (("altup_proj", "expand"), ("altup_unembd_proj", "merge"))
+        ),
+    )
+
+
 FAMILY = decoder_family(
     "gemma3n",
     "Gemma3nText",
@@ -188,4 +242,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"gemma3n": gguf_settings}, rules=_gguf_rules),
 )

@@ -10,7 +10,8 @@ from typing import Any
 
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
-from models.families.shared.gemma4_text import gemma4_config, gemma4_rules
+from models.families.shared.gemma4_text import gemma4_config, gemma4_gguf_rules, gemma4_gguf_settings, gemma4_rules
+from models.families.shared.gguf import GgufFamily
 from weights.rules import Rule
 
 _MULTIMODAL = "Gemma4ForConditionalGeneration"
@@ -36,4 +37,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"gemma4": gemma4_gguf_settings}, rules=gemma4_gguf_rules),
 )

@@ -8,7 +8,16 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import (
+    GgufFamily,
+    Settings,
+    fused_gate_rules,
+    has_bias,
+    partly_rotary_settings,
+    rms_eps,
+)
 from models.families.shared.glm import PAD_TOKEN_ID, glm_decoder, glm_rules
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 151552,
@@ -29,6 +38,11 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return glm_decoder(Fields(hf, defaults=_DEFAULTS), ("input",))
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    bias = has_bias(of, "attn_q") or has_bias(of, "attn_qkv")
+    return partly_rotary_settings(of, model_type="glm", attention_bias=bias, **rms_eps(of))
+
+
 FAMILY = decoder_family(
     "glm",
     "Glm",
@@ -36,4 +50,5 @@ FAMILY = decoder_family(
     glm_rules,
     answers=False,
     pad_token_id=PAD_TOKEN_ID,
+    gguf=GgufFamily({"chatglm": gguf_settings}, rules=fused_gate_rules),
 )

@@ -8,7 +8,16 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import (
+    GgufFamily,
+    Settings,
+    fused_gate_rules,
+    has_bias,
+    partly_rotary_settings,
+    rms_eps,
+)
 from models.families.shared.glm import PAD_TOKEN_ID, glm_decoder, glm_rules
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 _DEFAULTS = {
@@ -40,6 +49,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return partly_rotary_settings(of, model_type="glm4", attention_bias=has_bias(of, "attn_q"), **rms_eps(of))
+
+
 FAMILY = decoder_family(
     "glm4",
     "Glm4",
@@ -47,4 +60,5 @@ FAMILY = decoder_family(
     rules,
     answers=False,
     pad_token_id=PAD_TOKEN_ID,
+    gguf=GgufFamily({"glm4": gguf_settings}, rules=fused_gate_rules),
 )

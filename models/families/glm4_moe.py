@@ -8,6 +8,16 @@ from typing import Any
 from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import (
+    INPUT_NORM_AFTER_ATTENTION,
+    GgufFamily,
+    Settings,
+    has_bias,
+    partly_rotary_settings,
+    prediction_layers,
+    rms_eps,
+    routed_experts,
+)
 from models.families.shared.mixture_of_experts import corrected_router, expert_rules
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
@@ -18,6 +28,7 @@ from models.families.shared.rotary_decoder import (
     rotary_layer,
     rotary_rules,
 )
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rule
 
 _DEFAULTS = {
@@ -83,6 +94,17 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return partly_rotary_settings(
+        of,
+        model_type="glm4_moe",
+        attention_bias=has_bias(of, "attn_q"),
+        use_qk_norm=bool(of.layers_with("attn_q_norm.weight")),
+        **routed_experts(of),
+        **rms_eps(of),
+    )
+
+
 FAMILY = decoder_family(
     "glm4_moe",
     "Glm4Moe",
@@ -91,4 +113,7 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily(
+        {"glm4moe": gguf_settings}, rules=lambda model: (prediction_layers(model),), norms=INPUT_NORM_AFTER_ATTENTION
+    ),
 )

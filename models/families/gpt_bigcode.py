@@ -18,8 +18,10 @@ from models.config import (
 )
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.gguf import GgufFamily, Settings, layer_eps
 from models.families.shared.language_model import language_model, token_rules
 from models.families.shared.megatron_layers import fused_projection_rules
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 
@@ -67,6 +69,21 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return {
+        "model_type": "gpt_bigcode",
+        "vocab_size": of.rows("token_embd.weight"),
+        "n_embd": of.integer("embedding_length"),
+        "n_layer": of.layers,
+        "n_head": of.integer("attention.head_count"),
+        "multi_query": of.integer("attention.head_count_kv") == 1,
+        "n_inner": of.rows("blk.0.ffn_up.weight"),
+        "n_positions": of.rows("position_embd.weight"),
+        "layer_norm_epsilon": layer_eps(of),
+        "tie_word_embeddings": not of.has("output.weight"),
+    }
+
+
 FAMILY = decoder_family(
     "gpt_bigcode",
     "GPTBigCode",
@@ -74,4 +91,5 @@ FAMILY = decoder_family(
     rules,
     answers=False,
     prefix=r"transformer\.",
+    gguf=GgufFamily({"starcoder": gguf_settings}),
 )

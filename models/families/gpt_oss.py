@@ -19,10 +19,20 @@ from models.config import (
 )
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import (
+    INPUT_NORM_AFTER_ATTENTION,
+    GgufFamily,
+    Settings,
+    has_bias,
+    rms_eps,
+    rotary_settings,
+    sliding_window,
+)
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import head_dim_of, rms_norm, rotary_decoder, rotary_rules
 from models.families.shared.transposed_experts import transposed_expert_rules
 from models.families.shared.windows import typed_windows
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 _YARN = {
@@ -108,10 +118,29 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    window = sliding_window(of)
+    settings = rotary_settings(
+        of,
+        model_type="gpt_oss",
+        attention_bias=has_bias(of, "attn_q"),
+        num_local_experts=of.integer("expert_count"),
+        num_experts_per_tok=of.integer("expert_used_count"),
+        intermediate_size=of.integer("expert_feed_forward_length"),
+        sliding_window=window,
+        **({} if window else {"layer_types": ["full_attention"] * of.layers}),
+        **rms_eps(of),
+    )
+    # The file lacks that the published models do not round the limits of the scaled frequencies.
+    scaling = {"truncate": False, **settings.pop("rope_scaling", {"rope_type": "default"})}
+    return {**settings, "rope_parameters": {"rope_theta": settings.pop("rope_theta"), **scaling}}
+
+
 FAMILY = decoder_family(
     "gpt_oss",
     "GptOss",
     config,
     rules,
     answers=False,
+    gguf=GgufFamily({"gpt-oss": gguf_settings}, norms=INPUT_NORM_AFTER_ATTENTION),
 )

@@ -8,8 +8,10 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.granite import granite_decoder
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, paired_neighbours, rotary_settings
+from models.families.shared.granite import granite_decoder, granite_gguf_settings
 from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 32000,
@@ -29,6 +31,11 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return granite_decoder(fields, gated_feed_forward(fields, bias=fields.flag("mlp_bias", False)))
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    bias = has_bias(of, "ffn_up")
+    return rotary_settings(of, model_type="granite", mlp_bias=bias, **granite_gguf_settings(of))
+
+
 FAMILY = decoder_family(
     "granite",
     "Granite",
@@ -37,4 +44,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"granite": gguf_settings}, rules=paired_neighbours),
 )

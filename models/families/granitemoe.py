@@ -8,9 +8,11 @@ from typing import Any
 from models.config import MixtureOfExpertsConfig, ModelConfig, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.granite import granite_decoder
+from models.families.shared.gguf import GgufFamily, Settings, paired_neighbours, rotary_settings
+from models.families.shared.granite import granite_decoder, granite_gguf_settings
 from models.families.shared.mixture_of_experts import stacked_expert_rules
 from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 _DEFAULTS = {
@@ -50,6 +52,16 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return rotary_settings(
+        of,
+        model_type="granitemoe",
+        num_local_experts=of.integer("expert_count"),
+        num_experts_per_tok=of.integer("expert_used_count"),
+        **granite_gguf_settings(of),
+    )
+
+
 FAMILY = decoder_family(
     "granitemoe",
     "GraniteMoe",
@@ -58,4 +70,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"granitemoe": gguf_settings}, rules=paired_neighbours),
 )

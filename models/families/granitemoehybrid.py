@@ -14,6 +14,9 @@ from models.config import (
 )
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, num_experts, paired_neighbours, rotary_settings
+from models.families.shared.gguf_mixers import gguf_state_space_rules
+from models.families.shared.granite import granite_gguf_settings
 from models.families.shared.layer_types import layer_types, mixer_layer
 from models.families.shared.mixture_of_experts import stacked_expert_rules
 from models.families.shared.rope import rope_config, scaled_max_positions
@@ -26,6 +29,7 @@ from models.families.shared.rotary_decoder import (
     rotary_rules,
 )
 from models.families.shared.state_space_layers import head_dim_of_state, state_space_rules, time_step_limits
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule, Split
 
 _KINDS = ("linear_attention", "full_attention")
@@ -133,6 +137,35 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    """The settings. Files call models without state spaces `granite` or `granitemoe`."""
+    mixing, experts = of.layers_with("ssm_a"), num_experts(of)
+    bias = bool(of.layers_with("ssm_in.bias"))
+    width = of.integer("expert_shared_feed_forward_length") if experts else of.rows("blk.0.ffn_up.weight")
+    return rotary_settings(
+        of,
+        model_type="granitemoehybrid",
+        layer_types=["linear_attention" if layer in mixing else "full_attention" for layer in range(of.layers)],
+        position_embedding_type="rope" if of.optional("rope.scaling.finetuned") else "nope",
+        num_local_experts=experts,
+        num_experts_per_tok=of.integer("expert_used_count", 0) or 1,
+        shared_intermediate_size=width,
+        mamba_n_heads=of.integer("ssm.time_step_rank"),
+        mamba_n_groups=of.integer("ssm.group_count"),
+        mamba_d_state=of.integer("ssm.state_size"),
+        mamba_d_conv=of.integer("ssm.conv_kernel"),
+        mamba_expand=of.integer("ssm.inner_size") // of.integer("embedding_length"),
+        mamba_proj_bias=bias,
+        mamba_conv_bias=bool(of.layers_with("ssm_conv1d.bias")),
+        **granite_gguf_settings(of),
+    )
+
+
+def _gguf_rules(model: ModelConfig) -> Sequence[Rule]:
+    attends = model.decoder is not None and any(layer.attention is not None for layer in model.decoder.layers)
+    return (*gguf_state_space_rules(), *(paired_neighbours(model) if attends else ()))
+
+
 FAMILY = decoder_family(
     "granitemoehybrid",
     "GraniteMoeHybrid",
@@ -141,4 +174,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"granitehybrid": gguf_settings}, rules=_gguf_rules),
 )

@@ -8,6 +8,7 @@ from typing import Any
 from models.config import ModelConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings
 from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
@@ -16,6 +17,7 @@ from models.families.shared.rotary_decoder import (
     rotary_rules,
     uniform_decoder,
 )
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 _DEFAULTS = {
@@ -70,6 +72,12 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    """The settings. The base of the positions in the file is the stretched one."""
+    bias = has_bias(of, "attn_q")
+    return rotary_settings(of, model_type="hunyuan_v1_dense", attention_bias=bias, **rms_eps(of))
+
+
 FAMILY = decoder_family(
     "hunyuan_v1_dense",
     "HunYuanDenseV1",
@@ -78,4 +86,5 @@ FAMILY = decoder_family(
     tokens=False,
     answers=False,
     pad_token_id=0,
+    gguf=GgufFamily({"hunyuan-dense": gguf_settings}),
 )

@@ -22,8 +22,10 @@ from models.families.shared.bert_config import architectures, encoder_head, post
 from models.families.shared.bert_rules import TOKENS, norm, roberta_head_rules
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.gguf import GgufFamily, Settings, encoder_settings
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule, Split
 
 _PREFIX = r"(?:roberta\.)?"
@@ -108,6 +110,11 @@ def _linear(pattern: str, name: str) -> tuple[Rule, Rule]:
     return Rename(rf"{pattern}{_WEIGHT}", f"{name}.weight"), Rename(rf"{pattern}\.bias", f"{name}.bias")
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    """The settings of the model without its adapters, which are files of their own."""
+    return encoder_settings(of, "jina_embeddings_v3", "JinaEmbeddingsV3Model")
+
+
 FAMILY = Family(
     name="jina_embeddings_v3",
     model_types=("jina_embeddings_v3",),
@@ -116,4 +123,5 @@ FAMILY = Family(
     config=_config,
     rules=_rules,
     published_as={"xlm-roberta": PUBLISHED_CODE},
+    gguf=GgufFamily({"jina-bert-v3": gguf_settings}),
 )

@@ -8,11 +8,15 @@ from typing import Any
 from models.config import FeedForwardConfig, ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings
 from models.families.shared.short_convolution_decoder import (
     short_convolution_decoder,
+    short_convolution_gguf_rules,
+    short_convolution_gguf_settings,
     short_convolution_rules,
     with_tied_name,
 )
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 65536,
@@ -55,6 +59,10 @@ def _default_types(fields: Fields, layers: int) -> list[str]:
     return ["full_attention" if index in attending else "conv" for index in range(layers)]
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return short_convolution_gguf_settings(of, model_type="lfm2", block_auto_adjust_ff_dim=False)
+
+
 FAMILY = decoder_family(
     "lfm2",
     "Lfm2",
@@ -63,4 +71,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"lfm2": gguf_settings}, rules=short_convolution_gguf_rules),
 )

@@ -8,14 +8,18 @@ from typing import Any
 from models.config import FeedForwardConfig, MixtureOfExpertsConfig, ModelConfig, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings
 from models.families.shared.mixture_of_experts import expert_rules
 from models.families.shared.short_convolution_decoder import (
     LAYER,
     OURS,
     short_convolution_decoder,
+    short_convolution_gguf_rules,
+    short_convolution_gguf_settings,
     short_convolution_rules,
     with_tied_name,
 )
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 _DEFAULTS = {
@@ -63,6 +67,19 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return short_convolution_gguf_settings(
+        of,
+        model_type="lfm2_moe",
+        num_experts=of.integer("expert_count"),
+        num_experts_per_tok=of.integer("expert_used_count"),
+        moe_intermediate_size=of.integer("expert_feed_forward_length"),
+        num_dense_layers=of.integer("leading_dense_block_count", 0),
+        use_expert_bias=bool(of.layers_with("exp_probs_b.bias")),
+        norm_topk_prob=True,
+    )
+
+
 FAMILY = decoder_family(
     "lfm2_moe",
     "Lfm2Moe",
@@ -71,4 +88,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"lfm2moe": gguf_settings}, rules=short_convolution_gguf_rules),
 )

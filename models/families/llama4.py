@@ -23,6 +23,7 @@ from models.config import (
 )
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings
 from models.families.shared.rename_rules import renamed
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
@@ -34,9 +35,11 @@ from models.families.shared.rotary_decoder import (
 )
 from models.families.shared.text_part import text_settings
 from models.families.shared.transposed_experts import transposed_expert_rules
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule
 
 _MULTIMODAL = "Llama4ForConditionalGeneration"
+_EXPERTS_WITHOUT_HEAD_NORMS = 128
 _KINDS = ("full_attention", "chunked_attention")
 _DEFAULTS = {
     "vocab_size": 202048,
@@ -149,6 +152,26 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    """The settings. The file lacks those of chunks, of the scale of queries and of their norms.
+
+    The norms are absent from the published model with 128 experts only.
+    """
+    experts = of.integer("expert_count")
+    return rotary_settings(
+        of,
+        model_type="llama4_text",
+        attention_bias=has_bias(of, "attn_q"),
+        intermediate_size=of.integer("expert_feed_forward_length"),
+        intermediate_size_mlp=of.integer("feed_forward_length"),
+        num_local_experts=experts,
+        num_experts_per_tok=of.integer("expert_used_count"),
+        moe_layers=of.layers_with("ffn_gate_inp.weight"),
+        use_qk_norm=experts != _EXPERTS_WITHOUT_HEAD_NORMS,
+        **rms_eps(of),
+    )
+
+
 FAMILY = decoder_family(
     "llama4",
     "Llama4",
@@ -160,4 +183,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"llama4": gguf_settings}),
 )

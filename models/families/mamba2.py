@@ -8,9 +8,12 @@ from typing import Any
 from models.config import ConfigError, LanguageModelHead, ModelConfig, NormConfig, StateSpaceConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias
+from models.families.shared.gguf_mixers import gguf_state_space_rules
 from models.families.shared.layer_types import mixer_layer
 from models.families.shared.rotary_decoder import rotary_decoder
 from models.families.shared.state_space_layers import state_space_rules, time_step_limits
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 
@@ -53,6 +56,27 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    heads = of.integer("ssm.time_step_rank")
+    inner, hidden = of.integer("ssm.inner_size"), of.integer("embedding_length")
+    return {
+        "model_type": "mamba2",
+        "vocab_size": of.rows("token_embd.weight"),
+        "hidden_size": hidden,
+        "num_hidden_layers": of.layers,
+        "num_heads": heads,
+        "head_dim": inner // max(heads, 1),
+        "expand": inner / hidden,
+        "state_size": of.integer("ssm.state_size"),
+        "n_groups": of.integer("ssm.group_count"),
+        "conv_kernel": of.integer("ssm.conv_kernel"),
+        "use_bias": has_bias(of, "ssm_in"),
+        "use_conv_bias": has_bias(of, "ssm_conv1d"),
+        "layer_norm_epsilon": of.number("attention.layer_norm_rms_epsilon"),
+        "tie_word_embeddings": not of.has("output.weight"),
+    }
+
+
 FAMILY = decoder_family(
     "mamba2",
     "Mamba2",
@@ -62,4 +86,5 @@ FAMILY = decoder_family(
     tokens=False,
     answers=False,
     prefix=r"backbone\.",
+    gguf=GgufFamily({"mamba2": gguf_settings}, rules=lambda model: gguf_state_space_rules()),
 )

@@ -8,7 +8,16 @@ from typing import Any
 from models.config import ConfigError, ModelConfig, QueryScale
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import (
+    GgufFamily,
+    Settings,
+    paired_neighbours,
+    rms_eps,
+    rotary_settings,
+    sliding_window,
+)
 from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 131072,
@@ -56,10 +65,33 @@ def _query_scale(fields: Fields) -> QueryScale:
     return QueryScale(inner.number("llama_4_scaling_beta"), inner.integer("original_max_position_embeddings"))
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    settings = rotary_settings(of, model_type="ministral3", sliding_window=sliding_window(of), **rms_eps(of))
+    scaling = settings.pop("rope_scaling", None)
+    if scaling is None:
+        raise of.error("rope.scaling.type", "is missing, and needed for 'attention.temperature_scale'")
+    # The number in the file stands for two settings of the checkpoint, which are equal.
+    scale = of.number("rope.scaling.yarn_log_multiplier", 0.0)
+    return {
+        **settings,
+        "rope_parameters": {
+            **scaling,
+            "rope_theta": settings.pop("rope_theta"),
+            "llama_4_scaling_beta": of.number("attention.temperature_scale"),
+            **({"mscale": scale, "mscale_all_dim": scale} if scale else {}),
+        },
+    }
+
+
+def _is_ministral(of: Metadata) -> bool:
+    return bool(of.optional("attention.temperature_scale"))
+
+
 FAMILY = decoder_family(
     "ministral3",
     "Ministral3",
     config,
     rotary_rules,
     pad_token_id=11,
+    gguf=GgufFamily({"mistral3": gguf_settings}, _is_ministral, paired_neighbours),
 )

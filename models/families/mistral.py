@@ -43,14 +43,14 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    if of.optional("attention.temperature_scale"):
-        raise of.error("attention.temperature_scale", "is not supported")
     return rotary_settings(of, model_type="mistral", sliding_window=sliding_window(of), **rms_eps(of))
 
 
 def _is_mistral(of: Metadata) -> bool:
-    """Whether a file is of the architecture `mistral3`, or is a `llama` with a window and without experts."""
-    return of.architecture == "mistral3" or (not num_experts(of) and sliding_window(of) is not None)
+    """Whether a file is a `mistral3` whose queries keep their scale, or a `llama` with a window and without experts."""
+    if of.architecture == "mistral3":
+        return not of.optional("attention.temperature_scale")
+    return not num_experts(of) and sliding_window(of) is not None
 
 
 FAMILY = decoder_family(

@@ -27,8 +27,10 @@ from models.families.shared.bert_config import architectures, encoder_head
 from models.families.shared.bert_rules import linear, norm
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.gguf import GgufFamily, Settings, fused_gate_rules, has_bias, layer_eps
 from models.families.shared.modernbert_layers import layer_rope, layer_windows
 from models.families.shared.rope import scaled_max_positions
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule, Split
 
 _PREFIX = r"(?:model\.)?"
@@ -112,10 +114,40 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    """The settings. Every third layer has full attention in files that do not state it."""
+    every = of.integer("attention.sliding_window_pattern", 3)
+    eps = "attention.layer_norm_rms_epsilon"
+    if of.has("cls.weight") or of.has("cls.output.weight"):
+        raise of.error("classifier.output_labels", "stands for a head, which is not supported in GGUF files")
+    return {
+        "model_type": "modernbert",
+        "architectures": ["ModernBertModel"],
+        "vocab_size": of.rows("token_embd.weight"),
+        "hidden_size": of.integer("embedding_length"),
+        "intermediate_size": of.integer("feed_forward_length"),
+        "num_hidden_layers": of.layers,
+        "num_attention_heads": of.integer("attention.head_count"),
+        "max_position_embeddings": of.integer("context_length"),
+        "local_attention": of.integer("attention.sliding_window"),
+        "global_attn_every_n_layers": every,
+        "hidden_activation": of.optional("hidden_activation") or "gelu",
+        "norm_eps": of.number(eps, 0.0) or layer_eps(of),
+        "norm_bias": of.has("output_norm.bias"),
+        "attention_bias": has_bias(of, "attn_qkv"),
+        "mlp_bias": has_bias(of, "ffn_up"),
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": of.number("rope.freq_base", 160000.0)},
+            "sliding_attention": {"rope_type": "default", "rope_theta": of.number("rope.freq_base_swa", 10000.0)},
+        },
+    }
+
+
 FAMILY = Family(
     name="modernbert",
     model_types=("modernbert",),
     architectures=architectures("ModernBert"),
     config=_config,
     rules=_rules,
+    gguf=GgufFamily({"modern-bert": gguf_settings}, rules=fused_gate_rules),
 )

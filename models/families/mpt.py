@@ -20,10 +20,13 @@ from models.config import (
 from models.families.shared.alibi import mpt_slopes
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.gguf import GgufFamily, Settings, layer_eps
 from models.families.shared.language_model import language_model, token_rules
 from models.families.shared.published_code import PublishedCode
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule, Split
 
+_ALIBI_BIAS = 8.0
 _CODE = PublishedCode("mosaicml", "mpt", "MPT")
 
 
@@ -91,6 +94,23 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    clip = of.optional("attention.clamp_kqv")
+    if of.number("attention.max_alibi_bias", 0.0) != _ALIBI_BIAS:
+        raise of.error("attention.max_alibi_bias", f"is not {_ALIBI_BIAS:g}, which is not supported")
+    return {
+        "model_type": "mpt",
+        "vocab_size": of.rows("token_embd.weight"),
+        "d_model": of.integer("embedding_length"),
+        "n_layers": of.layers,
+        "n_heads": of.integer("attention.head_count"),
+        "max_seq_len": of.integer("context_length"),
+        "layer_norm_epsilon": layer_eps(of),
+        "attn_config": {"clip_qkv": None if clip is None else of.number("attention.clamp_kqv")},
+        "tie_word_embeddings": not of.has("output.weight"),
+    }
+
+
 FAMILY = decoder_family(
     "mpt",
     "Mpt",
@@ -98,4 +118,5 @@ FAMILY = decoder_family(
     rules,
     generating=("MptForCausalLM", "MPTForCausalLM"),
     prefix=r"transformer\.",
+    gguf=GgufFamily({"mpt": gguf_settings}),
 )

@@ -11,8 +11,10 @@ from typing import Any
 from models.config import FeedForwardConfig, ModelConfig, NormConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, layer_eps, partly_rotary_settings
 from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import head_dim_of, rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
 _DEFAULTS = {
@@ -63,9 +65,20 @@ def _plus_one(tensors: Sequence[Any]) -> Sequence[Any]:
     return [tensor.float() + 1 for tensor in tensors]
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return partly_rotary_settings(
+        of,
+        model_type="nemotron",
+        attention_bias=has_bias(of, "attn_q"),
+        mlp_bias=has_bias(of, "ffn_up"),
+        norm_eps=layer_eps(of),
+    )
+
+
 FAMILY = decoder_family(
     "nemotron",
     "Nemotron",
     config,
     rules,
+    gguf=GgufFamily({"nemotron": gguf_settings}),
 )

@@ -22,10 +22,13 @@ from models.config import (
 )
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, decoder_settings, has_bias, prediction_layers
+from models.families.shared.gguf_mixers import gguf_state_space_rules
 from models.families.shared.layer_types import layer_types, mixer_layer
 from models.families.shared.mixture_of_experts import corrected_router, unstack
 from models.families.shared.rotary_decoder import head_dim_of, rotary_decoder
 from models.families.shared.state_space_layers import state_space_rules
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule
 
 _PATTERN = {"M": "linear_attention", "E": "moe", "*": "full_attention", "-": "mlp"}
@@ -171,6 +174,60 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    """The settings. The type of a layer is known by its tensors."""
+    eps = "attention.layer_norm_rms_epsilon"
+    experts = {
+        "n_routed_experts": of.integer("expert_count", 0) or None,
+        "num_experts_per_tok": of.integer("expert_used_count", 0) or None,
+        "n_group": of.integer("expert_group_count", 1) or 1,
+        "topk_group": of.integer("expert_group_used_count", 1) or 1,
+        "norm_topk_prob": bool(of.optional("expert_weights_norm")),
+        "routed_scaling_factor": of.number("expert_weights_scale", 1.0),
+        "moe_intermediate_size": of.integer("expert_feed_forward_length", 0) or None,
+        "moe_shared_expert_intermediate_size": of.integer("expert_shared_feed_forward_length", 0) or None,
+        "moe_latent_size": of.optional("moe_latent_size"),
+    }
+    dense = of.layers_with("ffn_up.weight")
+    width = of.rows(f"blk.{dense[0]}.ffn_up.weight") if dense else None
+    return {
+        **decoder_settings(of, model_type="nemotron_h", intermediate_size=width),
+        "layers_block_type": _gguf_kinds(of),
+        "mamba_num_heads": of.integer("ssm.time_step_rank"),
+        "mamba_head_dim": of.integer("ssm.inner_size") // max(of.integer("ssm.time_step_rank"), 1),
+        "n_groups": of.integer("ssm.group_count"),
+        "ssm_state_size": of.integer("ssm.state_size"),
+        "conv_kernel": of.integer("ssm.conv_kernel"),
+        "use_bias": has_bias(of, "ssm_in"),
+        "use_conv_bias": has_bias(of, "ssm_conv1d"),
+        "mlp_bias": any(has_bias(of, f"ffn_{one}") for one in ("up", "up_shexp", "latent_down")),
+        "layer_norm_epsilon": of.number(eps, of.number("attention.layer_norm_epsilon", 1e-5)),
+        **{name: value for name, value in experts.items() if value is not None},
+    }
+
+
+def _gguf_kinds(of: Metadata) -> list[str]:
+    types = {"ssm_a": "linear_attention", "ffn_gate_inp.weight": "moe", "ffn_up.weight": "mlp"}
+    kinds = ["full_attention"] * of.layers
+    for tensor, kind in types.items():
+        for layer in of.layers_with(tensor):
+            kinds[layer] = kind
+    return kinds
+
+
+def _gguf_rules(model: ModelConfig) -> Sequence[Rule]:
+    assert model.decoder is not None
+    narrow = [str(index) for index, one in enumerate(model.decoder.layers) if one.feed_forward is not None]
+    layer, ours = r"blk\.(\d+)\.", r"decoder.layers.\1."
+    return (
+        prediction_layers(model),
+        Rename(rf"blk\.({'|'.join(narrow) or 'none'})\.attn_norm\.weight", ours + "feed_forward_norms.input.weight"),
+        Rename(layer + r"ffn_latent_down\.(weight|bias)", ours + r"feed_forward.to_latent.\2"),
+        Rename(layer + r"ffn_latent_up\.(weight|bias)", ours + r"feed_forward.from_latent.\2"),
+        *gguf_state_space_rules(),
+    )
+
+
 FAMILY = decoder_family(
     "nemotron_h",
     "NemotronH",
@@ -180,4 +237,5 @@ FAMILY = decoder_family(
     tokens=False,
     answers=False,
     prefix=r"(?:model|backbone)\.",
+    gguf=GgufFamily(dict.fromkeys(("nemotron_h", "nemotron_h_moe"), gguf_settings), rules=_gguf_rules),
 )

@@ -8,7 +8,9 @@ from typing import Any
 from models.config import ModelConfig, NormConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, paired_neighbours, rotary_settings
 from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 50304,
@@ -35,6 +37,16 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    clip = of.optional("attention.clamp_kqv")
+    return rotary_settings(
+        of,
+        model_type="olmo",
+        attention_bias=has_bias(of, "attn_q"),
+        clip_qkv=None if clip is None else of.number("attention.clamp_kqv"),
+    )
+
+
 FAMILY = decoder_family(
     "olmo",
     "Olmo",
@@ -43,4 +55,5 @@ FAMILY = decoder_family(
     tokens=False,
     answers=False,
     pad_token_id=1,
+    gguf=GgufFamily({"olmo": gguf_settings}, rules=paired_neighbours),
 )

@@ -11,7 +11,9 @@ from typing import Any
 from models.config import ModelConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings, sliding_window
 from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 50304,
@@ -40,6 +42,10 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return rotary_settings(of, model_type="olmo2", attention_bias=has_bias(of, "attn_q"), **rms_eps(of))
+
+
 FAMILY = decoder_family(
     "olmo2",
     "Olmo2",
@@ -48,4 +54,5 @@ FAMILY = decoder_family(
     answers=False,
     tokens=False,
     pad_token_id=1,
+    gguf=GgufFamily({"olmo2": gguf_settings}, lambda of: sliding_window(of) is None),
 )

@@ -11,6 +11,15 @@ from typing import Any
 from models.config import ModelConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import (
+    GgufFamily,
+    Settings,
+    has_bias,
+    layer_types,
+    rms_eps,
+    rotary_settings,
+    sliding_window,
+)
 from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
@@ -21,6 +30,7 @@ from models.families.shared.rotary_decoder import (
     rotary_rules,
 )
 from models.families.shared.windows import patterned_windows
+from weights.gguf.metadata import Metadata
 
 _THETA = 500000.0
 
@@ -65,6 +75,20 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return rotary_decoder(fields, layers, norm, max_positions)
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    settings = rotary_settings(
+        of,
+        model_type="olmo3",
+        attention_bias=has_bias(of, "attn_q"),
+        sliding_window=sliding_window(of),
+        layer_types=layer_types(of),
+        **rms_eps(of),
+    )
+    full = {"rope_theta": settings.pop("rope_theta"), **settings.pop("rope_scaling", {"rope_type": "default"})}
+    sliding = {"rope_type": "default", "rope_theta": of.number("rope.freq_base_swa", full["rope_theta"])}
+    return {**settings, "rope_parameters": {"full_attention": full, "sliding_attention": sliding}}
+
+
 FAMILY = decoder_family(
     "olmo3",
     "Olmo3",
@@ -73,4 +97,5 @@ FAMILY = decoder_family(
     tokens=False,
     answers=False,
     pad_token_id=1,
+    gguf=GgufFamily({"olmo2": gguf_settings}, lambda of: sliding_window(of) is not None),
 )

@@ -8,8 +8,10 @@ from typing import Any
 from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings
 from models.families.shared.mixture_of_experts import expert_rules
 from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
 _DEFAULTS = {
@@ -50,6 +52,18 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return rotary_settings(
+        of,
+        model_type="olmoe",
+        attention_bias=has_bias(of, "attn_q"),
+        num_experts=of.integer("expert_count"),
+        num_experts_per_tok=of.integer("expert_used_count"),
+        norm_topk_prob=False,
+        **rms_eps(of),
+    )
+
+
 FAMILY = decoder_family(
     "olmoe",
     "Olmoe",
@@ -58,4 +72,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"olmoe": gguf_settings}),
 )

@@ -8,7 +8,14 @@ from typing import Any
 from models.config import ConfigError, ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.gguf import GgufFamily, Settings, partly_rotary_settings, rms_eps, sliding_window
+from models.families.shared.gguf import (
+    GgufFamily,
+    Settings,
+    fused_gate_rules,
+    partly_rotary_settings,
+    rms_eps,
+    sliding_window,
+)
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
@@ -73,12 +80,6 @@ def gguf_settings(of: Metadata) -> Settings:
     return {**settings, **({"rope_scaling": scaling} if scaling else {})}
 
 
-def _gguf_rules(model: ModelConfig) -> Sequence[Rule]:
-    """One tensor has the gate and up matrices, under the name of the latter."""
-    names = [rf"decoder.layers.\1.feed_forward.{part}.weight" for part in ("gate", "up")]
-    return (Split(r"blk\.(\d+)\.ffn_up\.weight", names),)
-
-
 FAMILY = decoder_family(
     "phi3",
     "Phi3",
@@ -86,5 +87,5 @@ FAMILY = decoder_family(
     rules,
     answers=False,
     pad_token_id=32000,
-    gguf=GgufFamily({"phi3": gguf_settings}, rules=_gguf_rules),
+    gguf=GgufFamily({"phi3": gguf_settings}, rules=fused_gate_rules),
 )

@@ -12,14 +12,18 @@ from typing import Any
 from models.config import ConfigError, MixtureOfExpertsConfig, ModelConfig, NormConfig, RopeConfig, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, rope_type
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, rotary_settings, sliding_window
 from models.families.shared.mixture_of_experts import expert_rules
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
+from weights.gguf.rope import longrope
 from weights.rules import Rule
 
 _CODE = PublishedCode("microsoft", "phimoe", "PhiMoE")
 
+_PUBLISHED_MSCALE = 1.243163121016122
 _DEFAULTS = {
     "vocab_size": 32064,
     "hidden_size": 4096,
@@ -88,6 +92,26 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    """The settings. The file lacks the factors of the scaled positions, which all published models share."""
+    original = of.integer("rope.scaling.original_context_length", of.integer("context_length"))
+    scaling = longrope(of, original)
+    if scaling is not None:
+        scaling = {**scaling, "short_mscale": _PUBLISHED_MSCALE, "long_mscale": _PUBLISHED_MSCALE}
+        del scaling["attention_factor"]
+    settings = rotary_settings(
+        of,
+        model_type="phimoe",
+        rms_norm_eps=of.number("attention.layer_norm_rms_epsilon"),
+        sliding_window=sliding_window(of),
+        num_local_experts=of.integer("expert_count"),
+        num_experts_per_tok=of.integer("expert_used_count"),
+        attention_bias=has_bias(of, "attn_q"),
+        lm_head_bias=of.has("output.bias"),
+    )
+    return {**settings, **({"rope_scaling": scaling} if scaling else {})}
+
+
 FAMILY = decoder_family(
     "phimoe",
     "Phimoe",
@@ -96,4 +120,5 @@ FAMILY = decoder_family(
     generating=("PhimoeForCausalLM", "PhiMoEForCausalLM"),
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"phimoe": gguf_settings}),
 )

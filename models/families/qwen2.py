@@ -70,5 +70,5 @@ FAMILY = decoder_family(
     "Qwen2",
     config,
     rotary_rules,
-    gguf=GgufFamily({"qwen2": gguf_settings}),
+    gguf=GgufFamily(dict.fromkeys(("qwen2", "qwen2vl"), gguf_settings)),
 )

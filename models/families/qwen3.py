@@ -71,5 +71,5 @@ FAMILY = decoder_family(
     "Qwen3",
     config,
     rotary_rules,
-    gguf=GgufFamily({"qwen3": gguf_settings}),
+    gguf=GgufFamily(dict.fromkeys(("qwen3", "qwen3vl"), gguf_settings)),
 )

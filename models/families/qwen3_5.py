@@ -12,7 +12,12 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.gated_delta_decoder import gated_delta_decoder, gated_delta_rules, separate_input_rules
+from models.families.shared.gated_delta_decoder import (
+    gated_delta_decoder,
+    gated_delta_gguf,
+    gated_delta_rules,
+    separate_input_rules,
+)
 from models.families.shared.rename_rules import renamed
 from models.families.shared.rotary_decoder import gated_feed_forward
 from models.families.shared.text_part import text_settings
@@ -62,4 +67,5 @@ FAMILY = decoder_family(
     generating=("Qwen3_5ForCausalLM", _MULTIMODAL),
     tokens=False,
     answers=False,
+    gguf=gated_delta_gguf("qwen35", lambda of: {"model_type": "qwen3_5_text"}, reordered=True),
 )

@@ -8,11 +8,18 @@ from typing import Any
 from models.config import MixtureOfExpertsConfig, ModelConfig, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.gated_delta_decoder import gated_delta_decoder, gated_delta_rules, separate_input_rules
+from models.families.shared.gated_delta_decoder import (
+    gated_delta_decoder,
+    gated_delta_gguf,
+    gated_delta_rules,
+    separate_input_rules,
+)
+from models.families.shared.gguf import Settings, qwen_experts
 from models.families.shared.mixture_of_experts import expert_rules
 from models.families.shared.rename_rules import renamed
 from models.families.shared.rotary_decoder import gated_feed_forward
 from models.families.shared.text_part import text_settings
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rule
 
 _MULTIMODAL = "Qwen3_5MoeForConditionalGeneration"
@@ -64,6 +71,11 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     return (*renamed(text, r"model\.", r"model\.language_model\."), Drop(r"model\.visual\..*"))
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    shared = of.integer("expert_shared_feed_forward_length")
+    return {"model_type": "qwen3_5_moe_text", "shared_expert_intermediate_size": shared, **qwen_experts(of)}
+
+
 FAMILY = decoder_family(
     "qwen3_5_moe",
     "Qwen3_5MoeText",
@@ -74,4 +86,5 @@ FAMILY = decoder_family(
     generating=("Qwen3_5MoeForCausalLM", _MULTIMODAL),
     tokens=False,
     answers=False,
+    gguf=gated_delta_gguf("qwen35moe", gguf_settings, reordered=True),
 )

@@ -90,5 +90,5 @@ FAMILY = decoder_family(
     "Qwen3Moe",
     config,
     rules,
-    gguf=GgufFamily({"qwen3moe": gguf_settings}),
+    gguf=GgufFamily(dict.fromkeys(("qwen3moe", "qwen3vlmoe"), gguf_settings)),
 )

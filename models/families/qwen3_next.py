@@ -8,9 +8,16 @@ from typing import Any
 from models.config import MixtureOfExpertsConfig, ModelConfig, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.gated_delta_decoder import gated_delta_decoder, gated_delta_rules, grouped_input_rules
+from models.families.shared.gated_delta_decoder import (
+    gated_delta_decoder,
+    gated_delta_gguf,
+    gated_delta_rules,
+    grouped_input_rules,
+)
+from models.families.shared.gguf import Settings, qwen_experts
 from models.families.shared.mixture_of_experts import expert_rules, sparse_layers
 from models.families.shared.rotary_decoder import gated_feed_forward
+from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
 _DEFAULTS = {
@@ -61,4 +68,16 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = decoder_family("qwen3_next", "Qwen3Next", config, rules)
+def gguf_settings(of: Metadata) -> Settings:
+    shared = of.integer("expert_shared_feed_forward_length")
+    more = {"norm_topk_prob": True, "shared_expert_intermediate_size": shared}
+    return {"model_type": "qwen3_next", **more, **qwen_experts(of)}
+
+
+FAMILY = decoder_family(
+    "qwen3_next",
+    "Qwen3Next",
+    config,
+    rules,
+    gguf=gated_delta_gguf("qwen3next", gguf_settings, reordered=False),
+)

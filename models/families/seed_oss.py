@@ -8,7 +8,16 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import (
+    INPUT_NORM_AFTER_ATTENTION,
+    GgufFamily,
+    Settings,
+    has_bias,
+    rms_eps,
+    rotary_settings,
+)
 from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 155136,
@@ -36,10 +45,22 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return rotary_settings(
+        of,
+        model_type="seed_oss",
+        attention_bias=has_bias(of, "attn_q"),
+        attention_out_bias=has_bias(of, "attn_output"),
+        mlp_bias=has_bias(of, "ffn_up"),
+        **rms_eps(of),
+    )
+
+
 FAMILY = decoder_family(
     "seed_oss",
     "SeedOss",
     config,
     rotary_rules,
     pad_token_id=1,
+    gguf=GgufFamily({"seed_oss": gguf_settings}, norms=INPUT_NORM_AFTER_ATTENTION),
 )

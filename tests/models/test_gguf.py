@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from pathlib import Path
 
 import gguf
 import pytest
@@ -15,6 +16,7 @@ from models.backends import choice
 from models.checkpoint.loader import load_model
 from models.config import ConfigError
 from models.families import FAMILIES
+from tests.models.gguf_cases import FURTHER
 from tests.parity.checkpoints import random_ids, write_model
 from tests.parity.paged import Rows
 from tests.weights.gguf_files import q4_k, q6_k, write_gguf
@@ -121,6 +123,7 @@ CASES = {
         "NomicBertModel",
         transformers.NomicBertConfig(**_BERT, num_attention_heads=4, max_position_embeddings=64),
     ),
+    **FURTHER,
 }
 
 
@@ -136,11 +139,12 @@ def test_a_gguf_file_is_the_checkpoint_it_was_converted_from(tmp_path, case):
     # GGUF calls Mistral without windows a LLaMA, which is the same model.
     assert ours.architecture == ("LlamaForCausalLM" if case == "mistral" else theirs.architecture)
     assert (ours.parameters, ours.weight_bytes) == (theirs.parameters, theirs.weight_bytes)
-    tolerance = 1e-6 if "gemma" in case else 0.0  # the files have one plus the weights of norms
     expected = weights_of(theirs.transformer)
     found = weights_of(ours.transformer)
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
+        # Some files have one plus the weights of norms, and the exponential function of logarithms.
+        tolerance = 1e-6 if "norm" in name or name.endswith("log_decay") else 0.0
         assert torch.allclose(found[name], tensor, rtol=0, atol=tolerance), name
 
 
@@ -250,21 +254,33 @@ def test_matrices_run_in_kernels_as_they_are_stored(quantized):
         assert torch.equal(logits_of(ours, [text])[0], one)
 
 
-class _Stated(Metadata):
-    """Metadata that consists of a few values."""
+def test_the_page_names_the_architectures_of_each_family():
+    page = (Path(__file__).parents[2] / "docs" / "gguf.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (`.*`) \|$", page.partition("## Architectures")[2], re.MULTILINE))
+    families = {family.name: family.gguf for family in FAMILIES.values() if family.gguf is not None}
+    assert rows == {name: ", ".join(f"`{one}`" for one in sorted(of.settings)) for name, of in families.items()}
 
-    def __init__(self, architecture, **values):
-        self.architecture, self._values = architecture, values
+
+class _Stated(Metadata):
+    """Metadata that consists of a few values, and of a few tensors."""
+
+    def __init__(self, architecture, tensors, **values):
+        self.architecture, self._tensors, self._values = architecture, tensors, values
 
     def optional(self, key):
         return self._values.get(key.removeprefix("attention."))
 
+    def has(self, tensor):
+        return tensor in self._tensors
+
 
 def test_exactly_one_family_reads_a_file():
-    """Several families share the architecture `llama`."""
+    """Several families share the architectures `llama`, `mistral3`, `olmo2`, `deepseek2` and `t5`."""
     families = {family.name: family.gguf for family in FAMILIES.values() if family.gguf is not None}
     for architecture in {name for family in families.values() for name in family.settings}:
-        for experts, window in itertools.product((None, 0, 8), (None, 0, 6)):
-            of = _Stated(architecture, expert_count=experts, sliding_window=window)
+        options = (None, 0, 8), (None, 0, 6), (None, 0.1), ("", "blk.1.exp_probs_b.bias", "enc.blk.1.attn_rel_b.weight")
+        for experts, window, scale, tensor in itertools.product(*options):
+            values = {"expert_count": experts, "sliding_window": window, "temperature_scale": scale, "block_count": 2}
+            of = _Stated(architecture, {tensor}, **values)
             readers = [name for name, one in families.items() if architecture in one.settings and one.applies(of)]
-            assert len(readers) == 1, (architecture, experts, window, readers)
+            assert len(readers) == 1, (architecture, values, tensor, readers)

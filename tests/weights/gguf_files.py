@@ -6,7 +6,7 @@ The layouts follow `convert_hf_to_gguf.py` of https://github.com/ggml-org/llama.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,10 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file
 
+from tests.weights.gguf_layouts import CHANGES, METADATA
+
+_MAX_LAYERS = 8
+_GROUPS = ("experts", "norms", "altup_projections", "altup_unembed_projections")
 Quantize = Callable[[str, np.ndarray], tuple[np.ndarray, gguf.GGMLQuantizationType] | None]
 """Function from a name in GGUF and a matrix to its blocks and their type; None to store float32."""
 
@@ -26,13 +30,41 @@ _ARCHITECTURES = {
     "phi": "phi2",
     "gpt_neox": "gptneox",
     "nomic_bert": "nomic-bert",
+    "qwen3_5_text": "qwen35",
+    "qwen3_5_moe_text": "qwen35moe",
+    "qwen3_next": "qwen3next",
+    "gpt_oss": "gpt-oss",
+    "gemma3n_text": "gemma3n",
+    "gemma4_text": "gemma4",
+    "lfm2_moe": "lfm2moe",
+    "granitemoehybrid": "granitehybrid",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
+    "glm": "chatglm",
+    "glm4_moe": "glm4moe",
+    "llama4_text": "llama4",
+    "olmo3": "olmo2",
+    "cohere": "command-r",
+    "hunyuan_v1_dense": "hunyuan-dense",
+    "ernie4_5_moe": "ernie4_5-moe",
+    "nemotron_h": "nemotron_h_moe",
+    "falcon_h1": "falcon-h1",
+    "gpt_bigcode": "starcoder",
+    "ministral3": "mistral3",
+    "umt5": "t5",
+    "modernbert": "modern-bert",
+    "jina_embeddings_v3": "jina-bert-v3",
 }
-_PAIRED = ("llama", "mistral", "mixtral", "smollm3")
+_PAIRED = (
+    *("llama", "mistral", "mixtral", "smollm3", "granite", "granitemoe", "granitemoehybrid", "olmo", "arcee"),
+    "ministral3",
+)
+_UNTRANSPOSED = ("gpt_oss", "llama4_text")
 
 
-def architecture_of(model_type: str) -> str:
-    """Name of a family in GGUF."""
-    return _ARCHITECTURES.get(model_type, model_type)
+def architecture_of(model_type: str, both_ways: bool = False) -> str:
+    """Name of a family in GGUF. both_ways: whether all tokens attend to each other in a model of Gemma."""
+    return "gemma-embedding" if both_ways else _ARCHITECTURES.get(model_type, model_type)
 
 
 def write_gguf(
@@ -44,14 +76,20 @@ def write_gguf(
     """Write the model of a directory. change: adds metadata, for example a tokenizer."""
     hf = json.loads((directory / "config.json").read_text())
     kind = hf["model_type"]
-    writer = gguf.GGUFWriter(path, architecture_of(kind))
+    architecture = architecture_of(kind, hf.get("use_bidirectional_attention") is True)
+    writer = gguf.GGUFWriter(path, architecture)
     _add_settings(writer, hf)
+    for key, value in METADATA.get(kind, lambda hf: {})(hf).items():
+        _add(writer, f"{architecture}.{key}", value)
     change(writer)
-    enum = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture_of(kind))
-    layers = hf.get("num_hidden_layers") or hf["n_layer"]
-    names = gguf.get_tensor_name_map(enum, layers)
-    for name, tensor in _stacked(kind, load_file(directory / "model.safetensors")).items():
-        mapped = names.get_name(_older_name(name), try_suffixes=(".weight", ".bias"))
+    enum = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(enum, _MAX_LAYERS)
+    alpha: dict[str, list[float]] = {}
+    for name, tensor in _changed(hf, _stacked(kind, load_file(directory / "model.safetensors"))):
+        if "act_fn" in name:  # numbers of an activation, which are metadata
+            alpha.setdefault(f"xielu.{name.rpartition('.')[2]}", []).append(tensor.item())
+            continue
+        mapped = name if name.startswith("blk.") else names.get_name(_older_name(name), (".weight", ".bias"))
         if mapped is None or (mapped == "output.weight" and hf.get("tie_word_embeddings", kind == "gpt2")):
             assert mapped is not None or name.startswith("pooler."), f"no name for {name}"
             continue
@@ -62,6 +100,8 @@ def write_gguf(
             writer.add_tensor(mapped, _layout(hf, name, stored[0]), raw_dtype=stored[1])
     for name, factors in _rope_tensors(hf).items():
         writer.add_tensor(name, factors)
+    for key, numbers in alpha.items():
+        _add(writer, key, numbers)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -73,11 +113,14 @@ def _add_settings(writer: gguf.GGUFWriter, hf: Mapping[str, Any]) -> None:
     def first(*names: str) -> Any:
         return next((hf[name] for name in names if hf.get(name) is not None), None)
 
-    hidden, heads = first("hidden_size", "n_embd"), first("num_attention_heads", "n_head")
+    hidden, heads = (
+        first("hidden_size", "n_embd", "d_model"),
+        first("num_attention_heads", "n_head", "num_heads", "n_heads") or 1,
+    )
     head_dim = first("head_dim") or hidden // heads
     values = {
-        writer.add_block_count: first("num_hidden_layers", "n_layer"),
-        writer.add_context_length: first("max_position_embeddings", "n_positions"),
+        writer.add_block_count: first("num_hidden_layers", "n_layer", "num_layers"),
+        writer.add_context_length: first("max_position_embeddings", "n_positions", "max_seq_len") or 512,
         writer.add_embedding_length: hidden,
         writer.add_feed_forward_length: first("intermediate_size", "n_inner", "ffn_hidden_size") or 4 * hidden,
         writer.add_head_count: heads,
@@ -86,8 +129,8 @@ def _add_settings(writer: gguf.GGUFWriter, hf: Mapping[str, Any]) -> None:
         writer.add_layer_norm_eps: first("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
         writer.add_key_length: first("head_dim"),
         writer.add_value_length: first("head_dim"),
-        writer.add_expert_count: first("num_local_experts", "num_experts"),
-        writer.add_expert_used_count: first("num_experts_per_tok"),
+        writer.add_expert_count: first("num_local_experts", "num_experts", "n_routed_experts"),
+        writer.add_expert_used_count: first("num_experts_per_tok", "top_k_experts"),
         writer.add_expert_feed_forward_length: first("moe_intermediate_size"),
         writer.add_expert_shared_feed_forward_length: first("shared_expert_intermediate_size"),
         writer.add_attn_logit_softcapping: first("attn_logit_softcapping"),
@@ -108,12 +151,30 @@ def _add_settings(writer: gguf.GGUFWriter, hf: Mapping[str, Any]) -> None:
     if full.get("rope_type") in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(full["rope_type"]))
         writer.add_rope_scaling_factor(full["factor"])
+    for key in ("beta_fast", "beta_slow"):
+        _add(writer, f"{writer.arch}.rope.scaling.yarn_{key}", full.get(key))
     if full.get("rope_type") in ("yarn", "longrope"):
         writer.add_rope_scaling_orig_ctx_len(
             hf.get("original_max_position_embeddings") or full["original_max_position_embeddings"]
         )
     if full.get("attention_factor") is not None:
         writer.add_rope_scaling_attn_factors(full["attention_factor"])
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    """Add a value, in place of an earlier one of the same key. None adds nothing."""
+    if value is None:
+        return
+    writer.kv_data[0].pop(key, None)
+    adders = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    adders.get(type(value), writer.add_array)(key, value)
+
+
+def _changed(hf: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    """The tensors of the file: see `CHANGES`."""
+    change = CHANGES.get(hf["model_type"], lambda hf, name, tensor: [(name, tensor)])
+    for name, tensor in tensors.items():
+        yield from change(hf, name, tensor)
 
 
 def _falcon_heads(hf: Mapping[str, Any]) -> int:
@@ -125,9 +186,13 @@ def _rope_tensors(hf: Mapping[str, Any]) -> dict[str, np.ndarray]:
     rope = hf.get("rope_parameters") or {}
     if rope.get("rope_type") == "longrope":
         return {f"rope_factors_{one}.weight": np.array(rope[f"{one}_factor"], np.float32) for one in ("long", "short")}
+    if rope.get("full_attention", {}).get("rope_type") == "proportional":
+        width = next(one["head_dim"] for one in hf["per_layer_config"].values())
+        turning = int(rope["full_attention"]["partial_rotary_factor"] * width // 2)
+        return {"rope_freqs.weight": np.array([1.0] * turning + [1e30] * (width // 2 - turning), np.float32)}
     if rope.get("rope_type") != "llama3":
         return {}
-    dim, factors = hf["head_dim"], []
+    dim, factors = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"], []
     for exponent in range(0, dim, 2):
         wavelength = 2 * np.pi * rope["rope_theta"] ** (exponent / dim)
         original, low, high = (
@@ -145,6 +210,7 @@ def _rope_tensors(hf: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def _older_name(name: str) -> str:
     """The name before transformers 5, which is in the tables of the `gguf` package."""
+    name = name.replace("e_score_correction_bias", "e_score_correction.bias")
     return name.replace("mlp.gate.", "block_sparse_moe.gate.") if "block_sparse" in name else name
 
 
@@ -157,15 +223,18 @@ def _stacked(kind: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
     ):
         tensor = tensors[name]
         parts = name.split(".")
-        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")) and not kind.startswith("gemma4"):
             stem = name.rpartition(".")[0]
+            tensor = tensor.swapaxes(1, 2) if kind in _UNTRANSPOSED else tensor
             if name.endswith("down_proj"):
                 out[f"{stem}.down_proj.weight"] = tensor
+            elif kind == "gpt_oss":
+                out[f"{stem}.gate_proj.weight"], out[f"{stem}.up_proj.weight"] = tensor[:, ::2], tensor[:, 1::2]
             else:
                 out[f"{stem}.gate_proj.weight"], out[f"{stem}.up_proj.weight"] = np.split(tensor, 2, axis=1)
-        elif "experts" in parts or "norms" in parts:
-            place = parts.index("experts" if "experts" in parts else "norms")
-            joined = parts[: place + 1] if "experts" in parts else parts[:place]
+        elif (set(_GROUPS) & {*parts}) and any(part.isdigit() for part in parts[parts.index(_group(parts)) :]):
+            place = parts.index(_group(parts))
+            joined = parts[:place] if parts[place] == "norms" else parts[: place + 1]
             groups.setdefault(".".join([*joined, *parts[place + 2 :]]), []).append((int(parts[place + 1]), tensor))
         else:
             out[name] = tensor
@@ -174,15 +243,20 @@ def _stacked(kind: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
     }
 
 
+def _group(parts: Sequence[str]) -> str:
+    """The part of a name behind which the number of one of several equal tensors stands."""
+    return next(part for part in parts if part in _GROUPS)
+
+
 def _layout(hf: Mapping[str, Any], name: str, tensor: np.ndarray) -> np.ndarray:
     """Rearrange a tensor, or the blocks of its rows, as the converter does."""
     kind, rows = hf["model_type"], len(tensor)
-    heads = hf.get("num_attention_heads") or hf["n_head"]
+    heads = hf.get("num_attention_heads") or hf.get("n_head")
     kv_heads = hf.get("num_key_value_heads") or heads
     if kind in _PAIRED and ("q_proj" in name or "k_proj" in name):
         count = heads if "q_proj" in name else kv_heads
         return tensor.reshape(count, 2, rows // count // 2, -1).swapaxes(1, 2).reshape(tensor.shape)
-    if kind.startswith("gemma") and name.endswith("norm.weight"):
+    if kind in ("gemma", "gemma2", "gemma3_text") and name.endswith("norm.weight"):
         return tensor + np.float32(1)
     if kind == "gpt2" and name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
         return tensor.T

@@ -213,7 +213,7 @@ class GgufFile:
 
     def _decoded(self, key: str, array: _Array) -> list[Any]:
         if array.kind != _STRING:
-            code = "B" if array.kind == _BOOL else _SCALARS[array.kind]
+            code = _SCALARS[array.kind]
             return list(struct.unpack_from(f"<{array.length}{code}", self.mapped, array.start))
         texts, at, unpack, mapped = [], array.start, struct.Struct("<Q").unpack_from, self.mapped
         try:

@@ -27,6 +27,18 @@ class Metadata:
             return value[0]
         return value
 
+    def by_layer(self, key: str) -> list[Any]:
+        """The value of each layer. One value stands for all layers."""
+        value = self.gguf.get(f"{self.architecture}.{key}")
+        if isinstance(value, list) and len(value) < self.layers:
+            raise self.error(key, f"has {len(value)} values for {self.layers} layers")
+        return value[: self.layers] if isinstance(value, list) else [value] * self.layers
+
+    def largest(self, key: str, default: int | None = None) -> int:
+        """The largest value of a key with integers for each layer. Layers without attention have zero heads."""
+        values = [one for one in self.by_layer(key) if isinstance(one, int) and not isinstance(one, bool)]
+        return max(values) if len(values) == self.layers > 0 else self.integer(key, default)
+
     def integer(self, key: str, default: int | None = None) -> int:
         value = self.optional(key)
         value = default if value is None else value
@@ -43,6 +55,15 @@ class Metadata:
 
     def error(self, key: str, reason: str) -> GgufError:
         return GgufError(f"{self.gguf.name!r}: '{self.architecture}.{key}' {reason}")
+
+    @property
+    def layers(self) -> int:
+        """Number of layers, without those that only predict further tokens (multi-token prediction)."""
+        return self.integer("block_count") - self.integer("nextn_predict_layers", 0)
+
+    def layers_with(self, tensor: str) -> list[int]:
+        """Numbers of the layers that have a tensor. tensor: its name without the prefix of the layer."""
+        return [layer for layer in range(self.layers) if self.has(f"blk.{layer}.{tensor}")]
 
     def rows(self, tensor: str) -> int:
         """Number of rows of a table."""

@@ -42,7 +42,21 @@ class GgufFormat:
 
 def stored_tensors(gguf: Gguf) -> Mapping[str, Stored]:
     """The tensors of a model by their names in the file."""
-    return {name: _stored(tensor) for name, tensor in gguf.tensors.items()}
+    tensors = {name: _stored(tensor) for name, tensor in gguf.tensors.items()}
+    return {**tensors, **_numbers_of_activations(gguf)}
+
+
+def _numbers_of_activations(gguf: Gguf) -> Mapping[str, Stored]:
+    """The learned numbers of the activation xIELU, which the metadata has for each layer (Apertus)."""
+    return {
+        f"blk.{layer}.{key}": _number(gguf.name, value)
+        for key in ("xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps")
+        for layer, value in enumerate(gguf.get(key) or ())
+    }
+
+
+def _number(file: str, value: float) -> Stored:
+    return StoredTensor((1,), torch.float32, file, lambda: torch.tensor([value]))
 
 
 def _stored(tensor: GgufTensor) -> Stored:

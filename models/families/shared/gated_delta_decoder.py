@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from models.config import FeedForwardConfig, GatedDeltaConfig, MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm
 from models.config.errors import require
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import (
+    INPUT_NORM_AFTER_ATTENTION,
+    GgufFamily,
+    Settings,
+    has_bias,
+    partly_rotary_settings,
+    prediction_layers,
+    rms_eps,
+)
+from models.families.shared.gguf_mixers import gguf_gated_delta_rules
 from models.families.shared.layer_types import layer_types, mixer_layer
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import head_dim_of, rms_norm, rotary_decoder, rotary_layer, rotary_rules
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule, Split
 
 LAYER = r"model\.layers\.(\d+)\."
@@ -63,16 +74,9 @@ def _kinds(fields: Fields, layers: int) -> list[str]:
 
 def gated_delta_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     """Rules for all tensors but the input projections of the gated delta rule."""
-    assert model.decoder is not None
-    heads = [layer.attention.num_heads for layer in model.decoder.layers if layer.attention is not None]
     theirs, ours = LAYER + r"linear_attn\.", OURS + "mixer."
     return (
-        # Each head of queries is followed by the head of its gate.
-        Split(
-            LAYER + r"self_attn\.q_proj\.(weight|bias)",
-            (OURS + r"attention.query.\2", OURS + r"attention.gate.\2"),
-            groups=heads[0] if heads else 1,
-        ),
+        _gated_queries(model, LAYER + r"self_attn\.q_proj"),
         Rename(theirs + r"conv1d\.weight", ours + "convolution.weight"),
         Rename(theirs + "A_log", ours + "log_decay"),
         Rename(theirs + "dt_bias", ours + "decay_bias"),
@@ -82,6 +86,45 @@ def gated_delta_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: s
         # Heads that predict several tokens at once.
         Drop(r"mtp\..*"),
     )
+
+
+def _gated_queries(model: ModelConfig, theirs: str) -> Rule:
+    """Rule for a matrix in which each head of queries is followed by the head of its gate. theirs: its name."""
+    assert model.decoder is not None
+    heads = [layer.attention.num_heads for layer in model.decoder.layers if layer.attention is not None]
+    names = (OURS + r"attention.query.\2", OURS + r"attention.gate.\2")
+    return Split(rf"{theirs}\.(weight|bias)", names, groups=heads[0] if heads else 1)
+
+
+def gated_delta_gguf(architecture: str, settings: Callable[[Metadata], Settings], *, reordered: bool) -> GgufFamily:
+    """How the GGUF files of a family are read.
+
+    settings: the settings that are not those of the decoder. reordered: see `gguf_gated_delta_rules`.
+    """
+
+    def rules(model: ModelConfig) -> Sequence[Rule]:
+        return (
+            prediction_layers(model),
+            _gated_queries(model, r"blk\.(\d+)\.attn_q"),
+            *gguf_gated_delta_rules(_mixer(model), reordered=reordered),
+        )
+
+    def all_settings(of: Metadata) -> Settings:
+        mixing, heads = of.layers_with("ssm_a"), of.integer("ssm.time_step_rank")
+        return partly_rotary_settings(
+            of,
+            layer_types=["linear_attention" if layer in mixing else "full_attention" for layer in range(of.layers)],
+            attention_bias=has_bias(of, "attn_q"),
+            linear_num_key_heads=of.integer("ssm.group_count"),
+            linear_key_head_dim=of.integer("ssm.state_size"),
+            linear_num_value_heads=heads,
+            linear_value_head_dim=of.integer("ssm.inner_size") // max(heads, 1),
+            linear_conv_kernel_dim=of.integer("ssm.conv_kernel"),
+            **rms_eps(of),
+            **settings(of),
+        )
+
+    return GgufFamily({architecture: all_settings}, rules=rules, norms=INPUT_NORM_AFTER_ATTENTION)
 
 
 def separate_input_rules(model: ModelConfig) -> Sequence[Rule]:

@@ -27,12 +27,14 @@ from models.config import (
     StackConfig,
 )
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import Settings, decoder_settings, has_bias, num_experts, rms_eps
 from models.families.shared.rename_rules import renamed
 from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
 from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_rules
 from models.families.shared.text_part import text_settings
 from models.families.shared.transposed_experts import by_expert
 from models.families.shared.windows import key_value_layers, typed_windows
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule
 
 _DEFAULTS = {
@@ -280,3 +282,96 @@ def text_part_rules(text: Sequence[Rule], other_parts: str) -> Sequence[Rule]:
 def _numbers(layers: Sequence[int]) -> str:
     """Regular expression that matches the numbers of these layers."""
     return "|".join(map(str, layers)) or "none"
+
+
+# ---------------------------------------------------------------------------------------------------------- GGUF files
+
+
+def layer_input_gguf_settings(of: Metadata) -> Settings:
+    """Settings in GGUF files of vectors per layer, windows, and layers that read earlier keys and values."""
+    sliding, cap = of.by_layer("attention.sliding_window_pattern"), of.optional("final_logit_softcapping")
+    width = of.integer("embedding_length_per_layer_input", 0)
+    rows = {"vocab_size_per_layer_input": of.rows("per_layer_token_embd.weight")} if width else {}
+    return {
+        "layer_types": ["sliding_attention" if one else "full_attention" for one in sliding],
+        "sliding_window": of.integer("attention.sliding_window"),
+        "num_kv_shared_layers": of.integer("attention.shared_kv_layers", 0),
+        "hidden_size_per_layer_input": width,
+        **rows,
+        "attention_bias": has_bias(of, "attn_q"),
+        "final_logit_softcapping": None if cap is None else of.number("final_logit_softcapping"),
+        **rms_eps(of),
+    }
+
+
+def layer_input_gguf_rules() -> Sequence[Rule]:
+    """Rules for GGUF files with vectors per layer."""
+    layer, ours = r"blk\.(\d+)\.", r"decoder.layers.\1."
+    return (
+        Rename(layer + r"inp_gate\.weight", ours + "input_gate.weight"),
+        Rename(layer + r"proj\.weight", ours + "input_projection.weight"),
+        Rename(layer + r"post_norm\.weight", ours + "input_norm.weight"),
+        Rename(r"per_layer_token_embd\.weight", "decoder.per_layer.tokens.weight"),
+        Rename(r"per_layer_model_proj\.weight", "decoder.per_layer.projection.weight"),
+        Rename(r"per_layer_proj_norm\.weight", "decoder.per_layer.norm.weight"),
+    )
+
+
+def gemma4_gguf_settings(of: Metadata) -> Settings:
+    """The settings. Layers with full attention have heads of their own width, and may have their own number of them."""
+    common, heads = layer_input_gguf_settings(of), of.by_layer("attention.head_count_kv")
+    full = [layer for layer, kind in enumerate(common["layer_types"]) if kind == "full_attention"]
+    sliding = [heads[layer] for layer in range(of.layers) if layer not in full]
+    own = [layer for layer in full if layer < of.layers - common["num_kv_shared_layers"]]
+    widths = of.by_layer("feed_forward_length")
+    experts = {
+        "enable_moe_block": True,
+        "num_experts": num_experts(of),
+        "top_k_experts": of.integer("expert_used_count", 0),
+        "moe_intermediate_size": of.integer("expert_feed_forward_length", 0),
+    }
+    # The number of pairs that rotate: the file divides the frequencies of the others by a large number.
+    divisors = of.gguf.floats("rope_freqs.weight") if of.has("rope_freqs.weight") else ()
+    share = sum(one == 1.0 for one in divisors) / len(divisors) if divisors else 1.0
+    return {
+        **decoder_settings(of, model_type="gemma4_text", intermediate_size=widths[0]),
+        **common,
+        "head_dim": of.integer("attention.key_length_swa", of.head_dim),
+        "global_head_dim": of.head_dim,
+        "num_key_value_heads": (sliding or [heads[-1]])[0],
+        "num_global_key_value_heads": heads[full[0]] if full else None,
+        "attention_k_eq_v": any(not of.has(f"blk.{layer}.attn_v.weight") for layer in own),
+        "use_double_wide_mlp": len(set(widths)) > 1,
+        **(experts if num_experts(of) else {}),
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "proportional",
+                "partial_rotary_factor": share,
+                "rope_theta": of.number("rope.freq_base", 1000000.0),
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": of.number("rope.freq_base_swa", 10000.0)},
+        },
+    }
+
+
+def gemma4_gguf_rules(model: ModelConfig) -> Sequence[Rule]:
+    """Rules for GGUF files."""
+    assert model.decoder is not None
+    layer, ours = r"blk\.(\d+)\.", r"decoder.layers.\1."
+    rules = (*layer_input_gguf_rules(), Rename(layer + r"layer_output_scale\.weight", ours + "output_scale"))
+    if not any(isinstance(one.feed_forward, FeedForwardSumConfig) for one in model.decoder.layers):
+        return rules
+    norms = {
+        "ffn_norm": "0.input",
+        "post_ffw_norm_1": "0.output",
+        "pre_ffw_norm_2": "1.input",
+        "post_ffw_norm_2": "1.output",
+    }
+    inside = ours + "feed_forward."
+    return (
+        *rules,
+        *(Rename(layer + rf"{theirs}\.weight", f"{inside}norms.{name}.weight") for theirs, name in norms.items()),
+        Rename(layer + r"ffn_(gate|up|down)\.weight", inside + r"parts.0.\2.weight"),
+        Rename(layer + r"ffn_gate_inp\.scale", inside + "parts.1.router.norm.weight"),
+        Rename(layer + r"ffn_down_exps\.scale", inside + "parts.1.router.expert_scale"),
+    )

@@ -8,16 +8,19 @@ number of rows of a table. Imports no torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from models.config import ModelConfig
 from weights.errors import GgufError
 from weights.gguf.metadata import Metadata
 from weights.gguf.rope import llama3_scaling, rope_scaling
-from weights.rules import LayoutChange, Rule
+from weights.rules import Drop, LayoutChange, Rule, Split
 
 Settings = dict[str, Any]
+INPUT_NORM_AFTER_ATTENTION: Mapping[str, str] = {"post_attention_norm": "feed_forward_norms.input"}
+"""The norm before the feed-forward of families that have none after attention, under the name of the latter."""
+_MAX_PREDICTION_LAYERS = 8
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,13 @@ class GgufFamily:
     settings: builds the contents of `config.json` from the metadata, by `general.architecture`.
     applies: whether a file of these architectures is of this family. Several families share the architecture `llama`.
     rules: rules for the tensors whose names or layouts differ from those of `models.checkpoint.gguf_rules`.
+    norms: norms whose place differs from that of the same name in other families; our names by names in the file.
     """
 
     settings: Mapping[str, Callable[[Metadata], Settings]]
     applies: Callable[[Metadata], bool] = lambda of: True
     rules: Callable[[ModelConfig], Sequence[Rule]] = lambda model: ()
+    norms: Mapping[str, str] = field(default_factory=dict)
 
 
 def decoder_settings(of: Metadata, **more: Any) -> Settings:
@@ -42,15 +47,22 @@ def decoder_settings(of: Metadata, **more: Any) -> Settings:
     return {
         "vocab_size": of.rows("token_embd.weight"),
         "hidden_size": of.integer("embedding_length"),
-        "num_hidden_layers": of.integer("block_count"),
-        "intermediate_size": of.integer("feed_forward_length"),
+        "num_hidden_layers": of.layers,
+        **({} if "intermediate_size" in more else _dense_width(of)),
         "num_attention_heads": heads,
-        "num_key_value_heads": of.integer("attention.head_count_kv", heads),
+        "num_key_value_heads": of.largest("attention.head_count_kv", heads),
         "head_dim": of.head_dim,
         "max_position_embeddings": of.integer("context_length"),
         "tie_word_embeddings": not of.has("output.weight"),
         **more,
     }
+
+
+def _dense_width(of: Metadata) -> Settings:
+    """Width of the dense feed-forwards, which a mixture of experts may not have."""
+    if num_experts(of) and of.optional("feed_forward_length") is None:
+        return {}
+    return {"intermediate_size": of.integer("feed_forward_length")}
 
 
 def rotary_settings(of: Metadata, **more: Any) -> Settings:
@@ -86,6 +98,15 @@ def sliding_window(of: Metadata) -> int | None:
     return of.integer("attention.sliding_window", 0) or None
 
 
+def layer_types(of: Metadata, period: int = 4) -> list[str]:
+    """Attention of each layer. period: every such layer has full attention in files that do not state it."""
+    pattern = of.by_layer("attention.sliding_window_pattern")
+    if not all(isinstance(one, bool) for one in pattern):
+        period = of.integer("attention.sliding_window_pattern", period)
+        pattern = [(layer + 1) % period != 0 for layer in range(of.layers)]
+    return ["sliding_attention" if one else "full_attention" for one in pattern]
+
+
 def num_experts(of: Metadata) -> int:
     """Number of experts, 0 for a dense model."""
     return of.integer("expert_count", 0)
@@ -93,12 +114,39 @@ def num_experts(of: Metadata) -> int:
 
 def qwen_experts(of: Metadata) -> Settings:
     """Settings of the experts of Qwen. Layers without a router are dense."""
-    layers = range(of.integer("block_count"))
     return {
         "num_experts": of.integer("expert_count"),
         "num_experts_per_tok": of.integer("expert_used_count"),
         "moe_intermediate_size": of.integer("expert_feed_forward_length", 0) or _expert_width(of),
-        "mlp_only_layers": [layer for layer in layers if not of.has(f"blk.{layer}.ffn_gate_inp.weight")],
+        "mlp_only_layers": sorted({*range(of.layers)} - {*of.layers_with("ffn_gate_inp.weight")}),
+    }
+
+
+def has_bias(of: Metadata, matrix: str) -> bool:
+    """Whether a matrix has a bias in any layer. matrix: its name without the prefix of the layer."""
+    return bool(of.layers_with(f"{matrix}.bias"))
+
+
+def prediction_layers(model: ModelConfig) -> Rule:
+    """Rule for the layers that only predict further tokens, which are not served."""
+    assert model.decoder is not None
+    first = len(model.decoder.layers)
+    numbers = "|".join(str(first + index) for index in range(_MAX_PREDICTION_LAYERS))
+    return Drop(rf"blk\.(?:{numbers})\..*")
+
+
+def routed_experts(of: Metadata) -> Settings:
+    """Settings of the experts of DeepSeek and of families with its router."""
+    return {
+        "n_routed_experts": of.integer("expert_count"),
+        "num_experts_per_tok": of.integer("expert_used_count"),
+        "n_shared_experts": of.integer("expert_shared_count"),
+        "moe_intermediate_size": of.integer("expert_feed_forward_length"),
+        "first_k_dense_replace": of.integer("leading_dense_block_count", 0),
+        "n_group": of.integer("expert_group_count", 1),
+        "topk_group": of.integer("expert_group_used_count", 1),
+        "routed_scaling_factor": of.number("expert_weights_scale", 1.0) or 1.0,
+        "norm_topk_prob": bool(of.optional("expert_weights_norm")),
     }
 
 
@@ -109,6 +157,29 @@ def _expert_width(of: Metadata) -> int:
     if not found or len(found[0]) != 3:
         raise of.error("expert_feed_forward_length", "is missing")
     return found[0][1]
+
+
+def fused_gate_rules(model: ModelConfig) -> Sequence[Rule]:
+    """Rules for files in which one tensor has the gate and up matrices, under the name of the latter."""
+    layer = r"decoder.layers.\1." if model.encoder is None else r"encoder.layers.\1."
+    return tuple(
+        Split(rf"blk\.(\d+)\.ffn_up\.{kind}", [f"{layer}feed_forward.{part}.{kind}" for part in ("gate", "up")])
+        for kind in ("weight", "bias")
+    )
+
+
+def unstack(count: int) -> LayoutChange:
+    """Split [count, out, in] into matrices [out, in]."""
+
+    def step(tensors: Sequence[Any]) -> Sequence[Any]:
+        results: list[Any] = []
+        for tensor in tensors:
+            if len(tensor.shape) != 3 or tensor.shape[0] != count:
+                raise ValueError("the first dimension is not the number of matrices")
+            results += tensor.flatten(0, 1).split([tensor.shape[1]] * count, 0)
+        return results
+
+    return step
 
 
 def query_scalar(of: Metadata, largest: int) -> int:

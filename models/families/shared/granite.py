@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from models.config import FeedForwardConfig, MixtureOfExpertsConfig, ModelConfig
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import Settings, has_bias, rms_eps
 from models.families.shared.rotary_decoder import uniform_decoder
+from weights.gguf.metadata import Metadata
 
 
 def granite_decoder(fields: Fields, feed_forward: FeedForwardConfig | MixtureOfExpertsConfig) -> ModelConfig:
@@ -20,3 +22,15 @@ def granite_decoder(fields: Fields, feed_forward: FeedForwardConfig | MixtureOfE
         embedding_scale=fields.positive("embedding_multiplier", 1.0),
         logit_scale=1.0 / fields.positive("logits_scaling", 1.0),
     )
+
+
+def granite_gguf_settings(of: Metadata) -> Settings:
+    """The settings that GGUF files of all Granite models have."""
+    return {
+        "attention_multiplier": of.number("attention.scale", 1.0),
+        "embedding_multiplier": of.number("embedding_scale", 1.0),
+        "residual_multiplier": of.number("residual_scale", 1.0),
+        "logits_scaling": of.number("logit_scale", 1.0),
+        "attention_bias": has_bias(of, "attn_q"),
+        **rms_eps(of),
+    }

@@ -19,10 +19,16 @@ from models.config import (
     RouterConfig,
 )
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import Settings, has_bias, rms_eps, routed_experts, unstack
 from models.families.shared.mixture_of_experts import expert_rules
 from models.families.shared.rotary_decoder import gated_feed_forward
+from weights.gguf.metadata import Metadata
+from weights.gguf.rope import rope_scaling
 from weights.rules import Drop, LayoutChange, Rename, Rule
 
+_SIGMOID = 2
+"""Number of the sigmoid among the functions that weigh experts in GGUF files."""
+_DIGITS_OF_SCALE = 6
 _LATENT_NORM = NormConfig("rms", 1e-6, bias=False)
 """The published code gives the norms of the latent vectors this epsilon, and not `rms_norm_eps`."""
 
@@ -144,3 +150,71 @@ def later_layers(model: ModelConfig, count: int) -> Rule:
     first = len(model.decoder.layers)
     numbers = "|".join(str(first + index) for index in range(count))
     return Drop(rf"model\.layers\.(?:{numbers or 'none'})\..*")
+
+
+# ---------------------------------------------------------------------------------------------------------- GGUF files
+
+
+def latent_gguf_settings(of: Metadata, **more: Any) -> Settings:
+    """The settings in a GGUF file. more: further settings.
+
+    Newer files store the heads of keys and values apart and count one key-value head, whose width is that of the latent
+    vector. The keys whose names end with `_mla` have the widths of the heads.
+    """
+    rank, rotating = of.integer("attention.kv_lora_rank"), of.integer("rope.dimension_count")
+    keys = of.integer("attention.key_length_mla", of.integer("attention.key_length"))
+    query_rank, heads = of.optional("attention.q_lora_rank"), of.integer("attention.head_count")
+    scaling = rope_scaling(of)
+    if scaling is not None and of.optional("rope.scaling.yarn_log_multiplier") is not None:
+        # The file has a tenth of `mscale_all_dim`. `mscale` is the same in all published models.
+        scale = round(10 * of.number("rope.scaling.yarn_log_multiplier"), _DIGITS_OF_SCALE)
+        scaling = {**scaling, "mscale": scale, "mscale_all_dim": scale}
+    return {
+        "vocab_size": of.rows("token_embd.weight"),
+        "hidden_size": of.integer("embedding_length"),
+        "num_hidden_layers": of.layers,
+        "intermediate_size": of.integer("feed_forward_length"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "max_position_embeddings": of.integer("context_length"),
+        "tie_word_embeddings": not of.has("output.weight"),
+        "attention_bias": has_bias(of, "attn_kv_a_mqa"),
+        "q_lora_rank": query_rank,
+        "kv_lora_rank": rank,
+        "qk_rope_head_dim": rotating,
+        "qk_nope_head_dim": keys - rotating,
+        "v_head_dim": of.integer("attention.value_length_mla", of.integer("attention.value_length")),
+        "rope_theta": of.number("rope.freq_base", 10000.0),
+        **({"rope_scaling": scaling} if scaling else {}),
+        **routed_experts(of),
+        **rms_eps(of),
+        **more,
+    }
+
+
+def is_corrected(of: Metadata) -> bool:
+    """Whether the router of a file is that of DeepSeek-V3: sigmoid scores, with a correction of the choice."""
+    return of.optional("expert_gating_func") == _SIGMOID or bool(of.layers_with("exp_probs_b.bias"))
+
+
+def latent_gguf_rules(model: ModelConfig) -> Sequence[Rule]:
+    """Rules for GGUF files."""
+    assert model.decoder is not None
+    attention = model.decoder.first_attention
+    assert isinstance(attention, LatentAttentionConfig)
+    heads, layer, ours = range(attention.num_heads), r"blk\.(\d+)\.attn_", r"decoder.layers.\1.attention."
+    names = {part: tuple(f"{ours}{part}_heads.{head}.weight" for head in heads) for part in ("key", "value")}
+    return (
+        Rename(layer + r"q_a\.(weight|bias)", ours + r"query_down.\2"),
+        Rename(layer + r"q_a_norm\.weight", ours + "query_down_norm.weight"),
+        Rename(layer + r"q_b\.weight", ours + "query.weight"),
+        Rename(layer + r"kv_a_mqa\.(weight|bias)", ours + r"key_down.\2"),
+        Rename(layer + r"kv_a_norm\.weight", ours + "key_norm.weight"),
+        Rule(layer + r"k_b\.weight", names["key"], (unstack(attention.num_heads),)),
+        Rule(layer + r"v_b\.weight", names["value"], (unstack(attention.num_heads),)),
+        Rule(
+            layer + r"kv_b\.weight",
+            (*names["key"], *names["value"]),
+            (_by_head(attention.num_heads, attention.plain_dim, attention.value_dim),),
+        ),
+    )

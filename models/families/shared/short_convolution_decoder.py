@@ -15,9 +15,12 @@ from models.config import (
     ShortConvolutionConfig,
 )
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import Settings, rotary_settings
+from models.families.shared.gguf_mixers import gguf_short_convolution_rules
 from models.families.shared.layer_types import layer_types, mixer_layer
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import head_dim_of, rotary_decoder, rotary_layer
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 LAYER = r"model\.layers\.(\d+)\."
@@ -93,4 +96,25 @@ def short_convolution_rules(model: ModelConfig, hf: Mapping[str, Any], architect
         ),
         Rename(r"model\.embedding_norm\.weight", "decoder.final_norm.weight"),
         Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
+    )
+
+
+def short_convolution_gguf_settings(of: Metadata, **more: Any) -> Settings:
+    """The settings in a GGUF file. more: further settings."""
+    mixing = of.layers_with("shortconv.conv.weight")
+    return rotary_settings(
+        of,
+        layer_types=["conv" if layer in mixing else "full_attention" for layer in range(of.layers)],
+        conv_L_cache=of.integer("shortconv.l_cache"),
+        conv_bias=bool(of.layers_with("shortconv.conv.bias")),
+        norm_eps=of.number("attention.layer_norm_rms_epsilon"),
+        **more,
+    )
+
+
+def short_convolution_gguf_rules(model: ModelConfig) -> Sequence[Rule]:
+    """Rules for GGUF files, which have the last norm under the name of a norm of the embeddings."""
+    return (
+        Rename(r"(?:token_embd_norm|output_norm)\.weight", "decoder.final_norm.weight"),
+        *gguf_short_convolution_rules(),
     )

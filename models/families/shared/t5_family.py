@@ -8,6 +8,7 @@ from typing import Any
 from models.config import LanguageModelHead, ModelConfig, PoolingHead
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily
 from models.families.shared.t5_layers import TOKENS, t5_model, t5_rules
 from weights.rules import Rule
 
@@ -42,6 +43,7 @@ def t5_family(
     model: Callable[[Fields, LanguageModelHead | PoolingHead], ModelConfig] = t5_model,
     rules: Callable[[ModelConfig], Sequence[Rule]] = t5_rules,
     older_names: Sequence[str] = (),
+    gguf: GgufFamily | None = None,
 ) -> Family:
     """A family with two architectures: with a language model head, and the encoder alone.
 
@@ -52,6 +54,7 @@ def t5_family(
     model: builds the model under a head.
     rules: from the tensor names of a checkpoint to ours, for a configuration.
     older_names: older names of the class with the language model head.
+    gguf: see `Family`.
     """
     generating, encoder = f"{stem}ForConditionalGeneration", f"{stem}EncoderModel"
 
@@ -71,6 +74,7 @@ def t5_family(
         # transformers 5 writes no `lm_head` for a version 1.1 model whose logits are still tied.
         tied_if_absent={"head.weight": TOKENS},
         refused_dtypes={"float16": "T5's feed-forward sums exceed float16; use bfloat16 or float32"},
+        gguf=gguf,
     )
 
 

@@ -21,6 +21,8 @@ from models.config import (
     StackConfig,
 )
 from models.families.shared.fields import Fields, activation, short
+from models.families.shared.gguf import Settings
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule
 
 TOKENS = "encoder.embedding.tokens.weight"
@@ -148,3 +150,68 @@ def t5_rules(model: ModelConfig) -> Sequence[Rule]:
         # The first releases have one more table, which their own code does not use.
         Drop(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"),
     )
+
+
+# ---------------------------------------------------------------------------------------------------------- GGUF files
+
+
+def t5_gguf_settings(of: Metadata, model_type: str) -> Settings:
+    """The settings. Files of T5, mT5 and UMT5 have the same architecture.
+
+    The file lacks the activation, which is that of version 1.1 for gated feed-forwards, and the scale of tied logits,
+    which version 1.0 has.
+    """
+    gated, tied = of.has("enc.blk.0.ffn_gate.weight"), not of.has("output.weight")
+    layers, is_encoder = of.integer("block_count"), of.architecture == "t5encoder"
+    stem = "UMT5" if model_type == "umt5" else "T5"
+    return {
+        "model_type": model_type,
+        "architectures": [f"{stem}EncoderModel" if is_encoder else f"{stem}ForConditionalGeneration"],
+        "vocab_size": of.rows("token_embd.weight"),
+        "d_model": of.integer("embedding_length"),
+        "d_ff": of.integer("feed_forward_length"),
+        "d_kv": of.head_dim,
+        "num_layers": layers,
+        "num_decoder_layers": of.integer("decoder_block_count", layers),
+        "num_heads": of.integer("attention.head_count"),
+        "feed_forward_proj": "gated-gelu" if gated else "relu",
+        "relative_attention_num_buckets": of.integer("attention.relative_buckets_count"),
+        "layer_norm_epsilon": of.number("attention.layer_norm_rms_epsilon", of.number("attention.layer_norm_epsilon")),
+        "tie_word_embeddings": tied,
+        "scale_decoder_outputs": tied and not gated,
+        "decoder_start_token_id": of.integer("decoder_start_token_id", 0),
+    }
+
+
+def has_biases_per_layer(of: Metadata) -> bool:
+    """Whether each layer of a file has its own table of relative position biases."""
+    return of.has("enc.blk.1.attn_rel_b.weight")
+
+
+def t5_gguf_rules(model: ModelConfig) -> Sequence[Rule]:
+    """Rules for GGUF files."""
+    assert model.encoder is not None and isinstance(model.encoder.score_bias, BucketBiasConfig)
+    bias = "score_bias.layers.{}.weight" if model.encoder.score_bias.per_layer else "score_bias.weight"
+    return tuple(
+        Rename(rf"{short_name}\.{pattern}", f"{stack}.{name}")
+        for short_name, stack in (("enc", "encoder"), ("dec", "decoder"))
+        for pattern, name in (
+            (r"blk\.(\d+)\.attn_rel_b\.weight", bias.format(r"\1")),
+            (r"output_norm\.weight", "final_norm.weight"),
+            *((rf"blk\.(\d+)\.{theirs}\.weight", rf"layers.\1.{ours}.weight") for theirs, ours in _GGUF_NAMES.items()),
+        )
+    )
+
+
+_GGUF_NAMES = {
+    "attn_norm": "attention_norms.input",
+    "cross_attn_norm": "cross_attention_norms.input",
+    "ffn_norm": "feed_forward_norms.input",
+    **{
+        f"{theirs}_{letter}": f"{ours}.{name}"
+        for theirs, ours in (("attn", "attention"), ("cross_attn", "cross_attention"))
+        for letter, name in (("q", "query"), ("k", "key"), ("v", "value"), ("o", "output"))
+    },
+    **{f"ffn_{part}": f"feed_forward.{part}" for part in ("gate", "up", "down")},
+}
+"""Names in the model of the matrices and norms of a layer in GGUF files."""

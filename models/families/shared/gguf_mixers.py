@@ -1,0 +1,120 @@
+"""Rules for the tensors of mixers in GGUF files: state spaces, gated delta rule, short convolutions.
+
+Layouts: the package `conversion` of https://github.com/ggml-org/llama.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from models.config import GatedDeltaConfig
+from weights.rules import LayoutChange, Rename, Rule, Split
+
+LAYER, OURS = r"blk\.(\d+)\.", r"decoder.layers.\1.mixer."
+
+
+def as_log(tensors: Sequence[Any]) -> Sequence[Any]:
+    """The logarithm of decays, of which the files have the negative."""
+    return [(-tensor).log().flatten() for tensor in tensors]
+
+
+def flat(tensors: Sequence[Any]) -> Sequence[Any]:
+    """Join all dimensions. The files have columns or matrices for some vectors."""
+    return [tensor.flatten() for tensor in tensors]
+
+
+def as_kernel(tensors: Sequence[Any]) -> Sequence[Any]:
+    """Kernels of a convolution, one per channel: [channels, width] to [channels, 1, width]."""
+    return [tensor.unflatten(0, (tensor.shape[0], 1)) for tensor in tensors]
+
+
+def convolution_rule(theirs: str) -> Rule:
+    """Rule for the kernels of a convolution. theirs: their name without the prefix of the layer."""
+    return Rule(LAYER + rf"{theirs}\.weight", (OURS + "convolution.weight",), (as_kernel,))
+
+
+def gguf_state_space_rules() -> Sequence[Rule]:
+    """Rules for selective state spaces (Mamba-2)."""
+    return (
+        Rename(LAYER + r"ssm_in\.(weight|bias)", OURS + r"input.\2"),
+        convolution_rule("ssm_conv1d"),
+        Rename(LAYER + r"ssm_conv1d\.bias", OURS + "convolution.bias"),
+        Rule(LAYER + "ssm_a", (OURS + "log_decay",), (as_log,)),
+        Rename(LAYER + r"ssm_dt\.bias", OURS + "time_step_bias"),
+        Rule(LAYER + "ssm_d", (OURS + "skip",), (flat,)),
+        Rule(LAYER + r"ssm_norm\.weight", (OURS + "norm.weight",), (flat,)),
+        Rename(LAYER + r"ssm_out\.(weight|bias)", OURS + r"output.\2"),
+    )
+
+
+def gguf_short_convolution_rules() -> Sequence[Rule]:
+    """Rules for gated short convolutions (LFM2)."""
+    return (
+        Rename(LAYER + r"shortconv\.in_proj\.(weight|bias)", OURS + r"input.\2"),
+        convolution_rule(r"shortconv\.conv"),
+        Rename(LAYER + r"shortconv\.conv\.bias", OURS + "convolution.bias"),
+        Rename(LAYER + r"shortconv\.out_proj\.(weight|bias)", OURS + r"output.\2"),
+    )
+
+
+def gguf_gated_delta_rules(mixer: GatedDeltaConfig, *, reordered: bool) -> Sequence[Rule]:
+    """Rules for the gated delta rule.
+
+    reordered: whether the value heads of a file are in the order of Qwen3.5. Several value heads read one key head: the
+        checkpoint has the heads of each key head together; the file has first one value head of every key head.
+    """
+    keys, values = mixer.num_key_heads, mixer.num_value_heads // mixer.num_key_heads
+    width, qk = mixer.value_head_dim, 2 * mixer.key_width
+
+    def heads(size: int) -> tuple[LayoutChange, ...]:
+        return (_grouped_heads(keys, values, size, dim=0),) if reordered and values > 1 else ()
+
+    def inputs_and_values(tensors: Sequence[Any]) -> Sequence[Any]:
+        (tensor,) = tensors
+        query, key, value = tensor.split([mixer.key_width, mixer.key_width, mixer.value_width], 0)
+        for step in heads(width):
+            (value,) = step([value])
+        return query, key, value
+
+    def kernels(tensors: Sequence[Any]) -> Sequence[Any]:
+        (tensor,) = tensors
+        if not heads(width):
+            return tensors
+        (value,) = heads(width)[0]([tensor.narrow(0, qk, tensor.shape[0] - qk)])
+        joined = tensor.clone()
+        joined[qk:] = value
+        return [joined]
+
+    columns = (_grouped_heads(keys, values, width, dim=1),) if reordered and values > 1 else ()
+    return (
+        Rule(
+            LAYER + r"attn_qkv\.weight",
+            tuple(f"{OURS}{part}.weight" for part in ("query", "key", "value")),
+            (inputs_and_values,),
+        ),
+        Rule(LAYER + r"attn_gate\.weight", (OURS + "gate.weight",), heads(width)),
+        Rule(LAYER + r"ssm_beta\.weight", (OURS + "beta.weight",), heads(1)),
+        Rule(LAYER + r"ssm_alpha\.weight", (OURS + "decay.weight",), heads(1)),
+        Split(LAYER + r"ssm_ba\.weight", (OURS + "beta.weight", OURS + "decay.weight"), groups=keys),
+        Rule(LAYER + r"ssm_conv1d\.weight", (OURS + "convolution.weight",), (kernels, as_kernel)),
+        Rule(LAYER + "ssm_a", (OURS + "log_decay",), (as_log, *heads(1))),
+        Rule(LAYER + r"ssm_dt\.bias", (OURS + "decay_bias",), heads(1)),
+        Rename(LAYER + r"ssm_norm\.weight", OURS + "norm.weight"),
+        Rule(LAYER + r"ssm_out\.weight", (OURS + "output.weight",), columns),
+    )
+
+
+def _grouped_heads(keys: int, values: int, width: int, dim: int) -> LayoutChange:
+    """Put the value heads of each key head together.
+
+    keys: number of key heads. values: value heads of each key head. width: width of a value head.
+    dim: dimension of the heads.
+    """
+
+    def step(tensors: Sequence[Any]) -> Sequence[Any]:
+        (tensor,) = tensors
+        parts = tensor.unflatten(dim, (values, keys, width))
+        return [parts.transpose(dim, dim + 1).flatten(dim, dim + 2)]
+
+    return step

@@ -1,0 +1,442 @@
+"""Metadata and layouts of GGUF files that differ from those of most families.
+
+They follow the package `conversion` of https://github.com/ggml-org/llama.cpp (2026-11). `METADATA` has, by
+`model_type`, the keys that a file needs besides the common ones. `CHANGES` has the tensors that stand for
+one of the checkpoint, under names that the tables of the package `gguf` know, or under their names in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+Settings = Mapping[str, Any]
+Tensors = Sequence[tuple[str, np.ndarray]]
+
+
+def kinds(hf: Settings) -> list[str]:
+    return hf.get("layer_types") or hf["layers_block_type"]
+
+
+def _sliding(hf: Settings) -> dict[str, Any]:
+    window = hf.get("sliding_window")
+    sliding = [kind == "sliding_attention" for kind in hf.get("layer_types") or []]
+    return {} if not window else {"attention.sliding_window": window, "attention.sliding_window_pattern": sliding}
+
+
+def _rope(hf: Settings, width: int) -> dict[str, Any]:
+    share = (hf.get("rope_parameters") or {}).get("partial_rotary_factor", 1.0)
+    return {"rope.dimension_count": int(width * share)}
+
+
+def _delta(hf: Settings) -> dict[str, Any]:
+    return {
+        "ssm.conv_kernel": hf["linear_conv_kernel_dim"],
+        "ssm.state_size": hf["linear_key_head_dim"],
+        "ssm.group_count": hf["linear_num_key_heads"],
+        "ssm.time_step_rank": hf["linear_num_value_heads"],
+        "ssm.inner_size": hf["linear_num_value_heads"] * hf["linear_value_head_dim"],
+    }
+
+
+def _granite(hf: Settings) -> dict[str, Any]:
+    return {
+        "attention.scale": hf["attention_multiplier"],
+        "embedding_scale": hf["embedding_multiplier"],
+        "residual_scale": hf["residual_multiplier"],
+        "logit_scale": hf["logits_scaling"],
+    }
+
+
+def _granite_hybrid(hf: Settings) -> dict[str, Any]:
+    attending = [hf["num_key_value_heads"] if kind == "full_attention" else 0 for kind in kinds(hf)]
+    return {
+        **_granite(hf),
+        "attention.head_count_kv": attending,
+        "expert_shared_feed_forward_length": hf["shared_intermediate_size"],
+        "rope.scaling.finetuned": False,
+        "ssm.conv_kernel": hf["mamba_d_conv"],
+        "ssm.state_size": hf["mamba_d_state"],
+        "ssm.group_count": hf["mamba_n_groups"],
+        "ssm.inner_size": hf["mamba_expand"] * hf["hidden_size"],
+        "ssm.time_step_rank": hf["mamba_n_heads"],
+    }
+
+
+def _falcon_h1(hf: Settings) -> dict[str, Any]:
+    return {
+        "ssm.conv_kernel": hf["mamba_d_conv"],
+        "ssm.state_size": hf["mamba_d_state"],
+        "ssm.group_count": hf["mamba_n_groups"],
+        "ssm.inner_size": hf["mamba_d_ssm"],
+        "ssm.time_step_rank": hf["mamba_n_heads"],
+    }
+
+
+def _nemotron_h(hf: Settings) -> dict[str, Any]:
+    attending = [hf["num_key_value_heads"] if kind == "full_attention" else 0 for kind in kinds(hf)]
+    return {
+        "block_count": len(kinds(hf)),
+        "attention.head_count_kv": attending,
+        "attention.layer_norm_rms_epsilon": hf["layer_norm_epsilon"],
+        "expert_shared_feed_forward_length": hf["moe_shared_expert_intermediate_size"],
+        "moe_latent_size": hf["moe_latent_size"],
+        "ssm.conv_kernel": hf["conv_kernel"],
+        "ssm.state_size": hf["ssm_state_size"],
+        "ssm.group_count": hf["n_groups"],
+        "ssm.inner_size": hf["mamba_num_heads"] * hf["mamba_head_dim"],
+        "ssm.time_step_rank": hf["mamba_num_heads"],
+        **_routed(hf),
+    }
+
+
+def _mamba2(hf: Settings) -> dict[str, Any]:
+    return {
+        "attention.head_count": 0,
+        "feed_forward_length": 0,
+        "attention.layer_norm_rms_epsilon": hf["layer_norm_epsilon"],
+        "ssm.conv_kernel": hf["conv_kernel"],
+        "ssm.state_size": hf["state_size"],
+        "ssm.group_count": hf["n_groups"],
+        "ssm.inner_size": hf["expand"] * hf["hidden_size"],
+        "ssm.time_step_rank": hf["num_heads"],
+    }
+
+
+def _lfm2(hf: Settings) -> dict[str, Any]:
+    attending = [0 if kind == "conv" else hf["num_key_value_heads"] for kind in kinds(hf)]
+    return {
+        "attention.head_count_kv": attending,
+        "attention.layer_norm_rms_epsilon": hf["norm_eps"],
+        "shortconv.l_cache": hf["conv_L_cache"],
+        "leading_dense_block_count": hf.get("num_dense_layers"),
+        # A third less, rounded up to a multiple: the width that the checkpoint has.
+        "feed_forward_length": 256 if hf["model_type"] == "lfm2" else hf["intermediate_size"],
+    }
+
+
+def _routed(hf: Settings) -> dict[str, Any]:
+    return {
+        "expert_shared_count": hf.get("n_shared_experts"),
+        "leading_dense_block_count": hf.get("first_k_dense_replace"),
+        "expert_group_count": hf.get("n_group"),
+        "expert_group_used_count": hf.get("topk_group"),
+        "expert_weights_scale": hf.get("routed_scaling_factor"),
+        "expert_weights_norm": hf.get("norm_topk_prob") or None,
+    }
+
+
+def _latent(hf: Settings) -> dict[str, Any]:
+    rope = hf["rope_parameters"]
+    return {
+        **_routed(hf),
+        "attention.head_count_kv": 1,
+        "attention.q_lora_rank": hf["q_lora_rank"],
+        "attention.kv_lora_rank": hf["kv_lora_rank"],
+        "attention.key_length": hf["kv_lora_rank"] + hf["qk_rope_head_dim"],
+        "attention.value_length": hf["kv_lora_rank"],
+        "attention.key_length_mla": hf["qk_nope_head_dim"] + hf["qk_rope_head_dim"],
+        "attention.value_length_mla": hf["v_head_dim"],
+        "rope.dimension_count": hf["qk_rope_head_dim"],
+        "rope.scaling.yarn_log_multiplier": 0.1 * rope["mscale_all_dim"] if "mscale_all_dim" in rope else None,
+    }
+
+
+def _llama4(hf: Settings) -> dict[str, Any]:
+    return {
+        "feed_forward_length": hf["intermediate_size_mlp"],
+        "expert_feed_forward_length": hf["intermediate_size"],
+        "interleave_moe_layer_step": hf["interleave_moe_layer_step"],
+    }
+
+
+def _layer_inputs(hf: Settings) -> dict[str, Any]:
+    rope = hf["rope_parameters"]
+    return {
+        **_sliding(hf),
+        "rope.freq_base_swa": rope["sliding_attention"]["rope_theta"],
+        "attention.shared_kv_layers": hf["num_kv_shared_layers"],
+        "embedding_length_per_layer_input": hf["hidden_size_per_layer_input"],
+    }
+
+
+def _gemma3n(hf: Settings) -> dict[str, Any]:
+    normal = torch.distributions.normal.Normal(0, 1)
+    return {
+        **_layer_inputs(hf),
+        "altup.active_idx": hf["altup_active_idx"],
+        "altup.num_inputs": hf["altup_num_inputs"],
+        "activation_sparsity_scale": normal.icdf(torch.tensor(hf["activation_sparsity_pattern"])).tolist(),
+    }
+
+
+def _gemma4(hf: Settings) -> dict[str, Any]:
+    full = next(hf["per_layer_config"][str(layer)] for layer, kind in enumerate(kinds(hf)) if kind[0] == "f")
+    heads = hf["num_key_value_heads"], full.get("num_key_value_heads", hf["num_key_value_heads"])
+    width, own = hf["intermediate_size"], hf["num_hidden_layers"] - hf["num_kv_shared_layers"]
+    wide = [width if layer < own else 2 * width for layer in range(hf["num_hidden_layers"])]
+    return {
+        **_layer_inputs(hf),
+        "attention.head_count_kv": [heads[kind[0] == "f"] for kind in kinds(hf)],
+        "attention.key_length": full["head_dim"],
+        "attention.value_length": full["head_dim"],
+        "attention.key_length_swa": hf["head_dim"],
+        "attention.value_length_swa": hf["head_dim"],
+        "rope.dimension_count": full["head_dim"],
+        "feed_forward_length": wide if hf["use_double_wide_mlp"] else width,
+    }
+
+
+def _ernie_moe(hf: Settings) -> dict[str, Any]:
+    return {
+        "expert_count": hf["moe_num_experts"],
+        "expert_used_count": hf["moe_k"],
+        "interleave_moe_layer_step": hf["moe_layer_interval"],
+        "expert_shared_count": hf["moe_num_shared_experts"],
+    }
+
+
+def _t5(hf: Settings) -> dict[str, Any]:
+    return {
+        "block_count": hf["num_layers"],
+        "decoder_block_count": hf["num_decoder_layers"],
+        "embedding_length": hf["d_model"],
+        "feed_forward_length": hf["d_ff"],
+        "attention.key_length": hf["d_kv"],
+        "attention.value_length": hf["d_kv"],
+        "attention.relative_buckets_count": hf["relative_attention_num_buckets"],
+        "attention.layer_norm_rms_epsilon": hf["layer_norm_epsilon"],
+        "decoder_start_token_id": hf["decoder_start_token_id"],
+    }
+
+
+def _modernbert(hf: Settings) -> dict[str, Any]:
+    return {
+        "attention.causal": False,
+        "attention.sliding_window": hf["local_attention"],
+        "attention.layer_norm_rms_epsilon": hf["norm_eps"],
+        "rope.freq_base_swa": hf["rope_parameters"]["sliding_attention"]["rope_theta"],
+        "hidden_activation": hf["hidden_activation"],
+    }
+
+
+def _ministral(hf: Settings) -> dict[str, Any]:
+    rope = hf["rope_parameters"]
+    return {
+        "attention.temperature_scale": rope["llama_4_scaling_beta"],
+        "rope.scaling.yarn_log_multiplier": rope["mscale_all_dim"],
+    }
+
+
+def _olmo3(hf: Settings) -> dict[str, Any]:
+    return {**_sliding(hf), "rope.freq_base_swa": hf["rope_parameters"]["sliding_attention"]["rope_theta"]}
+
+
+METADATA: Mapping[str, Callable[[Settings], dict[str, Any]]] = {
+    "qwen3_5_text": lambda hf: {**_delta(hf), **_rope(hf, hf["head_dim"])},
+    "qwen3_5_moe_text": lambda hf: {**_delta(hf), **_rope(hf, hf["head_dim"])},
+    "qwen3_next": lambda hf: {**_delta(hf), **_rope(hf, hf["head_dim"])},
+    "gpt_oss": lambda hf: {
+        "attention.sliding_window": hf["sliding_window"],
+        "expert_feed_forward_length": hf["intermediate_size"],
+    },
+    "gemma3n_text": _gemma3n,
+    "gemma4_text": _gemma4,
+    "lfm2": _lfm2,
+    "lfm2_moe": _lfm2,
+    "granite": _granite,
+    "granitemoe": _granite,
+    "granitemoehybrid": _granite_hybrid,
+    "deepseek_v2": _latent,
+    "deepseek_v3": _latent,
+    "glm": lambda hf: _rope(hf, hf["hidden_size"] // hf["num_attention_heads"]),
+    "glm4": lambda hf: _rope(hf, hf["head_dim"]),
+    "glm4_moe": lambda hf: {
+        **_rope(hf, hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]),
+        **_routed(hf),
+        "block_count": hf["num_hidden_layers"] + 1,
+        "nextn_predict_layers": 1,
+    },
+    "llama4_text": _llama4,
+    "olmo": lambda hf: {"attention.clamp_kqv": hf["clip_qkv"], "attention.layer_norm_epsilon": 1e-5},
+    "olmo3": _olmo3,
+    "cohere": lambda hf: {"logit_scale": hf["logit_scale"]},
+    "cohere2": lambda hf: {"logit_scale": hf["logit_scale"], "attention.sliding_window": hf["sliding_window"]},
+    "exaone4": _sliding,
+    "ernie4_5_moe": _ernie_moe,
+    "phimoe": lambda hf: {"attention.sliding_window": hf["sliding_window"]},
+    "nemotron": lambda hf: {"attention.layer_norm_epsilon": hf["norm_eps"], **_rope(hf, hf["head_dim"])},
+    "nemotron_h": _nemotron_h,
+    "falcon_h1": _falcon_h1,
+    "mamba2": _mamba2,
+    "mpt": lambda hf: {
+        "attention.max_alibi_bias": 8.0,
+        "attention.clamp_kqv": hf["attn_config"]["clip_qkv"],
+        "block_count": hf["n_layers"],
+    },
+    "bloom": lambda hf: {"context_length": hf["seq_length"]},
+    "gpt_bigcode": lambda hf: {"attention.head_count_kv": hf["num_key_value_heads"]},
+    "apertus": lambda hf: {},
+    "ministral3": _ministral,
+    "t5": _t5,
+    "umt5": _t5,
+    "modernbert": _modernbert,
+    "eurobert": lambda hf: {"attention.causal": False},
+}
+
+
+# -------------------------------------------------------------------------------------------------------- layouts
+
+
+def _tiled(hf: Settings, tensor: np.ndarray, width: int, dim: int = 0) -> np.ndarray:
+    """Value heads in the order of Qwen3.5's files: one head of every key head first."""
+    keys, values = hf["linear_num_key_heads"], hf["linear_num_value_heads"] // hf["linear_num_key_heads"]
+    shape = [*tensor.shape[:dim], keys, values, width, *tensor.shape[dim + 1 :]]
+    return tensor.reshape(shape).swapaxes(dim, dim + 1).reshape(tensor.shape)
+
+
+def _qwen35(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
+    width, keys = hf["linear_value_head_dim"], 2 * hf["linear_num_key_heads"] * hf["linear_key_head_dim"]
+    if name.endswith(("in_proj_qkv.weight", "conv1d.weight")):
+        tensor = tensor.reshape(len(tensor), -1)
+        tensor = np.concatenate([tensor[:keys], _tiled(hf, tensor[keys:], width)])
+    elif name.endswith("in_proj_z.weight"):
+        tensor = _tiled(hf, tensor, width)
+    elif name.endswith(("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")):
+        tensor = _tiled(hf, tensor, 1)
+    elif name.endswith("linear_attn.out_proj.weight"):
+        tensor = _tiled(hf, tensor, width, dim=1)
+    return _delta_layout(hf, name, tensor)
+
+
+def _delta_layout(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
+    if name.endswith("norm.weight") and "linear_attn" not in name:
+        return [(name, tensor + np.float32(1))]
+    if name.endswith("in_proj_qkvz.weight"):
+        keys, values = hf["linear_key_head_dim"], hf["linear_value_head_dim"]
+        values *= hf["linear_num_value_heads"] // hf["linear_num_key_heads"]
+        parts = tensor.reshape(hf["linear_num_key_heads"], 2 * (keys + values), -1)
+        split = np.split(parts, [keys, 2 * keys, 2 * keys + values], axis=1)
+        query, key, value, gate = (part.reshape(-1, part.shape[-1]) for part in split)
+        stem = name.removesuffix("in_proj_qkvz.weight")
+        return [(f"{stem}in_proj_qkv.weight", np.concatenate([query, key, value])), (f"{stem}in_proj_z.weight", gate)]
+    return _mixer(hf, name, tensor)
+
+
+def _mixer(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
+    """Tensors of state spaces and of the gated delta rule."""
+    if name.endswith("A_log"):
+        return [(name, -np.exp(tensor))]
+    if name.endswith("dt_bias"):
+        return [(name.removesuffix("dt_bias") + "dt_proj.bias", tensor)]
+    if name.endswith(("conv1d.weight", "conv.conv.weight")):
+        return [(name, tensor.reshape(len(tensor), -1))]
+    return [(name, tensor)]
+
+
+def _state_space(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
+    groups = hf.get("mamba_n_groups") or hf.get("n_groups")
+    if name.endswith((".A_log", ".D")):
+        tensor = tensor[:, None]
+    elif name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+        tensor = tensor.reshape(groups, -1)
+    return _mixer(hf, name, tensor)
+
+
+def _interleaved_experts(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
+    if "sinks" in name:
+        return [(f"{name}.weight", tensor)]
+    stem, _, end = name.rpartition(".")
+    if end == "down_proj_bias":
+        return [(f"{stem}.down_proj.bias", tensor)]
+    if end == "gate_up_proj_bias":
+        return [(f"{stem}.gate_proj.bias", tensor[:, ::2]), (f"{stem}.up_proj.bias", tensor[:, 1::2])]
+    return [(name, tensor)]
+
+
+def _lfm2_experts(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
+    *parts, matrix, _ = name.split(".")
+    if parts[-1] == "experts":
+        part = {"w1": "gate", "w2": "down", "w3": "up"}[matrix]
+        return [(f"blk.{parts[2]}.ffn_{part}_exps.weight", tensor)]
+    return _mixer(hf, f"{name}.bias" if name.endswith("expert_bias") else name, tensor)
+
+
+def _granite_experts(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
+    stem = name.rpartition(".")[0]
+    if name.endswith(("shared_mlp.input_linear.weight", "block_sparse_moe.input_linear.weight")):
+        gate, up = np.split(tensor, 2, axis=-2)
+        layer = stem.split(".")[2]
+        end = "shexp" if "shared" in name else "exps"
+        return [(f"blk.{layer}.ffn_gate_{end}.weight", gate), (f"blk.{layer}.ffn_up_{end}.weight", up)]
+    return _state_space(hf, name, tensor) if "mamba" in name else [(name, tensor)]
+
+
+def _latent_layout(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
+    if not name.endswith("kv_b_proj.weight"):
+        return [(name, tensor)]
+    plain, value = hf["qk_nope_head_dim"], hf["v_head_dim"]
+    heads = tensor.reshape(hf["num_attention_heads"], plain + value, -1)
+    keys, values = heads[:, :plain].swapaxes(1, 2), heads[:, plain:]
+    return [(name.replace("kv_b_proj", "k_b_proj"), keys), (name.replace("kv_b_proj", "v_b_proj"), values)]
+
+
+def _gemma4_layout(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
+    layer = name.split(".")[2] if ".layers." in name else ""
+    if name.endswith("layer_scalar"):
+        return [(f"{name}.weight", tensor)]
+    own = {
+        "router.scale": "ffn_gate_inp.scale",
+        "router.per_expert_scale": "ffn_down_exps.scale",
+        "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+        "experts.down_proj": "ffn_down_exps.weight",
+    }
+    return [
+        (next((f"blk.{layer}.{to}" for end, to in own.items() if name.endswith(end)), name), tensor),
+    ]
+
+
+def _bloom(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
+    if "query_key_value" in name:
+        heads = hf["n_head"]
+        tensor = tensor.reshape(heads, 3, len(tensor) // heads // 3, -1).swapaxes(0, 1).reshape(tensor.shape)
+    return [(name.removeprefix("transformer."), tensor)]
+
+
+def _gemma3n_layout(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
+    return [(f"{name}.weight" if name.endswith("_scale") else name, tensor)]
+
+
+def _nemotron_h_layout(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
+    parts = name.split(".")
+    if "experts" in parts:
+        return [(f"blk.{parts[2]}.ffn_{parts[-2].removesuffix('_proj')}_exps.weight", tensor)]
+    return _state_space(hf, name, tensor)
+
+
+def _nemotron(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
+    return [(name, tensor + np.float32(1) if name.endswith("norm.weight") else tensor)]
+
+
+CHANGES: Mapping[str, Callable[[Settings, str, np.ndarray], Tensors]] = {
+    "qwen3_5_text": _qwen35,
+    "qwen3_5_moe_text": _qwen35,
+    "qwen3_next": _delta_layout,
+    "gpt_oss": _interleaved_experts,
+    "gemma3n_text": _gemma3n_layout,
+    "gemma4_text": _gemma4_layout,
+    "lfm2": _mixer,
+    "lfm2_moe": _lfm2_experts,
+    "granitemoe": _granite_experts,
+    "granitemoehybrid": _granite_experts,
+    "deepseek_v2": _latent_layout,
+    "deepseek_v3": _latent_layout,
+    "nemotron": _nemotron,
+    "nemotron_h": _nemotron_h_layout,
+    "falcon_h1": _state_space,
+    "mamba2": _state_space,
+    "bloom": _bloom,
+}
