@@ -22,6 +22,7 @@ from models.families import (
     cohere,
     cohere2,
     convbert,
+    cwm,
     data2vec_text,
     deberta,
     deberta_v2,
@@ -46,6 +47,7 @@ from models.families import (
     glm,
     glm4,
     glm4_moe,
+    glm4_moe_lite,
     gpt2,
     gpt_bigcode,
     gpt_neo,
@@ -53,11 +55,16 @@ from models.families import (
     gpt_oss,
     gptj,
     granite,
+    granite_swa,
     granitemoe,
     granitemoehybrid,
+    granitemoeshared,
     gte,
     helium,
     hunyuan_v1_dense,
+    internlm3,
+    iquestcoder,
+    jais2,
     jina_embeddings_v3,
     led,
     lfm2,
@@ -72,6 +79,7 @@ from models.families import (
     marian,
     mbart,
     megatron_bert,
+    minicpm3,
     ministral3,
     mistral,
     mistral4,
@@ -119,10 +127,12 @@ from models.families import (
     t5,
     t5gemma,
     umt5,
+    vaultgemma,
     whisper,
     xglm,
     xlm_roberta,
     xlm_roberta_xl,
+    youtu,
 )
 from models.families.shared.family import Family
 from models.families.shared.fields import short
@@ -229,6 +239,16 @@ _DECODERS = (
     deepseek_v3,
     mistral4,
     llama4,
+    cwm,
+    internlm3,
+    iquestcoder,
+    vaultgemma,
+    granite_swa,
+    jais2,
+    granitemoeshared,
+    youtu,
+    minicpm3,
+    glm4_moe_lite,
 )
 _ENCODER_DECODERS = (
     t5,
@@ -268,7 +288,10 @@ def family_of(hf: Mapping[str, Any]) -> tuple[Family, str]:
     if wrapped is not None:
         return wrapped, _architecture(wrapped, hf)
     if not isinstance(kind, str) or kind not in FAMILIES:
-        classes = {one: name for name, family in FAMILIES.items() for one in family.architectures}
+        classes: dict[str, str] = {}
+        for name, one in FAMILIES.items():
+            # The first family with a class is its own; a few others run as it.
+            classes = {**dict.fromkeys(one.architectures, name), **classes}
         raise ConfigError(why_not_served(kind, {**FAMILIES, **WRAPPERS}, classes, hf.get("architectures")))
     family = next((one for one in FAMILIES.values() if _is_published_as(one, kind, hf)), FAMILIES[kind])
     return family, _architecture(family, hf)

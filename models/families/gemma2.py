@@ -10,18 +10,9 @@ from typing import Any
 
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
-from models.families.shared.fields import Fields
+from models.families.shared.gemma2_layers import gemma2_decoder
 from models.families.shared.gguf import GgufFamily, Settings, query_scalar, rms_eps, rotary_settings
-from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import (
-    gated_feed_forward,
-    head_dim_of,
-    rms_norm,
-    rotary_decoder,
-    rotary_layer,
-    rotary_rules,
-)
-from models.families.shared.windows import typed_windows
+from models.families.shared.rotary_decoder import rotary_rules
 from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
@@ -40,51 +31,15 @@ _DEFAULTS = {
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields({**hf, "hidden_act": hf.get("hidden_activation") or "gelu_pytorch_tanh"}, defaults=_DEFAULTS)
-    fields.refuse_unless("use_bidirectional_attention", False)
-    head_dim, bias = head_dim_of(fields), fields.flag("attention_bias", False)
-    norm = rms_norm(fields, "rms_from_one")
-    rope = rope_config(fields, head_dim)
-    feed_forward = gated_feed_forward(fields)
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads"),
-            rope=rope,
-            norm=norm,
-            feed_forward=feed_forward,
-            window=window,
-            qkv_bias=bias,
-            output_bias=bias,
-            scale=fields.positive("query_pre_attn_scalar") ** -0.5,
-            score_cap=_cap(hf, "attn_logit_softcapping", 50.0),
-            norm_slots=("input", "output"),
-        )
-        for window in _windows(fields)
-    ]
-    return rotary_decoder(
-        fields,
-        layers,
-        norm,
-        scaled_max_positions(rope, fields.integer("max_position_embeddings")),
-        default_tied=True,
-        embedding_scale=fields.integer("hidden_size") ** 0.5,
-        logit_cap=_cap(hf, "final_logit_softcapping", 30.0),
+    return gemma2_decoder(
+        hf,
+        _DEFAULTS,
+        score_cap=50.0,
+        logit_cap=30.0,
+        window=4096,
+        activation="gelu_pytorch_tanh",
+        norm_slots=("input", "output"),
     )
-
-
-def _cap(hf: Mapping[str, Any], name: str, default: float) -> float | None:
-    """The bound of logits or scores that a setting states. Null is no bound; an absent setting is the default."""
-    return None if hf.get(name, default) is None else Fields(hf).positive(name, default)
-
-
-def _windows(fields: Fields) -> list[int | None]:
-    layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent=4096)
-    layer_types = fields.raw("layer_types")
-    if layer_types is None:
-        layer_types = ["full_attention" if index % 2 else "sliding_attention" for index in range(layers)]
-    return typed_windows(layer_types, layers, window)
 
 
 def gguf_settings(of: Metadata) -> Settings:

@@ -135,7 +135,22 @@ FURTHER = tuple(
         ("llama4_text", "Llama4", {"num_key_value_heads": 2}),
     )
 )
-ALL_DECODERS = (*DECODERS, *RECENT, BIGCODE, XGLM, *FURTHER)
+NEWEST = tuple(
+    {**LLAMA, "model_type": kind, "architectures": [f"{stem}ForCausalLM"], **more}
+    for kind, stem, more in (
+        ("cwm", "Cwm", {}),
+        ("internlm3", "InternLM3", {}),
+        ("iquestcoder", "IQuestCoder", {"num_key_value_heads": 2}),
+        ("vaultgemma", "VaultGemma", {"num_key_value_heads": 2}),
+        ("granite_swa", "GraniteSWA", {"num_key_value_heads": 2}),
+        ("jais2", "Jais2", {}),
+        ("granitemoeshared", "GraniteMoeShared", {}),
+        ("youtu", "Youtu", {}),
+        ("minicpm3", "MiniCPM3", {}),
+        ("glm4_moe_lite", "Glm4MoeLite", {}),
+    )
+)
+ALL_DECODERS = (*DECODERS, *RECENT, BIGCODE, XGLM, *FURTHER, *NEWEST)
 BASES = {
     base["model_type"]: base
     for base in (MODERNBERT, EUROBERT, MOBILEBERT, CONVBERT, *SPARSE, *ALL_DECODERS, *HYBRID, *SEQ2SEQ, WHISPER)

@@ -16,6 +16,10 @@ PUBLISHED = {
     "deepseek_v2": ("deepseek-ai/DeepSeek-V2-Lite", "deepseek", "DeepseekV2"),
     "deepseek_v3": ("deepseek-ai/DeepSeek-V3", "deepseek", "DeepseekV3"),
     "eurobert": ("EuroBERT/EuroBERT-210m", "eurobert", "EuroBert"),
+    "internlm3": ("internlm/internlm3-8b-instruct", "internlm3", "InternLM3"),
+    "iquestcoder": ("IQuestLab/IQuest-Coder-V1-7B-Instruct", "iquestcoder", "IQuestCoder"),
+    "minicpm3": ("openbmb/MiniCPM3-4B", "minicpm", "MiniCPM3"),
+    "youtu": ("tencent/Youtu-LLM-2B", "youtu", "Youtu"),
     "phimoe": ("microsoft/Phi-3.5-MoE-instruct", "phimoe", "PhiMoE"),
 }
 

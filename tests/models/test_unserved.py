@@ -46,7 +46,7 @@ def test_the_nearest_family_is_served():
 @pytest.mark.parametrize(
     ("kind", "near"),
     [
-        ("cwm", "llama"),
+        ("bitnet", "llama"),
         ("clip_text_model", "part of a checkpoint of the type 'clip'"),
         ("qwen3_vl_text", "nearest served family is qwen3_vl"),
         ("kosmos_2_text_model", "'kosmos-2'"),

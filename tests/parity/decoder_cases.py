@@ -6,6 +6,7 @@ import transformers
 
 from tests.parity.cases import BASE, VOCAB, WIDE, WIDE_WITH_TOKENS, YARN, case
 from tests.parity.further_decoder_cases import FURTHER_CASES
+from tests.parity.newer_decoder_cases import NEWER_CASES
 from tests.parity.recent_decoder_cases import RECENT_CASES
 
 _LONG = {
@@ -232,5 +233,6 @@ MORE_CASES = {
     ),
     "falcon-in-turn": case("Falcon", **BASE, parallel_attn=False, multi_query=False, bias=True, activation="gelu_new"),
     **RECENT_CASES,
+    **NEWER_CASES,
     **FURTHER_CASES,
 }

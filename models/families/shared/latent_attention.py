@@ -45,38 +45,12 @@ def latent_layers(
     """All layers of a decoder.
 
     fields: has a default for every size of the model that `config.json` may leave out.
-    rope: rotary positions of the rotating part of queries and keys.
     norm: norm before each sublayer.
-    query_scale: see `AttentionConfig`.
-    default_query_rank: `q_lora_rank` if the file has none. Null means queries without a latent vector.
+    rope, query_scale, default_query_rank: see `latent_attention`.
     """
-    heads = fields.integer("num_attention_heads")
-    # The published code computes keys and values for each query head.
-    fields.refuse_unless("num_key_value_heads", heads)
     fields.refuse_unless("mlp_bias", False)
-    latent_dim = fields.integer("kv_lora_rank")
-    plain_dim = fields.integer("qk_nope_head_dim")
-    bias, dense_layers = (
-        fields.flag("attention_bias", False),
-        fields.integer("first_k_dense_replace", least=0),
-    )
-    attention = LatentAttentionConfig(
-        num_heads=heads,
-        num_kv_heads=1,
-        head_dim=rope.dim + latent_dim,
-        scale=(plain_dim + rope.dim) ** -0.5 * _score_factor(fields),
-        causal=True,
-        query_bias=False,
-        output_bias=bias,
-        rope=rope,
-        query_scale=query_scale,
-        latent_dim=latent_dim,
-        plain_dim=plain_dim,
-        value_dim=fields.integer("v_head_dim"),
-        query_rank=fields.optional_integer("q_lora_rank", absent=default_query_rank),
-        norm=_LATENT_NORM,
-        down_bias=bias,
-    )
+    dense_layers = fields.integer("first_k_dense_replace", least=0)
+    attention = latent_attention(fields, rope, query_scale, default_query_rank=default_query_rank)
     dense = gated_feed_forward(fields)
     expert_size = fields.integer("moe_intermediate_size")
     shared = fields.integer("n_shared_experts")
@@ -94,6 +68,40 @@ def latent_layers(
 
     layers = range(fields.integer("num_hidden_layers"))
     return [layer(dense if index < dense_layers else mixture) for index in layers]
+
+
+def latent_attention(
+    fields: Fields, rope: RopeConfig, query_scale: QueryScale | None = None, *, default_query_rank: int
+) -> LatentAttentionConfig:
+    """The attention of every layer.
+
+    fields: has a default for every size of the model that `config.json` may leave out.
+    rope: rotary positions of the rotating part of queries and keys.
+    query_scale: see `AttentionConfig`.
+    default_query_rank: `q_lora_rank` if the file has none. Null means queries without a latent vector.
+    """
+    heads = fields.integer("num_attention_heads")
+    # The published code computes keys and values for each query head.
+    fields.refuse_unless("num_key_value_heads", heads)
+    latent_dim, plain_dim = fields.integer("kv_lora_rank"), fields.integer("qk_nope_head_dim")
+    bias = fields.flag("attention_bias", False)
+    return LatentAttentionConfig(
+        num_heads=heads,
+        num_kv_heads=1,
+        head_dim=rope.dim + latent_dim,
+        scale=(plain_dim + rope.dim) ** -0.5 * _score_factor(fields),
+        causal=True,
+        query_bias=False,
+        output_bias=bias,
+        rope=rope,
+        query_scale=query_scale,
+        latent_dim=latent_dim,
+        plain_dim=plain_dim,
+        value_dim=fields.integer("v_head_dim"),
+        query_rank=fields.optional_integer("q_lora_rank", absent=default_query_rank),
+        norm=_LATENT_NORM,
+        down_bias=bias,
+    )
 
 
 def _score_factor(fields: Fields) -> float:

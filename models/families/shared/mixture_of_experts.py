@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from models.config import MixtureOfExpertsConfig, ModelConfig, RouterConfig
+from models.config import ConfigError, FeedForwardConfig, MixtureOfExpertsConfig, ModelConfig, RouterConfig
 from models.families.shared.fields import Fields
 from weights.rules import LayoutChange, Rename, Rule
 
@@ -18,6 +18,22 @@ def sparse_layers(fields: Fields) -> list[bool]:
     step, dense = fields.integer("decoder_sparse_step"), fields.integers("mlp_only_layers") or []
     layers = range(fields.integer("num_hidden_layers"))
     return [(index + 1) % step == 0 and index not in dense for index in layers]
+
+
+def typed_feed_forwards(
+    fields: Fields, dense: FeedForwardConfig, experts: MixtureOfExpertsConfig, dense_layers: int
+) -> list[FeedForwardConfig | MixtureOfExpertsConfig]:
+    """The feed-forward of each layer, by `mlp_layer_types`.
+
+    dense, experts: feed-forwards of layers of the types `dense` and `sparse`.
+    dense_layers: number of first layers that are dense if the file does not have the setting.
+    """
+    layers, types = fields.integer("num_hidden_layers"), fields.raw("mlp_layer_types")
+    if types is None:
+        types = ["dense" if index < dense_layers else "sparse" for index in range(layers)]
+    if not isinstance(types, list) or len(types) != layers or any(one not in ("dense", "sparse") for one in types):
+        raise ConfigError(f"'mlp_layer_types' must name dense or sparse for each of {layers} layers")
+    return [experts if one == "sparse" else dense for one in types]
 
 
 def corrected_router(fields: Fields) -> RouterConfig:

@@ -57,7 +57,7 @@ class LayerOptions(TypedDict, total=False):
     norm_slots: places of a norm in each sublayer.
     parallel: attention and feed-forward read the same norm, and both results are added.
     residual_scale: factor of the results of attention and feed-forward.
-    score_cap, query_key_norm, clip, query_scale, output_gate: see `AttentionConfig`.
+    score_cap, query_key_norm, clip, query_scale, output_gate, sinks: see `AttentionConfig`.
     """
 
     window: int | None
@@ -72,6 +72,7 @@ class LayerOptions(TypedDict, total=False):
     clip: float | None
     query_scale: QueryScale | None
     output_gate: bool
+    sinks: bool
 
 
 def rotary_layer(
@@ -109,6 +110,7 @@ def rotary_layer(
         score_cap=options.get("score_cap"),
         query_scale=options.get("query_scale"),
         output_gate=options.get("output_gate", False),
+        sinks=options.get("sinks", False),
     )
     second = NormSlots(scale=residual_scale) if parallel else norms
     return LayerConfig(attention, norms, feed_forward, second, parallel=parallel)

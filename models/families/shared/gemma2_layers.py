@@ -1,0 +1,83 @@
+"""Decoders with the layers of Gemma 2: every other layer has a sliding window, and scores and logits are capped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from models.config import ModelConfig
+from models.families.shared.fields import Fields
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+)
+from models.families.shared.windows import typed_windows
+
+
+def gemma2_decoder(
+    hf: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    *,
+    score_cap: float,
+    logit_cap: float,
+    window: int,
+    activation: str,
+    norm_slots: Sequence[Literal["input", "output"]],
+) -> ModelConfig:
+    """A decoder, or an encoder if it is not causal.
+
+    hf: content of `config.json`. defaults: every size of the model that it may leave out.
+    score_cap, logit_cap: caps if the file does not have the settings. Null means no cap.
+    window: width of the windows if the file has no `sliding_window`.
+    activation: activation if the file has no `hidden_activation`.
+    norm_slots: places of a norm in each sublayer.
+    """
+    fields = Fields({**hf, "hidden_act": hf.get("hidden_activation") or activation}, defaults=defaults)
+    fields.refuse_unless("use_bidirectional_attention", False)
+    head_dim, bias = head_dim_of(fields), fields.flag("attention_bias", False)
+    norm = rms_norm(fields, "rms_from_one")
+    rope = rope_config(fields, head_dim)
+    feed_forward = gated_feed_forward(fields)
+    layers = [
+        rotary_layer(
+            fields,
+            head_dim=head_dim,
+            num_kv_heads=fields.integer("num_key_value_heads"),
+            rope=rope,
+            norm=norm,
+            feed_forward=feed_forward,
+            window=own,
+            qkv_bias=bias,
+            output_bias=bias,
+            scale=fields.positive("query_pre_attn_scalar") ** -0.5,
+            score_cap=_cap(hf, "attn_logit_softcapping", score_cap),
+            norm_slots=norm_slots,
+        )
+        for own in _windows(fields, window)
+    ]
+    return rotary_decoder(
+        fields,
+        layers,
+        norm,
+        scaled_max_positions(rope, fields.integer("max_position_embeddings")),
+        default_tied=True,
+        embedding_scale=fields.integer("hidden_size") ** 0.5,
+        logit_cap=_cap(hf, "final_logit_softcapping", logit_cap),
+    )
+
+
+def _cap(hf: Mapping[str, Any], name: str, default: float) -> float | None:
+    """The bound of logits or scores that a setting states. Null is no bound; an absent setting is the default."""
+    return None if hf.get(name, default) is None else Fields(hf).positive(name, default)
+
+
+def _windows(fields: Fields, absent: int) -> list[int | None]:
+    layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent=absent)
+    layer_types = fields.raw("layer_types")
+    if layer_types is None:
+        layer_types = ["full_attention" if index % 2 else "sliding_attention" for index in range(layers)]
+    return typed_windows(layer_types, layers, window)
