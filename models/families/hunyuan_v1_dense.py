@@ -9,6 +9,7 @@ from models.config import ModelConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings
+from models.families.shared.hunyuan import HEAD_NORM_RULES, with_stretched_base
 from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
@@ -18,7 +19,7 @@ from models.families.shared.rotary_decoder import (
     uniform_decoder,
 )
 from weights.gguf.metadata import Metadata
-from weights.rules import Rename, Rule
+from weights.rules import Rule
 
 _DEFAULTS = {
     "vocab_size": 290943,
@@ -39,7 +40,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return uniform_decoder(
         fields,
         gated_feed_forward(fields),
-        rope=rope_config(_with_stretched_base(fields, hf, head_dim), head_dim),
+        rope=rope_config(with_stretched_base(fields, hf, head_dim), head_dim),
         norm=norm,
         qkv_bias=bias,
         output_bias=bias,
@@ -47,29 +48,8 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
 
 
-def _with_stretched_base(fields: Fields, hf: Mapping[str, Any], head_dim: int) -> Fields:
-    """The settings with `alpha` in the base of the rotary positions.
-
-    Checkpoints call this scaling `dynamic`, but with `alpha` it does not depend on the length of the text.
-    """
-    where = "rope_scaling" if fields.raw("rope_scaling") else "rope_parameters"
-    settings = fields.raw(where)
-    if not isinstance(settings, dict) or not settings.get("alpha"):
-        return fields
-    if settings.get("rope_type", settings.get("type")) != "dynamic":
-        return fields
-    inner = Fields({"rope_theta": fields.raw("rope_theta"), **settings})
-    theta = inner.positive("rope_theta") * inner.positive("alpha") ** (head_dim / (head_dim - 2))
-    return Fields({**hf, "rope_scaling": None, "rope_parameters": {"rope_theta": theta}})
-
-
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    attention, ours = r"model\.layers\.(\d+)\.self_attn\.", r"decoder.layers.\1.attention."
-    return (
-        Rename(attention + r"query_layernorm\.weight", ours + "query_norm.weight"),
-        Rename(attention + r"key_layernorm\.weight", ours + "key_norm.weight"),
-        *rotary_rules(model, hf, architecture),
-    )
+    return (*HEAD_NORM_RULES, *rotary_rules(model, hf, architecture))
 
 
 def gguf_settings(of: Metadata) -> Settings:

@@ -24,6 +24,7 @@ REFUSED = {
     "gpt_oss": "a tensor named 'weight' for each linear",
     "granitemoe": "its shape is [5, 112, 32]",
     "granitemoehybrid": "its shape is [6, 112, 32]",
+    "granitemoe_swa": "a tensor named 'weight' for each linear",
     "granitemoeshared": "its shape is [5, 112, 32]",
     "llama4": "a tensor named 'weight' for each linear",
     "llama4_text": "a tensor named 'weight' for each linear",

@@ -95,6 +95,7 @@ HYBRID = tuple(
         "granitemoehybrid": ("GraniteMoeHybrid", {"mamba_n_heads": 8}),
         "falcon_h1": ("FalconH1", {"mamba_d_ssm": 64, "mamba_n_heads": 8}),
         "nemotron_h": ("NemotronH", {}),
+        "bamba": ("Bamba", {"mamba_n_heads": 8}),
         "mamba2": ("Mamba2", {"num_heads": 8, "head_dim": 8}),
     }.items()
 )
@@ -148,6 +149,12 @@ NEWEST = tuple(
         ("youtu", "Youtu", {}),
         ("minicpm3", "MiniCPM3", {}),
         ("glm4_moe_lite", "Glm4MoeLite", {}),
+        ("granitemoe_swa", "GraniteMoeSWA", {}),
+        ("mellum", "Mellum", {}),
+        ("cohere2_moe", "Cohere2Moe", {}),
+        ("hunyuan_v1_moe", "HunYuanMoEV1", {}),
+        ("hy_v3", "HYV3", {"num_key_value_heads": 2}),
+        ("afmoe", "Afmoe", {}),
     )
 )
 ALL_DECODERS = (*DECODERS, *RECENT, BIGCODE, XGLM, *FURTHER, *NEWEST)

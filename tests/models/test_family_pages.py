@@ -24,7 +24,8 @@ GROUPS = {
     "gpt_bigcode xglm biogpt persimmon modernbert-decoder gemma3n gemma4 gemma4_unified gpt_oss deepseek_v2 "
     "deepseek_v3 mistral4 llama4 "
     "cwm internlm3 iquestcoder vaultgemma granite_swa jais2 granitemoeshared youtu minicpm3 glm4_moe_lite "
-    "lfm2 lfm2_moe lfm3 granitemoehybrid falcon_h1 nemotron_h mamba2 qwen3_next qwen3_5 qwen3_5_moe",
+    "granitemoe_swa mellum cohere2_moe hunyuan_v1_moe hy_v3 afmoe "
+    "lfm2 lfm2_moe lfm3 granitemoehybrid falcon_h1 nemotron_h bamba mamba2 qwen3_next qwen3_5 qwen3_5_moe",
     "encoder-decoder": "t5 mt5 umt5 bart plbart marian mbart m2m_100 pegasus pegasus_x blenderbot blenderbot-small led "
     "longt5 bigbird_pegasus t5gemma switch_transformers whisper",
     "any of them": "triptych",

@@ -20,6 +20,8 @@ PUBLISHED = {
     "iquestcoder": ("IQuestLab/IQuest-Coder-V1-7B-Instruct", "iquestcoder", "IQuestCoder"),
     "minicpm3": ("openbmb/MiniCPM3-4B", "minicpm", "MiniCPM3"),
     "youtu": ("tencent/Youtu-LLM-2B", "youtu", "Youtu"),
+    "afmoe": ("arcee-ai/Trinity-Mini", "afmoe", "Afmoe"),
+    "hunyuan_v1_moe": ("tencent/Hunyuan-A13B-Instruct", "hunyuan", "HunYuan"),
     "phimoe": ("microsoft/Phi-3.5-MoE-instruct", "phimoe", "PhiMoE"),
 }
 

@@ -33,13 +33,17 @@ UNRELATED = (
     "is_encoder_decoder",
 )
 HARMLESS = {
+    "afmoe": "global_attn_every_n_layers",
     "albert": "tie_word_embeddings",
+    "bamba": "attention_bias num_logits_to_keep z_loss_coefficient",
     "bert": "tie_word_embeddings",
     "big_bird": "tie_word_embeddings",
     "biogpt": "layer_norm_eps",
     "blenderbot": "encoder_no_repeat_ngram_size",
     "bloom": "slow_but_exact pretraining_tp",
     "camembert": "tie_word_embeddings",
+    "cohere2_moe": "norm_topk_prob prefix_dense_intermediate_size prefix_dense_sliding_window_pattern "
+    "sliding_window_pattern rope_theta",
     "convbert": "tie_word_embeddings num_attention_heads num_groups",
     "cwm": "pretraining_tp",
     "data2vec-text": "tie_word_embeddings",
@@ -78,6 +82,8 @@ HARMLESS = {
     "qwen3_next": "intermediate_size",
     "gpt_bigcode": "attention_softmax_in_fp32 scale_attention_softmax_in_fp32 num_key_value_heads",
     "gte": "tie_word_embeddings",
+    "hunyuan_v1_moe": "pretraining_tp",
+    "hy_v3": "enable_moe_fp32_combine",
     "hunyuan_v1_dense": "pretraining_tp eod_token_id",
     "jina_embeddings_v3": "tie_word_embeddings",
     "llama": "pretraining_tp",
@@ -86,6 +92,8 @@ HARMLESS = {
     "longt5": "global_block_size",
     "marian": "decoder_vocab_size",
     "mistral4": "pretraining_tp head_dim qk_head_dim intermediate_size",
+    "mellum": "intermediate_size sliding_window mtp_layer_types mtp_mlp_layer_types num_mtp_layers "
+    "num_nextn_predict_layers",
     "megatron-bert": "tie_word_embeddings",
     "mobilebert": "tie_word_embeddings layer_norm_eps",
     "modernbert": "tie_word_embeddings decoder_bias deterministic_flash_attn local_attention",

@@ -1,0 +1,122 @@
+"""Trinity (Arcee AI 2025): gated attention, norms before and after each sublayer, and mixtures of experts.
+
+Layers with a sliding window rotate; every fourth one, by default, has full attention and no positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm, RouterConfig
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.mixture_of_experts import expert_rules
+from models.families.shared.published_code import PublishedCode
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
+from models.families.shared.windows import typed_windows
+from weights.rules import Rename, Rule
+
+_PUBLISHED = PublishedCode("arcee-ai", "afmoe", "Afmoe")
+_DEFAULTS = {
+    "vocab_size": 200192,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 16,
+    "max_position_embeddings": 16384,
+    "moe_intermediate_size": 1408,
+    "num_experts": 64,
+    "num_experts_per_tok": 6,
+    "num_shared_experts": 2,
+    "num_dense_layers": 1,
+    "route_scale": 1.0,
+    "global_attn_every_n_layers": 4,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+}
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf, _PUBLISHED, defaults=_DEFAULTS)
+    # The gate of the attention has no bias, even where the other projections have one.
+    fields.refuse_unless("attention_bias", False)
+    # The published code has these settings, transformers has their only published values.
+    for name, only in (("score_func", "sigmoid"), ("route_norm", True), ("n_group", 1), ("topk_group", 1)):
+        fields.refuse_unless(name, only)
+    head_dim, norm = head_dim_of(fields, fields.raw("head_dim", 128)), rms_norm(fields)
+    rope, width = rope_config(fields, head_dim), fields.integer("moe_intermediate_size")
+    experts = MixtureOfExpertsConfig(
+        gated_feed_forward(fields, width),
+        num_experts=fields.integer("num_experts"),
+        experts_per_token=fields.integer("num_experts_per_tok"),
+        router=RouterConfig(
+            normalized=True, score="sigmoid", correction=True, epsilon=1e-20, scale=fields.positive("route_scale")
+        ),
+        shared=gated_feed_forward(fields, width * fields.integer("num_shared_experts")),
+    )
+    dense, first_sparse = gated_feed_forward(fields), fields.integer("num_dense_layers", least=0)
+    layers = [
+        rotary_layer(
+            fields,
+            head_dim=head_dim,
+            num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads")),
+            rope=None if window is None else rope,
+            norm=norm,
+            feed_forward=experts if index >= first_sparse else dense,
+            window=window,
+            query_key_norm=QueryKeyNorm(norm),
+            norm_slots=("input", "output"),
+            output_gate=True,
+        )
+        for index, window in enumerate(_windows(fields))
+    ]
+    return rotary_decoder(
+        fields,
+        layers,
+        norm,
+        scaled_max_positions(rope, fields.integer("max_position_embeddings")),
+        embedding_scale=fields.integer("hidden_size") ** 0.5 if fields.flag("mup_enabled", False) else 1.0,
+    )
+
+
+def _windows(fields: Fields) -> list[int | None]:
+    layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent=1024)
+    layer_types = fields.raw("layer_types")
+    if layer_types is None:
+        interval = fields.integer("global_attn_every_n_layers")
+        layer_types = ["sliding_attention" if (index + 1) % interval else "full_attention" for index in range(layers)]
+    return typed_windows(layer_types, layers, window)
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
+    return (
+        Rename(layer + r"self_attn\.gate_proj\.weight", ours + "attention.gate.weight"),
+        Rename(layer + r"pre_mlp_layernorm\.weight", ours + "feed_forward_norms.input.weight"),
+        Rename(layer + r"post_mlp_layernorm\.weight", ours + "feed_forward_norms.output.weight"),
+        Rename(layer + r"mlp\.router\.gate\.weight", ours + "feed_forward.router.weight"),
+        Rename(layer + r"mlp\.expert_bias", ours + "feed_forward.router.correction"),
+        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+        *rotary_rules(model, hf, architecture),
+    )
+
+
+FAMILY = decoder_family(
+    "afmoe",
+    "Afmoe",
+    config,
+    rules,
+    texts=False,
+    tokens=False,
+    answers=False,
+)

@@ -1,0 +1,145 @@
+"""Command A+ (Cohere 2026): Command A with mixtures of experts after its first, dense layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from models.config import LayerConfig, MixtureOfExpertsConfig, ModelConfig, NormConfig, NormSlots, RouterConfig
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.mixture_of_experts import expert_rules, typed_feed_forwards
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
+from models.families.shared.windows import typed_windows
+from weights.rules import Rule
+
+_DEFAULTS = {
+    "vocab_size": 256000,
+    "hidden_size": 8192,
+    "intermediate_size": 22528,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 64,
+    "head_dim": 128,
+    "max_position_embeddings": 8192,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "sliding_window_pattern": 4,
+    "prefix_dense_sliding_window_pattern": 1,
+    "hidden_act": "silu",
+    "layer_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+    "logit_scale": 0.0625,
+}
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf, defaults=_DEFAULTS)
+    heads, bias, head_dim = (
+        fields.integer("num_attention_heads"),
+        fields.flag("attention_bias", False),
+        head_dim_of(fields),
+    )
+    eps = fields.optional_positive("rms_norm_eps")
+    plain = NormConfig("layer", fields.number("layer_norm_eps"), bias=False)
+    norm = plain if eps is None else NormConfig("rms", eps, bias=False)
+    rope = rope_config(fields, head_dim, pairing="interleaved")
+    first = fields.integer("first_k_dense_replace", 0, least=0)
+    dense = gated_feed_forward(fields, fields.optional_integer("prefix_dense_intermediate_size"))
+    experts = _experts(fields)
+    # Dense layers rotate even without a window, unless they have a pattern of their own.
+    always = fields.integer("prefix_dense_sliding_window_pattern") == 1
+    feed_forwards = typed_feed_forwards(fields, dense, experts, dense_layers=first)
+    layers = [
+        _averaged(
+            fields,
+            rotary_layer(
+                fields,
+                head_dim=head_dim,
+                num_kv_heads=fields.integer("num_key_value_heads", heads),
+                rope=rope if window is not None or (always and feed_forward is dense) else None,
+                norm=norm,
+                feed_forward=feed_forward,
+                window=window,
+                qkv_bias=bias,
+                output_bias=bias,
+                parallel=True,
+            ),
+        )
+        for window, feed_forward in zip(_windows(fields, first), feed_forwards, strict=True)
+    ]
+    return rotary_decoder(
+        fields,
+        layers,
+        norm,
+        scaled_max_positions(rope, fields.integer("max_position_embeddings")),
+        default_tied=True,
+        logit_scale=fields.positive("logit_scale"),
+    )
+
+
+def _experts(fields: Fields) -> MixtureOfExpertsConfig:
+    fields.refuse_unless("expert_selection_fn", "softmax", "sigmoid")
+    sigmoid = fields.text("expert_selection_fn", "softmax") == "sigmoid"
+    shared = fields.integer("num_shared_experts", 0, least=0)
+    return MixtureOfExpertsConfig(
+        gated_feed_forward(fields),
+        num_experts=fields.integer("num_experts"),
+        experts_per_token=fields.integer("num_experts_per_tok"),
+        router=RouterConfig(
+            # The softmax is over the chosen experts, so that its shares always have the sum 1.
+            normalized=not sigmoid or fields.flag("norm_topk_prob", True),
+            score="sigmoid" if sigmoid else "softmax",
+        ),
+        shared=gated_feed_forward(fields, shared * fields.integer("intermediate_size")) if shared else None,
+    )
+
+
+def _averaged(fields: Fields, layer: LayerConfig) -> LayerConfig:
+    """The layer, with the mean of its experts and of the expert for every token, unless the file asks for the sum."""
+    fields.refuse_unless("shared_expert_combination_strategy", "average", "sum")
+    average = fields.text("shared_expert_combination_strategy", "average") == "average"
+    mixes = isinstance(layer.feed_forward, MixtureOfExpertsConfig) and layer.feed_forward.shared is not None
+    return replace(layer, feed_forward_norms=NormSlots(scale=0.5)) if mixes and average else layer
+
+
+def _windows(fields: Fields, first: int) -> list[int | None]:
+    """Windows by `layer_types`, else in all but every n-th of the first, dense layers and of the others."""
+    layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent=4096)
+    layer_types = fields.raw("layer_types")
+    if layer_types is None:
+        parts = (
+            (first, fields.integer("prefix_dense_sliding_window_pattern")),
+            (max(layers - first, 0), fields.integer("sliding_window_pattern")),
+        )
+        layer_types = [
+            "sliding_attention" if (index + 1) % interval else "full_attention"
+            for count, interval in parts
+            for index in range(count)
+        ]
+    return typed_windows(layer_types, layers, window)
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    return (
+        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+        *rotary_rules(model, hf, architecture),
+    )
+
+
+FAMILY = decoder_family(
+    "cohere2_moe",
+    "Cohere2Moe",
+    config,
+    rules,
+    texts=False,
+    tokens=False,
+    answers=False,
+)

@@ -1,0 +1,106 @@
+"""Hy3 (Tencent 2026): mixtures of experts with the router of DeepSeek-V3, and norms of queries and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm, RouterConfig
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.mixture_of_experts import expert_rules, typed_feed_forwards
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
+from weights.rules import Drop, Rename, Rule
+
+_DEFAULTS = {
+    "vocab_size": 120832,
+    "hidden_size": 4096,
+    "intermediate_size": 13312,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "moe_intermediate_size": 1536,
+    "num_experts_per_tok": 8,
+    "num_shared_experts": 1,
+    "router_scaling_factor": 2.826,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 11158840.0,
+}
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf, defaults=_DEFAULTS)
+    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
+    rope, width, own_bias = (
+        rope_config(fields, head_dim),
+        fields.integer("moe_intermediate_size"),
+        fields.flag("mlp_bias", False),
+    )
+    experts = MixtureOfExpertsConfig(
+        gated_feed_forward(fields, width),
+        # transformers 5 writes the number of experts under the name that Mixtral has for it.
+        num_experts=fields.integer("num_local_experts", fields.integer("num_experts", 192)),
+        experts_per_token=fields.integer("num_experts_per_tok"),
+        router=RouterConfig(
+            normalized=True,
+            score="sigmoid",
+            correction=True,
+            epsilon=1e-20,
+            scale=fields.positive("router_scaling_factor"),
+        ),
+        shared=gated_feed_forward(fields, width * fields.integer("num_shared_experts"), bias=own_bias),
+    )
+    dense = gated_feed_forward(fields, bias=own_bias)
+    layers = [
+        rotary_layer(
+            fields,
+            head_dim=head_dim,
+            num_kv_heads=fields.integer("num_key_value_heads"),
+            rope=rope,
+            norm=norm,
+            feed_forward=feed_forward,
+            qkv_bias=bias,
+            output_bias=bias,
+            query_key_norm=QueryKeyNorm(norm),
+        )
+        for feed_forward in typed_feed_forwards(fields, dense, experts, dense_layers=1)
+    ]
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
+    return rotary_decoder(fields, layers, norm, max_positions)
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    assert model.decoder is not None
+    theirs, ours = r"model\.layers\.(\d+)\.mlp\.", r"decoder.layers.\1.feed_forward."
+    return (
+        # The layers after the last one predict further tokens; generation token by token does not use them.
+        Drop(rf"model\.layers\.{len(model.decoder.layers)}\..*"),
+        # Published files have the first names, the modules of transformers the second.
+        Rename(theirs + r"(?:router\.gate|gate)\.weight", ours + "router.weight"),
+        Rename(theirs + r"(?:expert_bias|e_score_correction_bias)", ours + "router.correction"),
+        Rename(theirs + r"shared_mlp\.(gate|up|down)_proj\.(weight|bias)", ours + r"shared.\2.\3"),
+        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+        *rotary_rules(model, hf, architecture),
+    )
+
+
+FAMILY = decoder_family(
+    "hy_v3",
+    "HYV3",
+    config,
+    rules,
+    texts=False,
+    tokens=False,
+    answers=False,
+)

@@ -1,0 +1,97 @@
+"""Mellum 2 (JetBrains 2026): Qwen3-MoE with rotary positions for each type of layer, with a window and without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm, RouterConfig
+from models.families.shared.decoder_family import decoder_family
+from models.families.shared.fields import Fields
+from models.families.shared.mixture_of_experts import expert_rules, typed_feed_forwards
+from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
+from models.families.shared.windows import typed_windows
+from weights.rules import Drop, Rule
+
+_DEFAULTS = {
+    "vocab_size": 98304,
+    "hidden_size": 2304,
+    "intermediate_size": 7168,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "moe_intermediate_size": 896,
+    "num_experts_per_tok": 8,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+}
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf, defaults=_DEFAULTS)
+    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
+    full, sliding = (
+        rope_config(Fields(with_rope_of(hf, kind, theta), defaults=_DEFAULTS), head_dim)
+        for kind, theta in (("full_attention", 500000.0), ("sliding_attention", 10000.0))
+    )
+    experts = MixtureOfExpertsConfig(
+        gated_feed_forward(fields, fields.integer("moe_intermediate_size")),
+        # transformers 5 writes the number of experts under the name that Mixtral has for it.
+        num_experts=fields.integer("num_local_experts", fields.integer("num_experts", 64)),
+        experts_per_token=fields.integer("num_experts_per_tok"),
+        router=RouterConfig(normalized=fields.flag("norm_topk_prob", True)),
+    )
+    feed_forwards = typed_feed_forwards(fields, gated_feed_forward(fields), experts, dense_layers=0)
+    layers = [
+        rotary_layer(
+            fields,
+            head_dim=head_dim,
+            num_kv_heads=fields.integer("num_key_value_heads"),
+            rope=full if window is None else sliding,
+            norm=norm,
+            feed_forward=feed_forward,
+            window=window,
+            qkv_bias=bias,
+            output_bias=bias,
+            query_key_norm=QueryKeyNorm(norm),
+        )
+        for window, feed_forward in zip(_windows(fields), feed_forwards, strict=True)
+    ]
+    return rotary_decoder(fields, layers, norm, scaled_max_positions(full, fields.integer("max_position_embeddings")))
+
+
+def _windows(fields: Fields) -> list[int | None]:
+    layers, layer_types = fields.integer("num_hidden_layers"), fields.raw("layer_types")
+    if layer_types is None:
+        layer_types = ["full_attention"] * layers
+    return typed_windows(layer_types, layers, fields.optional_integer("sliding_window", absent=1024))
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    return (
+        # A layer that predicts a second token; generation token by token does not use it.
+        Drop(r"mtp\..*"),
+        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+        *rotary_rules(model, hf, architecture),
+    )
+
+
+FAMILY = decoder_family(
+    "mellum",
+    "Mellum",
+    config,
+    rules,
+    texts=False,
+    tokens=False,
+    answers=False,
+)

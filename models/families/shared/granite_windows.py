@@ -1,0 +1,81 @@
+"""Granite with sliding windows and attention sinks. Each layer may have a rotary base of its own.
+
+Three of four layers have a window. A base of 0 stands for a layer without positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from models.config import ConfigError, FeedForwardConfig, MixtureOfExpertsConfig, ModelConfig, RopeConfig
+from models.families.shared.fields import Fields
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import head_dim_of, rms_norm, rotary_decoder, rotary_layer
+from models.families.shared.windows import typed_windows
+from weights.rules import Rename
+
+SINK_RULE = Rename(r"model\.layers\.(\d+)\.self_attn\.sinks", r"decoder.layers.\1.attention.sinks")
+
+
+def windowed_granite_decoder(
+    fields: Fields,
+    feed_forward: FeedForwardConfig | MixtureOfExpertsConfig,
+    *,
+    num_kv_heads: int,
+    window: int,
+    default_tied: bool,
+) -> ModelConfig:
+    """A decoder whose layers all have this feed-forward.
+
+    fields: has a default for every size of the model that `config.json` may leave out.
+    window: width of the windows if the file has no `sliding_window`.
+    default_tied: see `rotary_decoder`.
+    """
+    norm, head_dim, bias = rms_norm(fields), head_dim_of(fields), fields.flag("attention_bias", False)
+    rope = rope_config(fields, head_dim)
+    layers = [
+        rotary_layer(
+            fields,
+            head_dim=head_dim,
+            num_kv_heads=num_kv_heads,
+            rope=own,
+            norm=norm,
+            feed_forward=feed_forward,
+            window=width,
+            qkv_bias=bias,
+            output_bias=bias,
+            scale=fields.positive("attention_multiplier", 1.0),
+            residual_scale=fields.positive("residual_multiplier", 1.0),
+            sinks=True,
+        )
+        for width, own in zip(_windows(fields, window), _ropes(fields, rope), strict=True)
+    ]
+    return rotary_decoder(
+        fields,
+        layers,
+        norm,
+        scaled_max_positions(rope, fields.integer("max_position_embeddings")),
+        default_tied=default_tied,
+        embedding_scale=fields.positive("embedding_multiplier", 1.0),
+        logit_scale=1.0 / fields.positive("logits_scaling", 1.0),
+    )
+
+
+def _windows(fields: Fields, absent: int) -> list[int | None]:
+    layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent)
+    layer_types = fields.raw("layer_types")
+    if layer_types is None:
+        layer_types = ["sliding_attention" if index % 4 else "full_attention" for index in range(layers)]
+    return typed_windows(layer_types, layers, window)
+
+
+def _ropes(fields: Fields, rope: RopeConfig) -> list[RopeConfig | None]:
+    """Rotary positions of each layer: those of the file with the base of the layer, None for a base of 0."""
+    layers, bases = fields.integer("num_hidden_layers"), fields.raw("layer_rope_theta")
+    if bases is None:
+        return [rope] * layers
+    listed = bases if isinstance(bases, list) else []
+    good = all(isinstance(one, int | float) and not isinstance(one, bool) and one >= 0 for one in listed)
+    if len(listed) != layers or not good:
+        raise ConfigError(f"'layer_rope_theta' must be a list of {layers} numbers of at least 0")
+    return [replace(rope, theta=float(base)) if base else None for base in listed]
