@@ -48,6 +48,7 @@ from server.model_sources import (
     stated_languages,
 )
 from server.operations.admission import Admission, default_memory_bytes
+from server.operations.pools import Pools
 from server.operations.runtime import Runtime, ServedModel
 from server.settings import Settings
 from server.system.memory import free_memory_bytes, usable_memory_bytes
@@ -104,6 +105,7 @@ class Server:
                 self.texts,
                 settings.max_text_characters,
                 auto_truncate=settings.auto_truncate,
+                pools=Pools(settings.max_recordings),
                 admission=Admission(memory, settings.max_requests, len(self.directories) + len(self.adapters)),
             ),
             fresh=lambda: self.pool.num_ready > 0,

@@ -2,21 +2,32 @@
 
 These limits are the first ones. Admission by cost follows when the body is known (`server.operations.admission`), and
 the queue of the engine when the texts are tokenized (`server.ipc.client.queue`). `server.refusals` lists all limits.
+
+The body of a recording is large, and the memory for bodies holds few of them. It waits for room, unread
+(`Door.wait_for_body`), instead of being refused.
 """
 
 from __future__ import annotations
+
+import asyncio
+from collections import deque
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from server.errors import Overloaded, Refusal
 from server.ipc.client.release_rate import ReleaseRate
+from server.ipc.wire.time_limits import TimeLimits
+from server.operations.turnstile import Turnstile
+from server.operations.waiting import Waiting
 from server.refusals import BODY_MEMORY, CONNECTIONS, REQUESTS
 
 OVER_CONNECTION_LIMIT = "triptych.over_connection_limit"
 """Key of the scope: the limit of connections, for a request whose connection is above it; else 0."""
 HELD_BYTES = "triptych.held_bytes"
 """Key of the scope: bytes that the door counts for the body of the request."""
+RECORDING_PATHS = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
+"""Paths of recordings. Their bodies are counted when they are about to be read."""
 
 
 class Door:
@@ -34,6 +45,8 @@ class Door:
         self.body_bytes = 0
         self._assumed_bytes = assumed_bytes
         self._rate = ReleaseRate()
+        self._turnstile = Turnstile()
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     def enter(self, scope: Scope, headers: Headers) -> None:
         """Count a request and the bytes of its body. Raises Overloaded without room for it."""
@@ -64,7 +77,7 @@ class Door:
         """
         if most := scope.get(OVER_CONNECTION_LIMIT):
             raise self._overloaded("too many connections are open", CONNECTIONS.refusal(f"{most:,}"))
-        size = self._announced(headers)
+        size = 0 if scope.get("path") in RECORDING_PATHS else self._announced(headers)
         if self.requests + waiting >= self.max_requests:
             raise self._overloaded(
                 f"{self.requests + waiting:,} requests are in progress", REQUESTS.refusal(f"{self.max_requests:,}")
@@ -76,10 +89,34 @@ class Door:
             )
         return size
 
+    async def wait_for_body(self, scope: Scope, size: int, limits: TimeLimits) -> None:
+        """Wait until there is room for the body of a recording, and count it. Bodies get room in their order.
+
+        size: bytes of the body. limits: time limits of the wait.
+        Raises DeadlineExceeded when a limit has passed.
+        """
+        need = "the bodies of earlier requests needed the memory"
+        async with self._turnstile.turn(None, limits, need):
+            while self.body_bytes and self.body_bytes + size > self.max_body_bytes:
+                left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._waiting.append(left)
+                await Waiting(left, None, limits, need).result()
+            scope[HELD_BYTES] = size
+            self.body_bytes += size
+
+    def drop_body(self, scope: Scope) -> None:
+        """Count the body of a request no longer: it was read and dropped, or the request has ended."""
+        self.body_bytes -= scope.get(HELD_BYTES, 0)
+        scope[HELD_BYTES] = 0
+        while self._waiting:
+            left = self._waiting.popleft()
+            if not left.done():
+                left.set_result(None)
+
     def leave(self, scope: Scope) -> None:
         """Count a request that has ended."""
         self.requests -= 1
-        self.body_bytes -= scope.pop(HELD_BYTES)
+        self.drop_body(scope)
         self._rate.add(1)
 
     def _announced(self, headers: Headers) -> int:

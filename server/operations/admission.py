@@ -2,12 +2,16 @@
 
 The cost of an admitted request is reserved until its call closes. The limits bound the memory of this process: one
 request, and all requests in progress together, may need `memory_bytes`, as estimated by `server.operations.cost`. A
-request that could never fit is refused as too large. A request that does not fit now is refused immediately, with the
-time after which to retry.
+request that could never fit is refused as too large. A request that does not fit beside the others in progress is
+refused immediately, with the time after which to retry. A recording waits for their end instead (`admit_in_turn`).
+What a request has reserved itself is never a reason for a refusal: on an idle server, a request is admitted or too
+large.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +19,7 @@ from server.errors import Overloaded, Refusal, RequestTooLarge
 from server.ipc.client.call import Call
 from server.ipc.client.release_rate import ReleaseRate
 from server.operations.cost import LOG_PROBABILITIES, Cost
+from server.operations.waiting import Waiting
 from server.refusals import (
     KEY_MEMORY,
     KEY_REQUESTS,
@@ -47,7 +52,7 @@ class AdmittedModel(Protocol):
 
 @dataclass
 class _Reserved:
-    """Amounts that are reserved for one model, one key, or the whole server."""
+    """Amounts that are reserved for one call, one model, one key, or the whole server."""
 
     requests: int = 0
     tokens: int = 0
@@ -60,13 +65,11 @@ class _Reserved:
 
 
 @dataclass
-class _Reservation:
-    """What is reserved for one call: tokens of its key, and memory of the HTTP process."""
+class _Reservation(_Reserved):
+    """What is reserved for one call. requests: 1 as soon as something is reserved."""
 
-    model: str
-    key: str | None
-    tokens: int
-    memory_bytes: int
+    model: str = ""
+    key: str | None = None
 
 
 @dataclass
@@ -86,6 +89,7 @@ class Admission:
     _by_key: dict[str, _Reserved] = field(default_factory=dict)
     _calls: dict[Call, _Reservation] = field(default_factory=dict)
     _rate: ReleaseRate = field(default_factory=ReleaseRate)
+    _waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
     def admit(self, call: Call, model: AdmittedModel, cost: Cost, param: str = "inputs") -> None:
         """Reserve memory and tokens for a call until it ends. Of several costs of a call, the largest is reserved.
@@ -98,21 +102,34 @@ class Admission:
             ClientGone: the client has disconnected.
         """
         call.check_open()
-        memory, tokens = cost.memory_bytes, cost.input_tokens + cost.new_tokens
-        held = self._calls.get(call)
-        more_memory = max(memory - held.memory_bytes, 0) if held else memory
-        more_tokens = max(tokens - held.tokens, 0) if held else tokens
-        new_requests = 0 if held else 1
-        self._check_size(cost, param)
-        self._check_key(call, new_requests, more_tokens, more_memory, param)
-        self._check_room(model.name, new_requests, more_memory)
-        if held is None:
-            held = self._calls[call] = _Reservation(model.name, call.key.name if call.key else None, 0, 0)
+        held = self._calls.get(call) or _Reservation(model=model.name, key=call.key.name if call.key else None)
+        more_tokens = max(cost.input_tokens + cost.new_tokens - held.tokens, 0)
+        more_memory = max(cost.memory_bytes - held.memory_bytes, 0)
+        self.check_size(cost, param)
+        self._check_key(call, held, more_tokens, more_memory, param)
+        self._check_room(held, more_memory)
+        if call not in self._calls:
+            self._calls[call] = held
             call.on_close(lambda: self._release(call))
-        held.tokens += more_tokens
-        held.memory_bytes += more_memory
-        for reserved in self._reserved(held):
-            reserved.add(new_requests, more_tokens, more_memory)
+        self._add(held, more_tokens, more_memory)
+
+    async def admit_in_turn(self, call: Call, model: AdmittedModel, cost: Cost, param: str) -> None:
+        """The same as `admit`, except that the call waits for memory that other requests have reserved.
+
+        A call that waits must have reserved nothing, so that no two calls wait for each other.
+
+        Raises:
+            DeadlineExceeded: a time limit of the call has passed. And the errors of `admit`, for other limits.
+        """
+        while True:
+            try:
+                return self.admit(call, model, cost, param)
+            except Overloaded as error:
+                if error.refusal.reason not in (REQUEST_MEMORY.reason, MODEL_MEMORY.reason):
+                    raise
+            released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(released)
+            await Waiting(released, call, call.limits, "memory was needed").result()
 
     def extend(self, call: Call, memory_bytes: int, what: str, param: str) -> None:
         """Reserve further memory for an admitted call, whose result grows. A closed call reserves nothing.
@@ -139,11 +156,15 @@ class Admission:
                 "ask for fewer tokens",
                 param,
             )
-        self._check_key(call, 0, 0, memory_bytes, param)
-        self._check_room(held.model, 0, memory_bytes, param, alone=self._by_model[held.model].requests == 1)
-        held.memory_bytes += memory_bytes
+        self._check_key(call, held, 0, memory_bytes, param)
+        self._check_room(held, memory_bytes, param)
+        self._add(held, 0, memory_bytes)
+
+    def _add(self, held: _Reservation, tokens: int, memory_bytes: int) -> None:
+        """Reserve more for a call that was checked."""
         for reserved in self._reserved(held):
-            reserved.add(0, 0, memory_bytes)
+            reserved.add(1 - held.requests, tokens, memory_bytes)
+        held.add(1 - held.requests, tokens, memory_bytes)
 
     def _reserved(self, held: _Reservation) -> list[_Reserved]:
         found = [self.total, self._by_model.setdefault(held.model, _Reserved())]
@@ -154,13 +175,18 @@ class Admission:
     def _release(self, call: Call) -> None:
         held = self._calls.pop(call)
         for reserved in self._reserved(held):
-            reserved.add(-1, -held.tokens, -held.memory_bytes)
+            reserved.add(-held.requests, -held.tokens, -held.memory_bytes)
         for table, name in ((self._by_model, held.model), (self._by_key, held.key)):
             if name is not None and not table[name].requests:
                 del table[name]
         self._rate.add(held.memory_bytes)
+        while self._waiting:
+            released = self._waiting.popleft()
+            if not released.done():
+                released.set_result(None)
 
-    def _check_size(self, cost: Cost, param: str) -> None:
+    def check_size(self, cost: Cost, param: str) -> None:
+        """Raise RequestTooLarge for a request that could not run even alone. param: as for `admit`."""
         if cost.memory_bytes <= self.memory_bytes:
             return
         measure, count, each = max(cost.measures(), key=lambda one: one[1] * one[2])
@@ -173,29 +199,29 @@ class Admission:
             param,
         )
 
-    def _check_room(
-        self, model: str, requests: int, memory: int, param: str | None = None, alone: bool = False
-    ) -> None:
+    def _check_room(self, held: _Reservation, memory: int, param: str | None = None) -> None:
         """Check the memory of all requests, and of one of several models.
 
+        held: the reservation of the request. memory: what it needs in addition.
         param: the field that needs more memory during a request, for errors.
-        alone: the memory is for the only request of this model, which may take the share of the other models.
+
+        The only request of a model may take the share of the other models.
         """
         limit = self.memory_bytes
         if self.total.memory_bytes + memory > limit:
             refusal = REQUEST_MEMORY.refusal(_mebibytes(limit))
             lacking = self.total.memory_bytes + memory - limit
             raise self._overloaded("the requests in progress need all memory for requests", refusal, lacking, param)
-        of_model = self._by_model.get(model)
-        if self.models == 1 or of_model is None or alone:
+        of_model = self._by_model.get(held.model, _Reserved())
+        if self.models == 1 or of_model.requests == held.requests:
             return
         share = int(limit * _MODEL_SHARE)
         if of_model.memory_bytes + memory > share:
             refusal = MODEL_MEMORY.refusal(f"{_mebibytes(share)} for each model")
-            state = f'the requests in progress for "{model}" need all memory of one model'
+            state = f'the requests in progress for "{held.model}" need all memory of one model'
             raise self._overloaded(state, refusal, of_model.memory_bytes + memory - share, param)
-        if requests:
-            self.check_share(model)
+        if not held.requests:
+            self.check_share(held.model)
 
     def check_share(self, model: str, waiting: int = 0) -> None:
         """Raise Overloaded if one of several models has as many requests in progress as one of them may have.
@@ -204,34 +230,35 @@ class Admission:
         """
         of_model = self._by_model.get(model, _Reserved())
         requests = of_model.requests + waiting
-        if self.models == 1 or requests + 1 <= self.max_requests * _MODEL_SHARE:
+        most = max(int(self.max_requests * _MODEL_SHARE), 1)
+        if self.models == 1 or requests < most:
             return
         raise Overloaded(
             f'{requests:,} requests for "{model}" are in progress',
-            MODEL_REQUESTS.refusal(f"{int(self.max_requests * _MODEL_SHARE):,} for each model"),
+            MODEL_REQUESTS.refusal(f"{most:,} for each model"),
             self._rate.seconds_until(of_model.memory_bytes // max(of_model.requests, 1)),
         )
 
     def _overloaded(self, state: str, refusal: Refusal, lacking_bytes: int, param: str | None) -> Overloaded:
         return Overloaded(state, refusal, self._rate.seconds_until(lacking_bytes), param)
 
-    def _check_key(self, call: Call, requests: int, tokens: int, memory: int, param: str) -> None:
-        """Check the limits of the API key of a call."""
+    def _check_key(self, call: Call, held: _Reservation, tokens: int, memory: int, param: str) -> None:
+        """Check the limits of the API key of a call. held, memory: as for `_check_room`. tokens: as `memory`."""
         key = call.key
         if key is None:
             return
-        held = self._by_key.get(key.name, _Reserved())
+        of_key = self._by_key.get(key.name, _Reserved())
         parts = (
-            (KEY_REQUESTS, "requests", requests, held.requests, key.max_requests),
-            (KEY_TOKENS, "tokens", tokens, held.tokens, key.max_tokens),
-            (KEY_MEMORY, "bytes of memory", memory, held.memory_bytes, key.max_cost),
+            (KEY_REQUESTS, "requests", 1 - held.requests, held.requests, of_key.requests, key.max_requests),
+            (KEY_TOKENS, "tokens", tokens, held.tokens, of_key.tokens, key.max_tokens),
+            (KEY_MEMORY, "bytes of memory", memory, held.memory_bytes, of_key.memory_bytes, key.max_cost),
         )
-        for limit_of_key, unit, more, used, limit in parts:
+        for limit_of_key, unit, more, own, used, limit in parts:
             if limit is None or not more or used + more <= limit:
                 continue
-            if more > limit:
+            if own + more > limit:
                 raise RequestTooLarge(
-                    f"`{param}` makes the request too large for the API key: up to {more:,} {unit}; its limit is "
+                    f"`{param}` makes the request too large for the API key: up to {own + more:,} {unit}; its limit is "
                     f"{limit:,.0f}",
                     param,
                 )

@@ -13,15 +13,18 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from server.errors import ClientGone, Overloaded
-from server.ipc.client.call import Call, error_of
-from server.ipc.wire.time_limits import LimitTimer, TimeLimit, TimeLimits
+from server.errors import Overloaded
+from server.ipc.client.call import Call
+from server.ipc.wire.time_limits import TimeLimits
+from server.operations.waiting import Waiting
 from server.refusals import pool_limit
 
 TOKENIZER_THREADS = 2
 MAX_RETRY_SECONDS = 60
+MAX_RECORDINGS = 16
+"""Default of `--max-recordings`."""
 _MEAN_WEIGHT = 0.1
 """Weight of the latest duration in the running mean of a pool's durations."""
 
@@ -80,7 +83,8 @@ class Pool:
             for piece in pieces:
                 future = self._executor.submit(piece)
                 limits = call.limits if call is not None and self.is_timed else TimeLimits()
-                results.append(await _Waiter(future, call, limits, self.name).result())
+                waiting = Waiting(asyncio.wrap_future(future), call, limits, f"a thread was needed to {self.name}")
+                results.append(await waiting.result())
             return results
         finally:
             if future is None:
@@ -127,67 +131,28 @@ class Pool:
         return min(max(math.ceil(self._mean_seconds / 2), 1), MAX_RETRY_SECONDS)
 
 
-class _Waiter(Generic[Result]):
-    """Waits for a piece of work. A time limit and the end of the call end the wait, even while the work runs."""
-
-    def __init__(self, future: Future[Result], call: Call | None, limits: TimeLimits, name: str) -> None:
-        self._future = future
-        self._call = call
-        self._name = name
-        self._waiting: asyncio.Future[Result] = asyncio.wrap_future(future)
-        self._timer = LimitTimer(limits, self._expire)
-        self._passed: TimeLimit | None = None
-        self._ended = False
-
-    async def result(self) -> Result:
-        call = self._call
-        if call is None:
-            return await self._waiting
-        call.check_open()
-        self._timer.start()
-        call.on_close(self._end)
-        try:
-            return await self._waiting
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not self._ended or (task is not None and task.cancelling()):
-                raise
-            if self._passed is None or call.gone:
-                raise ClientGone("the client closed the connection") from None
-            raise error_of(self._passed.code, f"{self._passed.message}; a thread was needed to {self._name}") from None
-        finally:
-            call.off_close(self._end)
-            self._timer.stop()
-
-    def _expire(self, limit: TimeLimit) -> None:
-        self._passed = limit
-        self._end()
-
-    def _end(self) -> None:
-        if not self._waiting.done():
-            self._ended = True
-            self._waiting.cancel()
-
-
 class Pools:
     """The pools of the server. Each has a limit of its own, which is in the table of docs/operations.md.
+
+    max_recordings: maximum number of recordings in memory.
 
     tokenize: texts to token ids and back, and other work with the text of requests.
     tokenize_large: the same for single long texts. One thread, so that one long text at a time takes memory.
     template: chat templates. One thread, because one process renders all of them.
     grammar: compiles the formats of answers.
-    audio: decodes and resamples recordings. One thread, so that one recording at a time takes transient memory.
+    audio: decodes and resamples recordings. One thread, so that one recording at a time takes transient memory. All
+        recordings that may be in memory may wait for it.
     detect: detects languages. One thread, because one process detects all of them.
     parse: parses and validates large request bodies.
     render: builds large answers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_recordings: int = MAX_RECORDINGS) -> None:
         self.tokenize = Pool("tokenize", TOKENIZER_THREADS, 512)
         self.tokenize_large = Pool("tokenize a long text", 1, 64)
         self.template = Pool("render a chat template", 1, 64)
         self.grammar = Pool("compile a format", 2, 64)
-        self.audio = Pool("read audio", 1, 32)
+        self.audio = Pool("read audio", 1, max_recordings)
         self.detect = Pool("detect languages", 1, 64)
         self.parse = Pool("parse a body", 1, 128)
         self.render = Pool("render an answer", 2, 128, is_timed=False)

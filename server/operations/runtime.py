@@ -28,6 +28,7 @@ from server.operations.grammar_compiler import GrammarCompiler
 from server.operations.pools import Pools
 from server.operations.side_tokens import NoSuchToken, sides_of
 from server.operations.stages import stage
+from server.operations.turnstile import Turnstile
 from server.system.turns import next_turn
 from server.text.chats.chat import ChatError, ChatRenderer
 from server.text.chats.tool_formats import TemplateTools
@@ -199,6 +200,7 @@ class Runtime:
     language_detector: detects the languages of texts.
     audio_decoder: decodes compressed recordings.
     pools: threads for text work.
+    recordings: one recording at a time is read.
     admission: limits the cost of the requests in progress.
     """
 
@@ -215,6 +217,7 @@ class Runtime:
     language_detector: LanguageDetector = field(default_factory=LanguageDetector)
     audio_decoder: Decoder = field(default_factory=Decoder)
     pools: Pools = field(default_factory=Pools)
+    recordings: Turnstile = field(default_factory=Turnstile)
     admission: Admission = field(default_factory=Admission)
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from transformers.models.whisper.generation_whisper import WhisperGenerationMixi
 from server.errors import InvalidRequest
 from server.ipc.wire.descriptions import GenerationInfo, ModelInfo
 from server.operations.admission import DEFAULT_MEMORY_BYTES
+from server.operations.speech.recording_file import RecordingFile
 from server.operations.speech.speech_fallback import FallbackRules, compression_ratio, temperatures
 from server.operations.speech.transcribe_spec import TranscribeSpec
 from server.text.speech.speech_settings import SpeechSettings
@@ -74,7 +75,7 @@ def test_temperatures() -> None:
 
 
 def spec(**fields: object) -> TranscribeSpec:
-    return TranscribeSpec(wav(recording(0.1)), 1800, **fields)  # type: ignore[arg-type]
+    return TranscribeSpec(RecordingFile(wav(recording(0.1))), 1800, **fields)  # type: ignore[arg-type]
 
 
 def test_rules_of_requests_and_checkpoints() -> None:
@@ -115,7 +116,7 @@ def test_recordings_fit_a_server_with_default_limits(fields: dict) -> None:
     """Recordings for a model of Whisper's size: one window, 10 minutes of WAV, half an hour of MP3."""
     model = SimpleNamespace(info=WHISPER)
     for seconds, file in [(30, wav(recording(30.0))), (600, bytes(4 << 20)), (1800, bytes(15 << 20))]:
-        asked = TranscribeSpec(file, 1800, **fields)
+        asked = TranscribeSpec(RecordingFile(file), 1800, **fields)
         assert asked.cost(model, seconds).memory_bytes < DEFAULT_MEMORY_BYTES, seconds
         assert asked.cost(model).memory_bytes <= asked.cost(model, 1800).memory_bytes
 

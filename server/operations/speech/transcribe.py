@@ -19,6 +19,7 @@ from server.errors import InvalidRequest
 from server.ipc.client.call import Call
 from server.ipc.wire.messages import Encode, EncodeItem
 from server.ipc.wire.params import GenerationParams, SpeechAlignment, TimestampRules
+from server.operations.cost import NEW_TOKEN_BYTES
 from server.operations.encode import matrices
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.speech.speech_fallback import CONDITION_TEMPERATURE, FallbackRules
@@ -46,13 +47,17 @@ async def transcribe(
     assert tokens is not None, "a model that transcribes has speech tokens"
     spec.check()
     language = _language(spec, tokens, model)
-    runtime.admission.admit(call, model, spec.cost(model), "file")
-    window_frames = FRAMES_PER_TOKEN * model.info.source_tokens
-    waves, num_samples = await runtime.pools.audio.run(lambda: _waves(runtime, spec, window_frames), call)
-    seconds = num_samples / SAMPLE_RATE
-    runtime.admission.admit(call, model, spec.cost(model, seconds), "file")
+    runtime.admission.check_size(spec.cost(model), "file")
     prompt = await _prompt_ids(runtime, call, model, tokens, spec.prompt)
-    frames = await _frames(runtime, call, model, waves)
+    window_frames = FRAMES_PER_TOKEN * model.info.source_tokens
+    # The memory for reading is not reserved: one recording is read at a time.
+    async with runtime.recordings.turn(call, call.limits, "earlier recordings were read"):
+        waves, num_samples = await runtime.pools.audio.run(lambda: _waves(runtime, spec, window_frames), call)
+        seconds = num_samples / SAMPLE_RATE
+        runtime.admission.check_size(spec.cost(model, seconds), "file")
+        spec.file.drop()
+        await runtime.admission.admit_in_turn(call, model, spec.cost_after_reading(model, seconds), "file")
+        frames = await _frames(runtime, call, model, waves)
     total_frames = min(audio.num_frames(num_samples), len(frames))
 
     settings, rules = model.text.speech_settings, spec.rules(model.text.speech_settings)
@@ -82,6 +87,8 @@ async def transcribe(
         with_times=with_times,
         conditions=not spec.batched and (settings.condition_on_previous_text if condition is None else condition),
         stream=None if emit is None else TextStream(model.tokenizer, emit),
+        expected_windows=spec.expected_windows(model, seconds),
+        reserve=lambda num_bytes: runtime.admission.extend(call, num_bytes, "text", "file"),
     )
     if spec.batched:
         await transcription.batched()
@@ -106,6 +113,7 @@ class _Transcription:
     conditions: the text so far precedes each window.
     stream: receives tokens whose text is final; None if nothing is streamed.
     parts: the segments so far, each with the window that it was decoded from and its first frame.
+    expected_windows: number of windows whose memory is reserved. reserve: reserves the memory of one more.
     """
 
     decoder: WindowDecoder
@@ -116,6 +124,8 @@ class _Transcription:
     conditions: bool
     stream: TextStream | None = None
     parts: list[tuple[SpeechSegment, int, WindowResult]] = field(default_factory=list)
+    expected_windows: int = 0
+    reserve: Callable[[int], None] = lambda num_bytes: None
 
     def _window(self, start: int, end: int, before: Sequence[int]) -> Window:
         """A window with its decoder prompt. before: tokens of the text that precedes it."""
@@ -129,7 +139,11 @@ class _Transcription:
         streams_tokens: pass tokens on before the end of their window.
         """
         start, conditions, total_frames = 0, self.conditions, self.decoder.total_frames
+        num_windows = 0
         while start < total_frames:
+            num_windows += 1
+            if num_windows > self.expected_windows:
+                self.reserve(NEW_TOKEN_BYTES * self.decoder.model.info.context_tokens)
             window = self._window(
                 start, min(start + self.decoder.window_frames, total_frames), self._text_before(conditions)
             )
@@ -218,7 +232,7 @@ async def _frames(runtime: Runtime, call: Call, model: ServedModel, waves: list[
 def _waves(runtime: Runtime, spec: TranscribeSpec, window_frames: int) -> tuple[list[audio.Samples], int]:
     """The parts of the recording for the log-mel computation, and the number of its samples."""
     try:
-        samples = read_audio(spec.file, spec.max_seconds, runtime.audio_decoder)
+        samples = read_audio(spec.file.data, spec.max_seconds, runtime.audio_decoder)
     except AudioError as error:
         raise InvalidRequest(str(error), "file") from None
     return audio.split_samples(samples, window_frames), len(samples)

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, second_bytes
-from server.audio.read import max_seconds_of, reading_bytes
 from server.errors import InvalidRequest
 from server.operations.cost import Cost
 from server.operations.runtime import ServedModel
+from server.operations.speech.recording_file import RecordingFile
 from server.operations.speech.speech_fallback import FallbackRules, temperatures
 from server.text.speech.speech import SpeechTask
 from server.text.speech.speech_settings import SpeechSettings
@@ -26,7 +26,7 @@ _FLOAT_BYTES = 4
 class TranscribeSpec:
     """Ask for the text of a recording.
 
-    file: the bytes of an audio file.
+    file: the audio file.
     max_seconds: longest recording that is accepted.
     task: write in the language that is spoken, or translate to English.
     language: code or English name of the spoken language; None to detect it.
@@ -42,7 +42,7 @@ class TranscribeSpec:
     with_logprobs: compute mean log-probabilities and the probability of no speech.
     """
 
-    file: bytes
+    file: RecordingFile
     max_seconds: float
     task: SpeechTask = "transcribe"
     model: str | None = None
@@ -98,21 +98,39 @@ class TranscribeSpec:
         )
 
     def cost(self, model: ServedModel, seconds: float | None = None) -> Cost:
-        """Upper bounds of the work; see `Cost`. Of a window that is not in progress, only the text takes memory.
+        """Upper bounds of the work while the recording is read; see `Cost`. One recording is read at a time.
 
         seconds: length of the recording; None before it is read. The samples of a compressed file are then
-            left out, because one file is decoded at a time.
+            left out.
         A window starts at least one encoder token after the last one, or in the batched mode half a window after it.
         """
-        info = model.info
-        recording = reading_bytes(self.file)
+        recording = self.file.reading_bytes
         if seconds is None:
-            seconds = max_seconds_of(self.file, self.max_seconds)
+            seconds = self.file.max_seconds(self.max_seconds)
         if seconds is None:
             return Cost(len(self.prompt), 0, 1, recording_bytes=recording)
-        frames = math.ceil(seconds * FRAMES_PER_SECOND) + FRAMES_PER_TOKEN * info.source_tokens
-        step = FRAMES_PER_TOKEN * info.source_tokens // 2 if self.batched else FRAMES_PER_TOKEN
-        windows = 2 + math.ceil(frames / step)
+        window_frames = FRAMES_PER_TOKEN * model.info.source_tokens
+        step = window_frames // 2 if self.batched else FRAMES_PER_TOKEN
+        windows = 2 + math.ceil((seconds * FRAMES_PER_SECOND + window_frames) / step)
+        samples = math.ceil(seconds * second_bytes(model.info.num_mels))
+        return self._cost(model, windows, recording + samples)
+
+    def cost_after_reading(self, model: ServedModel, seconds: float) -> Cost:
+        """Work of a recording whose samples have become frames: the text of its windows takes memory, and the frames.
+
+        The mean distance of two windows counts as half a window; further windows are reserved as they come.
+        """
+        windows = self.expected_windows(model, seconds)
+        return self._cost(model, windows, math.ceil(seconds * FRAMES_PER_SECOND) * _FLOAT_BYTES * model.info.num_mels)
+
+    def expected_windows(self, model: ServedModel, seconds: float) -> int:
+        """Number of windows in `cost_after_reading`; in the batched mode, there are no more."""
+        window_frames = FRAMES_PER_TOKEN * model.info.source_tokens
+        return 2 + math.ceil((seconds * FRAMES_PER_SECOND + window_frames) / (window_frames // 2))
+
+    def _cost(self, model: ServedModel, windows: int, recording_bytes: int) -> Cost:
+        """The cost of decoding. Of a window that is not in progress, only the text takes memory."""
+        info = model.info
         at_once = min(BATCH_WINDOWS, windows) if self.batched else 1
         window_bytes = _FLOAT_BYTES * FRAMES_PER_TOKEN * info.source_tokens * info.num_mels
         if self.with_words:
@@ -122,7 +140,7 @@ class TranscribeSpec:
             at_once * (info.source_tokens + info.context_tokens),
             at_once * (self.num_beams or info.generation.num_beams or 1),
             windows * info.context_tokens,
-            recording_bytes=recording + math.ceil(seconds * second_bytes(info.num_mels)) + at_once * window_bytes,
+            recording_bytes=recording_bytes + at_once * window_bytes,
         )
 
 

@@ -285,3 +285,9 @@ def test_info_lists_the_routes_of_the_model(server) -> None:
 def test_a_request_past_its_deadline_gets_504(server) -> None:
     response = send(server, recording(15.0), model="whisper", timeout_ms="30")
     assert response.status_code == 504 and response.json()["error"]["code"] == "timeout"
+
+
+def test_as_many_recordings_as_allowed_are_served_at_once(server) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        sent = [pool.submit(send, server, wav(LONG[seed % 4]), model="whisper", language="en") for seed in range(16)]
+        assert [one.result().status_code for one in sent] == [200] * 16

@@ -17,6 +17,8 @@ from server.api.ignored_parameters import ignored_parameters
 from server.api.route import Route, call_headers, leaving_on_disconnect
 from server.api.state import State, of
 from server.errors import Overloaded
+from server.ipc.wire.time_limits import TimeLimits
+from server.operations.speech.recording_file import RecordingFile
 from server.operations.speech.transcribe import transcribe
 from server.operations.speech.transcribe_spec import TranscribeSpec, Transcript
 from server.refusals import RECORDINGS
@@ -49,13 +51,20 @@ class AudioRoute(Route[TranslationForm, TranscribeSpec, Transcript]):
 
     async def _respond(self, request: Request, state: State, held: _Held) -> Response:
         settings = state.settings
+        length = request.headers.get("content-length", "")
+        size = min(int(length[:20]), settings.max_audio_bytes) if length.isdigit() else settings.max_audio_bytes
+        await state.door.wait_for_body(
+            request.scope, size, TimeLimits(state.deadline(request, None), settings.queue_timeout_seconds)
+        )
         form, file = await read_form(
             request, self.body, LISTS, settings.max_audio_bytes, settings.audio_timeout_seconds
         )
         call = self.call(request, state, form)
         try:
             call.ignore(ignored_parameters(form))
-            spec = form.spec(file, settings.max_audio_seconds)
+            recording = RecordingFile(file, lambda: state.door.drop_body(request.scope))
+            del file
+            spec = form.spec(recording, settings.max_audio_seconds)
             if form.stream:
                 async with leaving_on_disconnect(request, call):
                     response = await stream(

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from server.api.field_kinds import wish
 from server.api.fields import TIMEOUT_DESCRIPTION, Finite, Language, ModelName
 from server.errors import InvalidRequest
+from server.operations.speech.recording_file import RecordingFile
 from server.operations.speech.transcribe_spec import TranscribeSpec
 from server.text.speech.speech import SpeechTask
 
@@ -55,14 +56,14 @@ class TranslationForm(BaseModel):
     chunking_silence: Annotated[Any, wish(), Field(alias="chunking_strategy[silence_duration_ms]")] = None
     chunking_threshold: Annotated[Any, wish(), Field(alias="chunking_strategy[threshold]")] = None
 
-    def spec(self, file: bytes, max_seconds: float) -> TranscribeSpec:
+    def spec(self, file: RecordingFile, max_seconds: float) -> TranscribeSpec:
         """Convert the form to a specification. Raises InvalidRequest.
 
         file: the bytes of the part `file`. max_seconds: longest recording that the server accepts.
         """
         return self._spec(file, max_seconds, "translate")
 
-    def _spec(self, file: bytes, max_seconds: float, task: SpeechTask, **more: Any) -> TranscribeSpec:
+    def _spec(self, file: RecordingFile, max_seconds: float, task: SpeechTask, **more: Any) -> TranscribeSpec:
         """A specification with the fields of every form. more: further fields of `TranscribeSpec`."""
         if self.stream and self.response_format not in _STREAMED:
             raise InvalidRequest(
@@ -98,7 +99,7 @@ class TranscriptionForm(TranslationForm):
     known_speaker_names: Annotated[Any, wish([])] = None
     known_speaker_references: Annotated[Any, wish([])] = None
 
-    def spec(self, file: bytes, max_seconds: float) -> TranscribeSpec:
+    def spec(self, file: RecordingFile, max_seconds: float) -> TranscribeSpec:
         if self.timestamp_granularities and self.response_format != "verbose_json":
             raise InvalidRequest(
                 "`timestamp_granularities` requires `response_format` verbose_json", "timestamp_granularities"
