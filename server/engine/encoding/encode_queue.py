@@ -1,4 +1,4 @@
-"""Queue of encoder texts. Calls take turns text by text, so that a large request does not block a small one."""
+"""Queue of encoder texts. API keys and calls take turns text by text, so that a large request blocks no small one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from server.ipc.wire.messages import Encode, EncodeItem
 class EncodeRequest:
     """One `Encode` in the engine.
 
-    call_id: items of one call take turns with those of other calls.
+    key, call_id: items of one API key, and of one call, take turns with those of others.
     adapter: name of the adapter, empty for none.
     next_item: index of the first item that waits.
     unanswered: number of items without a result.
@@ -17,6 +17,7 @@ class EncodeRequest:
 
     def __init__(self, message: Encode, adapter: str = "") -> None:
         self.request_id = message.request_id
+        self.key = message.key
         self.call_id = message.call_id or message.request_id
         self.message = message
         self.adapter = adapter
@@ -44,13 +45,13 @@ class EncodeQueue:
         return len(self._requests)
 
     def add(self, request: EncodeRequest) -> None:
-        self._requests.add(request.call_id, request)
+        self._requests.add(request.key, request.call_id, request)
         self.num_waiting_tokens += sum(item.num_tokens for item in request.waiting_items)
 
     def remove(self, request: EncodeRequest) -> None:
         """Remove the waiting items of a request, if it has any."""
         if request in self._requests:
-            self._requests.remove(request.call_id, request)
+            self._requests.remove(request.key, request.call_id, request)
             self.num_waiting_tokens -= sum(item.num_tokens for item in request.waiting_items)
 
     def take(self, budget: int) -> list[QueuedItem]:

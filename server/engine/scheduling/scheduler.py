@@ -2,11 +2,12 @@
 
 A step can mix prefill and decoding. Each sequence has tokens, some of them computed, and each step computes more of
 them under a token budget. Sequences that lack one token come first: they decode, and the budget does not limit them.
-Chunks of sequences that lack more tokens follow, then new groups, whose calls take turns.
+Chunks of sequences that lack more tokens follow, then new groups. Calls with unfinished prompts share the budget.
 
 A group is admitted if its present tokens fit the pool. If a decoding sequence finds no free block, the newest admitted
 group is preempted: it frees its blocks and is computed again later
-(docs/decisions/0003-admission-and-preemption.md).
+(docs/decisions/0003-admission-and-preemption.md). API keys, and then calls, take turns to start, and share the rows: a
+group that finds no room takes that of a key or call with more rows (`fair_rows`).
 
 A decoding sequence may have a draft after its last token. The step computes as much of it as the budget and the pool
 allow, and the blocks of rejected tokens are freed (docs/decisions/0018-speculative-decoding.md).
@@ -19,8 +20,9 @@ from typing import Literal
 
 from server.engine.cache.block_tables import BlockTables
 from server.engine.cache.state_tables import StateBlockTables
+from server.engine.scheduling.fair_rows import MAX_STARTS, FairRows
 from server.engine.scheduling.prefill_budget import PREFILL_PER_DECODE, PrefillBudget, shared_tokens
-from server.engine.scheduling.turns import WaitingGroups
+from server.engine.scheduling.turns import RunningRows, WaitingGroups
 from server.engine.sequences.sequence import CachedSequence, SequenceGroup, SequenceStatus
 
 SOURCE_TOKENS_PER_TOKEN = 2
@@ -166,7 +168,8 @@ class Scheduler:
         self.max_batch_tokens = max_batch_tokens
         self.max_batch_rows = max_batch_rows
         self.prefill_budget = PrefillBudget()
-        self.waiting = WaitingGroups()
+        self.running_rows = RunningRows()
+        self.waiting = WaitingGroups(self.running_rows)
         self.running: list[SequenceGroup] = []
         self.num_preemptions = 0
         self._states = blocks if isinstance(blocks, StateBlockTables) else None
@@ -183,12 +186,16 @@ class Scheduler:
 
     @property
     def can_admit(self) -> bool:
-        """Whether rows and blocks are free for the next waiting group."""
+        """Whether rows and blocks are free for the next waiting group, or another group makes room for it."""
         if not self.waiting:
             return False
         group = self.waiting.next()
-        rows = group.max_rows + sum(one.max_rows for one in self.running)
-        return rows <= self.max_batch_rows and self.blocks.fits(group, self.blocks.find(group))
+        if self._has_rows(group) and self.blocks.fits(group, self.blocks.find(group)):
+            return True
+        return FairRows(self.running_rows, self.running).victim(group) is not None
+
+    def _has_rows(self, group: SequenceGroup) -> bool:
+        return self.running_rows.total + group.max_rows <= self.max_batch_rows
 
     def refusal(self, group: SequenceGroup) -> str | None:
         """Why a group could not run even alone, or None if it can."""
@@ -207,14 +214,15 @@ class Scheduler:
         """
         if group.status is SequenceStatus.RUNNING:
             self.running.remove(group)
+            self.running_rows.remove(group)
         elif group.status is SequenceStatus.WAITING:
             self.waiting.remove(group)
         group.status = SequenceStatus.FINISHED
         self.blocks.release(group, corrupt)
 
     def restart(self, group: SequenceGroup) -> None:
-        """Compute a running group again from its first token, before all waiting groups, with rotary embeddings for its
-        present length.
+        """Compute a running group again from its first token, before the waiting groups of its call, with rotary
+        embeddings for its present length.
         """
         group.outgrow()
         self._requeue(group)
@@ -224,6 +232,7 @@ class Scheduler:
     def schedule(self) -> Schedule | None:
         """The next step, with its blocks allocated; None if there is no work. Call `computed` after the step."""
         schedule = Schedule()
+        self._make_room()
         preempted = self.num_preemptions
         behind = []
         for group in list(self.running):
@@ -237,9 +246,10 @@ class Scheduler:
         schedule.count_tokens()
         if behind or self.waiting:
             budget = min(budget, self._prefill_limit(schedule))
-            for group in behind:
-                if group.status is SequenceStatus.RUNNING:
-                    budget -= self._prefill(group, schedule, budget)
+            behind = [group for group in behind if group.status is SequenceStatus.RUNNING]
+            if self.num_preemptions == preempted:
+                behind += self._admit_shorter(behind)
+            budget -= self._prefill_in_shares(behind, schedule, budget)
             if self.num_preemptions == preempted:
                 self._admit(schedule, budget)
             schedule.count_tokens()
@@ -293,7 +303,7 @@ class Scheduler:
         decoding, just_started = sum(count > 1 for count in generated), generated.count(1)
         if not decoding + just_started:
             return self.max_batch_tokens
-        free_rows = self.max_batch_rows - sum(group.max_rows for group in self.running)
+        free_rows = self.max_batch_rows - self.running_rows.total
         running = sum(not group.is_computed for group in self.running)
         waiting = running - decoding - just_started + min(len(self.waiting), free_rows)
         limit = self.prefill_budget.max_prefill_tokens(decoding, just_started, waiting, schedule.num_decode_tokens)
@@ -328,33 +338,106 @@ class Scheduler:
             used += count
         return used
 
+    def _make_room(self) -> None:
+        """Preempt groups of keys and calls with many rows for the next groups of those with few, if these lack room."""
+        if not self.waiting or (self._has_rows(self.waiting.next()) and self._fits(self.waiting.next())):
+            return
+        fair = FairRows(self.running_rows, self.running)
+        for group in self.waiting.heads()[:MAX_STARTS]:
+            while fair.total + group.max_rows > self.max_batch_rows or not self._fits(group):
+                victim = fair.victim(group)
+                if victim is None:
+                    return
+                fair.preempt(victim)
+                self._preempt(victim)
+            fair.start(group)
+
+    def _fits(self, group: SequenceGroup) -> bool:
+        return self.blocks.fits(group, self.blocks.find(group))
+
+    def _admit_shorter(self, behind: list[SequenceGroup]) -> list[SequenceGroup]:
+        """Admit the next groups of other calls whose prompts are shorter than the longest rest of a running prompt.
+
+        behind: running groups with unfinished prompts. Without this, a short prompt would wait until a long one that
+        came before it is computed.
+        """
+        if not behind or not self.waiting:
+            return []
+        longest = max(sum(count for _, count in group.uncomputed_tokens()) for group in behind)
+        calls = {group.call_id for group in behind}
+        admitted: list[SequenceGroup] = []
+        for group in self.waiting.heads():
+            if not self._has_rows(group) or len(admitted) == MAX_STARTS:
+                break
+            if group.call_id in calls or group.num_source_tokens or group.num_tokens >= longest:
+                continue
+            found = self.blocks.find(group)
+            if self.blocks.fits(group, found) and not self.blocks.is_being_computed(group, len(found), self.running):
+                self._start(group, found)
+                admitted.append(group)
+        return admitted
+
+    def _prefill_in_shares(self, behind: list[SequenceGroup], schedule: Schedule, budget: int) -> int:
+        """Schedule uncomputed tokens of running groups, in equal shares of the budget for their calls.
+
+        What a call does not need is divided among the others. Returns the part of the budget that is used up.
+        """
+        by_call: dict[int, list[SequenceGroup]] = {}
+        for group in behind:
+            by_call.setdefault(group.call_id, []).append(group)
+        needs = {
+            call_id: sum(count for group in groups for _, count in group.uncomputed_tokens())
+            for call_id, groups in by_call.items()
+        }
+        used = 0
+        for number, call_id in enumerate(sorted(needs, key=lambda call_id: needs[call_id])):
+            share = -(-(budget - used) // (len(needs) - number))
+            for group in by_call[call_id]:
+                spent = self._prefill(group, schedule, share)
+                share -= spent
+                used += spent
+        return used
+
     def _admit(self, schedule: Schedule, budget: int) -> None:
-        rows = sum(group.max_rows for group in self.running)
         prefills = any(row.num_tokens > 1 for row in schedule.chunks)
+        later: set[int] = set()
         while self.waiting and budget > 0:
             group = self.waiting.next()
-            rows += group.max_rows
-            if rows > self.max_batch_rows:
+            if later:
+                others = [one for one in self.waiting.heads() if one.call_id not in later]
+                if not others:
+                    return
+                group = others[0]
+            if not self._has_rows(group):
                 return
             found = self.blocks.find(group)
-            if not self.blocks.fits(group, found) or self.blocks.is_being_computed(group, len(found), self.running):
+            if not self.blocks.fits(group, found):
                 return
+            if self.blocks.is_being_computed(group, len(found), self.running):
+                # The call waits for its own prompt, or one like it. Other calls do not.
+                later.add(group.call_id)
+                continue
             source = 0 if group.source_encoded else source_cost(group)
             # A source is encoded whole. One that exceeds the budget waits for a step without other prefill.
             if source > budget and prefills:
                 return
-            self.waiting.pop()
-            group.status = SequenceStatus.RUNNING
-            self.running.append(group)
-            self.blocks.take(group, found)
+            self._start(group, found)
             if source:
                 schedule.sources.append(group)
                 budget = max(budget - source, 1)
             budget -= self._prefill(group, schedule, budget)
             prefills = True
 
+    def _start(self, group: SequenceGroup, found: list[int]) -> None:
+        """Let a waiting group run. found: its blocks in the prefix cache."""
+        self.waiting.take(group)
+        group.status = SequenceStatus.RUNNING
+        self.running.append(group)
+        self.running_rows.add(group)
+        self.blocks.take(group, found)
+
     def _preempt(self, group: SequenceGroup) -> None:
-        """Free the blocks of a running group, and queue it before all waiting groups."""
+        """Free the blocks of a running group, and queue it before the waiting groups of its call."""
         self.num_preemptions += 1
         group.preempted_tokens = sum(row.num_computed_tokens for row in group.sequences)
         self._requeue(group)
@@ -362,5 +445,6 @@ class Scheduler:
     def _requeue(self, group: SequenceGroup) -> None:
         self.blocks.release_for_recompute(group)
         self.running.remove(group)
+        self.running_rows.remove(group)
         group.status = SequenceStatus.WAITING
         self.waiting.resume_first(group)

@@ -1,89 +1,169 @@
-"""Queues in which calls take turns, so that a call with many items does not hold up a call with one."""
+"""Queues in which API keys, then calls, take turns, so that a call with many items does not hold up one with few."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from server.engine.sequences.sequence import SequenceGroup
 
+Name = TypeVar("Name", str, int)
 Item = TypeVar("Item")
 
 
 class Turns(Generic[Item]):
-    """Items by call. The calls take turns in the order of their arrival; the items of a call keep their order."""
+    """Items by key and call. Those with the fewest running rows come first, and equal ones take turns.
 
-    def __init__(self) -> None:
-        self._calls: OrderedDict[int, deque[Item]] = OrderedDict()
+    rows_by_key, rows_by_call: number of running rows; missing ones have none. Without them, all are equal.
+
+    A key is an opaque text that stands for the API key of a call; see `Generate.key`.
+    """
+
+    def __init__(
+        self, rows_by_key: Mapping[str, int] | None = None, rows_by_call: Mapping[int, int] | None = None
+    ) -> None:
+        self._keys: OrderedDict[str, OrderedDict[int, deque[Item]]] = OrderedDict()
+        self._rows_by_key = {} if rows_by_key is None else rows_by_key
+        self._rows_by_call = {} if rows_by_call is None else rows_by_call
         self._length = 0
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[Item]:
-        for items in self._calls.values():
-            yield from items
+        for calls in self._keys.values():
+            for items in calls.values():
+                yield from items
 
-    def add(self, call_id: int, item: Item) -> None:
-        self._calls.setdefault(call_id, deque()).append(item)
+    def add(self, key: str, call_id: int, item: Item) -> None:
+        self._keys.setdefault(key, OrderedDict()).setdefault(call_id, deque()).append(item)
+        self._length += 1
+
+    def add_first(self, key: str, call_id: int, item: Item) -> None:
+        """Queue an item before all others of its call. The call comes before its equals, and so does its key."""
+        calls = self._keys.setdefault(key, OrderedDict())
+        calls.setdefault(call_id, deque()).appendleft(item)
+        calls.move_to_end(call_id, last=False)
+        self._keys.move_to_end(key, last=False)
         self._length += 1
 
     def next(self) -> Item:
         """The first item of the call whose turn it is."""
-        return next(iter(self._calls.values()))[0]
+        key, call_id = self._turn()
+        return self._keys[key][call_id][0]
+
+    def heads(self) -> list[Item]:
+        """The first item of every call. Keys with fewer rows come first, then calls."""
+        keys = sorted(self._keys, key=lambda key: self._rows_by_key.get(key, 0))
+        return [
+            self._keys[key][call_id][0]
+            for key in keys
+            for call_id in sorted(self._keys[key], key=lambda call_id: self._rows_by_call.get(call_id, 0))
+        ]
 
     def end_turn(self, keep: bool = False) -> None:
         """End the turn of the current call. keep: its first item stays in the queue, for the next turn of the call."""
-        call_id, items = self._calls.popitem(last=False)
+        key, call_id = self._turn()
         if not keep:
-            items.popleft()
-            self._length -= 1
-        if items:
-            self._calls[call_id] = items
+            self.remove(key, call_id, self._keys[key][call_id][0])
+        self._come_last(key, call_id)
 
-    def remove(self, call_id: int, item: Item) -> None:
+    def take(self, key: str, call_id: int, item: Item) -> None:
+        """Remove an item, and let its call and its key come after their equals."""
+        self.remove(key, call_id, item)
+        self._come_last(key, call_id)
+
+    def _come_last(self, key: str, call_id: int) -> None:
+        if call_id in self._keys.get(key, {}):
+            self._keys[key].move_to_end(call_id)
+        if key in self._keys:
+            self._keys.move_to_end(key)
+
+    def _turn(self) -> tuple[str, int]:
+        key = _fewest(self._keys, self._rows_by_key)
+        return key, _fewest(self._keys[key], self._rows_by_call)
+
+    def remove(self, key: str, call_id: int, item: Item) -> None:
         """Remove an item. Raises ValueError or KeyError for one that is not in the queue."""
-        items = self._calls[call_id]
-        items.remove(item)
+        calls = self._keys[key]
+        calls[call_id].remove(item)
         self._length -= 1
-        if not items:
-            del self._calls[call_id]
+        if not calls[call_id]:
+            del calls[call_id]
+        if not calls:
+            del self._keys[key]
+
+
+def _fewest(names: Iterable[Name], rows: Mapping[Name, int]) -> Name:
+    """The first of the names with the fewest rows."""
+    best, least = None, 0
+    for name in names:
+        count = rows.get(name, 0)
+        if not count:
+            return name
+        if best is None or count < least:
+            best, least = name, count
+    assert best is not None, "the queue is empty"
+    return best
+
+
+class RunningRows:
+    """Number of rows of the running groups: of each key and call, and together."""
+
+    def __init__(self) -> None:
+        self.by_key: Counter[str] = Counter()
+        self.by_call: Counter[int] = Counter()
+        self.total = 0
+
+    def add(self, group: SequenceGroup) -> None:
+        self._count(group, group.max_rows)
+
+    def remove(self, group: SequenceGroup) -> None:
+        self._count(group, -group.max_rows)
+
+    def _count(self, group: SequenceGroup, rows: int) -> None:
+        self.total += rows
+        self.by_key[group.key] += rows
+        self.by_call[group.call_id] += rows
+        if not self.by_key[group.key]:
+            del self.by_key[group.key]
+        if not self.by_call[group.call_id]:
+            del self.by_call[group.call_id]
 
 
 class WaitingGroups:
-    """Sequence groups that wait: first those that ran before, then new ones, whose calls take turns."""
+    """Sequence groups that wait. Groups that ran before come first in their call.
 
-    def __init__(self) -> None:
-        self._resumed: deque[SequenceGroup] = deque()
-        self._new: Turns[SequenceGroup] = Turns()
+    rows: rows of the running groups.
+    """
+
+    def __init__(self, rows: RunningRows) -> None:
+        self._turns: Turns[SequenceGroup] = Turns(rows.by_key, rows.by_call)
 
     def __len__(self) -> int:
-        return len(self._resumed) + len(self._new)
+        return len(self._turns)
 
     def __iter__(self) -> Iterator[SequenceGroup]:
-        yield from self._resumed
-        yield from self._new
+        return iter(self._turns)
 
     def add(self, group: SequenceGroup) -> None:
-        self._new.add(group.call_id, group)
+        self._turns.add(group.key, group.call_id, group)
 
     def resume_first(self, group: SequenceGroup) -> None:
-        """Queue a group that was preempted before all others."""
-        self._resumed.appendleft(group)
+        """Queue a group that was preempted before the others of its call, and its call before its equals."""
+        self._turns.add_first(group.key, group.call_id, group)
 
     def next(self) -> SequenceGroup:
-        return self._resumed[0] if self._resumed else self._new.next()
+        return self._turns.next()
 
-    def pop(self) -> None:
-        """Remove the group that `next` returns."""
-        if self._resumed:
-            self._resumed.popleft()
-        else:
-            self._new.end_turn()
+    def heads(self) -> list[SequenceGroup]:
+        """The next group of every call, as in `Turns.heads`."""
+        return self._turns.heads()
+
+    def take(self, group: SequenceGroup) -> None:
+        """Remove a group that starts. Its call comes after its equals."""
+        self._turns.take(group.key, group.call_id, group)
 
     def remove(self, group: SequenceGroup) -> None:
-        if group in self._resumed:
-            self._resumed.remove(group)
-        else:
-            self._new.remove(group.call_id, group)
+        self._turns.remove(group.key, group.call_id, group)

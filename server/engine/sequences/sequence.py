@@ -63,7 +63,7 @@ class CachedSequence:
 class SequenceGroup:
     """One row of a `Generate` message, from admission to its end.
 
-    call_id: groups of one call take turns with those of other calls.
+    key, call_id: groups of one API key, and of one call, take turns with those of others.
     sequences: one sequence, and after the first token one for each beam. All have the same number of tokens.
     source_token_ids: source text of an encoder-decoder, else empty.
     source_frames: audio source in place of text, one of `Generate.frames`.
@@ -105,6 +105,7 @@ class SequenceGroup:
         """key_variant: see `ModelLimits`."""
         params = message.params_of(row)
         self.request_id = row.request_id
+        self.key = message.key
         self.call_id = message.call_id or row.request_id
         self.params: GenerationParams = params
         self.max_new_tokens = row.max_new_tokens

@@ -136,6 +136,7 @@ class EngineClient:
         message = msgspec.structs.replace(
             part.message,
             call_id=submission.request_ids[0],
+            key=submission.call.cache_salt,
             deadline=limits.deadline,
             start_deadline=limits.start_deadline,
         )

@@ -122,6 +122,8 @@ class Generate(Message, frozen=True):
     cache_salt: requests find each other's prompts in the prefix cache only if their salts are equal. The salt is
         opaque and does not identify the client.
     call_id: rows of one call take turns with those of other calls. 0: each row is a call of its own.
+    key: stands for the API key of the call, opaque as `cache_salt`; empty without keys. Rows of one key take turns with
+        those of other keys. The engine client sets it.
     """
 
     model: str
@@ -135,6 +137,7 @@ class Generate(Message, frozen=True):
     terms: list[RequiredTerm] = []
     term_params: GenerationParams | None = None
     start_deadline: float | None = None
+    key: str = ""
 
     def params_of(self, row: GenerateRow) -> GenerationParams:
         """The settings of a row."""
@@ -191,6 +194,7 @@ class Encode(Message, frozen=True):
     target_ids: if not empty, the only tokens that `fill_mask` considers; the tokens of `answer_logits`.
     deadline, start_deadline: as in `Generate`; unfinished items fail with `timeout`.
     call_id: items of one call take turns with those of other calls. 0: this message is a call of its own.
+    key: as in `Generate`.
     skipped_ids: tokens that get no vector, for `late_interaction` and `max_sim`, or no weight, for `embed_sparse` by a
         model with weights of tokens.
     query: vectors of the query, for `max_sim`: float32, little-endian, [query vectors, width].
@@ -211,6 +215,7 @@ class Encode(Message, frozen=True):
     query: bytes = b""
     threshold: float = 0.5
     start_deadline: float | None = None
+    key: str = ""
 
     @property
     def num_tokens(self) -> int:

@@ -1,0 +1,58 @@
+"""Which running group gives its rows to a waiting one: rows are shared between API keys, then between calls.
+
+A group is preempted for another one only if its key (or, of one key, its call) keeps at least as many rows as that of
+the other one then has. Two groups therefore never take rows from each other in turns. See
+docs/decisions/0137-fair-shares.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from server.engine.scheduling.turns import RunningRows
+from server.engine.sequences.sequence import SequenceGroup
+
+MAX_STARTS = 8
+"""Groups of different calls for which one step makes room. Each preempted group is computed again later."""
+
+
+class FairRows:
+    """The running rows after the preemptions and starts that are planned.
+
+    rows: rows of the running groups. running: these groups, the oldest first.
+    """
+
+    def __init__(self, rows: RunningRows, running: Sequence[SequenceGroup]) -> None:
+        self._by_key, self._by_call, self.total = Counter(rows.by_key), Counter(rows.by_call), rows.total
+        self._running = list(running)
+
+    def victim(self, group: SequenceGroup) -> SequenceGroup | None:
+        """The running group that makes room for a waiting one; None if the shares are fair as they are.
+
+        The newest group of the call with the most rows, of the key with the most rows.
+        """
+        if not self._running:
+            return None
+        # `max` returns the first of equals, here the newest.
+        newest_first = self._running[::-1]
+        largest = max(newest_first, key=lambda one: (self._by_key[one.key], self._by_call[one.call_id]))
+        if largest.key != group.key:
+            left, taken = self._by_key[largest.key], self._by_key[group.key]
+        else:
+            left, taken = self._by_call[largest.call_id], self._by_call[group.call_id]
+        return largest if left - largest.max_rows >= taken + group.max_rows else None
+
+    def preempt(self, group: SequenceGroup) -> None:
+        """Plan the preemption of a running group."""
+        self._running.remove(group)
+        self._count(group, -group.max_rows)
+
+    def start(self, group: SequenceGroup) -> None:
+        """Plan the start of a waiting group."""
+        self._count(group, group.max_rows)
+
+    def _count(self, group: SequenceGroup, rows: int) -> None:
+        self._by_key[group.key] += rows
+        self._by_call[group.call_id] += rows
+        self.total += rows

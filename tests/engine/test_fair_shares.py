@@ -1,0 +1,186 @@
+"""Fair by key, then call, then row: a short request beside the dearest one starts at once. Steps are counted."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from server.engine.scheduling.fair_rows import FairRows
+from server.engine.scheduling.turns import RunningRows, Turns
+from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
+from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.params import GenerationParams
+from tests.engine.simulation import Simulation, turn
+
+ROWS = 8
+
+
+def simulated(**sizes: int) -> Simulation:
+    sizes = {"max_batch_rows": ROWS, "max_batch_tokens": 64, "blocks": 4000, "block_size": 4, **sizes}
+    return Simulation(random.Random(1), cross=False, prefix=bool(sizes.pop("prefix", 0)), **sizes)
+
+
+def call(
+    simulation: Simulation, call_id: int, rows: int, prompt: int = 3, new: int = 1000, key: str = "", beams: int = 1
+) -> list[SequenceGroup]:
+    """Queue the rows of one call. All its prompts are equal."""
+    first = len(simulation.requests) + 1
+    made = [GenerateRow(one, new) for one in range(first, first + rows)]
+    message = Generate(
+        "m", GenerationParams(num_beams=beams), [[call_id % 50] * prompt], made, call_id=call_id, key=key
+    )
+    groups = [SequenceGroup(message, row, False, 0.0) for row in made]
+    for group in groups:
+        simulation.requests.append(group)
+        simulation.salts[group] = ""
+        simulation.scheduler.add(group)
+    return groups
+
+
+def step(simulation: Simulation) -> None:
+    """One step; groups with all their tokens end."""
+    turn(simulation)
+    for group in list(simulation.scheduler.running):
+        if group.num_generated >= group.max_new_tokens:
+            simulation.scheduler.remove(group)
+
+
+def steps_until(simulation: Simulation, groups: list[SequenceGroup]) -> int:
+    """Steps until every group has a token."""
+    count = 0
+    while not all(group.num_generated for group in groups):
+        step(simulation)
+        count += 1
+        assert count < 200
+    return count
+
+
+def running(simulation: Simulation) -> Counter[str]:
+    return Counter(group.key for group in simulation.scheduler.running)
+
+
+@pytest.mark.parametrize("new", [1, 1000], ids=["dear rows end at once", "dear rows run on"])
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_a_short_call_starts_in_the_next_step_beside_a_call_with_a_thousand_rows(new: int, prefix: int) -> None:
+    simulation = simulated(prefix=prefix)
+    dear = call(simulation, 1, 1000, prompt=9, new=new)
+    for _ in range(5):
+        step(simulation)
+    short = call(simulation, 2, 1)
+    assert steps_until(simulation, short) == 1
+    assert any(group.status is SequenceStatus.RUNNING for group in dear) or new == 1
+
+
+def test_rows_of_one_prompt_wait_for_it_but_other_calls_do_not() -> None:
+    """With a prefix cache, the rows of a call wait until its prompt is computed by the first of them."""
+    simulation = simulated(prefix=1, max_batch_tokens=16)
+    call(simulation, 1, 4, prompt=100)
+    step(simulation)
+    others = [call(simulation, 2 + number, 1, prompt=3)[0] for number in range(3)]
+    assert steps_until(simulation, others) <= 2
+
+
+@pytest.mark.parametrize("prompt", [3, 12, 40])
+def test_a_short_prompt_beside_long_ones_takes_at_most_three_times_its_steps_and_one(prompt: int) -> None:
+    alone = simulated(max_batch_tokens=16)
+    steps_alone = steps_until(alone, call(alone, 2, 1, prompt))
+    simulation = simulated(max_batch_tokens=16, max_batch_rows=64)
+    long = call(simulation, 1, 16, prompt=900)
+    call(simulation, 3, 16, prompt=900)
+    for _ in range(3):
+        step(simulation)
+    assert steps_until(simulation, call(simulation, 2, 1, prompt)) <= 3 * steps_alone + 1
+    assert sum(group.sequences[0].num_computed_tokens for group in long) > 0
+
+
+def test_long_prompts_make_progress_while_short_ones_keep_arriving() -> None:
+    simulation = simulated(max_batch_tokens=16, max_batch_rows=64)
+    long = call(simulation, 1, 1, prompt=400)
+    for number in range(120):
+        call(simulation, 2 + number, 1, prompt=8, new=1)
+        step(simulation)
+    assert long[0].num_generated
+
+
+def test_keys_share_the_rows_before_calls_do() -> None:
+    simulation = simulated()
+    for number in range(20):
+        call(simulation, 1 + number, 1, key="many calls")
+    for _ in range(3):
+        step(simulation)
+    assert running(simulation) == {"many calls": ROWS}
+    other = call(simulation, 100, 20, key="one call")
+    assert steps_until(simulation, other[:1]) == 1
+    for _ in range(ROWS):
+        step(simulation)
+    assert running(simulation) == {"many calls": ROWS // 2, "one call": ROWS // 2}
+    preempted = simulation.scheduler.num_preemptions
+    for _ in range(20):
+        step(simulation)
+    assert simulation.scheduler.num_preemptions == preempted, "fair shares stay as they are"
+
+
+def test_a_beam_search_gets_its_rows_from_a_large_call_only() -> None:
+    simulation = simulated()
+    call(simulation, 1, 1)
+    call(simulation, 2, 20)
+    for _ in range(3):
+        step(simulation)
+    beams = call(simulation, 3, 1, beams=4)
+    step(simulation)
+    assert beams[0].status is SequenceStatus.WAITING, "5 rows of the call would become 3, fewer than the 4 of the beams"
+    small = call(simulation, 4, 1, beams=3)
+    simulation.scheduler.remove(beams[0])
+    simulation.scheduler.schedule()
+    assert small[0].status is SequenceStatus.RUNNING
+    assert simulation.requests[0].status is SequenceStatus.RUNNING
+
+
+def test_a_short_call_gets_blocks_when_a_dear_call_has_all() -> None:
+    simulation = simulated(blocks=24, max_batch_rows=64)
+    call(simulation, 1, 40, prompt=12)
+    for _ in range(3):
+        step(simulation)
+    short = call(simulation, 2, 1, prompt=5)
+    assert steps_until(simulation, short) == 1
+
+
+def test_no_two_groups_take_rows_from_each_other() -> None:
+    """Every preemption brings the shares closer, so their number is bounded by that of the rows."""
+    rng = random.Random(5)
+    for _ in range(20):
+        simulation = simulated()
+        for number in range(30):
+            call(simulation, 1 + number, rng.randint(1, 9), key=rng.choice("abc"), beams=rng.choice([1, 1, 2]))
+        for _ in range(40):
+            step(simulation)
+        assert simulation.scheduler.num_preemptions <= 30 * ROWS
+        before = simulation.scheduler.num_preemptions
+        for _ in range(20):
+            step(simulation)
+        assert simulation.scheduler.num_preemptions == before
+        rows = simulation.scheduler.running_rows
+        assert rows.total == sum(group.max_rows for group in simulation.scheduler.running) <= ROWS
+
+
+def test_the_victim_is_the_newest_group_of_the_largest_call() -> None:
+    simulation = simulated()
+    large = call(simulation, 1, 5)
+    call(simulation, 2, 3)
+    step(simulation)
+    (waiting,) = call(simulation, 3, 1)
+    assert FairRows(simulation.scheduler.running_rows, simulation.scheduler.running).victim(waiting) is large[-1]
+    assert FairRows(RunningRows(), []).victim(waiting) is None
+
+
+def test_turns_go_by_key_then_call_then_item() -> None:
+    queue: Turns[str] = Turns()
+    for key, call_id, item in [("a", 1, "a1"), ("a", 1, "a2"), ("a", 2, "b1"), ("k", 3, "k1"), ("k", 3, "k2")]:
+        queue.add(key, call_id, item)
+    order = []
+    while queue:
+        order.append(queue.next())
+        queue.end_turn()
+    assert order == ["a1", "k1", "b1", "k2", "a2"]
