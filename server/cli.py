@@ -35,6 +35,7 @@ METAVARS = {
     "kv_cache_dtype": "[NAME=]int8|auto",
     "speculative": "[NAME=]METHOD",
     "languages": "[NAME=]SOURCE-TARGET",
+    "pivot": "LANGUAGE",
     "rerank_prompts": "NAME=PROMPT",
 }
 GROUPS = {

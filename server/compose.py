@@ -106,6 +106,7 @@ class Server:
                 settings.max_text_characters,
                 auto_truncate=settings.auto_truncate,
                 pools=Pools(settings.max_recordings),
+                pivot=settings.pivot,
                 admission=Admission(memory, settings.max_requests, len(self.directories) + len(self.adapters)),
             ),
             fresh=lambda: self.pool.num_ready > 0,

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -29,6 +29,7 @@ from server.client.environment import VARIABLES as CLIENT_VARIABLES
 from server.errors import StartError
 from server.ipc.wire.descriptions import Quantization
 from server.service_links import is_service_link
+from server.text.languages.language_codes import parse_language
 from weights.gguf.choose import model_name
 
 PREFIX = "TRIPTYCH_"
@@ -100,6 +101,15 @@ def _adapter_entries(value: object) -> object:
     return _split_commas(value)
 
 
+def _pivot(value: str) -> str:
+    if value in ("auto", "off"):
+        return value
+    language = parse_language(value)
+    if language is None:
+        raise ValueError("write auto, off, or a language code such as en")
+    return language.language
+
+
 ErrorDialect = Literal["native", "tei"]
 Size = Annotated[int, BeforeValidator(_parse_bytes), Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -110,6 +120,7 @@ Speculations = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
 Languages = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
 Prompts = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
 Names = Annotated[list[str], NoDecode, BeforeValidator(_split_commas)]
+Pivot = Annotated[str, AfterValidator(_pivot)]
 Keys = Annotated[list[SecretStr], NoDecode, BeforeValidator(_split_commas)]
 
 
@@ -159,6 +170,11 @@ class Settings(BaseSettings):
         default=[],
         description="Language pair of a Marian checkpoint whose files do not name it, as NAME=en-de or NAME=en+fr-de; "
         "the name may be left out with a single model. Separate entries by commas.",
+    )
+    pivot: Pivot = Field(
+        default="auto",
+        description="Language through which two models translate a pair that no model translates directly, such as "
+        "en. auto: the only language that connects the pair, or English; off: none.",
     )
     rerank_prompts: Prompts = Field(
         default=[],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +21,7 @@ from server.metrics import CONTENT_TYPE
 from server.operations.generating.generate import MAX_SEQUENCES
 from server.operations.ranking.rerank_answers import takes_instruction
 from server.operations.runtime import ServedModel
+from server.text.languages.pivots import pivoted_pairs
 
 probes = APIRouter()
 """`/health` and `/ready`."""
@@ -109,6 +112,7 @@ class InfoAnswer(HubInfo):
     """The server and its models. The fields of `HubInfo` are about the first model, and absent while models load.
 
     `defaults`: for each route, the model that answers requests without `model`.
+    `pivoted`: translations that need two models, as source-pivot-target. `languages` of a model are direct ones.
     """
 
     name: str
@@ -117,6 +121,7 @@ class InfoAnswer(HubInfo):
     workers: Workers
     models: list[ModelDescription]
     defaults: dict[str, str]
+    pivoted: list[str]
     limits: ServerLimits
 
 
@@ -155,6 +160,7 @@ async def info(request: Request) -> Response:
             "workers": dict(zip(("ready", "total"), state.workers(), strict=True)),
             "models": [_describe(model) for model in models],
             "defaults": default_models(state.runtime),
+            "pivoted": _pivoted(models, state.runtime.pivot),
             "limits": {
                 "max_body_bytes": settings.max_body_bytes,
                 "max_chat_body_bytes": settings.max_chat_body_bytes,
@@ -171,6 +177,11 @@ async def info(request: Request) -> Response:
             },
         }
     )
+
+
+def _pivoted(models: Sequence[ServedModel], pivot: str) -> list[str]:
+    checkpoints = [model.text.languages for model in models if "translate" in model.tasks]
+    return [f"{source}-{through}-{target}" for (source, target), through in pivoted_pairs(checkpoints, pivot).items()]
 
 
 def _describe(model: ServedModel) -> dict[str, object]:

@@ -35,6 +35,7 @@ from server.text.chats.tool_formats import TemplateTools
 from server.text.checkpoint_text import CheckpointText
 from server.text.languages.detect import LanguageDetector
 from server.text.languages.language_offers import PAIR_FAMILIES
+from server.text.languages.pivots import AUTOMATIC
 from server.text.tokens.pairs import PairTemplate
 from server.text.tokens.tokenizer import Encoding, Tokenizer
 
@@ -191,6 +192,7 @@ class Runtime:
     texts: tokenizer, languages and templates of each checkpoint, by model name.
     max_text_characters: a longer text is refused before it is tokenized.
     auto_truncate: whether long inputs of `/v1/embeddings` are shortened if the request does not say it.
+    pivot: language between two models without a direct translation, as for `chosen_pivot`.
     chat_renderer: renders chat templates.
     template_tools: tool support of each chat template, by its source; filled by `template_tools.template_tools`.
     late_instructions: whether each chat template reads system messages after the first message, by its source; filled
@@ -209,6 +211,7 @@ class Runtime:
     texts: Mapping[str, CheckpointText]
     max_text_characters: int
     auto_truncate: bool = False
+    pivot: str = AUTOMATIC
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
     template_tools: dict[str, TemplateTools] = field(default_factory=dict)
     late_instructions: dict[str, bool] = field(default_factory=dict)

@@ -9,8 +9,10 @@ import pytest
 
 from server.text.languages.chinese import chinese_script
 from server.text.languages.language_codes import Language, english_name, is_collective, parse_language
+from server.text.languages.language_offers import Offer, Source, Target
 from server.text.languages.languages import TranslationLanguages, UnknownPair
 from server.text.languages.offered_languages import offered_languages
+from server.text.languages.pivots import chosen_pivot, connecting_languages, pivoted_pairs
 from server.text.tokenizers.load import load_tokenizer
 from tests.text import checkpoints
 
@@ -243,3 +245,34 @@ def test_bart_offers_only_the_prefixes_of_its_configuration(tmp_path: Path):
     tasks = {"translation_en_to_fr": {"prefix": "fr: "}}
     (directory / "config.json").write_text(json.dumps({"model_type": "bart", "task_specific_params": tasks}))
     assert TranslationLanguages.from_checkpoint(directory, "bart", tokenizer).match(None, None).prefix == "fr: "
+
+
+@pytest.mark.parametrize(
+    ("connecting", "setting", "expected"),
+    [
+        ({"de"}, "auto", "de"),
+        ({"de", "es"}, "auto", None),
+        ({"de", "en", "es"}, "auto", "en"),
+        (set(), "auto", None),
+        ({"de", "en"}, "de", "de"),
+        ({"en"}, "de", None),
+        ({"en"}, "off", None),
+    ],
+)
+def test_the_pivot_language(connecting: set[str], setting: str, expected: str | None) -> None:
+    assert chosen_pivot(connecting, setting) == expected
+
+
+def test_pairs_through_a_pivot_language() -> None:
+    def pair(source: str, target: str) -> TranslationLanguages:
+        sides = [(code, parse_language(code)) for code in (source, target)]
+        return TranslationLanguages([Offer((Source(*sides[0]),), (Target(*sides[1]),))])
+
+    checkpoints = [pair(*one) for one in (("deu", "en"), ("en", "fra"), ("en", "pt-BR"), ("fra", "de"))]
+    found = pivoted_pairs(checkpoints, "auto")
+    assert found == {("de", "fr"): "en", ("de", "pt"): "en", ("en", "de"): "fr", ("fr", "en"): "de"}
+    assert pivoted_pairs(checkpoints, "off") == {}
+    assert connecting_languages(checkpoints, "de-AT", "fr_FR") == ["en"]
+    assert connecting_languages(checkpoints, "de", "es") == connecting_languages(checkpoints, "xx-", "fr") == []
+    offered = {one.code: (one.targets, one.direct) for one in offered_languages(checkpoints, "auto")}
+    assert offered["de"] == (("en", "fr", "pt"), ("en",))

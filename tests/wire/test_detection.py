@@ -25,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     root = tmp_path_factory.mktemp("models")
     pairs = {"translator-en-fr": ("en", "fr"), "translator-de-fr": ("de", "fr"), "translator-fr-en": ("fr", "en")}
     models = [f"{name}={write_translator(root / name, *pair)}" for name, pair in pairs.items()]
-    process = Process(*models, *LONG_LIMITS)
+    process = Process(*models, "--pivot", "off", *LONG_LIMITS)
     try:
         yield process.wait_ready()
     finally:

@@ -176,7 +176,8 @@ def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[str, An
     kind = parameters.get("type", "source")
     if kind not in ("source", "target"):
         raise InvalidRequest("`type` must be source or target", "type")
-    offered = offered_languages([model.text.languages for model in state.runtime.candidates(None, "translate")])
+    models = [model.text.languages for model in state.runtime.candidates(None, "translate")]
+    offered = offered_languages(models, state.runtime.pivot)
     if kind == "source":
         sources = dict.fromkeys(one.code.partition("-")[0] for one in offered if one.targets)
         return [{"language": code.upper(), "name": language_label(code)} for code in sources]

@@ -94,10 +94,14 @@ class LibreTranslateLanguage(AnswerBody):
     code: str
     name: str
     targets: list[str]
+    direct: list[str]
 
 
 class LibreTranslateLanguagesAnswer(RootModel[list[LibreTranslateLanguage]]):
-    """The languages of the loaded models, each with those that it is translated to: none for a target only."""
+    """The languages of the loaded models, each with those that it is translated to: none for a target only.
+
+    `direct`: those of `targets` that one model translates. The others need a pivot language. The field is our own.
+    """
 
 
 class LanguageName(AnswerBody):
@@ -158,8 +162,13 @@ def _shown(code: str) -> str:
 def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
     models = [model.text.languages for model in state.runtime.candidates(None, "translate")]
     return [
-        {"code": _shown(one.code), "name": one.name, "targets": sorted(map(_shown, one.targets))}
-        for one in offered_languages(models)
+        {
+            "code": _shown(one.code),
+            "name": one.name,
+            "targets": sorted(map(_shown, one.targets)),
+            "direct": sorted(map(_shown, one.direct)),
+        }
+        for one in offered_languages(models, state.runtime.pivot)
     ]
 
 
@@ -181,7 +190,7 @@ def _frontend_settings(state: State, parameters: Mapping[str, str]) -> dict[str,
 
 
 _PARAMETERS = {"api_key": "the API key, if no header has it"}
-_LANGUAGES = [{"code": "en", "name": "English", "targets": ["fr"]}]
+_LANGUAGES = [{"code": "en", "name": "English", "targets": ["fr"], "direct": ["fr"]}]
 
 ROUTES: tuple[Route[Any, Any, Any], ...] = (
     JsonRoute(

@@ -56,7 +56,7 @@ class Run(Protocol[Delta, ResultOut]):
         """The whole result, after the run has ended."""
 
 
-def check_complete(run: Run[Any, Any]) -> None:
+def check_complete(run: Run[Any, Any] | TextRun) -> None:
     """Raise DeadlineExceeded for a run whose deadline has ended a part of its result."""
     if run.timed_out:
         raise DeadlineExceeded("the deadline passed before the answer was complete")
@@ -99,6 +99,19 @@ class PhaseSeconds:
     prefill_seconds: float | None
     decode_seconds: float | None
     total_seconds: float
+
+    def then(self, later: PhaseSeconds) -> PhaseSeconds:
+        """The times of two runs of one request, of which the second began after the first."""
+
+        def both(one: float | None, other: float | None) -> float | None:
+            return None if one is None or other is None else one + other
+
+        return PhaseSeconds(
+            both(self.queue_seconds, later.queue_seconds),
+            both(self.prefill_seconds, later.prefill_seconds),
+            both(self.decode_seconds, later.decode_seconds),
+            later.total_seconds,
+        )
 
 
 @dataclass

@@ -10,11 +10,13 @@ from server.ipc.client.call import Call
 from server.operations.cost import Cost, characters_of
 from server.operations.generating.generation_run import complete_result
 from server.operations.runtime import Runtime, ServedModel
-from server.operations.translating.translate import TranslatedText, TranslateSpec, translate
+from server.operations.translating.translate import TranslateSpec, translate
+from server.operations.translating.translate_run import TranslatedText
+from server.operations.translating.translation_models import choose_path
 from server.text.languages.chinese import chinese_script
 from server.text.languages.detect import PRECISE_LANGUAGES, DetectedLanguage, DetectionError
 from server.text.languages.language_codes import parse_language
-from server.text.languages.languages import UnknownPair
+from server.text.languages.pivots import pivoted_pairs
 from server.text.markup.markup import MarkupOptions, plain_text
 from server.text.markup.markup_tokens import MarkupError
 
@@ -60,8 +62,8 @@ async def detect_language(runtime: Runtime, call: Call, spec: DetectLanguageSpec
     models = runtime.candidates(spec.model, "translate")
     runtime.admission.admit(call, models[0], spec.cost(models[0]))
     runtime.check_characters(spec.texts, "inputs")
-    languages = _sources(models, spec.target_lang)
-    every = _sources(models, None)
+    languages = _sources(runtime, models, spec.target_lang)
+    every = _sources(runtime, models, None)
     if languages is not None and not languages:
         raise InvalidRequest("no loaded model translates to `target_lang`", "target_lang")
     target = _language_of(spec.target_lang)
@@ -120,19 +122,18 @@ def _language_of(code: str | None) -> str | None:
     return parsed.language if parsed else None
 
 
-def _source_code(models: Sequence[ServedModel], text: str, language: str, target: str | None) -> str:
+def _source_code(runtime: Runtime, spec: TranslateSpec, text: str, language: str) -> str:
     """The code of the language of a text, with its script for Chinese in the other script than the target's."""
+    target = spec.options.target_lang
     script = chinese_script(text) if language == "zh" == _language_of(target) else None
     if script is None or target is None:
         return language
     code = f"{language}-{script}"
-    for model in models:
-        try:
-            model.text.languages.match(code, target)
-        except UnknownPair:
-            continue
-        return code
-    return language
+    try:
+        choose_path(runtime, spec.model, replace(spec.options, source_lang=code))
+    except InvalidRequest:
+        return language
+    return code
 
 
 async def translate_detected(runtime: Runtime, call: Call, spec: TranslateSpec) -> list[DetectedTranslation]:
@@ -146,15 +147,11 @@ async def translate_detected(runtime: Runtime, call: Call, spec: TranslateSpec) 
         return [DetectedTranslation(one, None) for one in await _translate(runtime, call, spec)]
     detection = DetectLanguageSpec(spec.inputs, options.target_lang, spec.model, spec.markup)
     found = await detect_language(runtime, call, detection)
-    sources = _sources(runtime.candidates(spec.model, "translate"), options.target_lang)
+    sources = _sources(runtime, runtime.candidates(spec.model, "translate"), options.target_lang)
     fallback = DetectedLanguage(min(sources) if sources else "en", 0.0)
     chosen = [ranked[0] if ranked else fallback for ranked in found]
     results: list[DetectedTranslation | None] = [None] * len(chosen)
-    models = runtime.candidates(spec.model, "translate")
-    codes = [
-        _source_code(models, text, one.language, options.target_lang)
-        for text, one in zip(spec.inputs, chosen, strict=True)
-    ]
+    codes = [_source_code(runtime, spec, text, one.language) for text, one in zip(spec.inputs, chosen, strict=True)]
     for language in dict.fromkeys(codes):
         places = [place for place, code in enumerate(codes) if code == language]
         part = replace(
@@ -172,13 +169,19 @@ async def _translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> list[
     return result.translations
 
 
-def _sources(models: Sequence[ServedModel], target: str | None) -> frozenset[str] | None:
-    """Languages that the models translate to `target`; None if one of them takes any language."""
+def _sources(runtime: Runtime, models: Sequence[ServedModel], target: str | None) -> frozenset[str] | None:
+    """Languages that the models translate to `target`, also through a pivot; None if one of them takes any language."""
     found: set[str] = set()
     for model in models:
         sources = model.text.languages.sources(target)
         if sources is None:
             return None
         found |= sources
-    language = _language_of(target)
-    return frozenset(found - {language} if language and len(found) > 1 else found)
+    requested = parse_language(target) if target else None
+    if requested is None:
+        return frozenset(found)
+    for source, written in pivoted_pairs([model.text.languages for model in models], runtime.pivot):
+        language, own = parse_language(written), parse_language(source)
+        if language is not None and own is not None and requested.fits(language):
+            found.add(own.language)
+    return frozenset(found - {requested.language} if len(found) > 1 else found)

@@ -14,6 +14,7 @@ from server.ipc.wire.messages import Generate
 from server.operations.generating import prompts
 from server.operations.generating.generated_text import GeneratedText
 from server.operations.runtime import Runtime, ServedModel
+from server.operations.translating.pivot_text import token_spans
 from server.operations.translating.segments import Segment
 from server.text.languages.languages import TranslationPrompt
 from server.text.markup.markup import MarkupOptions
@@ -28,12 +29,10 @@ _LONGEST_RATIO = 6
 class MarkedSegment(Segment):
     """One sentence of a document. The separator is the markup that follows it.
 
-    source_ids: token ids that the model reads.
-    source_spans: place of each of them in the sentence; empty without inline tags.
+    source_spans: place of each source token in the sentence; empty without inline tags.
     """
 
     sentence: MarkedSentence
-    source_ids: list[int] = field(default_factory=list)
     source_spans: list[Span] = field(default_factory=list)
 
     @property
@@ -52,7 +51,7 @@ class MarkedSegment(Segment):
     def _alignment(self, answer: GeneratedText) -> TokenAlignment | None:
         if not self.sentence.tags:
             return None
-        weights = answer.alignment(self.source_ids).matrix
+        weights = self.alignment(answer).matrix
         spans = self.source_spans[: len(self.source_ids)]
         if not weights or len(spans) != len(self.source_ids):
             return None
@@ -116,20 +115,6 @@ async def locate_tokens(
     language_prompt: TranslationPrompt,
 ) -> None:
     """Set `source_spans` of segments with inline tags."""
-    if not tagged:
-        return
-    prefix = language_prompt.prefix
-    encodings = await runtime.encode(
-        model.tokenizer,
-        [prefix + one.text for one in tagged],
-        param="inputs",
-        add_special_tokens=language_prompt.trailing_source_ids is None,
-        offsets=True,
-        call=call,
-    )
-    before = [(0, 0)] * len(language_prompt.leading_source_ids)
-    after = [(0, 0)] * len(language_prompt.trailing_source_ids or ())
-    for segment, encoding in zip(tagged, encodings, strict=True):
-        spans = [(max(0, start - len(prefix)), max(0, end - len(prefix))) for start, end in encoding.offsets]
-        own = [(0, 0) if special else span for span, special in zip(spans, encoding.special, strict=True)]
-        segment.source_spans = [*before, *own, *after]
+    spans = await token_spans(runtime, call, model, [one.text for one in tagged], language_prompt)
+    for segment, own in zip(tagged, spans, strict=True):
+        segment.source_spans = own

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from server.ipc.wire.logprobs import Logprobs
-from server.operations.generating.generated_text import GeneratedText, TextDelta
+from server.operations.generating.generated_text import AttentionMatrix, GeneratedText, TextDelta
+from server.operations.translating.pivot_text import PivotText
 from server.text.languages.language_codes import parse_language
 from server.text.languages.sentences import SENTENCE_ENDS, Sentence, split_sentences
 from server.text.markup.protected import numbers_differ
@@ -33,12 +34,16 @@ class Segment:
     separator: white space that follows the segment.
     answers: translations, best first; empty for a text that is copied (see `needs_model`).
     prefix: text that the request put before the answer.
+    source_ids: token ids of the text, as the model reads it.
+    pivot: the segment in the pivot language, for a translation with two models.
     """
 
     text: str
     separator: str
     answers: list[GeneratedText] = field(default_factory=list)
     prefix: str = ""
+    source_ids: list[int] = field(default_factory=list)
+    pivot: PivotText | None = None
 
     @property
     def needs_model(self) -> bool:
@@ -53,6 +58,25 @@ class Segment:
     @property
     def done(self) -> bool:
         return all(answer.done for answer in self.answers)
+
+    @property
+    def finish_reasons(self) -> list[str | None]:
+        """How the best translation ended, and the text in the pivot language if there is one."""
+        own = [one.finish_reason for one in self.answers[:1]]
+        return own if self.pivot is None else [*own, self.pivot.finish_reason]
+
+    def score(self, rank: int) -> float | None:
+        """Log-probability of a translation, with that of the text in the pivot language; None without beam search."""
+        pivots = [self.pivot.answer] if self.pivot is not None else []
+        scores = [one.score for one in (self.answers[rank], *pivots)]
+        known = [score for score in scores if score is not None]
+        return sum(known) if len(known) == len(scores) else None
+
+    def alignment(self, answer: GeneratedText) -> AttentionMatrix:
+        """Attention of a translation's tokens over the tokens of the segment."""
+        if self.pivot is None:
+            return answer.alignment(self.source_ids)
+        return self.pivot.alignment(answer, self.source_ids)
 
     def result(self, rank: int) -> str:
         """The translation of this rank with the separator."""
@@ -128,7 +152,7 @@ class SegmentedText:
 
     def score(self, rank: int) -> float | None:
         """Sum of the segments' scores; None without beam search."""
-        scores = [segment.answers[rank].score for segment in self.segments if segment.answers]
+        scores = [segment.score(rank) for segment in self.segments if segment.answers]
         known = [score for score in scores if score is not None]
         return sum(known) if known and len(known) == len(scores) else None
 
@@ -138,12 +162,12 @@ class SegmentedText:
 
     def finish_reason(self) -> str:
         """The first of `error`, `timeout` and `length` that a segment has, else `stop`."""
-        reasons = {segment.answers[0].finish_reason for segment in self.segments if segment.answers}
+        reasons = {reason for segment in self.segments for reason in segment.finish_reasons}
         return next((reason for reason in ("error", "timeout", "length") if reason in reasons), "stop")
 
-    def best(self) -> list[GeneratedText]:
-        """The best answer of each translated segment."""
-        return [segment.answers[0] for segment in self.segments if segment.answers]
+    def translated(self) -> list[Segment]:
+        """The segments with a translation."""
+        return [segment for segment in self.segments if segment.answers]
 
 
 def max_segments(text: str, limit: int, is_markup: bool) -> int:

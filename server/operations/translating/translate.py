@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import msgspec
 
-from server.errors import InvalidRequest, RequestError, RequestTooLarge
+from server.errors import InvalidRequest, RequestTooLarge
 from server.ipc.client.call import Call
 from server.ipc.wire.messages import Generate, GenerateRow
 from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.generating import grammar, prompts
 from server.operations.generating.generate import generation_cost, hypotheses, text_options
-from server.operations.generating.generated_text import AttentionMatrix, GeneratedText, ScoredToken, TextDelta
+from server.operations.generating.generated_text import GeneratedText
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_params import resolve
-from server.operations.generating.generation_run import PhaseSeconds, TextRun, TokenUsage
+from server.operations.generating.generation_run import TextRun
 from server.operations.generating.logprob_memory import logprob_memory
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.translating import segments
 from server.operations.translating.glossary import SentenceTerms, check_glossary, find_terms, options_with_terms
 from server.operations.translating.marked_segments import MarkedSegment, fit_attention, locate_tokens, split_markup
-from server.operations.translating.segments import Segment, SegmentDelta, SegmentedText
-from server.operations.translating.translation_models import choose_model, language_prompt_of
-from server.text.languages.languages import TranslationPrompt
+from server.operations.translating.pivot_step import ROWS_AT_ONCE, read_segments, to_pivot
+from server.operations.translating.segments import Segment, SegmentedText
+from server.operations.translating.translate_run import TranslateRun
+from server.operations.translating.translation_models import TranslationPath, choose_path, language_prompt_of
 from server.text.markup.markup import MarkupOptions
 from server.text.markup.protected import Protection
 
 MAX_SEGMENTS = 1 << 13
 """Sentences of all texts of one request."""
-_ROWS_AT_ONCE = 64
-"""Rows that are prepared between two turns of the event loop. Each one takes 20 microseconds for each alternative."""
 
 
 @dataclass(frozen=True)
@@ -118,191 +117,77 @@ class TranslateSpec:
         return replace(cost, placed_tokens=sum(map(model.tokenizer.token_bound, self.inputs)) if places else 0)
 
 
-@dataclass(frozen=True)
-class TranslatedText:
-    """The translation of one input.
-
-    source_lang, target_lang: as the checkpoint names them, else as the request does.
-    score: sum of the segments' scores, with beam search.
-    alternatives: (text, score) of further translations, by descending score.
-    alignments: one per translated segment, if requested.
-    flags: what a reader should check: `numbers` if a sentence and its translation have other numbers.
-    error: why the translation failed, or None. The text is then the part that was streamed before the failure.
-    """
-
-    text: str
-    source_lang: str | None
-    target_lang: str | None
-    score: float | None
-    alternatives: list[tuple[str, float | None]]
-    finish_reason: str
-    token_ids: list[int]
-    logprobs: Sequence[ScoredToken] | None
-    alignments: list[AttentionMatrix] | None
-    flags: Sequence[str] = ()
-    error: RequestError | None = None
-
-
-@dataclass(frozen=True)
-class TranslateResult:
-    """Translations in the order of the inputs."""
-
-    model: str
-    translations: list[TranslatedText]
-    usage: TokenUsage
-    seed: int
-    timings: PhaseSeconds
-
-
-@dataclass
-class TranslateRun:
-    """A submitted `TranslateSpec`.
-
-    inputs: the segments of each input.
-    places: (input, segment) of each sequence.
-    sources: source token ids of each sequence.
-    """
-
-    run: TextRun
-    spec: TranslateSpec
-    model: ServedModel
-    language_prompt: TranslationPrompt
-    seed: int
-    inputs: list[SegmentedText]
-    places: list[tuple[SegmentedText, int]]
-    sources: list[list[int]]
-
-    @property
-    def model_name(self) -> str:
-        return self.model.name
-
-    @property
-    def answer_size(self) -> int:
-        return self.run.answer_size
-
-    async def begin(self) -> list[SegmentDelta]:
-        return self._in_order(await self.run.begin())
-
-    async def forward(self, sink: Callable[[list[SegmentDelta]], bool]) -> bool:
-        return await self.run.forward(lambda deltas: sink(self._in_order(deltas)))
-
-    async def complete(self) -> None:
-        await self.run.complete()
-
-    @property
-    def timed_out(self) -> bool:
-        return self.run.timed_out
-
-    def result(self) -> TranslateResult:
-        return TranslateResult(
-            self.model.name,
-            [self._translation(one) for one in self.inputs],
-            TokenUsage(sum(map(len, self.sources)), self.run.completion_tokens(), self.run.cached_prompt_tokens()),
-            self.seed,
-            self.run.timings(),
-        )
-
-    def _in_order(self, deltas: list[TextDelta]) -> list[SegmentDelta]:
-        for item in self.run.failures:
-            self.inputs[item].failed = True
-        for delta in deltas:
-            if delta.answer.rank == 0:
-                text, segment = self.places[delta.answer.row]
-                text.hold(segment, delta)
-        return [released for text in self.inputs for released in text.release()]
-
-    def _translation(self, text: SegmentedText) -> TranslatedText:
-        options, parts = self.spec.options, text.best()
-        source_lang = self.language_prompt.source_lang or options.source_lang
-        target_lang = self.language_prompt.target_lang or options.target_lang
-        error = self.run.failures.get(text.index)
-        if error is not None:
-            reason = text.finish_reason()
-            return TranslatedText(
-                text.released, source_lang, target_lang, None, [], reason, [], None, None, error=error
-            )
-        return TranslatedText(
-            text.text(0),
-            source_lang,
-            target_lang,
-            text.score(0),
-            [(text.text(rank), text.score(rank)) for rank in range(1, text.ranks)],
-            text.finish_reason(),
-            [token_id for part in parts for token_id in part.token_ids],
-            [entry for part in parts for entry in part.scored_tokens()] if options.logprobs else None,
-            [part.alignment(self.sources[part.row]) for part in parts] if options.return_attention else None,
-            ["numbers"] if text.has_other_numbers() else [],
-        )
-
-
 async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> TranslateRun:
     """Start to translate texts: check the request, split texts into segments, tokenize them, and send them to a worker.
 
+    With a pivot language, all segments are translated into it first, as one message.
     Raises InvalidRequest that names the option at fault.
     """
-    model, language_prompt = choose_model(runtime, spec.model, spec.options)
-    model = model.for_task(language_prompt.task)
-    options = spec.options
+    path = choose_path(runtime, spec.model, spec.options)
+    step = path.last
+    model, options = step.model, step.options
     _check(spec)
-    runtime.admission.admit(call, model, spec.cost(model))
+    for one in path.steps:
+        runtime.admission.admit(call, one.model, replace(spec, options=one.options).cost(one.model))
     sections, token_bytes = await grammar.prepare(
         runtime, call, model, options.text_format, continues=options.decoder_prefix is not None
     )
     ranks = spec.num_alternatives + 1
-    inputs = [
-        SegmentedText(i, parts) for i, parts in enumerate(await _split(runtime, call, model, spec, language_prompt))
-    ]
+    inputs = [SegmentedText(i, parts) for i, parts in enumerate(await _split(runtime, call, path, spec))]
     places = [
         (text, index)
-        for text in ([] if language_prompt.copies else inputs)
+        for text in ([] if step.prompt.copies else inputs)
         for index, segment in enumerate(text.segments)
         if segment.needs_model
     ]
-    translated = [text.segments[index] for text, index in places]
-    tagged = [one for one in translated if isinstance(one, MarkedSegment) and one.sentence.tags]
-    is_aligned = options.return_attention or bool(tagged)
-    resolved = resolve(options, model, language_prompt, min_beams=ranks, sections=sections)
-    params = resolved.params
-    if params.num_beams < ranks:
+    resolved = resolve(options, model, step.prompt, min_beams=ranks, sections=sections)
+    if resolved.params.num_beams < ranks:
         raise InvalidRequest(
             f"`num_alternatives` {spec.num_alternatives} requires `num_beams` of at least {ranks}", "num_alternatives"
         )
-    params = msgspec.structs.replace(params, num_return_sequences=ranks, attention=is_aligned)
-    if params.stop_texts and token_bytes is None:
-        token_bytes = await grammar.token_bytes_for_stops(runtime, call, model)
     if len(places) > MAX_SEGMENTS:
         raise RequestTooLarge(
             f"`inputs` has {len(places):,} sentences or other segments; the limit of one request is {MAX_SEGMENTS:,}",
             "inputs",
         )
-    texts = [one.text for one in translated]
-    sources: list[list[int]] = []
-    if texts:
-        sources = await prompts.encode_texts(runtime, call, model, texts, language_prompt, options, "inputs")
-    await locate_tokens(runtime, call, model, tagged, language_prompt)
-    terms, term_params = SentenceTerms([[] for _ in texts]), params
+    translated = [text.segments[index] for text, index in places]
+    tagged = [one for one in translated if isinstance(one, MarkedSegment) and one.sentence.tags]
+    is_aligned = options.return_attention or bool(tagged)
+    params = msgspec.structs.replace(resolved.params, num_return_sequences=ranks, attention=is_aligned)
+    if params.stop_texts and token_bytes is None:
+        token_bytes = await grammar.token_bytes_for_stops(runtime, call, model)
+    items = [text.index for text, _ in places] if spec.fails_alone else None
+    fit = fit_attention if spec.markup is None and not options.return_attention else None
+    await locate_tokens(runtime, call, path.first.model, tagged, path.first.prompt)
+    await read_segments(runtime, call, path.first, translated)
+    first: TextRun | None = None
+    if path.pivot is not None and translated:
+        first = await to_pivot(runtime, call, path, translated, items, resolved.seed, is_aligned, fit)
+        places = [(text, index) for text, index in places if text.index not in first.failures]
+        translated = [text.segments[index] for text, index in places]
+        items = [text.index for text, _ in places] if spec.fails_alone else None
+    terms, term_params = SentenceTerms([[] for _ in translated]), params
     if spec.glossary:
-        terms = await find_terms(runtime, call, model, spec.glossary, texts)
-        own = resolve(options_with_terms(options, model.info, ranks), model, language_prompt)
+        terms = await find_terms(runtime, call, model, spec.glossary, [one.text for one in translated])
+        own = resolve(options_with_terms(options, model.info, ranks), model, step.prompt)
         term_params = msgspec.structs.replace(own.params, num_return_sequences=ranks, attention=is_aligned)
-    start = prompts.decoder_start(model, language_prompt)
+    start = prompts.decoder_start(model, step.prompt)
     prefix = prompts.decoder_prefix(options, model)
     shown = text_options(options, token_bytes)
     term_shown = replace(shown, token_bytes=terms.token_bytes)
     rows: list[GenerateRow] = []
     answers: list[list[GeneratedText]] = []
+    sources: list[list[int]] = []
     prefixed: set[int] = set()
-    for (one, index), source, required in zip(places, sources, terms.by_sentence, strict=True):
-        if len(rows) % _ROWS_AT_ONCE == _ROWS_AT_ONCE - 1:
+    for (text, _), segment, required in zip(places, translated, terms.by_sentence, strict=True):
+        if len(rows) % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
             await asyncio.sleep(0)
-        segment = one.segments[index]
-        if isinstance(segment, MarkedSegment):
-            segment.source_ids = source
+        sources.append(segment.source_ids if segment.pivot is None else segment.pivot.ids)
         own_prefix: list[int] = []
-        if one.index not in prefixed:
-            prefixed.add(one.index)
+        if text.index not in prefixed:
+            prefixed.add(text.index)
             own_prefix, segment.prefix = prefix, options.decoder_prefix or ""
-        room = prompts.max_new_tokens(model.info, source, start + own_prefix, "inputs")
+        room = prompts.max_new_tokens(model.info, sources[-1], start + own_prefix, "inputs")
         own_params, own_shown = (term_params, term_shown) if required else (params, shown)
         segment.answers = hypotheses(model, own_params, len(rows), own_shown, own_prefix)
         answers.append(segment.answers)
@@ -320,14 +205,13 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     message = Generate(model.name, params, sources, rows)
     if any(terms.by_sentence):
         message = msgspec.structs.replace(message, terms=terms.terms, term_params=term_params)
-    if spec.markup is None and not options.return_attention:
-        message = fit_attention(message, options.max_new_tokens is None)
+    if fit is not None:
+        message = fit(message, options.max_new_tokens is None)
     prompts.check_attention_size(message, "" if options.return_attention else "aligning the inline tags of `inputs`")
     memory = logprob_memory(runtime.admission, call, options)
     call.submit(message)
-    items = [one.index for one, _ in places] if spec.fails_alone else None
     run = TextRun(call, answers, items=items, logprob_memory=memory)
-    return TranslateRun(run, spec, model, language_prompt, resolved.seed, inputs, places, sources)
+    return TranslateRun(run, path, spec.options, resolved.seed, inputs, places, first)
 
 
 def _check(spec: TranslateSpec) -> None:
@@ -360,10 +244,9 @@ def _check(spec: TranslateSpec) -> None:
         )
 
 
-async def _split(
-    runtime: Runtime, call: Call, model: ServedModel, spec: TranslateSpec, language_prompt: TranslationPrompt
-) -> list[list[Segment]]:
-    """The segments of each input, each short enough for the model. Raises InvalidRequest for bad markup."""
+async def _split(runtime: Runtime, call: Call, path: TranslationPath, spec: TranslateSpec) -> list[list[Segment]]:
+    """The segments of each input, each short enough for the first model. Raises InvalidRequest for bad markup."""
+    model, language_prompt = path.first.model, path.first.prompt
     if language_prompt.copies:
         return [[Segment(text, "")] for text in spec.inputs]
     protection = spec.protection
@@ -384,7 +267,7 @@ async def _split(
         return len(prompts.with_language_tokens(encoded, language_prompt).ids) <= limit
 
     source = language_prompt.source_lang or spec.options.source_lang
-    target = language_prompt.target_lang or spec.options.target_lang
+    target = path.last.prompt.target_lang or spec.options.target_lang
 
     def split(text: str) -> list[Segment]:
         if not spec.splits:

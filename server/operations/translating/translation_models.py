@@ -1,29 +1,114 @@
-"""Which of the loaded models translates between the languages of a request."""
+"""Which of the loaded models translate between the languages of a request: one, or two through a pivot language."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from server.errors import InvalidRequest
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.runtime import Runtime, ServedModel
 from server.text.languages.languages import TranslationPrompt, UnknownPair
+from server.text.languages.pivots import AUTOMATIC, OFF, chosen_pivot, connecting_languages, translations
+
+_SEARCH_OPTIONS = (
+    "do_sample",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+    "num_beams",
+    "length_penalty",
+    "early_stopping",
+    "truncate",
+)
+"""Options that the translation into a pivot language takes from the request. The others are about the answer."""
 
 
-def choose_model(
-    runtime: Runtime, name: str | None, options: GenerationOptions
-) -> tuple[ServedModel, TranslationPrompt]:
-    """The first model that offers the pair of languages. Raises InvalidRequest that lists the pairs on offer.
+@dataclass(frozen=True)
+class TranslationStep:
+    """One model of a translation and its languages. options: those of the request that apply to this model."""
 
-    name: name of the model, or None for any.
+    model: ServedModel
+    prompt: TranslationPrompt
+    options: GenerationOptions
+
+
+@dataclass(frozen=True)
+class TranslationPath:
+    """The models of a translation. pivot: plain code of the language between two models; None for one model."""
+
+    steps: tuple[TranslationStep, ...]
+    pivot: str | None = None
+
+    @property
+    def first(self) -> TranslationStep:
+        return self.steps[0]
+
+    @property
+    def last(self) -> TranslationStep:
+        return self.steps[-1]
+
+
+def choose_path(runtime: Runtime, name: str | None, options: GenerationOptions) -> TranslationPath:
+    """The first model that offers the pair of languages, or two models through a pivot language.
+
+    Raises InvalidRequest that lists the pairs on offer.
+
+    name: name of the only model, or None for any.
     """
     refusals: list[tuple[str, UnknownPair]] = []
-    for model in runtime.candidates(name, "translate"):
+    models = runtime.candidates(name, "translate")
+    for model in models:
         try:
-            return model, model.text.languages.match(options.source_lang, options.target_lang)
+            prompt = model.text.languages.match(options.source_lang, options.target_lang)
+            return TranslationPath((_step(model, prompt, options),))
         except UnknownPair as error:
             refusals.append((model.name, error))
+    connecting = _connecting(models, options) if runtime.pivot != OFF else []
+    pivot = chosen_pivot(connecting, runtime.pivot)
+    if pivot is not None:
+        return _pivoted(models, options, pivot)
+    raise _refusal(refusals, options, connecting if runtime.pivot == AUTOMATIC else [])
+
+
+def _step(model: ServedModel, prompt: TranslationPrompt, options: GenerationOptions) -> TranslationStep:
+    """A step whose model has the checkpoint's settings for this translation as defaults."""
+    return TranslationStep(model.for_task(prompt.task), prompt, options)
+
+
+def _connecting(models: Sequence[ServedModel], options: GenerationOptions) -> list[str]:
+    if options.source_lang is None or options.target_lang is None:
+        return []
+    return connecting_languages([one.text.languages for one in models], options.source_lang, options.target_lang)
+
+
+def _pivoted(models: Sequence[ServedModel], options: GenerationOptions, pivot: str) -> TranslationPath:
+    searching = {name: getattr(options, name) for name in _SEARCH_OPTIONS}
+    first = GenerationOptions(source_lang=options.source_lang, target_lang=pivot, **searching)
+    last = replace(options, source_lang=pivot, truncate=None)
+    steps = []
+    for own in (first, last):
+        assert own.source_lang is not None and own.target_lang is not None, "a pivot connects two stated languages"
+        checkpoints = [one.text.languages for one in models]
+        place, prompt = next(iter(translations(checkpoints, own.source_lang, own.target_lang)))
+        steps.append(_step(models[place], prompt, own))
+    return TranslationPath(tuple(steps), pivot)
+
+
+def _refusal(
+    refusals: Sequence[tuple[str, UnknownPair]], options: GenerationOptions, connecting: Sequence[str]
+) -> InvalidRequest:
+    """The error for a pair that is not offered. connecting: languages of which none is the pivot by itself."""
     first = refusals[0][1]
     if len(refusals) == 1:
-        raise InvalidRequest(str(first), first.param)
+        return InvalidRequest(str(first), first.param)
     problems = {error.problem: error for _, error in refusals}
     missing = [field for field in ("source_lang", "target_lang") if getattr(options, field) is None]
     problem, param = first.problem, first.param
@@ -32,8 +117,10 @@ def choose_model(
             f"send {' and '.join(f'`{field}`' for field in missing)}" if missing else "this translation is not offered"
         )
         param = missing[0] if missing else "target_lang"
+    if connecting:
+        problem += f" without a pivot language: set --pivot to one of {', '.join(connecting)}"
     listings = "; ".join(f"{refused}: {error.listing}" for refused, error in refusals)
-    raise InvalidRequest(f"{problem}; {listings}", param)
+    return InvalidRequest(f"{problem}; {listings}", param)
 
 
 def language_prompt_of(options: GenerationOptions, model: ServedModel) -> TranslationPrompt:

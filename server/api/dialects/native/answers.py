@@ -91,6 +91,7 @@ class Alternative(AnswerBody):
 class Translation(AnswerBody):
     """The translation of one text. `score`: sum of the segments' scores, null without beam search.
 
+    `pivot`: the language between two models, if no model translates directly. `score` is then the sum over both.
     `attention`: one entry per translated segment. `flags`: numbers, if a sentence and its translation have other ones.
     `error`: set if this translation failed and others of the request did
         not. The text is then the part that was streamed before the failure.
@@ -101,6 +102,7 @@ class Translation(AnswerBody):
     target_lang: str | None
     score: float | None
     alternatives: list[Alternative]
+    pivot: str | None = None
     finish_reason: Literal["stop", "length", "timeout", "error"]
     token_ids: list[int] | None = None
     logprobs: list[TokenLogprobs] | None = None

@@ -14,7 +14,7 @@ from server.operations.generating.generate import GeneratedChoice, GenerateResul
 from server.operations.generating.generated_text import AttentionMatrix, ScoredToken, TextDelta
 from server.operations.generating.generation_run import PhaseSeconds, TokenUsage
 from server.operations.translating.segments import SegmentDelta
-from server.operations.translating.translate import TranslatedText, TranslateResult
+from server.operations.translating.translate_run import TranslatedText, TranslateResult
 
 
 class GenerateRenderer:
@@ -127,6 +127,8 @@ class TranslateRenderer:
             "alternatives": [{"text": text, "score": score} for text, score in translation.alternatives],
             "finish_reason": translation.finish_reason,
         }
+        if translation.pivot is not None:
+            rendered["pivot"] = translation.pivot
         if self.body.return_token_ids:
             rendered["token_ids"] = translation.token_ids
         if translation.logprobs is not None:

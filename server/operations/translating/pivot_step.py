@@ -1,0 +1,91 @@
+"""The first step of a translation through a pivot language: all segments of a request as one message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from server.ipc.client.call import Call
+from server.ipc.wire.messages import Generate, GenerateRow
+from server.operations.generating import prompts
+from server.operations.generating.generate import hypotheses, text_options
+from server.operations.generating.generation_params import resolve
+from server.operations.generating.generation_run import TextRun, check_complete
+from server.operations.runtime import Runtime
+from server.operations.translating.pivot_text import PivotText, token_spans
+from server.operations.translating.segments import Segment
+from server.operations.translating.translation_models import TranslationPath, TranslationStep
+
+ROWS_AT_ONCE = 64
+"""Rows that are prepared between two turns of the event loop. Each one takes 20 microseconds for each alternative."""
+
+
+async def read_segments(runtime: Runtime, call: Call, step: TranslationStep, translated: Sequence[Segment]) -> None:
+    """Set the token ids of segments, as the model of a step reads them."""
+    if not translated:
+        return
+    texts = [one.text for one in translated]
+    sources = await prompts.encode_texts(runtime, call, step.model, texts, step.prompt, step.options, "inputs")
+    for segment, source in zip(translated, sources, strict=True):
+        segment.source_ids = source
+
+
+async def to_pivot(
+    runtime: Runtime,
+    call: Call,
+    path: TranslationPath,
+    translated: Sequence[Segment],
+    items: Sequence[int] | None,
+    seed: int,
+    is_aligned: bool,
+    fit: Callable[[Generate, bool], Generate] | None,
+) -> TextRun:
+    """Translate segments into the pivot language, and wait for all of them. Sets `pivot` of those without a failure.
+
+    items: the input of each segment, if a failed input is reported alone; see `TextRun`.
+    is_aligned: the attention of this step is needed.
+    fit: reduces the attention of a message that has too much of it; None if such a request is refused.
+    """
+    model, prompt, options = path.first.model, path.first.prompt, path.first.options
+    resolved = resolve(options, model, prompt)
+    params = msgspec.structs.replace(resolved.params, num_return_sequences=1, attention=is_aligned)
+    start = prompts.decoder_start(model, prompt)
+    shown = text_options(options, None)
+    rows: list[GenerateRow] = []
+    answers = []
+    for segment in translated:
+        if len(rows) % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
+            await asyncio.sleep(0)
+        room = prompts.max_new_tokens(model.info, segment.source_ids, start, "inputs")
+        answers.append(hypotheses(model, params, len(rows), shown, []))
+        length = min(resolved.max_new_tokens, room)
+        rows.append(GenerateRow(call.next_id(), length, len(rows), start, seed=seed))
+    message = Generate(model.name, params, [one.source_ids for one in translated], rows)
+    if fit is not None:
+        message = fit(message, True)
+    prompts.check_attention_size(message, "aligning the text in the pivot language")
+    call.submit(message)
+    run = TextRun(call, answers, items=items)
+    await run.complete()
+    check_complete(run)
+    kept = [row for row in range(len(rows)) if run.failure_of(row) is None]
+    await _read_pivots(runtime, call, path.last, [(translated[row], PivotText(answers[row][0])) for row in kept])
+    return run
+
+
+async def _read_pivots(
+    runtime: Runtime, call: Call, step: TranslationStep, pivots: Sequence[tuple[Segment, PivotText]]
+) -> None:
+    """Tokenize the texts in the pivot language for the second model. One that is too long for it loses its end."""
+    texts = [one.answer.text for _, one in pivots]
+    limit = step.model.info.source_tokens or None
+    options = replace(step.options, truncate=limit)
+    sources = await prompts.encode_texts(runtime, call, step.model, texts, step.prompt, options, "inputs")
+    spans = await token_spans(runtime, call, step.model, texts, step.prompt)
+    for (segment, pivot), ids, places in zip(pivots, sources, spans, strict=True):
+        pivot.ids, pivot.spans = ids, places[: len(ids)]
+        pivot.is_cut = len(places) > len(ids)
+        segment.pivot = pivot

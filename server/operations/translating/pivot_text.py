@@ -1,0 +1,89 @@
+"""A segment in the pivot language: the result of the first of two models, and the source of the second one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from server.ipc.client.call import Call
+from server.operations.generating.generated_text import AttentionMatrix, GeneratedText
+from server.operations.runtime import Runtime, ServedModel
+from server.text.languages.languages import TranslationPrompt
+from server.text.markup.tag_placement import Span
+from server.text.tokens.computed import Computed
+
+
+@dataclass
+class PivotText:
+    """The best answer of the first model to a segment.
+
+    ids: token ids of its text, as the second model reads it.
+    spans: place of each of them in the text.
+    is_cut: the text was too long for the second model and lost its end.
+    """
+
+    answer: GeneratedText
+    ids: list[int] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    is_cut: bool = False
+
+    @property
+    def finish_reason(self) -> str | None:
+        return "length" if self.is_cut else self.answer.finish_reason
+
+    def alignment(self, answer: GeneratedText, source_ids: Sequence[int]) -> AttentionMatrix:
+        """Attention of the second model's answer over the tokens that the first one read.
+
+        The tokens of the two models in the pivot language are linked by their characters.
+        """
+        first, second = self.answer.alignment(source_ids), answer.alignment(self.ids)
+        if not (len(first.matrix) and len(second.matrix)):
+            return AttentionMatrix(first.source_tokens, second.target_tokens, [])
+        links = linked_tokens(self.spans, self.answer.token_spans())
+        chained = np.array(second.matrix, np.float32) @ links @ np.array(first.matrix, np.float32)
+        matrix = Computed(len(chained), lambda row: chained[row].tolist())
+        return AttentionMatrix(first.source_tokens, second.target_tokens, matrix)
+
+
+def linked_tokens(read: Sequence[Span], written: Sequence[Span]) -> npt.NDArray[np.float32]:
+    """[tokens read, tokens written]: for each token read, its shares of characters in the tokens written.
+
+    read, written: places, in the same text, of the tokens of the model that reads and of the one that wrote it. Each
+    row adds up to 1. A token without characters (a special token) belongs to the last token written.
+    """
+    starts, ends = (np.array([span[side] for span in written], np.int64) for side in (0, 1))
+    links = np.zeros((len(read), len(written)), np.float32)
+    for row, (start, end) in enumerate(read):
+        links[row] = np.clip(np.minimum(ends, end) - np.maximum(starts, start), 0, None)
+    totals = links.sum(1)
+    links[totals == 0, -1] = 1
+    links[totals > 0] /= totals[totals > 0, None]
+    return links
+
+
+async def token_spans(
+    runtime: Runtime, call: Call, model: ServedModel, texts: Sequence[str], language_prompt: TranslationPrompt
+) -> list[list[Span]]:
+    """Place of each token in each text, as the model reads it; (0, 0) for special tokens and those of languages."""
+    if not texts:
+        return []
+    prefix = language_prompt.prefix
+    encodings = await runtime.encode(
+        model.tokenizer,
+        [prefix + text for text in texts],
+        param="inputs",
+        add_special_tokens=language_prompt.trailing_source_ids is None,
+        offsets=True,
+        call=call,
+    )
+    before = [(0, 0)] * len(language_prompt.leading_source_ids)
+    after = [(0, 0)] * len(language_prompt.trailing_source_ids or ())
+    found = []
+    for encoding in encodings:
+        spans = [(max(0, start - len(prefix)), max(0, end - len(prefix))) for start, end in encoding.offsets]
+        own = [(0, 0) if special else span for span, special in zip(spans, encoding.special, strict=True)]
+        found.append([*before, *own, *after])
+    return found

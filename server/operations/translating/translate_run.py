@@ -1,0 +1,151 @@
+"""A submitted translation: deltas in the order of the texts, and finally a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from server.errors import RequestError
+from server.operations.generating.generated_text import AttentionMatrix, ScoredToken, TextDelta
+from server.operations.generating.generation_options import GenerationOptions
+from server.operations.generating.generation_run import PhaseSeconds, TextRun, TokenUsage
+from server.operations.translating.segments import SegmentDelta, SegmentedText
+from server.operations.translating.translation_models import TranslationPath
+
+
+@dataclass(frozen=True)
+class TranslatedText:
+    """The translation of one input.
+
+    source_lang, target_lang: as the checkpoint names them, else as the request does.
+    score: sum of the segments' scores, with beam search.
+    alternatives: (text, score) of further translations, by descending score.
+    alignments: one per translated segment, if requested.
+    pivot: the language between two models, as a plain code; None for a translation with one model.
+    flags: what a reader should check: `numbers` if a sentence and its translation have other numbers.
+    error: why the translation failed, or None. The text is then the part that was streamed before the failure.
+    """
+
+    text: str
+    source_lang: str | None
+    target_lang: str | None
+    score: float | None
+    alternatives: list[tuple[str, float | None]]
+    finish_reason: str
+    token_ids: list[int]
+    logprobs: Sequence[ScoredToken] | None
+    alignments: list[AttentionMatrix] | None
+    pivot: str | None = None
+    flags: Sequence[str] = ()
+    error: RequestError | None = None
+
+
+@dataclass(frozen=True)
+class TranslateResult:
+    """Translations in the order of the inputs."""
+
+    model: str
+    translations: list[TranslatedText]
+    usage: TokenUsage
+    seed: int
+    timings: PhaseSeconds
+
+
+@dataclass
+class TranslateRun:
+    """A submitted translation.
+
+    run: the sequences of the model that writes the translations.
+    options: options of the request.
+    inputs: the segments of each input.
+    places: (input, segment) of each sequence.
+    first: the ended sequences of the model that writes the pivot language, if there is one.
+    """
+
+    run: TextRun
+    path: TranslationPath
+    options: GenerationOptions
+    seed: int
+    inputs: list[SegmentedText]
+    places: list[tuple[SegmentedText, int]]
+    first: TextRun | None = None
+
+    def __post_init__(self) -> None:
+        for item in self.failures:
+            self.inputs[item].failed = True
+
+    @property
+    def model_name(self) -> str:
+        return self.path.last.model.name
+
+    @property
+    def answer_size(self) -> int:
+        return self.run.answer_size
+
+    @property
+    def failures(self) -> dict[int, RequestError]:
+        """Errors of the inputs that have failed, with either model."""
+        return self.run.failures if self.first is None else self.first.failures | self.run.failures
+
+    async def begin(self) -> list[SegmentDelta]:
+        return self._in_order(await self.run.begin())
+
+    async def forward(self, sink: Callable[[list[SegmentDelta]], bool]) -> bool:
+        return await self.run.forward(lambda deltas: sink(self._in_order(deltas)))
+
+    async def complete(self) -> None:
+        await self.run.complete()
+
+    @property
+    def timed_out(self) -> bool:
+        return self.run.timed_out
+
+    def result(self) -> TranslateResult:
+        runs = [one for one in (self.first, self.run) if one is not None]
+        read = [len(one.source_ids) for text in self.inputs for one in text.segments]
+        read += [len(one.pivot.ids) for text in self.inputs for one in text.segments if one.pivot is not None]
+        usage = TokenUsage(
+            sum(read), sum(one.completion_tokens() for one in runs), sum(one.cached_prompt_tokens() for one in runs)
+        )
+        timings = [one.timings() for one in runs]
+        return TranslateResult(
+            self.model_name,
+            [self._translation(one) for one in self.inputs],
+            usage,
+            self.seed,
+            timings[0] if len(timings) == 1 else timings[0].then(timings[1]),
+        )
+
+    def _in_order(self, deltas: list[TextDelta]) -> list[SegmentDelta]:
+        for item in self.run.failures:
+            self.inputs[item].failed = True
+        for delta in deltas:
+            if delta.answer.rank == 0:
+                text, segment = self.places[delta.answer.row]
+                text.hold(segment, delta)
+        return [released for text in self.inputs for released in text.release()]
+
+    def _translation(self, text: SegmentedText) -> TranslatedText:
+        options, parts = self.options, text.translated()
+        source_lang = self.path.first.prompt.source_lang or options.source_lang
+        target_lang = self.path.last.prompt.target_lang or options.target_lang
+        error = self.failures.get(text.index)
+        if error is not None:
+            reason = text.finish_reason()
+            return TranslatedText(
+                text.released, source_lang, target_lang, None, [], reason, [], None, None, error=error
+            )
+        best = [part.answers[0] for part in parts]
+        return TranslatedText(
+            text.text(0),
+            source_lang,
+            target_lang,
+            text.score(0),
+            [(text.text(rank), text.score(rank)) for rank in range(1, text.ranks)],
+            text.finish_reason(),
+            [token_id for one in best for token_id in one.token_ids],
+            [entry for one in best for entry in one.scored_tokens()] if options.logprobs else None,
+            [part.alignment(part.answers[0]) for part in parts] if options.return_attention else None,
+            self.path.pivot,
+            ["numbers"] if text.has_other_numbers() else [],
+        )
