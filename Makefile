@@ -21,7 +21,7 @@ WHEEL := $(VENV)/.wheel
 RARE := tests/families tests/parity tests/invariance tests/engine tests/models
 
 .DEFAULT_GOAL := help
-.PHONY: help serve objects test test-families test-kernels test-ray test-wheel test-page test-clients test-heavy-clients test-agents test-agents-newest clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-gpu chaos soak fuzz clean
+.PHONY: help serve objects test test-families test-kernels test-ray test-published test-wheel test-page test-clients test-heavy-clients test-agents test-agents-newest clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-gpu chaos soak fuzz clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,10 @@ $(RAY): $(DEV)
 	@$(PIP) -q install -c constraints.txt "$$($(BIN)/python -c 'import tomllib; \
 		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["ray"])')"
 	@touch $@
+
+test-published: $(DEV)  ## Compare published tokenizers, templates and weights with their libraries (downloads 400 MB into build/)
+	@$(BIN)/python -m tests.published.fetch build/published
+	@$(BIN)/python -m pytest tests/published $(ARGS)
 
 test-ray: $(RAY)  ## Run the tests on a Ray cluster of two nodes on this machine (three minutes on two cores)
 	@$(BIN)/python -m pytest tests/ray $(ARGS)
