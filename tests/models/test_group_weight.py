@@ -7,6 +7,7 @@ same for every number of rows.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -17,6 +18,9 @@ from models.backends.tensor_memory import PRIVATE
 from models.backends.torch.quantization import quantize_int4
 from tests.models.group_reference import reference
 from tests.models.test_cpu_linear import close
+from tests.weights.test_gguf_blocks import random_blocks
+from weights.gguf.types import TYPES
+from weights.quantized.gguf import decode_blocks
 from weights.quantized_matrix import QuantizedMatrix
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -69,6 +73,12 @@ def iq4_xs(columns, width):
     return with_table(replace(matrix, codes=(matrix.codes & 15).to(torch.uint8), bits=4), IQ4)
 
 
+def of_gguf(name, columns, width):
+    """A matrix of random blocks of GGUF."""
+    block = next(block for block in TYPES.values() if block.name == name)
+    return decode_blocks(block, torch.from_numpy(random_blocks(name, columns, width, largest=0.001)), (columns, width))
+
+
 FORMATS = {
     "int4": lambda columns, width: quantize_int4(torch.randn(columns, width) * width**-0.5),
     "int4 with zero points": lambda columns, width: quantize_int4(torch.randn(columns, width) * width**-0.5, 64, True),
@@ -91,6 +101,7 @@ FORMATS = {
     "signed with minimums": lambda columns, width: flat(columns, width, minimum="half"),
     "MXFP4": lambda columns, width: with_table(flat(columns, width, signed=False), E2M1),
     "IQ4_XS": iq4_xs,
+    **{name: partial(of_gguf, name) for name in ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0")},
     "table of all bytes": lambda columns, width: with_table(
         flat(columns, width, group=128, is_half=False, signed=False), (-128, 127, *range(-7, 7))
     ),
@@ -106,7 +117,7 @@ BITS = {
     "GPTQ": 4.25,
     "symmetric GPTQ": 4.125,
 }
-BITS |= {"MXFP4": 4.501, "IQ4_XS": 4.376}
+BITS |= {"MXFP4": 4.501, "IQ4_XS": 4.376, "IQ1_S": 4.376, "IQ3_XXS": 4.376, "TQ1_0": 4.19, "IQ1_M": 6.626}
 """Largest memory per weight, in bits, of a wide matrix together with its table.
 
 A GGUF file has 4.5 bits per weight in Q4_K, and 6.5625 in Q6_K.
@@ -114,7 +125,7 @@ A GGUF file has 4.5 bits per weight in Q4_K, and 6.5625 in Q6_K.
 
 
 def widths(name):
-    return (256, 768) if name.endswith(("_K", "_XS")) else (16, 33, 100, 512)
+    return (256, 768) if name.endswith(("_K", "_XS")) or name.startswith(("IQ", "TQ")) else (16, 33, 100, 512)
 
 
 @pytest.fixture(params=FORMATS)

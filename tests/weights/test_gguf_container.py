@@ -184,3 +184,50 @@ def test_the_texts_of_a_file_are_read_without_torch(file):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("small_first", [False, True])
+def test_pieces_of_the_gguf_package(tmp_path, small_first):
+    writer = gguf.GGUFWriter(
+        tmp_path / "big.gguf", "llama", split_max_tensors=2, small_first_shard=small_first, use_temp_file=False
+    )
+    writer.add_embedding_length(32)
+    tensors = {f"blk.{layer}.attn_norm.weight": np.full(32, layer, np.float32) for layer in range(5)}
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    count = 3 + small_first
+    first = read_gguf(tmp_path / f"big-00001-of-{count:05}.gguf")
+    assert first.get("llama.embedding_length") == 32
+    assert {name: first.floats(name)[0] for name in tensors} == {name: tensor[0] for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({}, {}),
+        (
+            {"temp": 0.6, "top_k": 20, "top_p": 0.95},
+            {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "do_sample": True},
+        ),
+        ({"penalty_repeat": 1.1}, {"repetition_penalty": 1.1, "do_sample": False}),
+        ({"temp": 0.0, "top_k": 40}, {"top_k": 40, "do_sample": False}),
+        ({"min_p": 0.05, "mirostat": 0}, {"min_p": 0.05, "do_sample": True}),
+    ],
+)
+def test_sampling_defaults(tmp_path, stated, expected):
+    def change(writer):
+        for name, value in stated.items():
+            (writer.add_float32 if isinstance(value, float) else writer.add_int32)(f"general.sampling.{name}", value)
+
+    settings = document(read_gguf(write(tmp_path / "model.gguf", change=change)), "generation_config.json")
+    assert settings == {"eos_token_id": [2], **expected}
+
+
+def test_a_sampling_default_that_is_not_supported(tmp_path):
+    path = write(tmp_path / "model.gguf", change=lambda writer: writer.add_int32("general.sampling.mirostat", 2))
+    with pytest.raises(GgufError, match=r"'general\.sampling\.mirostat' is not supported"):
+        document(read_gguf(path), "generation_config.json")

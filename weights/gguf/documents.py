@@ -10,7 +10,7 @@ from typing import Any
 
 from weights.errors import GgufError
 from weights.gguf.container import Gguf
-from weights.gguf.metadata import Metadata
+from weights.gguf.metadata import Metadata, shortest
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Types of tokens. Source: `gguf/constants.py` of https://github.com/ggml-org/llama.cpp."""
@@ -46,6 +46,16 @@ _KEEPS_AFTER = frozenset(("<unk>", "<s>", "<|endoftext|>"))
 _POOLING = {1: "mean", 2: "cls", 3: "lasttoken"}
 """How a model makes one vector of a text, by its number in the metadata."""
 _POOLING_NONE = 0
+_SAMPLING = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+"""Sampling defaults, and their names in metadata keys."""
+_UNSUPPORTED_SAMPLING = {"sequence": None, "xtc_probability": 0.0, "mirostat": 0, "penalty_last_n": -1}
+"""Further sampling defaults, and their values without effect."""
 
 
 def document(gguf: Gguf, name: str) -> dict[str, Any] | list[dict[str, Any]] | None:
@@ -132,7 +142,26 @@ def _generation_config(gguf: Gguf) -> dict[str, Any]:
     ends += [index for index, text in gguf.texts("tokenizer.ggml.tokens", control).items() if text in _ENDS]
     settings = {f"{role}_token_id": roles[role] for role in ("bos", "pad") if role in roles}
     eos = list(dict.fromkeys(index for index in ends if index is not None))
-    return {**settings, **({"eos_token_id": eos} if eos else {})}
+    return {**settings, **({"eos_token_id": eos} if eos else {}), **_sampling(gguf)}
+
+
+def _sampling(gguf: Gguf) -> dict[str, Any]:
+    """Defaults of sampling, with the names of `generation_config.json`. Raises GgufError for an unsupported one.
+
+    The file lacks `do_sample`: stated defaults mean sampling, unless the temperature is zero.
+    """
+    for name, neutral in _UNSUPPORTED_SAMPLING.items():
+        value = gguf.get(f"general.sampling.{name}", neutral)
+        if value != neutral:
+            raise GgufError(f"{gguf.name!r}: the sampling default 'general.sampling.{name}' is not supported")
+    stated = {ours: gguf.get(f"general.sampling.{theirs}") for ours, theirs in _SAMPLING.items()}
+    found = {name: shortest(value) if isinstance(value, float) else value for name, value in stated.items()}
+    found = {name: value for name, value in found.items() if value is not None}
+    sampled = bool(found.keys() & {"temperature", "top_k", "top_p", "min_p"})
+    if found.get("temperature") == 0:
+        del found["temperature"]
+        sampled = False
+    return {**found, **({"do_sample": sampled} if found else {})}
 
 
 def _pooling_mode(gguf: Gguf) -> str | None:

@@ -51,7 +51,7 @@ class Metadata:
         value = default if value is None else value
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise self.error(key, "is missing" if value is None else "is not a number")
-        return _shortest(value)
+        return shortest(value)
 
     def error(self, key: str, reason: str) -> GgufError:
         return GgufError(f"{self.gguf.name!r}: '{self.architecture}.{key}' {reason}")
@@ -83,7 +83,7 @@ class Metadata:
         return self.integer("attention.key_length", self.integer("embedding_length") // heads)
 
 
-def _shortest(value: float) -> float:
+def shortest(value: float) -> float:
     """The decimal number with the fewest digits that rounds to this float32: the number in the original settings."""
     for digits in range(1, 9):
         short = float(f"{value:.{digits}g}")

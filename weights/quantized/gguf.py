@@ -6,6 +6,7 @@ float16. Source: `dequantize_row_*` in `ggml-quants.c` of https://github.com/ggm
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 
@@ -14,6 +15,9 @@ from torch import Tensor
 
 from weights.gguf.container import Gguf, GgufTensor
 from weights.gguf.types import BlockType
+from weights.quantized.gguf_blocks import bit_of_each, half, joined, shifted, signed, two_levels
+from weights.quantized.gguf_codebooks import CODEBOOK_DECODERS
+from weights.quantized.mxfp4 import DOUBLED
 from weights.quantized_matrix import QuantizedMatrix
 from weights.stored import Stored, StoredMatrix, StoredTensor
 
@@ -21,6 +25,14 @@ _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _IQ4_VALUES = torch.tensor(
     [-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0]
 )
+
+_HALF_POWERS = torch.tensor([math.ldexp(0.5, exponent - 127) for exponent in range(256)])
+"""Half of the scale of each exponent (E8M0)."""
+_HALF_E4M3 = torch.tensor(
+    [math.ldexp(code % 8 + (8 if code & 120 else 0), max(code >> 3 & 15, 1) - 11) for code in range(256)]
+)
+"""Half of each scale of 8 bits (E4M3 without its sign). Twice the numbers of four bits are in the table of codes."""
+_HALF_E4M3[127] = 0.0  # NaN in other formats
 
 
 class GgufFormat:
@@ -105,76 +117,44 @@ def decode_blocks(block: BlockType, content: Tensor, shape: Sequence[int]) -> Qu
 # A decoder takes blocks of bytes [..., blocks, bytes], where the blocks lie along the inputs.
 
 
-def _half(blocks: Tensor, start: int) -> Tensor:
-    """A float16 in each block, as float32: [..., blocks, 1]."""
-    return blocks[..., start : start + 2].contiguous().view(torch.float16).float()
-
-
-def _shifted(packed: Tensor, bits: int, run: int) -> Tensor:
-    """Unpack codes that lie in runs: each run of bytes has the low bits of the first codes, then the next bits.
-
-    packed: [..., bytes]. bits: bits of a code. run: bytes of a run.
-    Returns [..., 8 / bits * bytes], uint8.
-    """
-    runs = packed.reshape(*packed.shape[:-1], -1, run)
-    parts = [runs >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
-    return torch.stack(parts, dim=-2).flatten(-3)
-
-
-def _bit_of_each(packed: Tensor) -> Tensor:
-    """The 32 bits of four bytes, lowest first: [..., 4] -> [..., 32], uint8."""
-    shifts = torch.arange(8, dtype=torch.uint8)
-    return (packed[..., None] >> shifts & 1).flatten(-2)
-
-
-def _joined(of_blocks: Tensor) -> Tensor:
-    """Join the last two dimensions, blocks and numbers per block, to one along the inputs."""
-    return of_blocks.flatten(-2)
-
-
-def _signed(codes: Tensor, zero: int) -> Tensor:
-    """Codes whose value is their difference to `zero`, as int8."""
-    return codes.view(torch.int8) - zero
-
-
 def _q4_0(blocks: Tensor) -> QuantizedMatrix:
-    codes = _signed(_shifted(blocks[..., 2:], 4, 16), 8)
-    return QuantizedMatrix(_joined(codes), 4, 32, _joined(_half(blocks, 0)))
+    codes = signed(shifted(blocks[..., 2:], 4, 16), 8)
+    return QuantizedMatrix(joined(codes), 4, 32, joined(half(blocks, 0)))
 
 
 def _q4_1(blocks: Tensor) -> QuantizedMatrix:
-    codes = _shifted(blocks[..., 4:], 4, 16)
-    return QuantizedMatrix(_joined(codes), 4, 32, _joined(_half(blocks, 0)), -_joined(_half(blocks, 2)))
+    codes = shifted(blocks[..., 4:], 4, 16)
+    return QuantizedMatrix(joined(codes), 4, 32, joined(half(blocks, 0)), -joined(half(blocks, 2)))
 
 
 def _q5_0(blocks: Tensor) -> QuantizedMatrix:
-    codes = _shifted(blocks[..., 6:], 4, 16) | _bit_of_each(blocks[..., 2:6]) << 4
-    return QuantizedMatrix(_joined(_signed(codes, 16)), 5, 32, _joined(_half(blocks, 0)))
+    codes = shifted(blocks[..., 6:], 4, 16) | bit_of_each(blocks[..., 2:6]) << 4
+    return QuantizedMatrix(joined(signed(codes, 16)), 5, 32, joined(half(blocks, 0)))
 
 
 def _q5_1(blocks: Tensor) -> QuantizedMatrix:
-    codes = _shifted(blocks[..., 8:], 4, 16) | _bit_of_each(blocks[..., 4:8]) << 4
-    return QuantizedMatrix(_joined(codes), 5, 32, _joined(_half(blocks, 0)), -_joined(_half(blocks, 2)))
+    codes = shifted(blocks[..., 8:], 4, 16) | bit_of_each(blocks[..., 4:8]) << 4
+    return QuantizedMatrix(joined(codes), 5, 32, joined(half(blocks, 0)), -joined(half(blocks, 2)))
 
 
 def _q8_0(blocks: Tensor) -> QuantizedMatrix:
     codes = blocks[..., 2:].contiguous().view(torch.int8)
-    return QuantizedMatrix(_joined(codes), 8, 32, _joined(_half(blocks, 0)))
+    return QuantizedMatrix(joined(codes), 8, 32, joined(half(blocks, 0)))
 
 
 def _q2_k(blocks: Tensor) -> QuantizedMatrix:
-    scales, codes = blocks[..., :16], _shifted(blocks[..., 16:80], 2, 32)
-    return _two_levels(codes, 2, 16, _half(blocks, 80), scales & 15, _half(blocks, 82), scales >> 4)
+    scales, codes = blocks[..., :16], shifted(blocks[..., 16:80], 2, 32)
+    return two_levels(codes, 2, 16, half(blocks, 80), scales & 15, half(blocks, 82), scales >> 4)
 
 
 def _q3_k(blocks: Tensor) -> QuantizedMatrix:
     high, low = blocks[..., :32], blocks[..., 32:96]
     # A set bit of the mask means that 4 is not subtracted.
     subtracted = torch.stack([high >> shift & 1 for shift in range(8)], dim=-2).flatten(-2) ^ 1
-    codes = _shifted(low, 2, 32).view(torch.int8) - (subtracted << 2).view(torch.int8)
+    codes = shifted(low, 2, 32).view(torch.int8) - (subtracted << 2).view(torch.int8)
     packed = blocks[..., 96:108]
-    scales = _shifted(packed[..., :8], 4, 8) | _shifted(packed[..., 8:], 2, 4) << 4
-    return _two_levels(codes, 3, 16, _half(blocks, 108), _signed(scales, 32))
+    scales = shifted(packed[..., :8], 4, 8) | shifted(packed[..., 8:], 2, 4) << 4
+    return two_levels(codes, 3, 16, half(blocks, 108), signed(scales, 32))
 
 
 def _six_bit_scales(packed: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,52 +166,61 @@ def _six_bit_scales(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 def _q4_k(blocks: Tensor) -> QuantizedMatrix:
     scales, minimums = _six_bit_scales(blocks[..., 4:16])
-    codes = _shifted(blocks[..., 16:], 4, 32)
-    return _two_levels(codes, 4, 32, _half(blocks, 0), scales, _half(blocks, 2), minimums)
+    codes = shifted(blocks[..., 16:], 4, 32)
+    return two_levels(codes, 4, 32, half(blocks, 0), scales, half(blocks, 2), minimums)
 
 
 def _q5_k(blocks: Tensor) -> QuantizedMatrix:
     scales, minimums = _six_bit_scales(blocks[..., 4:16])
-    codes = _shifted(blocks[..., 48:], 4, 32) | _shifted(blocks[..., 16:48], 1, 32) << 4
-    return _two_levels(codes, 5, 32, _half(blocks, 0), scales, _half(blocks, 2), minimums)
+    codes = shifted(blocks[..., 48:], 4, 32) | shifted(blocks[..., 16:48], 1, 32) << 4
+    return two_levels(codes, 5, 32, half(blocks, 0), scales, half(blocks, 2), minimums)
 
 
 def _q6_k(blocks: Tensor) -> QuantizedMatrix:
-    codes = _shifted(blocks[..., :128], 4, 64) | _shifted(blocks[..., 128:192], 2, 32) << 4
+    codes = shifted(blocks[..., :128], 4, 64) | shifted(blocks[..., 128:192], 2, 32) << 4
     scales = blocks[..., 192:208].contiguous().view(torch.int8)
-    return _two_levels(_signed(codes, 32), 6, 16, _half(blocks, 208), scales)
+    return two_levels(signed(codes, 32), 6, 16, half(blocks, 208), scales)
 
 
 def _iq4_nl(blocks: Tensor) -> QuantizedMatrix:
-    codes = _shifted(blocks[..., 2:], 4, 16)
-    return QuantizedMatrix(_joined(codes), 4, 32, _joined(_half(blocks, 0)), table=_IQ4_VALUES)
+    codes = shifted(blocks[..., 2:], 4, 16)
+    return QuantizedMatrix(joined(codes), 4, 32, joined(half(blocks, 0)), table=_IQ4_VALUES)
 
 
 def _iq4_xs(blocks: Tensor) -> QuantizedMatrix:
     low, shifts = blocks[..., 4:8], torch.tensor((0, 2, 4, 6), dtype=torch.uint8)
     high = (blocks[..., 2:4, None] >> shifts & 3).flatten(-2)
     scales = torch.stack([low & 15, low >> 4], dim=-1).flatten(-2) | high << 4
-    codes = _shifted(blocks[..., 8:], 4, 16)
-    return _two_levels(codes, 4, 32, _half(blocks, 0), _signed(scales, 32), table=_IQ4_VALUES)
+    codes = shifted(blocks[..., 8:], 4, 16)
+    return two_levels(codes, 4, 32, half(blocks, 0), signed(scales, 32), table=_IQ4_VALUES)
 
 
-def _two_levels(
-    codes: Tensor,
-    bits: int,
-    group: int,
-    unit: Tensor,
-    scales: Tensor,
-    minimum_unit: Tensor | None = None,
-    minimums: Tensor | None = None,
-    table: Tensor | None = None,
-) -> QuantizedMatrix:
-    """A matrix whose scales and minimums are integers times a unit per block.
+def _tq1_0(blocks: Tensor) -> QuantizedMatrix:
+    """Digits of base three, five a byte as a fraction of 256; the last four bytes have four each."""
+    powers = torch.tensor((1, 3, 9, 27, 81), dtype=torch.uint8)
+    parts = (blocks[..., :32], 5), (blocks[..., 32:48], 5), (blocks[..., 48:52], 4)
+    digits = [(part[..., None, :] * powers[:count, None]).flatten(-2) for part, count in parts]
+    codes = (torch.cat(digits, dim=-1).int() * 3 >> 8).to(torch.uint8)
+    return _ternary(codes, half(blocks, 52))
 
-    All tensors but the table: [..., blocks, n].
-    """
-    units = unit if minimum_unit is None else torch.cat([unit, minimum_unit], dim=-1)
-    products = None if minimums is None or minimum_unit is None else _joined(minimum_unit * minimums)
-    return QuantizedMatrix(_joined(codes), bits, group, _joined(unit * scales), products, table, units)
+
+def _tq2_0(blocks: Tensor) -> QuantizedMatrix:
+    return _ternary(shifted(blocks[..., :64], 2, 32), half(blocks, 64))
+
+
+def _ternary(codes: Tensor, unit: Tensor) -> QuantizedMatrix:
+    """A matrix of -1, 0 and 1 with a scale per block. codes: one more than their value."""
+    return two_levels(signed(codes, 1), 2, 256, unit, torch.ones_like(unit))
+
+
+def _mxfp4(blocks: Tensor) -> QuantizedMatrix:
+    codes = shifted(blocks[..., 1:], 4, 16)
+    return QuantizedMatrix(joined(codes), 4, 32, _HALF_POWERS[joined(blocks[..., :1]).int()], table=DOUBLED)
+
+
+def _nvfp4(blocks: Tensor) -> QuantizedMatrix:
+    codes = shifted(blocks[..., 4:], 4, 8)
+    return QuantizedMatrix(joined(codes), 4, 16, _HALF_E4M3[joined(blocks[..., :4]).int()], table=DOUBLED)
 
 
 _DECODERS: Mapping[str, Callable[[Tensor], QuantizedMatrix]] = {
@@ -247,4 +236,9 @@ _DECODERS: Mapping[str, Callable[[Tensor], QuantizedMatrix]] = {
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
+    "TQ1_0": _tq1_0,
+    "TQ2_0": _tq2_0,
+    "MXFP4": _mxfp4,
+    "NVFP4": _nvfp4,
+    **CODEBOOK_DECODERS,
 }
