@@ -97,7 +97,7 @@ T5_TASKS = {
 }
 
 
-def _write_t5(directory: Path) -> Path:
+def write_summarizing_t5(directory: Path) -> Path:
     """Write a T5 with the settings of three tasks, as the first T5 checkpoints have them."""
     write_t5(directory)
     config = transformers.T5Config(
@@ -137,7 +137,6 @@ WRITERS: Mapping[str, Callable[[Path], Path]] = {
         label2id={label: index for index, label in _NLI_LABELS.items()},
     ),
     "summarizer": _write_summarizer,
-    "t5": _write_t5,
     "whisper": _write_recognizer,
 }
 """Writes the checkpoint of each model that is not a demo model."""

@@ -35,7 +35,7 @@ structured = ChatOpenAI(model="story", max_tokens=64, temperature=0, **SERVER)
 by_schema = structured.with_structured_output(Hero, method="json_schema", strict=True)
 assert isinstance(by_schema.invoke(STORY), Hero)
 
-by_responses = ChatOpenAI(model="story", max_tokens=24, use_responses_api=True, **SERVER)
+by_responses = ChatOpenAI(model="story", max_tokens=24, temperature=0, use_responses_api=True, **SERVER)
 assert by_responses.invoke(STORY).text == answer.content
 
 completion = OpenAI(model="story", max_tokens=24, temperature=0, **SERVER)
