@@ -142,7 +142,7 @@ class BucketBiasConfig:
 
 @dataclass(frozen=True)
 class AlibiConfig:
-    """Score bias that is linear in the distance, `slope * (key position - query position)`, with one slope per head.
+    """Score bias that is linear in the distance, `-slope * |key position - query position|`, with one slope per head.
 
     Source: Press et al. 2022, arXiv:2108.12409.
     """

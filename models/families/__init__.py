@@ -38,6 +38,7 @@ from models.families import (
     ernie4_5,
     ernie4_5_moe,
     eurobert,
+    exaone,
     exaone4,
     falcon,
     falcon_h1,
@@ -71,6 +72,7 @@ from models.families import (
     internlm3,
     iquestcoder,
     jais2,
+    jina_bert,
     jina_embeddings_v3,
     led,
     lfm2,
@@ -78,6 +80,7 @@ from models.families import (
     lfm3,
     llama,
     llama4,
+    llama_bidirec,
     longformer,
     longt5,
     m2m_100,
@@ -175,6 +178,8 @@ _ENCODERS = (
     gte,
     jina_embeddings_v3,
     embedding_gemma2,
+    jina_bert,
+    llama_bidirec,
 )
 _DECODERS = (
     openai_gpt,
@@ -263,6 +268,7 @@ _DECODERS = (
     afmoe,
     bamba,
     granitemoe_swa,
+    exaone,
 )
 _ENCODER_DECODERS = (
     t5,

@@ -1,8 +1,9 @@
 """NomicBERT (Nussbaum et al. 2024, arXiv:2402.01613): BERT with rotary positions, gated feed-forward and few biases.
 
 Its first checkpoints come with their own code and use the setting names of GPT-2. The names of transformers are read as
-well. If a file has both names of a setting, their values must agree. Other options of that code (pre-norm, experts,
-partial rotation) are refused.
+well. If a file has both names of a setting, their values must agree. Nomic Embed v2 (Nussbaum and Duderstadt 2025,
+arXiv:2502.07972) has experts in every other layer, plain feed-forwards in the others, and biases. Other options of that
+code (pre-norm, partial rotation) are refused.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import (
+    Activation,
     AttentionConfig,
     ClassificationHead,
     ConfigError,
@@ -18,9 +20,11 @@ from models.config import (
     FeedForwardConfig,
     LayerConfig,
     MaskedLanguageModelHead,
+    MixtureOfExpertsConfig,
     ModelConfig,
     NormConfig,
     NormSlots,
+    RouterConfig,
     StackConfig,
 )
 from models.families.shared.bert_config import architectures, encoder_head
@@ -31,7 +35,7 @@ from models.families.shared.gguf import GgufFamily, Settings, encoder_settings
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
 from weights.gguf.metadata import Metadata
-from weights.rules import Drop, Rename, Rule, Split
+from weights.rules import Drop, Rename, Rule, Split, split, transpose
 
 _PREFIX = r"(?:nomic_bert\.|bert\.)?"
 _PUBLISHED_CODE = PublishedCode("nomic-ai", "hf_nomic_bert", "NomicBert")
@@ -44,14 +48,12 @@ _OLDER_NAMES = {
     "rotary_emb_base": "rope_theta",
 }
 _ONLY: Mapping[str, Any] = {
-    "activation_function": "swiglu",
-    "moe_every_n_layers": 0,
-    "num_experts": 0,
+    "num_shared_experts": 0,
     "rotary_emb_fraction": 1.0,
     "scale_attn_weights": True,
     **dict.fromkeys(("causal", "is_decoder", "norm_mlp", "parallel_block", "prenorm", "use_rms_norm"), False),
-    **dict.fromkeys(("mlp_fc1_bias", "mlp_fc2_bias", "qkv_proj_bias", "rotary_emb_interleaved"), False),
-    **dict.fromkeys(("rotary_head_dim", "scale_attn_by_inverse_layer_idx"), False),
+    **dict.fromkeys(("expert_choice_router", "rotary_emb_interleaved", "rotary_head_dim"), False),
+    "scale_attn_by_inverse_layer_idx": False,
 }
 
 
@@ -61,6 +63,9 @@ def _renamed_settings(hf: Mapping[str, Any]) -> dict[str, Any]:
     settings = {name: value for name, value in hf.items() if value is not None and name != "auto_map"}
     for name, only in _ONLY.items():
         fields.refuse_unless(name, only)
+    fields.refuse_unless("activation_function", "swiglu", "gelu")
+    if hf.get("activation_function") == "gelu":
+        settings.setdefault("hidden_act", "gelu")
     fields.refuse_unless("rotary_emb_scale_base", None)
     for old, new in _OLDER_NAMES.items():
         if hf.get(old) is not None and settings.setdefault(new, hf[old]) != hf[old]:
@@ -81,13 +86,10 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     head_dim = fields.optional_integer("head_dim") or head_width(hidden, heads)
     layer_norm = NormConfig("layer", fields.number("layer_norm_eps", 1e-12))
     activation, rope = fields.activation("hidden_act", "silu"), rope_config(fields, head_dim, default_theta=1000.0)
-    after = NormSlots(residual=layer_norm)
-    layer = LayerConfig(
-        attention=AttentionConfig(heads, heads, head_dim, head_dim**-0.5, False, False, False, False, False, rope=rope),
-        attention_norms=after,
-        feed_forward=FeedForwardConfig(fields.integer("intermediate_size", 3072), activation, gated=True, bias=False),
-        feed_forward_norms=after,
-    )
+    after, bias = NormSlots(residual=layer_norm), fields.flag("qkv_proj_bias", False)
+    attention = AttentionConfig(heads, heads, head_dim, head_dim**-0.5, False, bias, bias, bias, bias, rope=rope)
+    count = fields.integer("num_hidden_layers", 12)
+    layers = tuple(LayerConfig(attention, after, one, after) for one in _feed_forwards(fields, activation, count))
     positions = fields.integer("n_positions", fields.integer("max_position_embeddings", 2048))
     if fields.optional_positive("rotary_scaling_factor") is not None:
         # Longer texts would need scaled rotary frequencies.
@@ -97,14 +99,44 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         hidden_size=hidden,
         vocab_size=vocab,
         head=encoder_head(fields, architecture, MaskedLanguageModelHead(activation, layer_norm), dense="tanh"),
-        encoder=StackConfig(embedding, (layer,) * fields.integer("num_hidden_layers", 12)),
+        encoder=StackConfig(embedding, layers),
         max_positions=scaled_max_positions(rope, positions),
     )
+
+
+def _feed_forwards(
+    fields: Fields, activation: Activation, layers: int
+) -> Sequence[FeedForwardConfig | MixtureOfExpertsConfig]:
+    """The feed-forward of each layer. Every n-th layer may have experts, which have no gates and no biases."""
+    width = fields.integer("intermediate_size", 3072)
+    bias = fields.flag("mlp_fc2_bias", False)
+    plain = FeedForwardConfig(
+        width,
+        activation,
+        gated=fields.raw("activation_function") != "gelu",
+        bias=bias,
+        inner_bias=fields.flag("mlp_fc1_bias", False),
+    )
+    interval = fields.integer("moe_every_n_layers", 0, least=0)
+    if interval == 0:
+        fields.refuse_unless("num_experts", 0)
+        return [plain] * layers
+    fields.refuse_unless("activation_function", "gelu")
+    experts = MixtureOfExpertsConfig(
+        FeedForwardConfig(width, activation, bias=False),
+        num_experts=fields.integer("num_experts"),
+        experts_per_token=fields.integer("moe_top_k", 2),
+        router=RouterConfig(normalized=fields.flag("moe_normalize_expert_weights", False)),
+        # The experts share one bias of their sum: an expert for every token whose matrices are zero.
+        shared=FeedForwardConfig(1, "relu", bias=True, inner_bias=False),
+    )
+    return [experts if index % interval == 1 % interval else plain for index in range(layers)]
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     layer, ours = rf"{_PREFIX}(?:encoder\.)?layers\.(\d+)\.", r"encoder.layers.\1."
     parts = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
+    fused = [f"{ours}attention.{part}" for part in ("query", "key", "value")]
     body = (
         *embedding_rules(rf"{_PREFIX}embeddings"),
         *norm(rf"{_PREFIX}emb_ln", "encoder.embedding.norm"),
@@ -112,12 +144,19 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
             Rename(rf"{layer}self_attn\.{part}\.weight", f"{ours}attention.{name}.weight")
             for part, name in parts.items()
         ),
-        Split(rf"{layer}attn\.Wqkv\.weight", [f"{ours}attention.{part}.weight" for part in ("query", "key", "value")]),
-        Rename(rf"{layer}attn\.out_proj\.weight", f"{ours}attention.output.weight"),
+        *(
+            Split(
+                rf"{layer}attn\.Wqkv\.{kind}", [f"{ours}attention.{part}.{kind}" for part in ("query", "key", "value")]
+            )
+            for kind in ("weight", "bias")
+        ),
+        linear(rf"{layer}attn\.out_proj", f"{ours}attention.output"),
+        *_expert_rules(model, rf"{layer}mlp\.", f"{ours}feed_forward."),
+        linear(rf"{layer}mlp\.fc1", f"{ours}feed_forward.up"),
         *norm(rf"{layer}(?:post_attention_layernorm|norm1)", f"{ours}attention_norms.residual"),
-        Rename(rf"{layer}mlp\.(?:gate_proj|fc12)\.weight", f"{ours}feed_forward.gate.weight"),
-        Rename(rf"{layer}mlp\.(?:up_proj|fc11)\.weight", f"{ours}feed_forward.up.weight"),
-        Rename(rf"{layer}mlp\.(?:down_proj|fc2)\.weight", f"{ours}feed_forward.down.weight"),
+        linear(rf"{layer}mlp\.(?:gate_proj|fc12)", f"{ours}feed_forward.gate"),
+        linear(rf"{layer}mlp\.(?:up_proj|fc11)", f"{ours}feed_forward.up"),
+        linear(rf"{layer}mlp\.(?:down_proj|fc2)", f"{ours}feed_forward.down"),
         *norm(rf"{layer}(?:post_mlp_layernorm|norm2)", f"{ours}feed_forward_norms.residual"),
     )
     pooler, words = rf"{_PREFIX}pooler\.dense", r"cls\.predictions"
@@ -132,6 +171,32 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
             return (*body, linear(pooler, "head.dense"), linear("classifier", "head.output"))
         case _:
             return (*body, linear("classifier", "head.output"), Drop(rf"{pooler}\..*|cls\..*"))
+
+
+def _expert_rules(model: ModelConfig, theirs: str, ours: str) -> Sequence[Rule]:
+    """Rules for the experts of a layer. Its matrices are stored one below the other, as [experts * inner, hidden]."""
+    assert model.encoder is not None
+    mixtures = [
+        layer.feed_forward for layer in model.encoder.layers if isinstance(layer.feed_forward, MixtureOfExpertsConfig)
+    ]
+    experts = range(mixtures[0].num_experts if mixtures else 0)
+    up, down = (tuple(f"{ours}experts.{one}.{part}.weight" for one in experts) for part in ("up", "down"))
+    return (
+        Rename(theirs + r"router\.layer\.weight", ours + "router.weight"),
+        Rule(theirs + r"experts\.mlp\.w1", up, (split(len(experts)),)),
+        Rule(theirs + r"experts\.mlp\.w2", down, (split(len(experts)), transpose)),
+        Rule(
+            theirs + r"experts\.bias",
+            (ours + "shared.down.bias", ours + "shared.down.weight", ours + "shared.up.weight"),
+            (_with_zero_matrices,),
+        ),
+    )
+
+
+def _with_zero_matrices(tensors: Sequence[Any]) -> Sequence[Any]:
+    """The bias of a feed-forward of width 1, and its two matrices: zero."""
+    (bias,) = tensors
+    return [bias, bias.unsqueeze(1) * 0, bias.unsqueeze(0) * 0]
 
 
 def gguf_settings(of: Metadata) -> Settings:

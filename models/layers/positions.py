@@ -283,7 +283,7 @@ class Alibi:
         if self._slopes.device != device:
             self._slopes = self._slopes.to(device)
         distances = torch.arange(1 - length, length, device=device)
-        return (self._slopes[:, None] * distances).to(dtype)
+        return (self._slopes[:, None] * -distances.abs()).to(dtype)
 
 
 class KeyAlibi:

@@ -16,6 +16,7 @@ from tests.engine.tiny_checkpoints import GENERATING
 from tests.parity import speech
 from tests.parity.checkpoints import edit_config, write_model
 from tests.parity.native_twins import rewrite_as_native
+from tests.parity.published_code import write_exaone, write_jina, write_llama_bidirec, write_nomic
 from tests.parity.recent_encoder_cases import BODIES as RECENT_BODIES
 from tests.parity.test_decoders import CASES as DECODERS
 from tests.parity.test_encoder_decoders import CASES as SEQ2SEQ
@@ -98,12 +99,16 @@ WRITERS: Mapping[str, Callable[[Path], object]] = {
     "embedding_gemma2": lambda directory: write_layout(directory, "embedding-gemma2"),
     "gemma3n": _write_gemma3n,
     "triptych": _write_native,
+    "exaone": lambda directory: write_exaone(directory, "grouped"),
+    "jina_bert": write_jina,
+    "llama_bidirec": lambda directory: write_llama_bidirec(directory, "grouped"),
 }
 """Writers of the model types that transformers cannot write as they are published."""
 NAMED: Mapping[str, Callable[[Path], object]] = {
     "EmbeddingGemma": lambda directory: _write_body(directory, "embedding-gemma-small"),
     "Arctic-Embed-M-2": lambda directory: write_layout(directory, "gte-snowflake"),
     "Jina-Embeddings-3": lambda directory: write_layout(directory, "jina_embeddings_v3"),
+    "Nomic-Embed-2": write_nomic,
     "causal-off": lambda directory: _write_body(directory, "bidirectional-qwen3"),
     "MADLAD": lambda directory: _write_case(directory, "t5"),
 }

@@ -30,6 +30,7 @@ NAMED_TASKS = {
     "EmbeddingGemma": ["embed"],
     "Arctic-Embed-M-2": ["embed"],
     "Jina-Embeddings-3": ["embed"],
+    "Nomic-Embed-2": ["embed"],
     "causal-off": ["embed"],
     "MADLAD": ["generate", "translate"],
     "BGE-M3": ["embed", "late_interaction", "embed_sparse"],

@@ -150,6 +150,7 @@ NEWEST = tuple(
         ("minicpm3", "MiniCPM3", {}),
         ("glm4_moe_lite", "Glm4MoeLite", {}),
         ("granitemoe_swa", "GraniteMoeSWA", {}),
+        ("exaone", "Exaone", {}),
         ("mellum", "Mellum", {}),
         ("cohere2_moe", "Cohere2Moe", {}),
         ("hunyuan_v1_moe", "HunYuanMoEV1", {}),

@@ -22,6 +22,7 @@ PUBLISHED = {
     "youtu": ("tencent/Youtu-LLM-2B", "youtu", "Youtu"),
     "afmoe": ("arcee-ai/Trinity-Mini", "afmoe", "Afmoe"),
     "hunyuan_v1_moe": ("tencent/Hunyuan-A13B-Instruct", "hunyuan", "HunYuan"),
+    "exaone": ("LGAI-EXAONE/EXAONE-3.5-2.4B-Instruct", "exaone", "Exaone"),
     "phimoe": ("microsoft/Phi-3.5-MoE-instruct", "phimoe", "PhiMoE"),
 }
 

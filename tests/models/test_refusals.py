@@ -58,6 +58,9 @@ HARMLESS = {
     "embedding_gemma2": "audio_config vision_config",
     "eurobert": "pretraining_tp tie_word_embeddings",
     "exaone4": "sliding_window_pattern",
+    "exaone": "pretraining_tp",
+    "jina_bert": "tie_word_embeddings",
+    "llama_bidirec": "pretraining_tp tie_word_embeddings",
     "falcon": "num_kv_heads num_ln_in_parallel_attn",
     "gemma3": "mm_tokens_per_image",
     "gemma3_text": "_sliding_window_pattern",
@@ -127,6 +130,14 @@ The reference never reads them, or they need another setting to have an effect (
 """
 
 
+PUBLISHED_WITH_CODE: dict[str, tuple[str, dict[str, Any]]] = {
+    "exaone": ("llama", {}),
+    "llama_bidirec": ("llama", {}),
+    "jina_bert": ("bert", {"position_embedding_type": "alibi", "feed_forward_type": "geglu"}),
+}
+"""Families that transformers has no class for, with the one whose settings they have, and further settings."""
+
+
 NEEDED = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
@@ -140,6 +151,9 @@ def settings(kind: str) -> dict[str, Any]:
     """The `config.json` that transformers writes for a family, with all defaults."""
     if kind == "triptych":
         return native("TriptychForCausalLM")
+    if kind in PUBLISHED_WITH_CODE:
+        like, more = PUBLISHED_WITH_CODE[kind]
+        return {**settings(like), **more, "model_type": kind}
     if kind == "new":
         return {**settings("gte"), "model_type": kind}
     return {**transformers.AutoConfig.for_model(kind, **NEEDED.get(kind, {})).to_dict(), "architectures": None}

@@ -19,7 +19,13 @@ from server.ipc.wire.descriptions import ModelSpec
 from tests.engine import test_speech
 from tests.engine.harness import Pair, as_transformers_settings, generate, reference, run
 from tests.engine.tiny_checkpoints import GENERATING
-from tests.parity import speech, test_native, test_text_of_further_picture_models, test_text_of_picture_models
+from tests.parity import (
+    speech,
+    test_native,
+    test_published_code_models,
+    test_text_of_further_picture_models,
+    test_text_of_picture_models,
+)
 from tests.parity.checkpoints import load, random_ids, save
 from tests.parity.decoder_cases import MORE_CASES
 from tests.parity.recent_encoder_cases import BODIES as RECENT_BODIES
@@ -38,7 +44,12 @@ TESTED_ELSEWHERE = {
     "qwen3_5_moe": test_text_of_picture_models.test_text_part_of_qwen,
     "whisper": test_speech.test_four_beams_equal_transformers,
     "triptych": test_native,
+    "exaone": test_published_code_models.test_exaone,
+    "llama_bidirec": test_published_code_models.test_llama_bidirec,
+    "jina_bert": test_published_code_models.test_encoders,
 }
+WITHOUT_A_CLASS = ("exaone", "llama_bidirec", "jina_bert")
+"""Families whose code is published with their checkpoints, and which transformers has no class for."""
 
 
 PICTURES = dict.fromkeys(("gemma3", "qwen3_5", "qwen3_5_moe"), 2) | test_text_of_further_picture_models.SHAPES
@@ -57,6 +68,7 @@ def shapes_compared() -> Counter[str]:
     found += Counter(model_type_of(stem) for stem in stems)
     # `test_published_layouts` compares the same shapes under these other names.
     found += Counter({"new": found["gte"], "embedding_gemma2": found["embedding_gemma2_text"]})
+    found += Counter(dict.fromkeys(WITHOUT_A_CLASS, 2))
     return found + Counter({"whisper": len(speech.SHAPES), "triptych": len(test_native.BODIES), **PICTURES})
 
 

@@ -23,12 +23,14 @@ class PublishedCode:
         `modeling.py`.
     stem: start of the class names.
     others: further classes of this code, each as `<file>.<class>`.
+    module: name of the one file with all classes, without `.py`; empty for the two files above.
     """
 
     publisher: str
     file: str
     stem: str
     others: tuple[str, ...] = ()
+    module: str = ""
 
     def is_all_of(self, auto_map: Any) -> bool:
         """Whether every entry of `auto_map` is the configuration or a model class of this code."""
@@ -41,6 +43,6 @@ class PublishedCode:
         kind = "configuration" if auto == "AutoConfig" else "modeling"
         heads = "Config" if auto == "AutoConfig" else "|".join(_MODELS)
         others = [re.escape(name) for name in self.others if name.startswith(kind)]
-        own = "|".join([rf"{kind}{end}\.{self.stem}(?:{heads})", *others])
+        own = "|".join([rf"{self.module or kind + end}\.{self.stem}(?:{heads})", *others])
         known = auto == "AutoConfig" or auto.startswith("AutoModel")
         return known and re.fullmatch(rf"{repository}(?:{own})", code) is not None
