@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import gguf
 import pytest
@@ -10,6 +12,7 @@ import sentencepiece
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from server.text.chats.chat import read_templates
+from server.text.tokenizers.gguf_pre_tokenizers import PRE_TOKENIZERS
 from server.text.tokenizers.load import load_tokenizer
 from server.text.tokenizers.sentencepiece_model import SentencePieceModel
 from server.text.tokenizers.tokenizer_files import read_tokenizer_files
@@ -87,6 +90,26 @@ BYTE_LEVEL = {
             ]
         ),
     ),
+    "modern-bert": (normalizers.NFC(), pre_tokenizers.ByteLevel(add_prefix_space=False)),
+    "exaone4": (None, pre_tokenizers.ByteLevel(add_prefix_space=False)),
+    "deepseek-llm": (
+        None,
+        _split(
+            "[\r\n]",
+            r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-Ֆ]+",
+            r"\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+            r"\s+$",
+            "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
+            r"\p{N}+",
+        ),
+    ),
+    "bailingmoe": (
+        None,
+        _split(
+            r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+        ),
+    ),
+    "tiny_aya": (None, _split(r"\d{1,3}(?=(?:\d{3})*\b)", _O200K % ("", "", "", "", "/"))),
     "superbpe": (None, _split(r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
     "bloom": (None, _split(r" ?[^(\s|[.,!?…。，、।۔،])]+")),
 }
@@ -200,9 +223,16 @@ def test_gemma4(tmp_path):
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=False)
 
 
+def test_the_page_names_the_pre_tokenizers():
+    page = (Path(__file__).parents[2] / "docs" / "gguf.md").read_text()
+    part = page.partition("## Pre-tokenizers")[2].partition("Another name")[0]
+    listed = re.findall(r"`([^`]+)`", part.partition("it is known.")[2])
+    assert listed == sorted(PRE_TOKENIZERS)
+
+
 def test_an_unknown_pre_tokenizer_is_refused_by_name(tmp_path):
     path = in_gguf(tmp_path / "model.gguf", byte_level("gpt-2"), "klingon")
-    with pytest.raises(TokenizerError, match="pre-tokenizer 'klingon' is not supported, only gpt-2"):
+    with pytest.raises(TokenizerError, match="pre-tokenizer 'klingon' is not supported; the nearest name is viking"):
         load_tokenizer(path)
     write_vocabulary(path, "rwkv", ["a"], [NORMAL])
     with pytest.raises(TokenizerError, match="tokenizer 'rwkv' is not supported, only gpt2, llama, bert, t5, gemma4"):

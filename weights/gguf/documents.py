@@ -38,7 +38,7 @@ _ENDS = frozenset(
     )
 )
 """Control tokens that end a text in every model that has them. Files state only one or two of them by their ids."""
-_BEGINS = frozenset(("llama-bpe", "llama3", "llama-v3", "tekken"))
+_BEGINS = frozenset(("llama-bpe", "llama3", "llama-v3", "tekken", "lfm2", "pixtral"))
 """Pre-tokenizers whose models put the start token before a text, which older files do not state."""
 _STRIPS_AFTER = "phi3"
 """Architecture whose control tokens remove the white space after them. The metadata lacks this."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, normalizers, processors
 
-from server.text.tokenizers.gguf_pre_tokenizers import COMPOSED, PRE_TOKENIZERS, UNSTATED, WHOLE_WORDS
+from server.text.tokenizers.gguf_pre_tokenizers import COMPOSED, PRE_TOKENIZERS, ROBERTA, UNSTATED, WHOLE_WORDS
 from server.text.tokenizers.sentencepiece_files import unigram
 from server.text.tokenizers.sentencepiece_model import SentencePieceModel
 from server.text.tokenizers.templates import set_bert_template, set_configured_template, set_template
@@ -36,8 +37,10 @@ def _byte_level(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: 
     """A byte-level BPE model (Radford et al. 2019, section 2.2)."""
     pre = gguf.get("tokenizer.ggml.pre") or UNSTATED.get(gguf.get("general.architecture"), "default")
     if pre not in PRE_TOKENIZERS:
-        supported = ", ".join(PRE_TOKENIZERS)
-        raise TokenizerError(f"{gguf.name}: pre-tokenizer {str(pre)[:40]!r} is not supported, only {supported}")
+        nearest = get_close_matches(str(pre), PRE_TOKENIZERS, 1, cutoff=0.0)[0]
+        raise TokenizerError(
+            f"{gguf.name}: pre-tokenizer {str(pre)[:40]!r} is not supported; the nearest name is {nearest}"
+        )
     vocabulary = _vocabulary(tokens, types)
     model = byte_pairs(vocabulary, _merges(gguf), gguf.name, ignore_merges=pre in WHOLE_WORDS)
     backend = LibraryTokenizer(model)
@@ -45,7 +48,7 @@ def _byte_level(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: 
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = PRE_TOKENIZERS[pre]()
     backend.decoder = decoders.ByteLevel()
-    if pre == "roberta-bpe":
+    if pre in ROBERTA:
         sep, cls = files.roles["eos"].content, files.roles["bos"].content
         backend.post_processor = processors.RobertaProcessing(
             (sep, vocabulary[sep]), (cls, vocabulary[cls]), True, False
