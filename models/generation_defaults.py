@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from models.config import ConfigError
+from models.config.errors import short
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,23 @@ class GenerationDefaults:
     early_stopping: bool | Literal["never"] | None = None
 
 
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "max_new_tokens": (0, (1 << 31) - 1),
+    "min_new_tokens": (0, (1 << 31) - 1),
+    "temperature": (0, 100),
+    "top_k": (0, 1 << 20),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "typical_p": (0, 1),
+    "repetition_penalty": (1e-3, 100),
+    "no_repeat_ngram_size": (0, 1 << 20),
+    "encoder_no_repeat_ngram_size": (0, 1 << 20),
+    "num_beams": (1, 16),
+    "length_penalty": (-100, 100),
+}
+"""Smallest and largest value of each number: those that a request may have, and 0 where transformers has it."""
+_MAX_TOKENS, _MAX_WORDS = 1 << 14, 1 << 10
+"""Most token ids of a setting, and most words that are never generated."""
 _SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 _SAME_NAME = (
     "bos_token_id",
@@ -122,6 +140,8 @@ def generation_defaults(
     words = source.get("bad_words_ids") or []
     if not isinstance(words, list):
         raise ConfigError("generation setting 'bad_words_ids' must be a list of lists of token ids")
+    if len(words) > _MAX_WORDS:
+        raise ConfigError(f"generation setting 'bad_words_ids' has {len(words):,} words; the limit is {_MAX_WORDS:,}")
     found["bad_words_ids"] = tuple(_token_ids(ids, "bad_words_ids") for ids in words)
     forced_eos = _token_ids(source.get("forced_eos_token_id"), "forced_eos_token_id")
     if len(forced_eos) > 1:
@@ -188,6 +208,8 @@ def _token_ids(value: Any, name: str) -> tuple[int, ...]:
     ids = () if value is None else tuple(value) if isinstance(value, list) else (value,)
     if not all(isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids):
         raise ConfigError(f"generation setting {name!r} must be a token id or a list of token ids")
+    if len(ids) > _MAX_TOKENS:
+        raise ConfigError(f"generation setting {name!r} has {len(ids):,} token ids; the limit is {_MAX_TOKENS:,}")
     return ids
 
 
@@ -202,4 +224,12 @@ def _check_types(found: Mapping[str, Any]) -> None:
         else:
             right = isinstance(value, int | float if kind.startswith("float") else int) and not isinstance(value, bool)
         if not right:
-            raise ConfigError(f"generation setting {entry.name!r} must be {kind.replace(' | None', '')}, not {value!r}")
+            raise ConfigError(
+                f"generation setting {entry.name!r} must be {kind.replace(' | None', '')}, not {short(value)}"
+            )
+        if entry.name in _RANGES:
+            least, most = _RANGES[entry.name]
+            if not least <= value <= most:
+                raise ConfigError(
+                    f"generation setting {entry.name!r} must be {least:g} to {most:,g}, not {short(value)}"
+                )

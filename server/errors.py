@@ -35,6 +35,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+MAX_MESSAGE = 2000
+"""Characters of a message for the operator."""
+
+
+def one_line(message: str) -> str:
+    """A message with names from foreign files, as one line for a terminal: without control characters, and cut."""
+    text = " ".join(message.split())
+    text = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 3]}..."
+
 
 class TriptychError(Exception):
     """Base class of the errors that Triptych raises."""
@@ -42,6 +52,9 @@ class TriptychError(Exception):
 
 class StartError(TriptychError):
     """The server cannot start. The message is one line for the operator."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class CheckpointError(StartError):

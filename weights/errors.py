@@ -8,6 +8,12 @@ WeightsError      weights cannot be read, or do not match the model
 from __future__ import annotations
 
 
+def shown(name: str, most: int = 80) -> str:
+    """A name from a file, for a message: control characters are escaped, and it is cut to `most` characters."""
+    text = name if len(name) <= most else f"{name[: most - 3]}..."
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
 class ResolveError(ValueError):
     """No checkpoint directory was found, or one of its files may not be opened."""
 

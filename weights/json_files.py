@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from weights.bounded_json import BadJson, parse_json
 from weights.gguf.choose import is_gguf
 from weights.resolve import file_in
 
 
 class NotJson(ValueError):
-    """A file is not JSON, or only a null."""
+    """A file is not JSON, or only a null, or too large. reason: a noun, for messages."""
+
+    def __init__(self, name: str, reason: str = "not JSON") -> None:
+        super().__init__(name)
+        self.reason = reason
 
 
 def read_json_file(checkpoint: Path, name: str) -> Any:
@@ -30,9 +34,9 @@ def read_json_file(checkpoint: Path, name: str) -> Any:
     if path is None:
         return None
     try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError, OSError):
-        value = None
+        value = parse_json(path)
+    except BadJson as error:
+        raise NotJson(name, str(error)) from None
     if value is None:
         raise NotJson(name)
     return value

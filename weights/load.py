@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from weights.errors import WeightsError
+from weights.errors import WeightsError, shown
 from weights.finite import is_finite
 from weights.manifest import ManifestError, check_manifest
 from weights.quantized_matrix import QuantizedMatrix
@@ -24,6 +24,8 @@ from weights.stored import MatrixFormat, Stored, StoredMatrix, StoredTensor
 __all__ = ["LoadPlan", "LoadReport", "TensorSource", "WeightsError", "load_weights", "plan_load"]
 
 _MAX_LISTED = 20
+_MAX_UNEXPECTED = 1000
+"""Unexpected tensors after which no further names are compared: each takes the time of all rules."""
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -250,6 +252,11 @@ def plan_load(stored: Mapping[str, Stored], rules: Sequence[Rule], expected: Map
         if matched is None or any(target not in expected for target in matched[1]):
             if not _is_unused(tensor):
                 plan.unexpected.append(stored_name)
+            if len(plan.unexpected) > _MAX_UNEXPECTED:
+                raise WeightsError(
+                    f"more than {_MAX_UNEXPECTED:,} tensors of the checkpoint are unexpected "
+                    f"({_shortened(plan.unexpected[:_MAX_LISTED])})"
+                )
             continue
         rule, targets = matched
         if not targets:
@@ -324,4 +331,4 @@ def _checkpoint_name(missing: str, stored_names: Mapping[str, str]) -> str:
 
 def _shortened(names: Sequence[str]) -> str:
     more = [f"and {len(names) - _MAX_LISTED} more"] if len(names) > _MAX_LISTED else []
-    return ", ".join([*names[:_MAX_LISTED], *more])
+    return ", ".join([*(shown(name, 160) for name in names[:_MAX_LISTED]), *more])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from weights.bounded_json import parse_json
 from weights.sentence_modules import module_kinds, transformer_folder
 
 POINTER = b"version https://git-lfs.github.com/spec/"
@@ -82,7 +82,7 @@ def _not_a_model(source: str, directory: Path) -> str | None:
 
 def _base_model(directory: Path) -> str:
     try:
-        name = json.loads((directory / "adapter_config.json").read_bytes())["base_model_name_or_path"]
+        name = parse_json(directory / "adapter_config.json")["base_model_name_or_path"]
     except (ValueError, LookupError, TypeError):
         name = None
     return name if isinstance(name, str) and name else "PATH_OR_HUB_ID"

@@ -7,8 +7,9 @@ A GGUF file takes the place of a directory.
 
 from __future__ import annotations
 
-import json
 import pickle
+import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +20,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from weights.errors import ResolveError, WeightsError
+from weights.bounded_json import BadJson, parse_index
+from weights.errors import ResolveError, WeightsError, shown
 from weights.gguf.choose import is_gguf
 from weights.gguf.container import read_gguf
 from weights.quantized.gguf import stored_tensors
@@ -39,6 +41,10 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+MAX_TENSORS = 1 << 18
+"""Most tensors of a file. Published checkpoints have 207,000 in all their files."""
+MAX_OBJECTS_BYTES = 8 << 20
+"""Largest list of objects of a pickled checkpoint. A tensor takes about 120 bytes: this is for 70,000 tensors."""
 
 
 @contextmanager
@@ -64,16 +70,16 @@ def open_checkpoint(
         for file in files:
             path = file_in(directory, file)
             if path is None:
-                raise WeightsError(f"the shard {file!r} of the checkpoint is missing")
+                raise WeightsError(f"the shard '{shown(file)}' of the checkpoint is missing")
             for name, tensor in read_file(path).items():
                 if name in tensors:
-                    raise WeightsError(f"tensor {name!r} is in both {tensors[name].file!r} and {file!r}")
+                    raise WeightsError(f"tensor '{shown(name)}' is in both {tensors[name].file!r} and {file!r}")
                 tensors[name] = tensor
     except ResolveError as error:
         raise WeightsError(str(error)) from None
     for name, file in indexed.items():
         if name not in tensors:
-            raise WeightsError(f"the index lists tensor {name!r} in {file!r}, but the file does not contain it")
+            raise WeightsError(f"the index lists tensor '{shown(name)}' in {file!r}, but the file does not contain it")
     yield tensors if matrix_format is None else matrix_format.matrices(tensors)
 
 
@@ -110,12 +116,9 @@ def _find_files(
 
 def _read_index(path: Path) -> dict[str, str]:
     try:
-        weight_map: Any = json.loads(path.read_bytes())["weight_map"]
-        if weight_map and all(isinstance(file, str) for file in weight_map.values()):
-            return dict(weight_map)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        pass
-    raise WeightsError(f"{path.name!r} is not an index of weights: a JSON object with a 'weight_map'") from None
+        return parse_index(path)
+    except BadJson as error:
+        raise WeightsError(f"{path.name!r} is not an index of weights: {error}") from None
 
 
 def _read_gguf(path: Path) -> Mapping[str, Stored]:
@@ -129,6 +132,8 @@ def _read_safetensors(path: Path) -> Mapping[str, StoredTensor]:
     try:
         file: Any = safe_open(path, framework="pt", device="cpu")
         names = file.keys()
+        if len(names) > MAX_TENSORS:
+            raise WeightsError(f"{path.name!r} has {len(names):,} tensors; the limit is {MAX_TENSORS:,}")
         slices = {name: file.get_slice(name) for name in names}
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{path.name!r} is truncated or damaged: {_one_line(error, path)}") from None
@@ -141,18 +146,20 @@ def _read_safetensors(path: Path) -> Mapping[str, StoredTensor]:
 
 
 def _read_pickle(path: Path) -> Mapping[str, StoredTensor]:
+    _check_archive(path)
     try:
-        try:
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError as error:
-            if "mmap" not in str(error):  # files written before torch 1.6 cannot be memory-mapped
-                raise
-            content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of other protocols of pickles, in two lines
+            try:
+                content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            except RuntimeError as error:
+                if "mmap" not in str(error):  # files written before torch 1.6 cannot be memory-mapped
+                    raise
+                content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise WeightsError(
             f"{path.name!r} is damaged, or contains objects that could run code: convert it to safetensors"
         ) from None
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except (RuntimeError, OSError, EOFError, ValueError, KeyError, AttributeError, TypeError, MemoryError) as error:
         raise WeightsError(f"{path.name!r} is truncated or damaged ({type(error).__name__})") from None
     if not isinstance(content, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()
@@ -163,6 +170,28 @@ def _read_pickle(path: Path) -> Mapping[str, StoredTensor]:
         name: StoredTensor(tuple(value.shape), value.dtype if value.dtype in known else None, path.name, value.detach)
         for name, value in content.items()
     }
+
+
+def _check_archive(path: Path) -> None:
+    """Raise WeightsError for an archive that is larger once it is unpacked, or has a long list of objects.
+
+    torch writes no compressed files. The list takes 8 microseconds an entry to read, in Python.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return  # an older format, or a damaged file, which torch reports
+    if any(entry.compress_type != zipfile.ZIP_STORED or entry.file_size > entry.compress_size for entry in entries):
+        raise WeightsError(
+            f"{path.name!r} is a compressed archive, which torch does not write: convert it to safetensors"
+        )
+    objects = sum(entry.file_size for entry in entries if entry.filename.endswith("data.pkl"))
+    if objects > MAX_OBJECTS_BYTES:
+        raise WeightsError(
+            f"{path.name!r} has a list of objects of {objects:,} bytes, more than {MAX_OBJECTS_BYTES:,}: convert it to "
+            "safetensors"
+        )
 
 
 def _one_line(error: Exception, path: Path) -> str:

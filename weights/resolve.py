@@ -5,13 +5,13 @@ Imports no torch.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path, PurePath
 
-from weights.errors import ResolveError
+from weights.bounded_json import BadJson, parse_index
+from weights.errors import ResolveError, shown
 from weights.gguf.choose import choice, is_gguf, models_in
 from weights.mistakes import missing, mistake
 from weights.sentence_modules import ROOT_FILES, transformer_folder
@@ -33,6 +33,8 @@ _COPIED = (*_TEXT_FILES, *_SMALL_WEIGHTS, "*.md", "LICENSE*", "NOTICE*")
 _NOT_COPIED = ("config.json", "*.index.json", "SHA256SUMS")
 """Files that are about the weights."""
 
+MAX_NAME = 255
+"""Longest name of a file of a checkpoint, with its folder."""
 MODEL_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """File names of the weights of a model. The index of a sharded checkpoint has one of them plus `.index.json`."""
 ADAPTER_WEIGHTS = ("adapter_model.safetensors",)
@@ -133,10 +135,10 @@ def has_weights(directory: Path, weights: Sequence[str] = MODEL_WEIGHTS) -> bool
         index = directory / f"{single}.index.json"
         if index.exists():
             try:
-                shards = set(json.loads(index.read_bytes())["weight_map"].values())
-            except (ValueError, LookupError, AttributeError, TypeError):
+                shards = set(parse_index(index).values())
+            except BadJson:
                 return False
-            return all((directory / str(shard)).exists() for shard in shards)
+            return all(exists(directory / shard) for shard in shards)
     return False
 
 
@@ -150,6 +152,14 @@ def files_besides_weights(directory: Path) -> list[str]:
     folders = [path for path in directory.iterdir() if path.name[0].isdecimal() and path.is_dir()]
     inside = [f"{path.parent.name}/{path.name}" for folder in folders for path in folder.iterdir() if path.is_file()]
     return sorted([*kept, *inside])
+
+
+def exists(path: Path) -> bool:
+    """Whether a file exists. A name that no file can have belongs to none."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -168,13 +178,15 @@ def file_in(directory: Path, name: str) -> Path | None:
     Raises ResolveError for a path or a link that leaves the directory, and for a file that is not regular.
     """
     relative = PurePath(name)
+    if len(name) > MAX_NAME or not name.isprintable():
+        raise ResolveError(f"'{shown(name)}': a file's name has at most {MAX_NAME} characters, all of them printable")
     if relative.is_absolute() or ".." in relative.parts or not relative.name:
         raise ResolveError(f"{relative.name!r}: a checkpoint may only use files of its own directory")
     folder = "" if relative.parent.name or name in ROOT_FILES else transformer_folder(directory)
     if folder:
         return file_in(directory, f"{folder}/{name}")
     path = directory / name
-    if not path.exists():
+    if not exists(path):
         if path.is_symlink():
             raise ResolveError(f"{name!r} is a link to a missing file")
         return None

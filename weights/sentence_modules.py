@@ -5,8 +5,9 @@ Files as https://sbert.net writes them, old and new.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path, PurePath
+
+from weights.bounded_json import parse_json
 
 SETTINGS_FILES = (
     "sentence_bert_config.json",
@@ -25,7 +26,7 @@ ROOT_FILES = frozenset(("modules.json", "config_sentence_transformers.json", "SH
 def module_kinds(directory: Path) -> list[tuple[str, str]]:
     """Class name and folder of each module; empty without a `modules.json` that can be read."""
     try:
-        listed = json.loads((directory / "modules.json").read_bytes())
+        listed = parse_json(directory / "modules.json")
         return [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in listed]
     except (ValueError, RecursionError, OSError, TypeError, KeyError):
         return []

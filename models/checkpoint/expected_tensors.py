@@ -32,7 +32,8 @@ def expected_tensors(
     transformer: may be on the meta device. rules: of the checkpoint. stored: names in the checkpoint.
     """
     shapes = {name: tuple(parameter.shape) for name, parameter in transformer.named_parameters()}
-    matches = [first_match(rules, name) for name in stored]
+    optional = family.zero_if_absent | family.tied_if_absent.keys()
+    matches = [first_match(rules, name) for name in stored] if optional & shapes.keys() else []
     found = {target for match in matches if match is not None for target in match[1]}
     zero = {name: shapes.pop(name) for name in family.zero_if_absent & shapes.keys() - found}
     tied = {name: family.tied_if_absent[name] for name in family.tied_if_absent.keys() & shapes.keys() - found}

@@ -24,8 +24,8 @@ def json_object(directory: Path, name: str) -> dict[str, Any] | None:
         return gguf_config(read_gguf(directory))
     try:
         value = read_json_file(directory, name)
-    except NotJson:
-        value = ""
+    except NotJson as error:
+        raise ConfigError(f"{name!r} is not a JSON object: {error.reason}") from None
     if value is not None and not isinstance(value, dict):
         raise ConfigError(f"{name!r} is not a JSON object")
     return value

@@ -12,7 +12,6 @@ Three layouts are read:
 
 from __future__ import annotations
 
-import json
 import string
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ from models.config import AttentionConfig, ConfigError, ModelConfig
 from models.config.late_interaction import LateInteractionConfig, QueryExpansion, TextSide
 from models.config.sentence import DenseConfig
 from models.families.shared.fields import Fields, short
+from weights.bounded_json import BadJson, parse_json
 from weights.gguf.choose import is_gguf
 from weights.resolve import file_in
 
@@ -119,8 +119,8 @@ def _metadata(directory: Path) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        settings = json.loads(path.read_bytes())
-    except (ValueError, RecursionError, OSError):
+        settings = parse_json(path)
+    except BadJson:
         settings = None
     if not isinstance(settings, dict):
         raise ConfigError("'artifact.metadata' is not a JSON object")

@@ -20,6 +20,7 @@ from models.checkpoint.json_file import json_object
 from models.checkpoint.kept_quantized import kept_quantized
 from models.checkpoint.load_heads import load_sentence_head, load_token_heads
 from models.checkpoint.pack_weights import WeightPacker
+from models.checkpoint.stored_size import check_count, check_size
 from models.config import (
     ClassificationHead,
     ConfigError,
@@ -33,7 +34,7 @@ from models.generation_defaults import GenerationDefaults, generation_defaults
 from models.layers.linear import set_parameter
 from models.layers.sentence_head import SentenceHead
 from models.layers.token_heads import TokenHeads
-from models.lora.read import adaptable, read_lora, read_own_lora
+from models.lora.read import adaptable, check_lora, read_lora, read_own_lora
 from models.transformer import Transformer
 from weights.errors import ResolveError, WeightsError
 from weights.gguf.choose import is_gguf
@@ -45,6 +46,7 @@ from weights.quantized.gguf import GgufFormat
 from weights.quantized_matrix import QuantizedMatrix
 from weights.read import open_checkpoint
 from weights.rules import Drop, Rule
+from weights.stored import Stored
 
 
 @dataclass(frozen=True)
@@ -139,12 +141,16 @@ def load_model(
     generates_from_source = config.is_encoder_decoder and isinstance(config.head, LanguageModelHead)
     decoder_start = family.decoder_start if generates_from_source else None
     generation = generation_defaults(generation_config, hf, config.vocab_size, decoder_start)
+    matrix_format = GgufFormat(read_gguf(directory)) if is_gguf(directory) else quantized_format(hf)
+    with open_checkpoint(directory, matrix_format=matrix_format) as stored:
+        check_size(config, stored)
+        for name, path in (adapters or {}).items():
+            _check_adapter(name, path, directory, hf, stored)
 
     with torch.device("meta"):
         transformer = Transformer(config)
     transformer.eval()
     rules = tensor_rules(files, config)
-    matrix_format = GgufFormat(read_gguf(directory)) if is_gguf(directory) else quantized_format(hf)
     keep: Callable[[Mapping[str, QuantizedMatrix]], Collection[str]] = _none
     if quantization is None:
         keep = partial(kept_quantized, transformer, dtype, device)
@@ -202,6 +208,7 @@ def _load(
     packer: packs each layer once it is complete. Other weights are not packed.
     """
     with open_checkpoint(directory, matrix_format=matrix_format) as stored:
+        check_count(len(stored), sum(1 for _ in transformer.parameters()))
         expected = expected_tensors(transformer, family, rules, stored)
     if shapes_only:
         transformer.to(dtype)
@@ -281,14 +288,11 @@ def _load_adapter(
     matrix_format: QuantizedFormat | None,
 ) -> LoadedAdapter:
     try:
-        if directory.parent == base and directory.name in adapter_names(hf):
+        if _is_own(directory, base, hf):
             updates = read_own_lora(base, directory.name, hf, rules, linears, device)
         else:
-            settings = json_object(directory, "adapter_config.json")
-            if settings is None:
-                raise ConfigError("the directory has no adapter_config.json")
             with open_checkpoint(base, matrix_format=matrix_format) as stored:
-                updates = read_lora(directory, settings, rules, linears, stored, device)
+                updates = read_lora(directory, _adapter_settings(directory), rules, linears, stored, device)
     except (ConfigError, WeightsError, ResolveError) as error:
         raise ConfigError(f"adapter {name!r}: {error}") from error
     with torch.inference_mode():
@@ -296,6 +300,28 @@ def _load_adapter(
     downs = {id(update.down): update.down for update in updates.values()}.values()
     parameters = sum(down.numel() for down in downs) + sum(update.up.numel() for update in updates.values())
     return LoadedAdapter(parameters, weight_bytes)
+
+
+def _check_adapter(name: str, directory: Path, base: Path, hf: Mapping[str, Any], stored: Mapping[str, Stored]) -> None:
+    """Check an adapter of its own directory before the weights are read. Arguments: see `_load_adapter`."""
+    if _is_own(directory, base, hf):
+        return
+    try:
+        check_lora(directory, _adapter_settings(directory), stored)
+    except (ConfigError, WeightsError, ResolveError) as error:
+        raise ConfigError(f"adapter {name!r}: {error}") from error
+
+
+def _is_own(directory: Path, base: Path, hf: Mapping[str, Any]) -> bool:
+    """Whether the checkpoint of a model holds this adapter itself."""
+    return directory.parent == base and directory.name in adapter_names(hf)
+
+
+def _adapter_settings(directory: Path) -> Mapping[str, Any]:
+    settings = json_object(directory, "adapter_config.json")
+    if settings is None:
+        raise ConfigError("the directory has no adapter_config.json")
+    return settings
 
 
 def refused_dtypes(directory: Path) -> Mapping[str, str]:

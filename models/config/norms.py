@@ -22,7 +22,7 @@ class NormConfig:
     bias: bool = True
 
     def __post_init__(self) -> None:
-        require(self.eps > 0, f"norm eps must be positive, got {self.eps}")
+        require(0 < self.eps <= 1, f"norm eps must be above 0 and at most 1, got {self.eps}")
 
 
 @dataclass(frozen=True)

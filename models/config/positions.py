@@ -7,12 +7,29 @@ from typing import Literal
 
 from models.config.errors import require
 
+MIN_FACTOR, MAX_FACTOR = 1e-3, 1e5
+"""Range of a factor of scaling. Published models have at most 64."""
+MAX_THETA, MAX_ROTATED = 1e12, 1 << 16
+"""Largest base, and most dimensions of a head, for which angles are computed. Published models have 1e11 and 512."""
+MAX_SINUSOIDS = 1 << 17
+"""Most positions of a table of sines, which is computed while the model is built. Published models have 16,384."""
+
+
+def _require_factors(**factors: float) -> None:
+    for name, factor in factors.items():
+        require(
+            MIN_FACTOR <= factor <= MAX_FACTOR, f"rope {name} must be {MIN_FACTOR:g} to {MAX_FACTOR:g}, got {factor:g}"
+        )
+
 
 @dataclass(frozen=True)
 class LinearScaling:
     """Position interpolation (Chen et al. 2023, arXiv:2306.15595): all positions divided by `factor`."""
 
     factor: float
+
+    def __post_init__(self) -> None:
+        _require_factors(factor=self.factor)
 
 
 @dataclass(frozen=True)
@@ -24,6 +41,11 @@ class Llama3Scaling:
     low_freq_factor: float
     high_freq_factor: float
     original_max_positions: int
+
+    def __post_init__(self) -> None:
+        _require_factors(
+            factor=self.factor, low_freq_factor=self.low_freq_factor, high_freq_factor=self.high_freq_factor
+        )
 
 
 @dataclass(frozen=True)
@@ -44,8 +66,9 @@ class YarnScaling:
     magnitude: float
 
     def __post_init__(self) -> None:
-        require(self.factor > 0, f"rope factor must be greater than zero, got {self.factor}")
-        require(self.beta_fast > 0 and self.beta_slow > 0, "rope beta_fast and beta_slow must be greater than zero")
+        _require_factors(
+            factor=self.factor, beta_fast=self.beta_fast, beta_slow=self.beta_slow, magnitude=self.magnitude
+        )
 
 
 @dataclass(frozen=True)
@@ -58,6 +81,9 @@ class DynamicScaling:
 
     factor: float
     original_max_positions: int
+
+    def __post_init__(self) -> None:
+        _require_factors(factor=self.factor)
 
 
 @dataclass(frozen=True)
@@ -75,6 +101,11 @@ class LongScaling:
     original_max_positions: int
     magnitude: float
     restarts: bool = False
+
+    def __post_init__(self) -> None:
+        for factor in (*self.short_factors, *self.long_factors):
+            _require_factors(factor=factor)
+        _require_factors(magnitude=self.magnitude)
 
 
 Scaling = LinearScaling | Llama3Scaling | YarnScaling | DynamicScaling | LongScaling
@@ -106,7 +137,8 @@ class RopeConfig:
             require(self.dim > 2, f"dynamic rope scaling needs more than 2 dimensions, got {self.dim}")
         if isinstance(self.scaling, YarnScaling):
             require(self.theta > 1, f"rope theta must exceed 1 for yarn scaling, got {self.theta}")
-        require(self.theta > 0, f"rope theta must be positive, got {self.theta}")
+        require(0 < self.theta <= MAX_THETA, f"rope theta must be above 0 and at most {MAX_THETA:g}, got {self.theta}")
+        require(self.dim <= MAX_ROTATED, f"rope has at most {MAX_ROTATED:,} dimensions, got {self.dim:,}")
         pairs = self.turning_pairs
         require(pairs is None or 0 < pairs <= self.dim // 2, f"turning_pairs must be 1 to {self.dim // 2}, got {pairs}")
 
@@ -168,6 +200,10 @@ class LearnedPositions:
     num_positions: int
 
 
+def _require_table(positions: int) -> None:
+    require(positions <= MAX_SINUSOIDS, f"a table of sines has at most {MAX_SINUSOIDS:,} positions, got {positions:,}")
+
+
 @dataclass(frozen=True)
 class SinusoidalPositions:
     """Sinusoidal positions, which are added to the token embeddings (Vaswani et al. 2017, arXiv:1706.03762, 3.5).
@@ -178,6 +214,9 @@ class SinusoidalPositions:
 
     num_positions: int
     pairing: Literal["half", "interleaved"] = "half"
+
+    def __post_init__(self) -> None:
+        _require_table(self.num_positions)
 
 
 @dataclass(frozen=True)
@@ -190,3 +229,6 @@ class FairseqSinusoidalPositions:
 
     num_positions: int
     first: int
+
+    def __post_init__(self) -> None:
+        _require_table(self.num_positions)

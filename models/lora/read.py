@@ -113,6 +113,20 @@ def read_lora(
     return updates
 
 
+def check_lora(directory: Path, settings: Mapping[str, Any], base_names: Iterable[str]) -> None:
+    """Read the settings of an adapter, and match its patterns with all names that it will be asked about.
+
+    This happens before any weight is read, so that patterns that take too long are found in time.
+    Raises ConfigError or WeightsError as `read_lora` does.
+    """
+    config = LoraConfig.read(settings)
+    with open_safetensors(directory, WEIGHTS) as stored:
+        modules = _modules(stored)
+    for module in (*modules, *(name.removesuffix(".weight") for name in base_names)):
+        if config.is_target(module):
+            config.scale_of(module)
+
+
 def read_own_lora(
     checkpoint: Path,
     name: str,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from server.errors import CheckpointError, InvalidRequest
+from server.errors import CheckpointError, EngineFailure, InvalidRequest
 from server.text.chats.answer_prompts import AnswerPrompt
 from server.text.chats.chat import ChatTemplates, read_templates
 from server.text.languages.language_offers import LanguagesError
@@ -128,8 +128,12 @@ def load(name: str, directory: Path, languages: str = "") -> CheckpointText:
             similarity,
             tasks=task_settings(config),
         )
-    except (TokenizerError, ResolveError) as error:
+    except (TokenizerError, ResolveError, EngineFailure) as error:
         raise CheckpointError(f"{name}: {error}") from None
+    except CheckpointError:
+        raise
+    except Exception as error:  # of files that contradict each other in a way that no reader foresees
+        raise CheckpointError(f"{name}: its text files are damaged: {type(error).__name__}") from error
 
 
 def check_same_tokens(name: str, text: CheckpointText, draft: CheckpointText) -> None:

@@ -23,6 +23,8 @@ MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MAX_DIMENSIONS = 4
 _MAX_KEY_BYTES = 65535
+_MAX_TENSORS, _MAX_KEYS, _MAX_TEXTS = 1 << 16, 1 << 12, 1 << 22
+"""Published files have 2,000 tensors, 100 keys and 600,000 texts in one array. Each takes microseconds to read."""
 _STRING, _ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
@@ -114,6 +116,9 @@ class GgufFile:
         num_tensors, num_keys = self._scalar("Q"), self._scalar("Q")
         if num_tensors + num_keys > len(self.mapped) // 8:  # each tensor or key takes more than eight bytes
             raise self._truncated()
+        for count, most, what in ((num_tensors, _MAX_TENSORS, "tensors"), (num_keys, _MAX_KEYS, "keys")):
+            if count > most:
+                raise GgufError(f"{self.name!r} has {count:,} {what}; the limit is {most:,}")
         values: dict[str, Any] = {}
         for _ in range(num_keys):
             key = self._text(_MAX_KEY_BYTES)
@@ -199,6 +204,8 @@ class GgufFile:
         if kind == _STRING:
             if length > (len(self.mapped) - start) // 8:
                 raise self._truncated()
+            if length > _MAX_TEXTS:
+                raise GgufError(f"{self.name!r} has an array of {length:,} texts; the limit is {_MAX_TEXTS:,}")
             mapped, at, unpack = self.mapped, start, struct.Struct("<Q").unpack_from
             for _ in range(length):
                 at += 8 + unpack(mapped, at)[0]

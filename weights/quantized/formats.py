@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from weights.errors import WeightsError
+from weights.errors import WeightsError, shown
 from weights.quantized.awq import Awq
 from weights.quantized.bitsandbytes import BitsAndBytes
 from weights.quantized.compressed_tensors import CompressedTensors
@@ -74,4 +74,4 @@ def _read(values: Any, name: str) -> QuantizedFormat:
         method = "compressed-tensors"
     if method in FORMATS:
         return FORMATS[method](settings)
-    settings.refuse("quant_method", f"{method!r} is not supported, only {', '.join(FORMATS)}")
+    settings.refuse("quant_method", f"{shown(repr(method))} is not supported, only {', '.join(FORMATS)}")

@@ -7,6 +7,8 @@ from typing import Any, NoReturn
 
 from weights.errors import WeightsError
 
+_MAX_GROUP = 1 << 20
+
 
 class QuantizationSettings:
     """The settings of a quantised checkpoint. Every method raises WeightsError with the setting's name.
@@ -29,8 +31,8 @@ class QuantizationSettings:
         """Inputs that share a scale; -1 for all inputs."""
         value = self._values.get(name)
         value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or (value != -1 and value < 1):
-            self.refuse(name, f"must be a positive integer or -1, not {_short(value)}")
+        if not isinstance(value, int) or isinstance(value, bool) or (value != -1 and not 1 <= value <= _MAX_GROUP):
+            self.refuse(name, f"must be a positive integer up to {_MAX_GROUP:,}, or -1, not {_short(value)}")
         return value
 
     def flag(self, name: str, default: bool) -> bool:

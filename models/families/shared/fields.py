@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from models.config import Activation, ConfigError
+from models.config.errors import short as short
 from models.families.shared.published_code import PublishedCode
 
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 """Supported values of `rope_type`."""
+
+MAX_INTEGER = (1 << 31) - 1
+MAX_LAYERS, MAX_HEADS = 4096, 1 << 16
+_MOST: Mapping[re.Pattern[str], int] = {
+    re.compile(r"(^|_)layers?$|^block_count$|^full_attn_idxs$"): MAX_LAYERS,
+    re.compile(r"(^|_)heads?$"): MAX_HEADS,
+}
+"""Largest value of settings by their names, where an object is made for each. Published models have at most 200 layers
+and 256 heads. Widths and numbers of experts are compared with the weights (`models.checkpoint.stored_size`)."""
+MAX_NUMBER, LEAST_POSITIVE = 1e15, 1e-20
+"""Range of the numbers of a configuration: their products stay finite in float32."""
 
 _ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
@@ -58,6 +71,9 @@ class Fields:
         value = self._present(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ConfigError(f"{name!r} must be an integer of at least {least}, not {short(value)}")
+        most = next((most for pattern, most in _MOST.items() if pattern.search(name)), MAX_INTEGER)
+        if value > most:
+            raise ConfigError(f"{name!r} must be at most {most:,}, not {short(value)}")
         return value
 
     def optional_integer(self, name: str, absent: int | None = None) -> int | None:
@@ -69,20 +85,27 @@ class Fields:
         """The setting as a list of integers of at least 0; None if it is null or absent."""
         value = self._hf.get(name)
         is_list = value is None or isinstance(value, list)
-        if not is_list or any(not isinstance(one, int) or isinstance(one, bool) or one < 0 for one in value or ()):
+        if not is_list or any(
+            not isinstance(one, int) or isinstance(one, bool) or not 0 <= one <= MAX_INTEGER for one in value or ()
+        ):
             raise ConfigError(f"{name!r} must be a list of integers of at least 0, not {short(value)}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
         value = self._present(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not -math.inf < value < math.inf:
             raise ConfigError(f"{name!r} must be a finite number, not {short(value)}")
+        if not -MAX_NUMBER <= value <= MAX_NUMBER:
+            raise ConfigError(f"{name!r} must be a number within {MAX_NUMBER:g} of zero, not {short(value)}")
         return float(value)
 
     def positive(self, name: str, default: float | None = None) -> float:
         value = self.number(name, default)
         if not value > 0:
             raise ConfigError(f"{name!r} must be greater than zero, not {value}")
+        if value < LEAST_POSITIVE:
+            raise ConfigError(f"{name!r} must be at least {LEAST_POSITIVE:g}, not {value}")
         return value
 
     def optional_positive(self, name: str) -> float | None:
@@ -150,9 +173,3 @@ def head_width(hidden_size: int, num_heads: int) -> int:
     if hidden_size % num_heads:
         raise ConfigError(f"hidden size {hidden_size} is not a multiple of the number of heads {num_heads}")
     return hidden_size // num_heads
-
-
-def short(value: Any) -> str:
-    """`repr` of a value from a file, at most 60 characters, for error messages."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

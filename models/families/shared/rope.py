@@ -16,7 +16,7 @@ from models.config import (
     Scaling,
     YarnScaling,
 )
-from models.families.shared.fields import Fields, rope_type
+from models.families.shared.fields import MAX_INTEGER, Fields, rope_type
 
 
 def rope_config(
@@ -86,7 +86,7 @@ def with_rope_of(hf: Mapping[str, Any], layer_type: str, default_theta: float) -
 def scaled_max_positions(rope: RopeConfig, unscaled: int) -> int:
     """Length of the longest text: `max_position_embeddings` (unscaled), times the factor of dynamic scaling."""
     if isinstance(rope.scaling, DynamicScaling):
-        return max(unscaled, int(rope.scaling.factor * unscaled))
+        return min(max(unscaled, int(rope.scaling.factor * unscaled)), MAX_INTEGER)
     return unscaled
 
 

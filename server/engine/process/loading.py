@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,10 +29,12 @@ from server.engine.drafting.drafts import Drafter
 from server.engine.encoding.audio_encoder import AudioRunner, LogMelEngine
 from server.engine.encoding.encoder_engine import EncoderEngine
 from server.engine.process.kv_memory import PoolNeed, pool_blocks, pool_need, state_need
+from server.engine.process.planning_limit import PlanningTooLong, planning_limit
 from server.engine.scheduling.model_limits import ModelLimits
 from server.engine.scheduling.scheduler import Scheduler
 from server.engine.stepping.engine import ModelEngine
 from server.engine.stepping.generation_engine import GenerationEngine
+from server.errors import one_line
 from server.ipc.wire.descriptions import (
     AGENT_TOKENS,
     AnswerInfo,
@@ -69,6 +72,9 @@ ProgressCallback = Callable[[int, int], None]
 
 class LoadError(Exception):
     """A checkpoint cannot be served, and a restart would not help. The message is one line for the operator."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +169,13 @@ class LoadedCheckpoint:
         return needs
 
 
+def unexpected(error: Exception) -> str:
+    """The words for an exception that no loader foresees. It will come again, so that a restart would not help."""
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" at {'/'.join(Path(frames[-1].filename).parts[-2:])}:{frames[-1].lineno}" if frames else ""
+    return f"its files are damaged, or contradict each other ({type(error).__name__}{at})"
+
+
 def load(
     spec: ModelSpec, device: torch.device, progress: ProgressCallback, memory: TensorMemory = PRIVATE
 ) -> LoadedCheckpoint:
@@ -177,11 +190,18 @@ def load(
         dtype = dtype_of(spec, device)
         adapters = {adapter: Path(directory) for adapter, directory in spec.adapters.items()}
         directory = Path(spec.directory)
-        model = load_model(directory, dtype, device, progress, spec.quantization, adapters, memory, spec.answers)
+        with planning_limit(directory, progress, limits_memory=device.type == "cpu") as report:
+            model = load_model(directory, dtype, device, report, spec.quantization, adapters, memory, spec.answers)
     except (choice.QuantizationUnavailable, ConfigError, WeightsError, ResolveError) as error:
-        raise LoadError(f"model {spec.name!r}: {' '.join(str(error).split())}") from error
+        raise LoadError(f"model {spec.name!r}: {error}") from error
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise LoadError(f"model {spec.name!r} does not fit into the memory of the device") from error
+    except PlanningTooLong as error:
+        raise LoadError(
+            f"model {spec.name!r}: its settings and names take too long to read, before any weight"
+        ) from error
+    except Exception as error:
+        raise LoadError(f"model {spec.name!r}: {unexpected(error)}") from error
     return LoadedCheckpoint(spec, model, dtype, device, time.monotonic() - started)
 
 

@@ -21,10 +21,10 @@ from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from server.engine.device.devices import cuda_device, why_too_old
 from server.engine.encoding.audio_encoder import warm_up_messages
-from server.engine.process.connection import ServerConnection
+from server.engine.process.connection import ConnectionClosed, ServerConnection
 from server.engine.process.cpu_memory import default_kv_cache_bytes, warn_of_too_much
 from server.engine.process.host import map_large_blocks, reuse_large_blocks, use_all_processors
-from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load
+from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load, unexpected
 from server.engine.process.memory_profile import CudaMemory, kv_cache_bytes
 from server.engine.process.shared_weights import fingerprint, map_weights
 from server.engine.process.speculation import find_drafts, kv_shares, make_drafter
@@ -66,16 +66,22 @@ def run_worker(
     epoch = configure.epoch
     try:
         engine, infos = start(configure, connection.send)
-    except LoadError as error:
+        stop_beats()
+        if engine.device.type == "cuda":
+            connection.send(Ready(epoch, infos, "cuda", torch.cuda.device_count()))
+        else:
+            connection.send(Ready(epoch, infos))
+    except ConnectionClosed:
+        raise
+    except Exception as error:
+        # Every other exception comes again with the same files, so that a restart would not help either.
+        if not isinstance(error, LoadError):
+            log.debug("an exception while loading", exc_info=error)
+            error = LoadError(f"cannot start: {unexpected(error)}")
         stop_beats()
         connection.send(LoadFailed(epoch, str(error)))
         connection.drain(DRAIN_SECONDS)
         return 2
-    stop_beats()
-    if engine.device.type == "cuda":
-        connection.send(Ready(epoch, infos, "cuda", torch.cuda.device_count()))
-    else:
-        connection.send(Ready(epoch, infos))
     return _serve(engine, connection, early, configure.options.stats_interval_seconds)
 
 

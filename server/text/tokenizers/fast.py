@@ -14,9 +14,19 @@ from tokenizers import Encoding as LibraryEncoding
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from server.text.tokenizers.added_tokens import add_in_order
+from server.text.tokenizers.bounds import (
+    MAX_ADDED_TOKENS,
+    MAX_ENTRIES,
+    MAX_ENTRY,
+    MAX_IDS,
+    MAX_UNIGRAM_ENTRY,
+    check,
+    check_entries,
+)
 from server.text.tokenizers.fairseq import DEFAULT_SOURCE, set_source_language
 from server.text.tokenizers.tokenizer_files import TokenizerFiles
 from server.text.tokens.computed import Computed
+from server.text.tokens.library_calls import LibraryCalls
 from server.text.tokens.streams import UnknownDecoder, VocabularyStream, clean_up, clean_up_steps, decoder_chain
 from server.text.tokens.token_bound import bound_of
 from server.text.tokens.token_bytes import TokenBytes, bytes_of_decoder
@@ -43,7 +53,7 @@ class FastTokenizer:
         if files.lower_case:
             steps = [] if backend.normalizer is None else [backend.normalizer]
             backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
-        self._backend = backend
+        self._backend, self._calls = backend, LibraryCalls()
         self._clean_up = files.clean_up and not isinstance(backend.model, models.BPE)
         added = backend.get_added_tokens_decoder().values()
         special = (backend.token_to_id(token.content) for token in added if token.special)
@@ -72,6 +82,8 @@ class FastTokenizer:
     ) -> list[Encoding]:
         inputs = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
         batch = self._backend.encode_batch if offsets else self._backend.encode_batch_fast
+        with self._calls.call():
+            encodings = batch(inputs, add_special_tokens=add_special_tokens)
         return [
             Encoding(
                 ids=encoded.ids,
@@ -81,14 +93,15 @@ class FastTokenizer:
                 words=encoded.word_ids if offsets else [],
                 sides=encoded.sequence_ids if offsets else [],
             )
-            for encoded in batch(inputs, add_special_tokens=add_special_tokens)
+            for encoded in encodings
         ]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        if len(ids) <= MAX_LOCKED_TOKENS:
-            text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
-        else:
-            (text,) = self._backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)
+        with self._calls.call():
+            if len(ids) <= MAX_LOCKED_TOKENS:
+                text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+            else:
+                (text,) = self._backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)
         return clean_up(text) if self._clean_up else text
 
     def stream(self, skip_special_tokens: bool = True) -> VocabularyStream:
@@ -97,7 +110,10 @@ class FastTokenizer:
 
     def join(self, tokens: Sequence[str]) -> str:
         decoder = self._backend.decoder
-        return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
+        if decoder is None:
+            return " ".join(tokens)
+        with self._calls.call():
+            return str(decoder.decode(list(tokens)))
 
     def id_to_token(self, token_id: int) -> str | None:
         token: str | None = self._backend.id_to_token(token_id)
@@ -124,11 +140,22 @@ def _offsets(encoded: LibraryEncoding) -> Sequence[tuple[int, int]]:
 
 
 def _vocab_size(backend: LibraryTokenizer) -> int:
-    """The highest token id, plus 1. A vocabulary with gaps is copied to find it, which takes longer."""
+    """The highest token id, plus 1. A vocabulary with gaps is copied to find it, which takes longer.
+
+    Raises TokenizerError for a vocabulary with too many entries, too long ones or too high an id.
+    """
     size: int = backend.get_vocab_size()
-    if None not in map(backend.id_to_token, range(size)):
+    check(size, MAX_ENTRIES + MAX_ADDED_TOKENS, "entries in its vocabulary")
+    most = MAX_UNIGRAM_ENTRY if isinstance(backend.model, models.Unigram) else MAX_ENTRY
+    entries = [entry for entry in map(backend.id_to_token, range(size)) if entry is not None]
+    if len(entries) == size:
+        check_entries(entries, "tokenizer.json", most)
         return size
-    return max(backend.get_vocab().values()) + 1
+    vocabulary = backend.get_vocab()
+    check_entries(vocabulary, "tokenizer.json", most)
+    highest: int = max(vocabulary.values())
+    check(highest + 1, MAX_IDS, "as an id of its vocabulary")
+    return highest + 1
 
 
 def _add_tokens(backend: LibraryTokenizer, files: TokenizerFiles) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, normalizers, processors
 
+from server.text.tokenizers.bounds import MAX_ENTRIES, MAX_MERGES, check, check_entries
+from server.text.tokenizers.components import check_character_map
 from server.text.tokenizers.gguf_pre_tokenizers import COMPOSED, PRE_TOKENIZERS, ROBERTA, UNSTATED, WHOLE_WORDS
 from server.text.tokenizers.sentencepiece_files import unigram
 from server.text.tokenizers.sentencepiece_model import SentencePieceModel
@@ -29,7 +32,12 @@ def build_tokenizer(gguf: Gguf, files: TokenizerFiles) -> LibraryTokenizer:
     build = _MODELS.get(str(model))
     if build is None:
         raise TokenizerError(f"{gguf.name}: tokenizer {str(model)[:40]!r} is not supported, only {', '.join(_MODELS)}")
+    check(gguf.length("tokenizer.ggml.tokens"), MAX_ENTRIES, "entries in its vocabulary", gguf.name)
+    check(gguf.length("tokenizer.ggml.merges"), MAX_MERGES, "merges", gguf.name)
     tokens, types = gguf.get("tokenizer.ggml.tokens"), token_types(gguf)
+    if not all(isinstance(token, str) for token in tokens):
+        raise TokenizerError(f"{gguf.name}: 'tokenizer.ggml.tokens' is not a list of texts")
+    check_entries(tokens, gguf.name)
     return build(gguf, tokens, types, files)
 
 
@@ -93,6 +101,7 @@ def _gemma4(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: Toke
 def _unigram(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: TokenizerFiles) -> LibraryTokenizer:
     """A SentencePiece model of the kind Unigram, with the template of T5 or of XLM-RoBERTa."""
     charsmap = bytes(number & 255 for number in gguf.get("tokenizer.ggml.precompiled_charsmap") or ())
+    check_character_map(charsmap, gguf.name)
     steps: list[normalizers.Normalizer] = [normalizers.Precompiled(charsmap)] if charsmap else []
     unknown = _unknown(tokens, types)
     if unknown is None:
@@ -139,6 +148,8 @@ def _scores(gguf: Gguf, tokens: Sequence[str]) -> Sequence[float]:
     scores: Sequence[float] = gguf.get("tokenizer.ggml.scores") or ()
     if len(scores) != len(tokens):
         raise TokenizerError(f"{gguf.name} has {len(tokens)} tokens and {len(scores)} scores")
+    if not all(isinstance(score, float) and math.isfinite(score) for score in scores):
+        raise TokenizerError(f"{gguf.name} has scores that are not finite numbers")
     return scores
 
 

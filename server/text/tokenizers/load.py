@@ -8,7 +8,9 @@ from pathlib import Path
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from server.text.tokenizers.blenderbot_small import BlenderbotSmallTokenizer
+from server.text.tokenizers.bounds import read_bounded
 from server.text.tokenizers.byt5 import ByT5Tokenizer
+from server.text.tokenizers.components import check_tokenizer_json
 from server.text.tokenizers.fast import FastTokenizer
 from server.text.tokenizers.gguf import build_tokenizer
 from server.text.tokenizers.m2m_100 import M2M100Tokenizer
@@ -17,6 +19,7 @@ from server.text.tokenizers.plbart import PLBartTokenizer
 from server.text.tokenizers.sentencepiece_files import build_sentencepiece
 from server.text.tokenizers.tokenizer_files import TokenizerFiles, read_tokenizer_files
 from server.text.tokenizers.vocabulary_files import build_byte_level, build_word_piece
+from server.text.tokens.library_calls import panic_of
 from server.text.tokens.tokenizer import Tokenizer, TokenizerError
 from weights.errors import ResolveError
 from weights.gguf.choose import is_gguf
@@ -50,21 +53,29 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         raise TokenizerError(str(error)) from None
     except TokenizerError:
         raise
-    except Exception as error:  # of damaged files, for which the libraries raise plain exceptions too
+    except BaseException as error:  # of damaged files, for which the libraries raise plain exceptions, and panic
+        if not isinstance(error, Exception) and panic_of(error) is None:
+            raise
         raise TokenizerError(
             f"the tokenizer's files are damaged or contradict each other: {type(error).__name__}"
         ) from None
 
 
+def _from_json(path: Path) -> LibraryTokenizer:
+    content = read_bounded(path)
+    check_tokenizer_json(content)
+    return LibraryTokenizer.from_buffer(content)
+
+
 def _build(directory: Path, files: TokenizerFiles) -> LibraryTokenizer:
     """Build a tokenizer of the `tokenizers` library from the first of its files that exists."""
     builders: dict[str, Callable[[Path, str], LibraryTokenizer]] = {
-        "tokenizer.json": lambda path, _: LibraryTokenizer.from_file(str(path)),
+        "tokenizer.json": lambda path, _: _from_json(path),
         "vocab.txt": lambda path, _: build_word_piece(path, files),
         "merges.txt": lambda path, _: build_byte_level(directory, path, files),
     }
     for name in ("tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model"):
-        builders[name] = lambda path, name: build_sentencepiece(path.read_bytes(), name, files)
+        builders[name] = lambda path, name: build_sentencepiece(read_bounded(path), name, files)
     for name, build in builders.items():
         path = file_in(directory, name)
         if path is None:

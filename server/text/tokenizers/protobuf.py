@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+_MAX_SHIFT = 63
+"""A number of 64 bits has ten bytes of seven bits each."""
+
 
 def protobuf_fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
     """Yield (field number, value) of each field of a message. Values are integers, or the raw bytes of other types.
@@ -21,6 +24,8 @@ def protobuf_fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
         while True:
             byte = message[position]
             position += 1
+            if shift > _MAX_SHIFT:
+                raise ValueError("a number of more than ten bytes")
             value |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:

@@ -6,12 +6,15 @@ sentencepiece_model.proto of https://github.com/google/sentencepiece.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tokenizers import AddedToken, normalizers
 
+from server.text.tokenizers.bounds import MAX_ENTRIES, MAX_MERGED_CHARACTERS, check, check_entries
+from server.text.tokenizers.components import check_character_map
 from server.text.tokenizers.protobuf import protobuf_fields
 from server.text.tokens.tokenizer import TokenizerError
 
@@ -61,6 +64,7 @@ class SentencePieceModel:
         for field, value in protobuf_fields(content):
             if isinstance(value, int):
                 continue
+            check(len(pieces), MAX_ENTRIES, "or more pieces", file)
             parts = dict(protobuf_fields(value))
             if field == 1:
                 text, score = bytes(parts[1]).decode(), parts.get(2)
@@ -72,6 +76,10 @@ class SentencePieceModel:
                 normalizer |= parts
         if not pieces:
             raise TokenizerError(f"{file} contains no pieces")
+        check_entries((text for text, _ in pieces), file)
+        if not all(math.isfinite(score) for _, score in pieces):
+            raise TokenizerError(f"{file} has scores that are not finite")
+        check_character_map(bytes(normalizer.get(2, b"")), file)
         if trainer.get(24) or normalizer.get(5, 1) == 0:
             setting = "treat_whitespace_as_suffix" if trainer.get(24) else "escape_whitespaces: false"
             raise TokenizerError(f"{file} has the setting {setting}, which is not supported")
@@ -118,6 +126,8 @@ class SentencePieceModel:
 
     def merges(self) -> list[tuple[str, str]]:
         """All pairs of pieces that form a piece, in the order in which a BPE model merges them: highest score first."""
+        check(sum(map(len, self.texts)), MAX_MERGED_CHARACTERS, "characters in its pieces", self.file)
+        check_entries(self.texts, self.file)
         mergeable = [
             piece for piece, kind in zip(self.pieces, self.kinds, strict=True) if kind in (NORMAL, UNUSED, USER_DEFINED)
         ]

@@ -13,6 +13,7 @@ from typing import Any
 
 from tokenizers import AddedToken
 
+from server.text.tokenizers.bounds import MAX_ADDED_TOKENS, MAX_IDS, check
 from server.text.tokens.tokenizer import TokenizerError
 from weights.json_files import NotJson, read_json_file
 from weights.sentence_modules import SETTINGS_FILES
@@ -154,8 +155,8 @@ def read_json(directory: Path, name: str) -> dict[str, Any]:
     """Read a JSON object of a checkpoint. Empty for a missing file; raises TokenizerError for a damaged one."""
     try:
         content = read_json_file(directory, name)
-    except NotJson:
-        raise TokenizerError(f"{name} is damaged: not JSON") from None
+    except NotJson as error:
+        raise TokenizerError(f"{name} is damaged: {error.reason}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -178,7 +179,10 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
         )
     kind = _KINDS.get(short_name, "")
     try:
-        added = {int(index): _added(token) for index, token in (config.get("added_tokens_decoder") or {}).items()}
+        described = config.get("added_tokens_decoder") or {}
+        check(len(described), MAX_ADDED_TOKENS, "added tokens", "tokenizer_config.json")
+        added = {int(index): _added(token) for index, token in described.items()}
+        check(max(added, default=0), MAX_IDS, "as an id of an added token", "tokenizer_config.json")
         named: dict[str, Any] = {**config}
         if "added_tokens_decoder" not in config:
             named |= read_json(directory, "special_tokens_map.json")
@@ -196,7 +200,9 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
         extra_special = tuple(_special(token, by_content) for token in extra)
         if "added_tokens_decoder" not in config:
             special = {token.content for token in (*roles.values(), *extra_special)}
-            for content, index in read_json(directory, "added_tokens.json").items():
+            listed = read_json(directory, "added_tokens.json")
+            check(len(listed), MAX_ADDED_TOKENS, "added tokens", "added_tokens.json")
+            for content, index in listed.items():
                 added[int(index)] = AddedToken(content, normalized=content not in special, special=content in special)
         limit = config.get("model_max_length")
         return TokenizerFiles(

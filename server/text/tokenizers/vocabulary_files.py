@@ -13,6 +13,7 @@ from typing import Any, cast
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from server.text.tokenizers.bounds import MAX_ENTRIES, MAX_MERGES, check, check_lines, read_bounded
 from server.text.tokenizers.templates import require_tokens, set_bert_template, set_configured_template, set_template
 from server.text.tokenizers.tokenizer_files import TokenizerFiles
 from server.text.tokens.tokenizer import TokenizerError
@@ -25,6 +26,7 @@ _BYTE_LEVEL_KINDS = ("gpt2", "roberta", "deberta", "blenderbot")
 def build_word_piece(path: Path, files: TokenizerFiles) -> LibraryTokenizer:
     """The tokenizer of `vocab.txt`, with BERT's template or MPNet's."""
     refuse_other_kinds("vocab.txt", _WORD_PIECE_KINDS, files)
+    check_lines(read_bounded(path), "vocab.txt")
     vocabulary, config = models.WordPiece.read_file(str(path)), files.config
     lower_case, strip_accents = bool(config.get("do_lower_case", True)), config.get("strip_accents")
     backend = word_piece(vocabulary, files, "vocab.txt", lower_case=lower_case, strip_accents=strip_accents)
@@ -70,6 +72,8 @@ def build_byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) 
     vocab_path = file_in(directory, "vocab.json")
     if vocab_path is None:
         raise TokenizerError("merges.txt is there, but vocab.json is missing")
+    check_lines(read_bounded(merges_path), "merges.txt", MAX_MERGES)
+    check(read_bounded(vocab_path).count(b'":'), MAX_ENTRIES, "entries", "vocab.json")
     vocabulary, merges = models.BPE.read_file(str(vocab_path), str(merges_path))
     model = byte_pairs(vocabulary, merges, "merges.txt", continuing_subword_prefix="", end_of_word_suffix="")
     backend = LibraryTokenizer(model)

@@ -1,0 +1,83 @@
+"""A limit of the processor time and the memory that a checkpoint may take before the first of its weights is read.
+
+Until then only names, shapes and settings are read, of which small files can describe any number. The loaders compare
+them with each other and with the files; this limit holds for whatever they do not foresee, such as regular expressions
+of a checkpoint that backtrack.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SECONDS = 3.0
+"""Processor time for a checkpoint of a few megabytes."""
+SECONDS_PER_GIB = 1.0
+MAX_SECONDS = 300.0
+"""More for a larger one: its names are more, too. 92,000 tensors in 640 GiB take 20 s on a slow processor."""
+REPEAT_SECONDS = 0.5
+MEMORY_BYTES = 1 << 30
+
+Progress = Callable[[int, int], None]
+
+
+class PlanningTooLong(BaseException):
+    """The limit of time was exceeded. Not an Exception, so that no handler of damaged files takes it for one."""
+
+
+@contextmanager
+def planning_limit(checkpoint: Path, progress: Progress, limits_memory: bool) -> Iterator[Progress]:
+    """Limit the block until the progress callback that it yields is called for the first time.
+
+    checkpoint: a directory, or a file. progress: called by that callback.
+    limits_memory: whether memory that is added is limited too. Drivers of a device reserve more than they use.
+    Raises PlanningTooLong in the block, and MemoryError or RuntimeError where memory runs out. Threads other than the
+    main one have no limit.
+    """
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+        yield progress
+        return
+    earlier = signal.signal(signal.SIGPROF, _raise)
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    is_over = False
+
+    def end() -> None:
+        nonlocal is_over
+        if not is_over:
+            is_over = True
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+    def report(done_bytes: int, total_bytes: int) -> None:
+        end()
+        progress(done_bytes, total_bytes)
+
+    if limits_memory:
+        limit = _data_bytes() + MEMORY_BYTES
+        resource.setrlimit(resource.RLIMIT_DATA, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), hard))
+    signal.setitimer(signal.ITIMER_PROF, _seconds(checkpoint), REPEAT_SECONDS)
+    try:
+        yield report
+    finally:
+        end()
+        signal.signal(signal.SIGPROF, earlier)
+
+
+def _raise(number: int, frame: object) -> None:
+    raise PlanningTooLong
+
+
+def _seconds(checkpoint: Path) -> float:
+    files = [checkpoint] if checkpoint.is_file() else [path for path in checkpoint.rglob("*") if path.is_file()]
+    return min(SECONDS + SECONDS_PER_GIB * sum(path.stat().st_size for path in files) / 2**30, MAX_SECONDS)
+
+
+def _data_bytes() -> int:
+    """Private memory of this process that counts for the limit."""
+    lines = (line.split() for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines())
+    return next(int(fields[1]) * 1024 for fields in lines if fields[0] == "VmData:")

@@ -1,0 +1,186 @@
+"""Check the components of a foreign `tokenizer.json` before the `tokenizers` library builds them.
+
+Each component is compared with bounds of what it may add to a text: special tokens of a post-processor, growth by a
+normalizer or a decoder, the longest word of a WordPiece model. Regular expressions are run on their worst texts
+(`server.text.tokenizers.expressions`).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+import msgspec
+from tokenizers import Regex, normalizers
+
+from server.text.tokenizers.bounds import (
+    MAX_ADDED_CHARACTERS,
+    MAX_ADDED_TOKENS,
+    MAX_ENTRIES,
+    MAX_ENTRY,
+    MAX_MERGES,
+    check,
+)
+from server.text.tokenizers.expressions import check_expression
+from server.text.tokens.tokenizer import TokenizerError
+
+MAX_COMPONENT_BYTES = 4 << 20
+MAX_STEPS = 64
+"""Most parts of a component, nested ones included."""
+MAX_SPECIAL_TOKENS = 256
+"""Most special tokens that are added around a text, or a pair of texts."""
+MAX_GROWTH = 32
+"""Characters that all replacements of a normalizer, or of a decoder, may make of one."""
+MAX_MAPPED_BYTES = 256
+"""Longest text that a character map makes of one character. The map of NFKC has 33 bytes."""
+MAX_WORD = 256
+"""Longest word, in characters, that a WordPiece model divides: the time grows with the square of it."""
+MAX_AFFIX = 64
+
+_NONE = msgspec.Raw(b"null")
+
+
+class _Added(msgspec.Struct):
+    content: str
+
+
+class _Model(msgspec.Struct):
+    vocab: msgspec.Raw = _NONE
+    merges: msgspec.Raw = _NONE
+    max_input_chars_per_word: int | None = None
+    continuing_subword_prefix: str | None = None
+    end_of_word_suffix: str | None = None
+
+
+class _File(msgspec.Struct):
+    model: _Model
+    added_tokens: list[_Added] | None = None
+    normalizer: msgspec.Raw = _NONE
+    pre_tokenizer: msgspec.Raw = _NONE
+    post_processor: msgspec.Raw = _NONE
+    decoder: msgspec.Raw = _NONE
+
+
+def check_tokenizer_json(content: bytes) -> None:
+    """Raise TokenizerError, one line, for a `tokenizer.json` that is beyond the bounds, or not JSON."""
+    try:
+        file = msgspec.json.decode(content, type=_File)
+        added = file.added_tokens or []
+        check(len(added), MAX_ADDED_TOKENS, "added tokens")
+        check(sum(len(token.content) for token in added), MAX_ADDED_CHARACTERS, "characters of added tokens")
+        check(max((len(token.content) for token in added), default=0), MAX_ENTRY, "characters in one added token")
+        _check_model(file.model)
+        normalizer, pre_tokenizer, post_processor, decoder = (
+            _parsed(part) for part in (file.normalizer, file.pre_tokenizer, file.post_processor, file.decoder)
+        )
+        _check_growth("normalizer", normalizer)
+        _check_growth("decoder", decoder)
+        for step in _steps(pre_tokenizer):
+            _check_pattern("pre_tokenizer", step)
+        for step in _steps(post_processor):
+            _check_template(step)
+    except (msgspec.MsgspecError, RecursionError, AttributeError, TypeError, KeyError, binascii.Error) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise TokenizerError(f"tokenizer.json is damaged or of a newer format: {reason}") from None
+
+
+def check_character_map(charsmap: bytes, file: str) -> None:
+    """Raise TokenizerError for a character map of SentencePiece that makes a long text of one character.
+
+    charsmap: length of a trie, the trie, then texts that each end with a zero.
+    """
+    texts = charsmap[4 + int.from_bytes(charsmap[:4], "little") :]
+    check(max(map(len, texts.split(b"\0"))), MAX_MAPPED_BYTES, "bytes in one text of its character map", file)
+
+
+def _parsed(component: msgspec.Raw) -> Any:
+    check(len(component), MAX_COMPONENT_BYTES, "bytes in one component")
+    parsed = msgspec.json.decode(component)
+    check(sum(1 for _ in _steps(parsed)), MAX_STEPS, "parts in one component")
+    return parsed
+
+
+def _check_model(model: _Model) -> None:
+    # Each entry of an object has `":`, and each pair of a list has a bracket. Texts may have a few more of either.
+    vocab, merges = bytes(model.vocab), bytes(model.merges)
+    entries = vocab.count(b'":') if vocab.startswith(b"{") else vocab.count(b"[")
+    check(entries, MAX_ENTRIES + (1 << 14), "entries in its vocabulary")
+    check(merges.count(b'"') // 2, 2 * MAX_MERGES, "parts of merges")
+    check(model.max_input_chars_per_word or 0, MAX_WORD, "for max_input_chars_per_word")
+    for affix in (model.continuing_subword_prefix, model.end_of_word_suffix):
+        check(len(affix or ""), MAX_AFFIX, "characters in a prefix or suffix of its entries")
+
+
+def _steps(component: Any) -> Iterator[Mapping[str, Any]]:
+    """The parts of a component that is none itself. Stops after one more than `MAX_STEPS`."""
+    waiting, seen = [component], 0
+    while waiting and seen <= MAX_STEPS:
+        step = waiting.pop()
+        seen += 1
+        inner = step.get("normalizers") or step.get("pretokenizers") or step.get("processors") if step else None
+        inner = inner or (step.get("decoders") if step else None)
+        if inner:
+            waiting += inner[: MAX_STEPS + 1]
+            yield {"type": "Sequence"}
+        elif step is not None:
+            yield step
+
+
+def _check_growth(name: str, component: Any) -> None:
+    """Check by how much the replacements of a normalizer or a decoder may lengthen a text together."""
+    steps = list(_steps(component))
+    for step in steps:
+        _check_pattern(name, step)
+        if step.get("type") == "Precompiled":
+            check_character_map(base64.b64decode(step.get("precompiled_charsmap") or ""), "tokenizer.json")
+        check(len(step.get("prepend") or ""), MAX_AFFIX, "characters in a text that is prepended")
+        check(len(step.get("suffix") or "") + len(step.get("prefix") or ""), MAX_AFFIX, "characters in a prefix")
+    growth = prod(_growth(step) for step in steps)
+    if growth > MAX_GROWTH:
+        raise TokenizerError(
+            f"tokenizer.json: the replacements of its {name} make up to {growth:,} characters of one; the limit is "
+            f"{MAX_GROWTH}"
+        )
+
+
+def _growth(step: Mapping[str, Any]) -> int:
+    """Largest number of characters that a part makes of one."""
+    if step.get("type") != "Replace":
+        return 1
+    length, pattern = len(step["content"]), step["pattern"]
+    text, expression = pattern.get("String"), pattern.get("Regex")
+    check(len(text or ""), MAX_AFFIX, "characters in a text that is replaced")
+    if text:
+        return max(1, -(-length // len(text)))
+    may_be_empty = not text and expression is None
+    if expression is not None:
+        # An expression may match nothing at a place that has certain neighbours.
+        replace = normalizers.Replace(Regex(expression), "x")
+        may_be_empty = any(mark in expression for mark in ("(?", "\\b", "\\B", "\\G")) or bool(
+            replace.normalize_str("")
+        )
+    return 1 + length if may_be_empty else max(1, length)
+
+
+def _check_pattern(name: str, step: Mapping[str, Any]) -> None:
+    pattern = step.get("pattern")
+    expression = pattern.get("Regex") if isinstance(pattern, dict) else None
+    if expression is not None:
+        check_expression(expression, name)
+
+
+def _check_template(step: Mapping[str, Any]) -> None:
+    """Check a part of a post-processor: each text once, and few special tokens."""
+    special = step.get("special_tokens") or {}
+    sizes = {name: len(token["ids"]) for name, token in special.items()} if isinstance(special, dict) else {}
+    for side in ("single", "pair"):
+        pieces = step.get(side) or []
+        check(len(pieces), MAX_SPECIAL_TOKENS, f"parts in the template {side!r} of its post-processor")
+        texts = [piece["Sequence"]["id"] for piece in pieces if "Sequence" in piece]
+        if len(set(texts)) < len(texts):
+            raise TokenizerError(f"tokenizer.json: the template {side!r} of its post-processor repeats a text")
+        added = sum(sizes.get(piece["SpecialToken"]["id"], 1) for piece in pieces if "SpecialToken" in piece)
+        check(added, MAX_SPECIAL_TOKENS, f"special tokens in the template {side!r} of its post-processor")

@@ -1,0 +1,125 @@
+"""Find regular expressions of a foreign tokenizer that take more time than the length of a text allows.
+
+The library matches them by backtracking (Oniguruma), which takes time that grows with a power of the length for some
+expressions, and panics after ten million steps of one match. An expression that no published tokenizer has is run on
+texts of its own characters, first on short ones, and refused if the time grows faster than the text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+from tokenizers import Regex, pre_tokenizers
+
+from server.text.tokenizers.gguf_pre_tokenizers import PRE_TOKENIZERS
+from server.text.tokens.library_calls import panic_of
+from server.text.tokens.tokenizer import TokenizerError
+
+MAX_EXPRESSION = 4096
+LENGTHS = (16, 64, 512, 4096, 16384)
+"""Lengths of the texts, in characters. The costs of a text grow by 16 to 64 times from one to the next at least."""
+TELLING_LENGTH, MAX_LONG_TEXTS = 512, 24
+"""From this length on, time that grows with the square shows. Only the texts that took longest are tried longer."""
+SECONDS_PER_CHARACTER = 4e-6
+"""Fifty times what published expressions need on a slow processor."""
+SPARE_SECONDS = 0.002
+MAX_CHARACTERS = 20
+_KINDS = ("a", "A", "1", " ", "\n", ".", "'", "_", "中", "\u0301", "\N{GRINNING FACE}")
+_QUADRATIC = frozenset(("superbpe",))
+"""Published pre-tokenizers whose expressions look ahead to the end of a number from each of its digits."""
+
+
+def check_expression(expression: str, name: str) -> None:
+    """Raise TokenizerError for a regular expression that is invalid, or slow on some text. name: its component."""
+    if expression in _published():
+        return
+    if len(expression) > MAX_EXPRESSION:
+        raise TokenizerError(
+            f"tokenizer.json: the expression of its {name} has {len(expression):,} characters; the limit is "
+            f"{MAX_EXPRESSION:,}"
+        )
+    try:
+        split = pre_tokenizers.Split(Regex(expression), "isolated")
+    except Exception as error:
+        reason = " ".join(str(error).split())[:80]
+        raise TokenizerError(f"tokenizer.json: the expression of its {name} is invalid: {reason}") from None
+    with _silent_panics():
+        _try(split, name, list(_texts(expression)))
+
+
+def _try(split: pre_tokenizers.PreTokenizer, name: str, texts: list[tuple[str, str]]) -> None:
+    for length in LENGTHS:
+        timed = []
+        for text in texts:
+            seconds = _seconds(split, text, length)
+            if seconds > SPARE_SECONDS + length * SECONDS_PER_CHARACTER:
+                raise TokenizerError(
+                    f"tokenizer.json: the expression of its {name} takes too long for a text of {length} characters: "
+                    "its time grows faster than the text"
+                )
+            timed.append((seconds, text))
+        if length >= TELLING_LENGTH:
+            texts = [text for _, text in sorted(timed, reverse=True)[:MAX_LONG_TEXTS]]
+
+
+def _seconds(split: pre_tokenizers.PreTokenizer, text: tuple[str, str], length: int) -> float:
+    """Processor time of a text, the least of three times if the first is long. Infinite for a panic of the library."""
+    unit, end = text
+    content, found = unit * (length // len(unit)) + end, float("inf")
+    for _ in range(3):
+        started = time.thread_time()
+        try:
+            split.pre_tokenize_str(content)
+        except BaseException as error:
+            if panic_of(error) is None:
+                raise
+            return float("inf")
+        found = min(found, time.thread_time() - started)
+        if found <= SPARE_SECONDS + length * SECONDS_PER_CHARACTER:
+            break
+    return found
+
+
+def _texts(expression: str) -> Iterator[tuple[str, str]]:
+    """What a text repeats, and its end.
+
+    A text ends in another character, or in one that stops a match and then in all characters of the expression: without
+    a character that every match needs, the library does not try to match.
+    """
+    literal = [one for one in dict.fromkeys(expression) if one.isprintable() and one not in "\\()[]{}|?*+^$"]
+    characters = list(dict.fromkeys((*literal[: MAX_CHARACTERS - len(_KINDS)], *_KINDS)))
+    ends = ["", *("".join((stop, *characters)) for stop in ("\n", "中", "a"))]
+    for one in characters:
+        yield from ((one, end) for end in (*characters, *ends))
+        yield from ((one + other, end) for other in characters if one != other for end in ends[:2])
+
+
+@contextmanager
+def _silent_panics() -> Iterator[None]:
+    """Hide standard error, to which the library writes the stack of each panic."""
+    kept, hidden = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(hidden, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(hidden)
+
+
+@cache
+def _published() -> frozenset[str]:
+    found = set()
+    for name, build in PRE_TOKENIZERS.items():
+        state = json.loads(build().__getstate__())
+        parts = state.get("pretokenizers", [state])
+        if name not in _QUADRATIC:
+            found |= {
+                part["pattern"]["Regex"] for part in parts if part["type"] == "Split" and "Regex" in part["pattern"]
+            }
+    return frozenset(found)

@@ -1,0 +1,397 @@
+"""Hostile checkpoints: each case changes the files of a small checkpoint that loads."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.hostile import gguf_cases
+from tests.hostile.base import config, generation, header, tensors, tokenizer, write_json
+from tests.hostile.pieces import pieces
+
+Case = Callable[[Path], Path | None]
+"""Changes the files of a directory. Returns the checkpoint to read if that is not the directory."""
+
+LONG = "x" * 5000
+ESCAPES = "model.\x1b[2J\x1b]0;owned\x07.weight"
+
+
+def _index(weight_map: Any) -> Case:
+    def apply(directory: Path) -> None:
+        (directory / "model.safetensors").unlink()
+        write_json(directory, "model.safetensors.index.json", {"weight_map": weight_map})
+
+    return apply
+
+
+def _index_text(content: bytes) -> Case:
+    def apply(directory: Path) -> None:
+        (directory / "model.safetensors").unlink()
+        (directory / "model.safetensors.index.json").write_bytes(content)
+
+    return apply
+
+
+def _bin(write: Callable[[Path], None]) -> Case:
+    def apply(directory: Path) -> None:
+        (directory / "model.safetensors").unlink()
+        write(directory / "pytorch_model.bin")
+
+    return apply
+
+
+class _Code:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return eval, ("1",)
+
+
+def _pickle_of_code(path: Path) -> None:
+    torch.save({"model.norm.weight": _Code()}, path)
+
+
+def _bomb(path: Path) -> None:
+    """An archive of torch whose 2 GB of zeros are compressed."""
+    plain = io.BytesIO()
+    torch.save({"model.norm.weight": torch.zeros(16)}, plain)
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            if "/data/" in name:
+                with target.open(name, "w", force_zip64=True) as file:
+                    for _ in range(2048):
+                        file.write(bytes(1 << 20))
+            else:
+                target.writestr(name, source.read(name))
+
+
+def _pickle_of_lists(path: Path) -> None:
+    """A pickle that doubles a list 40 times."""
+    code = b"\x80\x02]q\x00" + b"".join(b"]q\x01(h\x00h\x00eq\x00" for _ in range(40)) + b"."
+    path.write_bytes(code)
+
+
+def _pickle_of_long_text(path: Path) -> None:
+    """A pickle that states a text of 4 GB."""
+    path.write_bytes(b"\x80\x02X" + b"\xff\xff\xff\xff" + b"a" * 64)
+
+
+def _expanded_storage(path: Path) -> None:
+    """A tensor of 2 ** 40 numbers, all in one place of a storage."""
+    torch.save({"model.norm.weight": torch.zeros(1).expand(1 << 40)}, path)
+
+
+def _many_pickled(path: Path) -> None:
+    empty = torch.zeros(0)
+    torch.save({f"model.layers.{number}.x": empty for number in range(300_000)}, path)
+
+
+def _many_empty(directory: Path) -> None:
+    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    header({f"model.layers.{number}.mlp.up_proj.weight": entry for number in range(300_000)})(directory)
+
+
+def _many_dropped(directory: Path) -> None:
+    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    header({f"model.layers.{number}.self_attn.rotary_emb.inv_freq": entry for number in range(300_000)})(directory)
+
+
+def _wide(directory: Path) -> None:
+    """Shapes whose product overflows 64 bits."""
+    header({"model.norm.weight": {"dtype": "F32", "shape": [1 << 40, 1 << 40], "data_offsets": [0, 0]}})(directory)
+
+
+def _vocabulary(count: int) -> Case:
+    def change(content: dict[str, Any]) -> None:
+        content["model"]["vocab"] |= {f"x{number}": 260 + number for number in range(count)}
+
+    return tokenizer(change)
+
+
+def _quantized(**settings: Any) -> Case:
+    """Settings of a GPTQ checkpoint."""
+    return config(quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 128, **settings})
+
+
+def _gptq_regex(directory: Path) -> None:
+    """A regular expression that backtracks, among the settings of single modules."""
+    _quantized(dynamic={"+:(([a-z._0-9]+)+)+!": {"bits": 8}})(directory)
+    tensors(
+        lambda content: {
+            **{name: one for name, one in content.items() if "up_proj" not in name},
+            **{
+                f"model.layers.{layer}.mlp.up_proj.{part}": np.zeros(shape, dtype)
+                for layer in range(2)
+                for part, shape, dtype in (
+                    ("qweight", (2, 32), np.int32),
+                    ("qzeros", (1, 4), np.int32),
+                    ("scales", (1, 32), np.float32),
+                )
+            },
+        }
+    )(directory)
+
+
+def _text_file(name: str, content: bytes, size: int = 0) -> Case:
+    """A file with this content. size: its size, with zeros at the end; 0 for that of the content."""
+
+    def apply(directory: Path) -> None:
+        (directory / name).write_bytes(content)
+        if size:
+            os.truncate(directory / name, size)
+
+    return apply
+
+
+def _labels(directory: Path) -> None:
+    labels = {str(number): "x" for number in range(1_000_000)}
+    config(architectures=["LlamaForSequenceClassification"], id2label=labels)(directory)
+
+
+def _other_tokenizer(name: str, content: bytes, **settings: Any) -> Case:
+    def apply(directory: Path) -> None:
+        (directory / "tokenizer.json").unlink()
+        write_json(directory, "tokenizer_config.json", settings)
+        (directory / name).write_bytes(content)
+
+    return apply
+
+
+def _sentencepiece(content: bytes) -> Case:
+    return _other_tokenizer("tokenizer.model", content, tokenizer_class="LlamaTokenizer")
+
+
+def _many_pieces(directory: Path) -> None:
+    _sentencepiece(pieces(["<unk>", *map(str, range(1_500_000))]))(directory)
+
+
+def _adapter(settings: Mapping[str, Any], names: Mapping[str, Any] | None = None) -> Case:
+    """An adapter in the folder `adapter` of the checkpoint."""
+
+    def apply(directory: Path) -> None:
+        folder = directory / "adapter"
+        folder.mkdir()
+        known = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["up_proj"], "bias": "none"}
+        write_json(folder, "adapter_config.json", known | settings)
+        from safetensors.numpy import save_file
+
+        prefix = "base_model.model.model.layers.{}.mlp.up_proj.lora_{}.weight"
+        factors = {
+            prefix.format(layer, side): np.ones(shape, np.float32)
+            for layer in range(2)
+            for side, shape in (("A", (2, 16)), ("B", (32, 2)))
+        }
+        save_file(dict(factors if names is None else names), folder / "adapter_model.safetensors")
+
+    return apply
+
+
+def _many_adapted(directory: Path) -> None:
+    number = np.ones((1, 1), np.float32)
+    names = {f"base_model.model.x{index}.lora_A.weight": number for index in range(300_000)}
+    _adapter({}, names)(directory)
+
+
+def _yarn(**settings: Any) -> Case:
+    return config(rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, **settings})
+
+
+CONFIGS: dict[str, Case] = {
+    "num_hidden_layers 100,000": config(num_hidden_layers=100_000),
+    "num_hidden_layers 1,000": config(num_hidden_layers=1_000),
+    "num_hidden_layers 1e9": config(num_hidden_layers=10**9),
+    "head_dim 1e9": config(head_dim=10**9),
+    "head_dim 1e6": config(head_dim=10**6),
+    "num_attention_heads 1e9": config(num_attention_heads=10**9, num_key_value_heads=10**9),
+    "hidden_size 1e9": config(hidden_size=10**9),
+    "intermediate_size 1e12": config(intermediate_size=10**12),
+    "vocab_size 1e9": config(vocab_size=10**9),
+    "vocab_size of 400 digits": config(vocab_size=10**400),
+    "max_position_embeddings 1e30": config(max_position_embeddings=10**30),
+    "rms_norm_eps of 400 digits": config(rms_norm_eps=10**400),
+    "rms_norm_eps 1e300": config(rms_norm_eps=1e300),
+    "rope_theta NaN": config(rope_theta=float("nan")),
+    "rope_theta infinity": config(rope_theta=float("inf")),
+    "rope_theta 0": config(rope_theta=0),
+    "rope_theta -1": config(rope_theta=-1),
+    "rope_theta 1e308": config(rope_theta=1e308),
+    "rope_theta of 400 digits": config(rope_theta=10**400),
+    "rope_scaling linear, factor 1e300": config(rope_scaling={"type": "linear", "factor": 1e300}),
+    "rope_scaling dynamic, factor 1e300": config(rope_scaling={"type": "dynamic", "factor": 1e300}),
+    "rope_scaling linear, factor 1e-300": config(rope_scaling={"type": "linear", "factor": 1e-300}),
+    "rope_scaling yarn, factor 1e300": _yarn(factor=1e300),
+    "rope_scaling yarn, beta_fast 1e300": _yarn(beta_fast=1e300),
+    "rope_scaling yarn, original length 1e18": _yarn(original_max_position_embeddings=10**18),
+    "rope_scaling llama3, factors 1e300": config(
+        rope_scaling={
+            "rope_type": "llama3",
+            "factor": 1e300,
+            "low_freq_factor": 1e300,
+            "high_freq_factor": 1e300,
+            "original_max_position_embeddings": 64,
+        }
+    ),
+    "rope_parameters, rope_theta -1": config(rope_parameters={"rope_type": "default", "rope_theta": -1}),
+    "rope_parameters, rope_theta NaN": config(rope_parameters={"rope_type": "default", "rope_theta": float("nan")}),
+    "sliding_window 1e30": config(model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=10**30),
+    "num_local_experts 1e9": config(
+        model_type="mixtral", architectures=["MixtralForCausalLM"], num_local_experts=10**9, num_experts_per_tok=2
+    ),
+    "layers of a mixture 1e9": config(
+        model_type="mixtral", architectures=["MixtralForCausalLM"], num_local_experts=1000, num_hidden_layers=1000
+    ),
+    "num_hidden_layers of a shared layer 1e9": config(
+        model_type="albert", architectures=["AlbertModel"], num_hidden_layers=10**9, embedding_size=16
+    ),
+    "positions of a table of sines 1e10": config(
+        model_type="xglm",
+        architectures=["XGLMForCausalLM"],
+        d_model=16,
+        ffn_dim=32,
+        num_layers=2,
+        attention_heads=2,
+        max_position_embeddings=10**9,
+    ),
+    "id2label with 1,000,000 labels": _labels,
+    "config.json, 100,000 brackets": _text_file("config.json", b"[" * 100_000),
+    "config.json of 200 MB": _text_file("config.json", b'{"model_type": "llama", "x": [', 200 << 20),
+    "model_type with escapes": config(model_type="\x1b[2Jllama"),
+    "architectures of 5,000 characters": config(architectures=[LONG]),
+    "unknown activation with escapes": config(hidden_act="\x1b]0;owned\x07" + LONG),
+}
+GENERATIONS: dict[str, Case] = {
+    "top_k 1e30": generation(top_k=10**30),
+    "top_k -1": generation(top_k=-1),
+    "num_beams 1e9": generation(num_beams=10**9),
+    "num_beams 0": generation(num_beams=0),
+    "max_new_tokens 1e30": generation(max_new_tokens=10**30),
+    "min_new_tokens 1e30": generation(min_new_tokens=10**30),
+    "no_repeat_ngram_size 1e30": generation(no_repeat_ngram_size=10**30),
+    "temperature NaN": generation(temperature=float("nan")),
+    "temperature -1": generation(temperature=-1.0),
+    "temperature of 400 digits": generation(temperature=10**400),
+    "top_p 7": generation(top_p=7.0),
+    "typical_p infinity": generation(typical_p=float("inf")),
+    "repetition_penalty 0": generation(repetition_penalty=0.0),
+    "repetition_penalty 1e300": generation(repetition_penalty=1e300),
+    "length_penalty NaN": generation(length_penalty=float("nan")),
+    "100,000 bad words": generation(bad_words_ids=[[7]] * 100_000),
+    "100,000 end tokens": generation(eos_token_id=[7] * 100_000),
+    "generation_config.json of 9 MB": generation(bad_words_ids=[[7]] * 3_000_000),
+}
+WEIGHTS: dict[str, Case] = {
+    "shard name of 5,000 characters": _index({"model.norm.weight": LONG}),
+    "shard name with escapes": _index({"model.norm.weight": "\x1b[2J.safetensors"}),
+    "300,000 shards": _index({f"x{number}": f"{number}.safetensors" for number in range(300_000)}),
+    "index without names": _index({}),
+    "index of numbers": _index({"model.norm.weight": 7}),
+    "index of 40 MB": _index({f"model.layers.{number}.x": "model.safetensors" for number in range(900_000)}),
+    "index that nests": _index_text(b"[" * 100_000),
+    "300,000 empty tensors": _many_empty,
+    "300,000 unused tensors": _many_dropped,
+    "tensor's name with escapes": tensors(lambda content: {**content, ESCAPES: np.zeros(2, np.float32)}),
+    "tensor's name of 5,000 characters": tensors(lambda content: {**content, LONG: np.zeros(2, np.float32)}),
+    "shape beyond 64 bits": _wide,
+    "header longer than the file": header({}, length=1 << 62),
+    "header of 90 MB": header(b'{"__metadata__": {"x": "' + b"a" * 90_000_000 + b'"}}'),
+    "header that nests": header(b'{"x": ' + b"[" * 100_000 + b"}"),
+    "offsets out of order": header({"x": {"dtype": "F32", "shape": [1], "data_offsets": [8, 4]}}, bytes(8)),
+    "pickle of code": _bin(_pickle_of_code),
+    "pickle that doubles lists": _bin(_pickle_of_lists),
+    "pickle with a length of 4 GB": _bin(_pickle_of_long_text),
+    "pickle of plain numbers": _bin(lambda path: path.write_bytes(pickle.dumps({"a": 1}))),
+    "tensor of 2 ** 40 numbers in one place": _bin(_expanded_storage),
+    "300,000 pickled tensors": _bin(_many_pickled),
+    "compressed archive of 2 GB": _bin(_bomb),
+    "quantized, group_size 1e30": _quantized(group_size=10**30),
+    "quantized, bits 1e30": _quantized(bits=10**30),
+    "quantized, expression that backtracks": _gptq_regex,
+    "quant_method with escapes": _quantized(quant_method="\x1b[2J" + LONG),
+}
+ADAPTERS: dict[str, Case] = {
+    "adapter, r 1e30": _adapter({"r": 10**30}),
+    "adapter, lora_alpha NaN": _adapter({"lora_alpha": float("nan")}),
+    "adapter, lora_alpha of 400 digits": _adapter({"lora_alpha": 10**400}),
+    "adapter, target_modules that backtrack": _adapter({"target_modules": "(([a-z._0-9]+)+)+!"}),
+    "adapter, rank_pattern that backtracks": _adapter({"rank_pattern": {"(([a-z._0-9]+)+)+!": 2}}),
+    "adapter, tensor's name with escapes": _adapter({}, {ESCAPES: np.ones((2, 2), np.float32)}),
+    "adapter, 300,000 tensors": _many_adapted,
+}
+TOKENIZERS: dict[str, Case] = {
+    "2,000,000 extra vocabulary entries": _vocabulary(2_000_000),
+    "vocabulary entry of 10 MB": tokenizer(lambda content: content["model"]["vocab"].update({"x" * 10_000_000: 260})),
+    "id of a vocabulary entry 4e9": tokenizer(lambda content: content["model"]["vocab"].update({"xx": 4_000_000_000})),
+    "200,000 added tokens": tokenizer(
+        lambda content: content["added_tokens"].extend(
+            {
+                "id": 300 + number,
+                "content": f"<{number}>",
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+            for number in range(200_000)
+        )
+    ),
+    "added_tokens_decoder, id of 400 digits": lambda directory: write_json(
+        directory, "tokenizer_config.json", {"added_tokens_decoder": {"9" * 400: {"content": "x"}}}
+    ),
+    "tokenizer.json that nests": _text_file("tokenizer.json", b"[" * 1_000_000),
+    "added_tokens.json, 300,000 added tokens": lambda directory: write_json(
+        directory, "added_tokens.json", {f"<{number}>": 300 + number for number in range(300_000)}
+    ),
+    "sentencepiece, cut": _sentencepiece(pieces(["<unk>", "a", "b"])[:-3]),
+    "sentencepiece, length beyond the file": _sentencepiece(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f"),
+    "sentencepiece, number without an end": _sentencepiece(b"\xff" * 2_000_000),
+    "sentencepiece, piece of 20,000 characters": _sentencepiece(pieces(["<unk>", "a" * 20_000, "b"], model_type=2)),
+    "sentencepiece, 1,500,000 pieces": _many_pieces,
+    "sentencepiece, scores NaN": _sentencepiece(pieces(["<unk>", "a", "b"], score=float("nan"))),
+    "sentencepiece, character map cut": _sentencepiece(pieces(["<unk>", "a", "b"], charsmap=b"\xff\xff\xff\x7f")),
+    "sentencepiece, pieces of nothing": _sentencepiece(b"\x0a\x00" * 1_000_000),
+    "vocab.txt, 1,500,000 lines": _other_tokenizer("vocab.txt", b"a\n" * 1_500_000, tokenizer_class="BertTokenizer"),
+}
+SLOW = frozenset(
+    (
+        "300,000 shards",
+        "index of 40 MB",
+        "300,000 empty tensors",
+        "300,000 unused tensors",
+        "300,000 pickled tensors",
+        "compressed archive of 2 GB",
+        "quantized, expression that backtracks",
+        "adapter, 300,000 tensors",
+        "adapter, target_modules that backtrack",
+        "adapter, rank_pattern that backtracks",
+        "2,000,000 extra vocabulary entries",
+        "sentencepiece, 1,500,000 pieces",
+        "sentencepiece, pieces of nothing",
+        "id2label with 1,000,000 labels",
+        "GGUF, 1,500,000 entries",
+        "GGUF, 500,000 keys",
+        "GGUF, 200,000 tensors",
+    )
+)
+"""Cases that take seconds to write or to refuse. `python -m tests.hostile` and `make chaos` run them too."""
+CASES: dict[str, Mapping[str, Case]] = {
+    "config.json": CONFIGS,
+    "generation_config.json": GENERATIONS,
+    "weights": WEIGHTS,
+    "adapters": ADAPTERS,
+    "tokenizers": TOKENIZERS,
+    "GGUF": gguf_cases.CASES,
+}
+
+
+def write_case(case: Case, directory: Path) -> tuple[Path, Path | None]:
+    """Change a checkpoint. Returns the checkpoint to read, and its adapter or None."""
+    changed = case(directory)
+    adapter = directory / "adapter"
+    return changed or directory, adapter if adapter.is_dir() else None

@@ -1,0 +1,73 @@
+"""Hostile checkpoints are refused in one line, before anything is built from them. Times are those of `make chaos`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from server.engine.process import planning_limit
+from server.engine.process.loading import LoadError, unexpected
+from server.errors import MAX_MESSAGE
+from tests.hostile import gguf_cases
+from tests.hostile.base import write_checkpoint
+from tests.hostile.cases import CASES, SLOW, write_case
+from tests.hostile.measure import read
+
+ALL = {name: case for cases in CASES.values() for name, case in cases.items()}
+BACKTRACKING = tuple(name for name in ALL if "backtrack" in name)
+
+
+def _refused(message: str) -> None:
+    assert message, "the checkpoint was accepted"
+    assert len(message.splitlines()) == 1 and len(message) <= MAX_MESSAGE
+    assert message.isprintable(), "the message has control characters"
+    assert "its files are damaged, or contradict each other" not in message, "no loader foresaw it"
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in SLOW])
+def test_a_hostile_file_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "checkpoint")
+    _refused(read(*write_case(ALL[name], tmp_path / "checkpoint")))
+
+
+def test_the_checkpoints_load_without_their_damage(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path)
+    assert read(tmp_path) == ""
+    assert read(gguf_cases.case()(tmp_path)) == ""
+
+
+@pytest.mark.parametrize("name", BACKTRACKING)
+def test_an_expression_of_a_checkpoint_has_a_time_limit(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning_limit, "SECONDS", 0.3)
+    write_checkpoint(tmp_path / "checkpoint")
+    assert "too long" in read(*write_case(ALL[name], tmp_path / "checkpoint"))
+
+
+def test_memory_before_the_first_weight_is_limited(tmp_path: Path) -> None:
+    with (
+        pytest.raises(MemoryError),
+        planning_limit.planning_limit(tmp_path, lambda done, of: None, limits_memory=True),
+    ):
+        bytearray(2 << 30)
+    assert len(bytearray(2 << 30)) == 2 << 30, "the limit ends with the block"
+
+
+def test_reading_weights_has_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning_limit, "SECONDS", 0.05)
+    reported = []
+    with planning_limit.planning_limit(tmp_path, lambda done, of: reported.append(done), limits_memory=False) as report:
+        report(1, 2)
+        sum(number for number in range(3_000_000))
+    assert reported == [1]
+
+
+def test_an_error_for_the_operator_is_one_printable_line() -> None:
+    message = str(LoadError("model\n 'a':\x1b[2J" + "x" * 5000))
+    assert message.startswith("model 'a':\\x1b[2J") and len(message) == MAX_MESSAGE
+    try:
+        int("x")
+    except ValueError as error:
+        assert unexpected(error).endswith("(ValueError at hostile/test_hostile_files.py:" + unexpected(error)[-3:])

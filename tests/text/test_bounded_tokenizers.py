@@ -1,0 +1,199 @@
+"""Tokenizers of foreign checkpoints: components without bounds are refused, and a panic fails one request."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Regex, decoders, pre_tokenizers
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from server.errors import EngineFailure
+from server.text.tokenizers.components import MAX_GROWTH, MAX_SPECIAL_TOKENS
+from server.text.tokenizers.expressions import check_expression
+from server.text.tokenizers.gguf_pre_tokenizers import PRE_TOKENIZERS
+from server.text.tokenizers.load import load_tokenizer
+from server.text.tokens.library_calls import BUSY_SECONDS, LibraryCalls
+from server.text.tokens.tokenizer import Tokenizer, TokenizerError
+from tests.hostile.base import tokenizer as change_tokenizer
+from tests.hostile.base import write_checkpoint
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def _put(**components: Any) -> Change:
+    return lambda content: content.update(components)
+
+
+def _template(count: int, pieces: list[Any] | None = None) -> Change:
+    special = {"<s>": {"id": "<s>", "ids": [256] * count, "tokens": ["<s>"] * count}}
+    single = pieces or [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    return _put(post_processor={"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": special})
+
+
+def _replace(old: dict[str, str], new: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": old, "content": new}
+
+
+def _decoder(*steps: dict[str, Any]) -> Change:
+    return _put(decoder={"type": "Sequence", "decoders": [*steps, {"type": "Fuse"}]})
+
+
+def _normalizer(*steps: dict[str, Any]) -> Change:
+    return _put(normalizer={"type": "Sequence", "normalizers": list(steps)})
+
+
+def _split(expression: str) -> Change:
+    split = {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
+    return _put(pre_tokenizer=split)
+
+
+def _model(**settings: Any) -> Change:
+    return lambda content: content["model"].update(settings)
+
+
+def _charsmap(longest: int) -> dict[str, Any]:
+    content = (0).to_bytes(4, "little") + b"a" * longest + b"\0"
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(content).decode()}
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    step: dict[str, Any] = {"type": "NFC"}
+    for _ in range(depth):
+        step = {"type": "Sequence", "normalizers": [step]}
+    return step
+
+
+_TEXT = {"Sequence": {"id": "A", "type_id": 0}}
+REFUSED: dict[str, Change] = {
+    "100,000 special tokens around a text": _template(100_000),
+    "a template that repeats the text": _template(1, [_TEXT] * 200),
+    "a template with 100,000 parts": _template(1, [{"SpecialToken": {"id": "<s>", "type_id": 0}}] * 100_000),
+    "two templates in a row": _put(
+        post_processor={
+            "type": "Sequence",
+            "processors": [
+                {"type": "TemplateProcessing", "single": [_TEXT, _TEXT], "pair": [], "special_tokens": {}},
+                {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+            ],
+        }
+    ),
+    "a decoder that replaces e by a million letters": _decoder(_replace({"String": "e"}, "x" * 1_000_000)),
+    "a decoder that doubles e thirty times": _decoder(*[_replace({"String": "e"}, "ee")] * 30),
+    "a decoder that replaces nothing by letters": _decoder(_replace({"String": ""}, "x" * 1000)),
+    "a decoder with a long pattern": _decoder(_replace({"String": "e" * 100_000}, "x")),
+    "a decoder with a long prefix": _put(decoder={"type": "WordPiece", "prefix": "x" * 100_000, "cleanup": True}),
+    "a normalizer that replaces e by many letters": _normalizer(_replace({"String": "e"}, "x" * 1000)),
+    "a normalizer that replaces what an expression finds": _normalizer(_replace({"Regex": "[a-z]"}, "x" * 1000)),
+    "a normalizer that finds nothing everywhere": _normalizer(_replace({"Regex": "(?=e)"}, "x" * MAX_GROWTH)),
+    "a normalizer that doubles e thirty times": _normalizer(*[_replace({"String": "e"}, "ee")] * 30),
+    "a normalizer that puts much before a text": _normalizer({"type": "Prepend", "prepend": "x" * 100_000}),
+    "a character map with a long text": _normalizer(_charsmap(1_000_000)),
+    "a hundred steps": _normalizer(*[{"type": "NFC"}] * 100),
+    "steps inside of steps": _put(normalizer=_nested(200)),
+    "an expression that backtracks without end": _split("(a+)+$"),
+    "alternatives that overlap": _split("(a|a)*b"),
+    "a quadratic expression": _split(r"a*b"),
+    "a cubic expression": _split(r"\w*\w*\w*!"),
+    "an expression that looks ahead to the end": _split("(?=.*q)"),
+    "a quadratic expression of a normalizer": _normalizer(_replace({"Regex": r"\w+!"}, "")),
+    "an invalid expression": _split("(a"),
+    "a long expression": _split("a" * 10_000),
+    "a long suffix of words": _model(end_of_word_suffix="x" * 100_000),
+    "a vocabulary entry of 10,000 characters": lambda content: content["model"]["vocab"].update({"x" * 10_000: 260}),
+    "an added token of 10,000 characters": lambda content: content["added_tokens"][0].update(content="x" * 10_000),
+}
+
+
+def _load(change: Change, directory: Path) -> Tokenizer:
+    write_checkpoint(directory)
+    change_tokenizer(change)(directory)
+    return load_tokenizer(directory)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_component_without_bounds_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"^tokenizer\.json") as caught:
+        _load(REFUSED[name], tmp_path)
+    assert len(str(caught.value)) < 300 and str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _template(MAX_SPECIAL_TOKENS),
+        _decoder(_replace({"String": "▁"}, " "), {"type": "ByteFallback"}),
+        _normalizer(_replace({"String": "``"}, '"'), {"type": "NFKD"}, _replace({"Regex": " {2,}"}, "▁")),
+        _normalizer({"type": "Prepend", "prepend": "▁"}, _replace({"String": " "}, "▁")),
+        _split(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"),
+        _split(r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"),
+        _split(r"\s+"),
+        _put(truncation={"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}),
+        _put(
+            padding={
+                "strategy": {"Fixed": 1_000_000_000},
+                "direction": "Right",
+                "pad_to_multiple_of": 1_000_000_000,
+                "pad_id": 0,
+                "pad_type_id": 0,
+                "pad_token": "x",
+            }
+        ),
+    ],
+)
+def test_published_components_are_accepted(change: Change, tmp_path: Path) -> None:
+    (encoding,) = _load(change, tmp_path).encode(["one two"])
+    assert 2 <= len(encoding.ids) <= MAX_SPECIAL_TOKENS + 14
+
+
+def test_expressions_of_published_tokenizers_are_known_or_fast() -> None:
+    for name in ("llama3", "qwen2", "gpt-4o", "tekken", "deepseek-v3", "kimi-k2", "bloom"):
+        state = json.loads(PRE_TOKENIZERS[name]().__getstate__())
+        for part in state.get("pretokenizers", [state]):
+            if part["type"] == "Split":
+                check_expression(part["pattern"]["Regex"], "pre_tokenizer")
+
+
+def test_a_panic_is_an_error_of_one_request(tmp_path: Path) -> None:
+    tokenizer = _load(_decoder({"type": "Strip", "content": "a", "start": 1, "stop": 1}), tmp_path)
+    index = tokenizer.token_to_id("a")
+    assert index is not None
+    with pytest.raises(EngineFailure, match="the tokenizer of the model failed"):
+        tokenizer.decode([index])
+    with pytest.raises(EngineFailure):
+        tokenizer.join(["a"])
+    assert tokenizer.encode(["b"])[0].ids, "the next request is answered"
+
+
+def test_a_panic_while_encoding_is_an_error_of_one_request(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tokenizer: Any = _load(lambda content: None, tmp_path)
+    backend: LibraryTokenizer = tokenizer._backend
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("(a+)+$"), "isolated")
+    with pytest.raises(EngineFailure, match="the tokenizer of the model failed"):
+        tokenizer.encode(["a" * 40 + "!"])
+    capfd.readouterr()  # the library writes the stack of the panic
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel()
+    assert tokenizer.encode(["b"])[0].ids
+
+
+def test_texts_are_refused_while_one_takes_too_long() -> None:
+    now = 0.0
+    calls = LibraryCalls(lambda: now)
+    with calls.call():
+        now = BUSY_SECONDS
+        with calls.call():
+            pass
+        now = BUSY_SECONDS + 1
+        with pytest.raises(EngineFailure, match="another text"), calls.call():
+            pass
+    with calls.call():
+        pass
+
+
+def test_steps_of_a_decoder_that_panics_are_those_of_the_library() -> None:
+    with pytest.raises(BaseException, match="slice index"):
+        decoders.Strip("a", 1, 1).decode(["a"])
