@@ -105,6 +105,7 @@ class Server:
                 self.texts,
                 settings.max_text_characters,
                 auto_truncate=settings.auto_truncate,
+                special_tokens_in_texts=settings.special_tokens_in_texts,
                 pools=Pools(settings.max_recordings),
                 pivot=settings.pivot,
                 admission=Admission(memory, settings.max_requests, len(self.directories) + len(self.adapters)),

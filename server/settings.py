@@ -257,6 +257,11 @@ class Settings(BaseSettings):
         description="Shorten inputs of /v1/embeddings that are longer than the model reads, at their end, instead of "
         "refusing them.",
     )
+    special_tokens_in_texts: bool = Field(
+        default=False,
+        description="Special tokens that the texts of users, tools and documents contain, such as <|im_start|>, are "
+        "tokens, as in transformers. By default they are text, so that a text cannot take a role.",
+    )
     max_audio_bytes: Size = Field(default=25 << 20, description="Maximum size of a request body with an audio file.")
     max_audio_seconds: Seconds = Field(default=1800.0, description="Maximum duration of an audio file.")
     max_recordings: Count = Field(

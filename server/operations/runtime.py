@@ -193,6 +193,7 @@ class Runtime:
     max_text_characters: a longer text is refused before it is tokenized.
     auto_truncate: whether long inputs of `/v1/embeddings` are shortened if the request does not say it.
     pivot: language between two models without a direct translation, as for `chosen_pivot`.
+    special_tokens_in_texts: special tokens in the texts of chats are tokens, as in transformers, instead of text.
     chat_renderer: renders chat templates.
     template_tools: tool support of each chat template, by its source; filled by `template_tools.template_tools`.
     late_instructions: whether each chat template reads system messages after the first message, by its source; filled
@@ -212,6 +213,7 @@ class Runtime:
     max_text_characters: int
     auto_truncate: bool = False
     pivot: str = AUTOMATIC
+    special_tokens_in_texts: bool = False
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
     template_tools: dict[str, TemplateTools] = field(default_factory=dict)
     late_instructions: dict[str, bool] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from tests.chaos.checks import (
     clients,
     cost,
     engine,
+    fairness,
     growth,
     inputs,
     latency,
@@ -373,5 +374,20 @@ PROMISES: tuple[Promise, ...] = (
         {"layers": 12, "hidden_size": 1024, "kv_cache_bytes": 64 << 20},
         {"layers": 12, "hidden_size": 1024, "kv_cache_bytes": 64 << 20},
         conditions="any",
+    ),
+    Promise(
+        35,
+        "Fair by key, then call, then row",
+        "beside 300 unread streams with n 4, and 1,024 prompts with n 4: first token and `/embed` within 3 times alone "
+        "plus one step",
+        (
+            "tests/engine/test_fair_shares.py::test_keys_share_the_rows_before_calls_do",
+            "tests/engine/test_fair_shares.py::"
+            "test_a_short_call_starts_in_the_next_step_beside_a_call_with_a_thousand_rows",
+        ),
+        fairness.fair_shares,
+        "rows-are-never-shared",
+        {"runs": 2},
+        {"runs": 1, "streams": 100, "prompts": 64, "tries": 3},
     ),
 )

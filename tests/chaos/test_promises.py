@@ -22,7 +22,8 @@ def names_in(path: str) -> set[str]:
 
 
 def test_all_promises_are_listed() -> None:
-    assert [promise.number for promise in PROMISES] == list(range(1, 30))
+    numbers = [promise.number for promise in PROMISES]
+    assert numbers[:29] == list(range(1, 30)) and numbers == sorted(set(numbers))
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.title)

@@ -226,7 +226,7 @@ async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:
         text = await runtime.pools.grammar.run(
             lambda: text_grammar(text_format, runtime.grammar_compiler, call.ignore), call
         )
-    plan = await runtime.pools.tokenize.run(lambda: _plan(model, spec, functions, tools, prompt, text), call)
+    plan = await runtime.pools.tokenize.run(lambda: _plan(model, spec, functions, tools, prompt.text, text), call)
     prompt_ids = await encode_prompt(runtime, call, model, prompt)
     sections = plan.sections if plan.kinds != ["content"] else ()
     # A longer answer than the memory for keys and values holds ends with `length`, as one that fills the context does.

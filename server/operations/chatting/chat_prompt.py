@@ -17,7 +17,9 @@ from server.operations.chatting.reasoning_settings import reasoning_variables
 from server.operations.runtime import MAX_TEXT_TOKENS, PIECE_TOKENS, Runtime, ServedModel
 from server.system.turns import next_turn
 from server.text.chats.chat import ChatError, ChatTooLong, as_parts, chat_context, continued_text, with_continued
+from server.text.chats.text_marks import TextMarks
 from server.text.chats.tool_formats import TemplateTools, reasoning_markers
+from server.text.tokens.marked_text import MarkedText
 
 _FIXED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 _NO_TOOLS = TemplateTools()
@@ -64,8 +66,8 @@ def check_characters(runtime: Runtime, model: ServedModel, spec: ChatSpec) -> No
 
 async def render_prompt(
     runtime: Runtime, call: Call, model: ServedModel, spec: ChatSpec, tools: TemplateTools | None
-) -> str:
-    """The prompt as the template writes it.
+) -> MarkedText:
+    """The prompt as the template writes it, with marks in special tokens that the texts of the request contain.
 
     tools: tool support of the template, if the request has tools.
     Raises InvalidRequest if the template fails or rejects the messages, and the errors of `Pool.run`.
@@ -78,8 +80,10 @@ async def render_prompt(
     templates = model.text.chat_templates
     shown = [tool.for_template() for tool in spec.tools] if spec.tool_choice.mode != "none" else []
 
-    def render(source: str, reads_late: bool) -> str:
-        given = spec.messages if reads_late else with_instructions_at_front(spec.messages)
+    def render(source: str, reads_late: bool) -> MarkedText:
+        special = frozenset[str]() if runtime.special_tokens_in_texts else model.tokenizer.special_texts
+        marks = TextMarks(special, spec.given, source)
+        given = marks.messages(spec.messages if reads_late else with_instructions_at_front(spec.messages))
         messages, text = template_messages(given, tools or _NO_TOOLS, model.name), ""
         lost = templates.forms_of(source).lost & {message.get("role") for message in messages}
         call.ignore(f"messages:{role}" for role in sorted(lost))
@@ -88,16 +92,21 @@ async def render_prompt(
         context = chat_context(
             templates,
             templates.in_forms(source, messages),
-            tools=shown or None,
-            documents=list(spec.documents) or None,
+            tools=marks.value(shown) or None,
+            documents=marks.value(list(spec.documents)) or None,
             null_content=True,
             add_generation_prompt=spec.add_generation_prompt and not spec.continue_final_message,
             extra_variables={**_reasoning_variables(call, spec, source), **spec.template_variables},
         )
         longest, deadline = max_prompt_characters(runtime, model), call.limits.next_deadline
         as_objects = tools is not None and not tools.arguments_as_text
-        rendered = runtime.chat_renderer.render(source, context, longest, deadline, arguments_as_objects=as_objects)
-        return continued_text(rendered, text) if spec.continue_final_message else rendered
+        rendered = runtime.chat_renderer.render(
+            source, context, longest + marks.num_characters, deadline, arguments_as_objects=as_objects
+        )
+        prompt = marks.read(continued_text(rendered, text) if spec.continue_final_message else rendered)
+        if len(prompt.text) > longest:
+            raise ChatTooLong(f"the text of the chat template is longer than {longest:,} characters")
+        return prompt
 
     try:
         source = templates.choose(with_tools=tools is not None)
@@ -111,7 +120,7 @@ async def render_prompt(
         raise InvalidRequest(f"`messages`: {error}", "messages") from None
 
 
-async def encode_prompt(runtime: Runtime, call: Call, model: ServedModel, prompt: str) -> list[int]:
+async def encode_prompt(runtime: Runtime, call: Call, model: ServedModel, prompt: MarkedText) -> list[int]:
     """Token ids of a prompt.
 
     A prompt that may have more than `MAX_TEXT_TOKENS` tokens is counted in pieces first, because the memory of
@@ -119,9 +128,12 @@ async def encode_prompt(runtime: Runtime, call: Call, model: ServedModel, prompt
     """
     await next_turn()
     tokenizer = model.tokenizer
-    if tokenizer.token_bound(prompt) > MAX_TEXT_TOKENS:
-        await _check_tokens(runtime, call, model, prompt)
-    (ids,) = await runtime.encode_checked(tokenizer, [prompt], lambda encoding: encoding.ids, call=call)
+    if tokenizer.token_bound(prompt.text) > MAX_TEXT_TOKENS:
+        await _check_tokens(runtime, call, model, prompt.text)
+    if prompt.marks:
+        with runtime.client.preparing():
+            return await runtime.pools.tokenize_large.run(lambda: tokenizer.encode_marked(prompt), call)
+    (ids,) = await runtime.encode_checked(tokenizer, [prompt.text], lambda encoding: encoding.ids, call=call)
     return ids
 
 

@@ -58,6 +58,11 @@ class ChatSpec:
         object.__setattr__(self, "_given", orjson.dumps(given).decode())
 
     @property
+    def given(self) -> str:
+        """Everything that the template is given, as JSON."""
+        return self._given
+
+    @property
     def characters(self) -> int:
         """Characters of everything that the template is given, as JSON."""
         return len(self._given)

@@ -24,9 +24,11 @@ from server.text.tokenizers.bounds import (
     check_entries,
 )
 from server.text.tokenizers.fairseq import DEFAULT_SOURCE, set_source_language
+from server.text.tokenizers.marked_tokens import MarkedTokens
 from server.text.tokenizers.tokenizer_files import TokenizerFiles
 from server.text.tokens.computed import Computed
 from server.text.tokens.library_calls import LibraryCalls
+from server.text.tokens.marked_text import MarkedText
 from server.text.tokens.streams import UnknownDecoder, VocabularyStream, clean_up, clean_up_steps, decoder_chain
 from server.text.tokens.token_bound import bound_of
 from server.text.tokens.token_bytes import TokenBytes, bytes_of_decoder
@@ -95,6 +97,21 @@ class FastTokenizer:
             )
             for encoded in encodings
         ]
+
+    @cached_property
+    def special_texts(self) -> frozenset[str]:
+        return frozenset(token.content for token in self._backend.get_added_tokens_decoder().values() if token.special)
+
+    @cached_property
+    def _marked_tokens(self) -> MarkedTokens:
+        return MarkedTokens(self._backend)
+
+    def encode_marked(self, marked: MarkedText) -> list[int]:
+        if self._marked_tokens.works:
+            with self._calls.call():
+                return self._marked_tokens.encode(marked)
+        pieces = self.encode(marked.pieces(), add_special_tokens=False, offsets=False)
+        return [index for piece in pieces for index in piece.ids]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         with self._calls.call():

@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from server.text.tokens.computed import Computed
+from server.text.tokens.marked_text import MarkedText
 from server.text.tokens.streams import TokenStream
 from server.text.tokens.tokenizer import Encoding
 
@@ -30,6 +32,7 @@ class PythonTokenizer(ABC):
     """Base class that encodes and decodes whole texts. A subclass implements `spans` and `stream`."""
 
     marks_subwords = False
+    special_ids: frozenset[int]
 
     @abstractmethod
     def spans(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Iterable[TokenSpan]:
@@ -37,6 +40,9 @@ class PythonTokenizer(ABC):
 
     @abstractmethod
     def stream(self, skip_special_tokens: bool = True) -> TokenStream: ...
+
+    @abstractmethod
+    def id_to_token(self, token_id: int) -> str | None: ...
 
     def encode(
         self,
@@ -60,6 +66,16 @@ class PythonTokenizer(ABC):
                 places[1].append(end)
         located = Computed(len(ids), lambda index: (places[0][index], places[1][index]))
         return Encoding(ids=ids, type_ids=[0] * len(ids), special=special, offsets=located if offsets else [])
+
+    @cached_property
+    def special_texts(self) -> frozenset[str]:
+        texts = map(self.id_to_token, self.special_ids)
+        return frozenset(text for text in texts if text)
+
+    def encode_marked(self, marked: MarkedText) -> list[int]:
+        """The ids of a text that is cut at its marks, so that no marked token is found."""
+        pieces = self.encode(marked.pieces(), add_special_tokens=False, offsets=False)
+        return [index for piece in pieces for index in piece.ids]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         stream = self.stream(skip_special_tokens)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from server.text.tokens.marked_text import MarkedText
 from server.text.tokens.streams import TokenStream
 from server.text.tokens.token_bound import TokenBound
 from server.text.tokens.token_bytes import TokenBytes
@@ -86,6 +87,13 @@ class Tokenizer(Protocol):
         add_special_tokens: whether to add the special tokens of the family around each text.
         offsets: whether to fill `Encoding.offsets`, `words` and `sides`. Without them encoding is faster.
         """
+
+    @property
+    def special_texts(self) -> frozenset[str]:
+        """The texts of all special tokens."""
+
+    def encode_marked(self, marked: MarkedText) -> list[int]:
+        """The ids of a text, without tokens around it, in which special tokens with a mark are text."""
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of a sequence of token ids. Ids outside the vocabulary are skipped."""

@@ -71,6 +71,14 @@ def values_that_are_not_finite_pass() -> None:
 
 
 @bug("worker")
+def rows_are_never_shared() -> None:
+    """A running row keeps its place until its end, whatever other calls wait."""
+    from server.engine.scheduling.fair_rows import FairRows
+
+    replace(FairRows, "victim", lambda self, group: None)
+
+
+@bug("worker")
 def streams_wait_for_large_work() -> None:
     """A step computes as many tokens of prompts and texts as fit, even while streams run."""
     from server.engine.encoding.encoder_engine import EncoderEngine

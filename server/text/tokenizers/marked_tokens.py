@@ -1,0 +1,92 @@
+"""Tokenize a text some of whose special tokens are text, with a tokenizer of the `tokenizers` library.
+
+A second tokenizer has the same model, normalizer and pre-tokenizer, which the library shares, but other texts for the
+special tokens: random words. The special tokens that count as such are replaced by these words, and all others are
+text to it. So the text is divided at the same places as otherwise, and every other token has the same id.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from server.text.tokens.marked_text import MarkedText, token_spans
+from server.text.tokens.text_pattern import text_pattern
+
+
+class MarkedTokens:
+    """The second tokenizer of a backend. It is made with the first text, and its id for each added token is kept."""
+
+    def __init__(self, backend: LibraryTokenizer) -> None:
+        added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
+        secret = secrets.token_hex(8)
+        self._words = {token.content: f"q{secret}x{index}q" for index, token in added.items() if token.special}
+        self._single = frozenset(token.content for token in added.values() if token.single_word)
+        self._break = f"q{secret}q"
+        self._pattern = text_pattern(token.content for token in added.values())
+        self._special = frozenset(index for index, token in added.items() if token.special)
+        self._backend = LibraryTokenizer(backend.model)
+        if backend.normalizer is not None:
+            self._backend.normalizer = backend.normalizer
+        if backend.pre_tokenizer is not None:
+            self._backend.pre_tokenizer = backend.pre_tokenizer
+        texts = {index: self._words.get(token.content, token.content) for index, token in sorted(added.items())}
+        self._backend.add_tokens(
+            [
+                *(_with_content(added[index], text) for index, text in texts.items()),
+                AddedToken(self._break, normalized=False),
+            ]
+        )
+        self._ids: dict[int, int | None] = {self._backend.token_to_id(text): index for index, text in texts.items()}
+        self._ids[self._backend.token_to_id(self._break)] = None
+        self.works = all(own == index or backend.model.id_to_token(own) is None for own, index in self._ids.items())
+        """False for a vocabulary with gaps, in which the new tokens got ids of others."""
+
+    def encode(self, marked: MarkedText) -> list[int]:
+        """The ids of a text, without special tokens around it."""
+        ids = self._encode("".join(self._written(marked, with_breaks=False)))
+        if any(one in self._special for one in ids if one not in self._ids):
+            # The model itself has a special token among its pieces. Within a token that is text, it must not find it.
+            ids = self._encode("".join(self._written(marked, with_breaks=True)))
+        found = (self._ids.get(one, one) for one in ids)
+        return [one for one in found if one is not None]
+
+    def _encode(self, text: str) -> list[int]:
+        (encoded,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoded.ids
+        return ids
+
+    def _written(self, marked: MarkedText, with_breaks: bool) -> Iterator[str]:
+        """The parts of the text for the second tokenizer. with_breaks: divide each token that is text at its mark."""
+        text, place = marked.text, 0
+        for start, end, mark in token_spans(self._pattern, marked) if self._pattern is not None else ():
+            if mark is None and text[start:end] in self._words and not self._is_in_word(text, start, end):
+                yield text[place:start]
+                yield self._words[text[start:end]]
+                place = end
+            elif mark is not None and with_breaks:
+                yield text[place:mark]
+                yield self._break
+                place = mark
+        yield text[place:]
+
+    def _is_in_word(self, text: str, start: int, end: int) -> bool:
+        """Whether a token that must be a word of its own is a part of one, so that it is text."""
+        neighbours = text[max(start - 1, 0) : start] + text[end : end + 1]
+        return text[start:end] in self._single and re.search(r"\w", neighbours) is not None
+
+
+def _with_content(token: AddedToken, content: str) -> AddedToken:
+    """A token with another text that is found in the same way."""
+    return AddedToken(
+        content,
+        single_word=token.single_word,
+        lstrip=token.lstrip,
+        rstrip=token.rstrip,
+        normalized=token.normalized,
+        special=False,
+    )
