@@ -16,9 +16,9 @@ from server.text.markup.protected import NO_PROTECTION, Protection
 
 MAX_TAGS = 20_000
 MAX_DEPTH = 256
-"""Limits of one document."""
+"""Limits of one text."""
 
-_EMPTY_LINES = re.compile(r"((?<!\s)[^\S\r\n]*(?:\r\n|\r|\n)[^\S\r\n]*[\r\n]\s*)")
+_EMPTY_LINES = re.compile(r"((?<!\s)[^\S\r\n]*(?:\r\n|\r(?!\n)|\n)[^\S\r\n]*[\r\n]\s*)")
 _NEAR = 16
 """Pieces beside an atom in which its white space is looked for."""
 
@@ -72,6 +72,7 @@ class MarkupOptions:
     detect_outline: XML elements without text next to them end a sentence. If false, only `splitting_tags` end one.
     split_at_newlines: a line break ends a sentence. If false, an empty line of plain text does.
     protection: parts of the text that are kept as they are.
+    max_tags: largest number of tags.
     """
 
     kind: MarkupKind
@@ -81,6 +82,7 @@ class MarkupOptions:
     detect_outline: bool = True
     split_at_newlines: bool = False
     protection: Protection = NO_PROTECTION
+    max_tags: int = MAX_TAGS
 
 
 @dataclass(slots=True)
@@ -133,8 +135,8 @@ def parse(document: str, options: MarkupOptions) -> list[str | TaggedText]:
     Raises MarkupError for bad XML or too many tags.
     """
     found = tokens(document, options.kind)
-    if sum(token.kind in ("start", "void") for token in found) > MAX_TAGS:
-        raise MarkupError(f"the markup has more than {MAX_TAGS} tags")
+    if sum(token.kind in ("start", "void") for token in found) > options.max_tags:
+        raise MarkupError(f"the markup has more than {options.max_tags} tags")
     parts: list[str | TaggedText] = []
     run: list[Piece] = []
     for piece in [*_joined_atoms(_broken_tags_as_blocks(list(_pieces(found, options)))), Piece("block", "")]:

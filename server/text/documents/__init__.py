@@ -1,0 +1,1 @@
+"""Document files: the texts to translate in them, and the same files with other texts."""

@@ -1,0 +1,72 @@
+"""Zip archives of documents, read and written in memory. An archive that would grow too large is refused before."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+
+from server.text.documents.units import DocumentError
+
+MAX_MEMBERS = 10_000
+MAX_UNPACKED_BYTES = 512 << 20
+"""Size of all members together."""
+MAX_TEXT_BYTES = 64 << 20
+"""Size of all members with texts together. They are held in memory as trees, which take several times as much."""
+
+
+class Archive:
+    """A zip archive. Members without texts are copied when it is written.
+
+    Raises DocumentError for an archive that is damaged, encrypted or too large.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        try:
+            self._source = zipfile.ZipFile(io.BytesIO(data))
+            infos = self._source.infolist()
+        except (zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, EOFError):
+            raise DocumentError("the file is no zip archive, or damaged") from None
+        if len(infos) > MAX_MEMBERS:
+            raise DocumentError(f"the archive has {len(infos):,} members; the limit is {MAX_MEMBERS:,}")
+        # A reader of a member stops at its stated size, so the stated sizes are bounds of the true ones.
+        size = sum(info.file_size for info in infos)
+        if size > MAX_UNPACKED_BYTES:
+            raise DocumentError(
+                f"the archive has {size / 2**20:,.0f} MiB unpacked; the limit is {MAX_UNPACKED_BYTES >> 20:,} MiB"
+            )
+        if any(info.flag_bits & 1 for info in infos):
+            raise DocumentError("the document is encrypted")
+        if len({info.filename for info in infos}) < len(infos):
+            raise DocumentError("the archive has two members of one name")
+        self._infos = {info.filename: info for info in infos}
+        self._read_bytes = 0
+        self.names = list(self._infos)
+
+    def read(self, name: str) -> bytes:
+        """The content of a member with texts. Raises DocumentError, also for too many bytes of all such members."""
+        info = self._infos.get(name)
+        if info is None:
+            raise DocumentError("the archive lacks a part that this format needs")
+        self._read_bytes += info.file_size
+        if self._read_bytes > MAX_TEXT_BYTES:
+            raise DocumentError(f"the parts with texts have more than {MAX_TEXT_BYTES >> 20} MiB")
+        return self._content(info)
+
+    def _content(self, info: zipfile.ZipInfo) -> bytes:
+        try:
+            return self._source.read(info)
+        except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, OSError, ValueError):
+            raise DocumentError("a part of the archive is damaged or packed in an unknown way") from None
+
+    def written(self, changed: dict[str, bytes]) -> bytes:
+        """The archive with some members changed. Order, dates and packing stay. Raises DocumentError."""
+        output = io.BytesIO()
+        with zipfile.ZipFile(output, "w") as target:
+            for name, info in self._infos.items():
+                content = changed[name] if name in changed else self._content(info)
+                kept = zipfile.ZipInfo(info.filename, info.date_time)
+                kept.external_attr, kept.create_system = info.external_attr, info.create_system
+                kept.compress_type = info.compress_type if info.compress_type == zipfile.ZIP_STORED else 8
+                target.writestr(kept, content)
+        return output.getvalue()

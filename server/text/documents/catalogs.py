@@ -1,0 +1,112 @@
+"""Catalogues of messages: gettext (.po, .pot) by translate-toolkit, and XLIFF 1.2 and 2.0.
+
+Messages that have a translation stay as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from server.text.documents.inline import Fragment
+from server.text.documents.mixed_content import add_content, fill
+from server.text.documents.units import Document, DocumentError, TextUnit
+from server.text.documents.xml_tree import Element, local_name, parse_xml, xml_bytes
+
+_FORMATTED = frozenset({"g", "mrk", "pc"})
+_FINAL_STATES = frozenset({"translated", "final", "signed-off", "reviewed"})
+
+
+@dataclass
+class PoDocument(Document):
+    """A catalogue of gettext. messages: with the number of units of each."""
+
+    store: Any = None
+    messages: list[tuple[Any, int]] = field(default_factory=list)
+
+    def write(self, translations: Sequence[str], target_lang: str) -> bytes:
+        plurals, _ = self.store.getheaderplural()
+        at = 0
+        for message, count in self.messages:
+            found = list(translations[at : at + count])
+            at += count
+            forms = int(plurals) if count > 1 and str(plurals).isdigit() else count
+            message.target = [found[0], *[found[-1]] * (forms - 1)] if count > 1 else found[0]
+        return bytes(self.store)
+
+
+def read_po(data: bytes) -> Document:
+    """A catalogue of gettext: messages without a translation are translated. Raises DocumentError."""
+    from translate.storage.pypo import pofile
+
+    try:
+        store = pofile.parsestring(data)
+    except Exception:  # the package raises errors of many kinds for bad files
+        raise DocumentError("the file is no catalogue of gettext") from None
+    document = PoDocument(store=store)
+    for message in store.units:
+        if message.isheader() or message.isobsolete() or message.istranslated() or not str(message.source).strip():
+            continue
+        texts = [str(one) for one in getattr(message.source, "strings", [message.source])]
+        for text in texts:
+            document.add(TextUnit(text))
+        document.messages.append((message, len(texts)))
+    return document
+
+
+@dataclass
+class XliffDocument(Document):
+    """An XLIFF file. segments: source element and its text, in the order of the units."""
+
+    root: Element = None
+    segments: list[tuple[Element, Fragment]] = field(default_factory=list)
+
+    def write(self, translations: Sequence[str], target_lang: str) -> bytes:
+        is_new = self.root.get("version", "").startswith("2")
+        for (source, fragment), translation in zip(self.segments, translations, strict=True):
+            parent = source.getparent()
+            target = next((one for one in parent if local_name(one) == "target"), None)
+            if target is None:
+                target = source.makeelement(source.tag[: -len("source")] + "target")
+                target.tail = source.tail
+                source.addnext(target)
+            nodes = Fragment([copy.deepcopy(one) for one in fragment.originals]).restored(translation)
+            fill(target, nodes)
+            (parent if is_new else target).set("state", "translated" if is_new else "needs-review-translation")
+        if is_new:
+            self.root.set("trgLang", self.root.get("trgLang") or target_lang)
+        else:
+            for file in self.root.iter("{*}file"):
+                file.set("target-language", file.get("target-language") or target_lang)
+        return xml_bytes(self.root)
+
+
+def read_xliff(data: bytes) -> Document:
+    """An XLIFF file: segments without a final translation are translated. Raises DocumentError."""
+    root = parse_xml(data)
+    if local_name(root) != "xliff":
+        raise DocumentError("the file is no XLIFF")
+    document = XliffDocument(root=root)
+    for source in root.iter("{*}source"):
+        parent = source.getparent()
+        if local_name(parent) not in ("trans-unit", "segment") or _is_settled(parent):
+            continue
+        fragment = Fragment()
+        add_content(source, fragment, lambda child: local_name(child) in _FORMATTED)
+        if fragment.has_text:
+            document.add(fragment.unit())
+            document.segments.append((source, fragment))
+    return document
+
+
+def _is_settled(segment: Element) -> bool:
+    """Whether a segment must not be translated, or is translated already."""
+    if any(one.get("translate") == "no" for one in (segment, *segment.iterancestors())):
+        return True
+    target = next((one for one in segment if local_name(one) == "target"), None)
+    if target is None or not "".join(target.itertext()).strip():
+        return False
+    state = segment.get("state") or target.get("state") or ""
+    return segment.get("approved") == "yes" or state in _FINAL_STATES

@@ -1,0 +1,116 @@
+"""Text with inline formatting as XML of two elements, so that its tags are placed by the alignment of a translation.
+
+`<g id="0">...</g>` is formatted text; `<x id="1"/>` is something without text that stays. The ids are places in a list
+of originals: what each format puts there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from server.text.documents.units import TextUnit
+from server.text.markup.markup import MarkupOptions
+
+FRAGMENT = MarkupOptions("xml", non_splitting_tags=frozenset({"g", "x"}))
+"""How these texts are read."""
+_NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+"""Characters that XML cannot contain."""
+_TOKEN = re.compile(r'<(?:g id="(\d+)"|(/)g|x id="(\d+)"/)>')
+_REFERENCE = re.compile(r"&(?:amp|lt|gt|#160);")
+_CHARACTERS = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&#160;": "\xa0"}
+
+
+@dataclass
+class Inline:
+    """Formatted text, or something without text that stays.
+
+    original: what the format has put there. children: None without text.
+    """
+
+    original: Any
+    children: list[str | Inline] | None
+
+
+@dataclass
+class Fragment:
+    """Text with inline formatting that is being built. originals: by id."""
+
+    originals: list[Any] = field(default_factory=list)
+    _parts: list[str] = field(default_factory=list)
+    has_text: bool = False
+
+    def text(self, text: str) -> None:
+        at = 0
+        for match in _NO_XML.finditer(text):
+            self._text(text[at : match.start()])
+            self.atom(match[0])
+            at = match.end()
+        self._text(text[at:])
+
+    def _text(self, text: str) -> None:
+        self.has_text = self.has_text or bool(text.strip())
+        self._parts.append(text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+
+    def open(self, original: Any) -> None:
+        self._parts.append(f'<g id="{len(self.originals)}">')
+        self.originals.append(original)
+
+    def close(self) -> None:
+        self._parts.append("</g>")
+
+    def atom(self, original: Any) -> None:
+        self._parts.append(f'<x id="{len(self.originals)}"/>')
+        self.originals.append(original)
+
+    def unit(self) -> TextUnit:
+        """The text to translate."""
+        return TextUnit("".join(self._parts), FRAGMENT)
+
+    def restored(self, translation: str) -> list[str | Inline]:
+        """A translation as text and formatting."""
+        return restored(translation, self.originals)
+
+
+def restored(translation: str, originals: Sequence[Any]) -> list[str | Inline]:
+    """A translated text as text and formatting."""
+    root: list[str | Inline] = []
+    path = [root]
+    at = 0
+    for match in _TOKEN.finditer(translation):
+        _add_text(path[-1], translation[at : match.start()])
+        at = match.end()
+        if match[1]:
+            children: list[str | Inline] = []
+            path[-1].append(Inline(originals[int(match[1])], children))
+            path.append(children)
+        elif match[2]:
+            path.pop()
+        else:
+            path[-1].append(Inline(originals[int(match[3])], None))
+    _add_text(path[-1], translation[at:])
+    return root
+
+
+def _add_text(nodes: list[str | Inline], text: str) -> None:
+    if text:
+        nodes.append(_NO_XML.sub("", _REFERENCE.sub(lambda match: _CHARACTERS[match[0]], text)))
+
+
+def text_of(nodes: Sequence[str | Inline]) -> str:
+    """Text and formatting as text, for formats whose originals are texts: (before, after), or an atom as it is."""
+    return "".join(_texts(nodes))
+
+
+def _texts(nodes: Sequence[str | Inline]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, str):
+            yield node
+        elif node.children is None:
+            yield node.original
+        else:
+            yield node.original[0]
+            yield from _texts(node.children)
+            yield node.original[1]

@@ -1,0 +1,176 @@
+"""Markdown (CommonMark with tables): paragraphs, headings, list items and cells are translated; code and links stay."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from server.text.documents.inline import Fragment, text_of
+from server.text.documents.units import Document, TextDocument, TextUnit, decoded
+from server.text.documents.web import html_parts
+
+_FENCE = re.compile(r"\s*(?:>\s?)*(`{3,}|~{3,})")
+_RULE = re.compile(r"\s*(?:[-*_=]\s*){3,}$|\s*=+\s*$|\s*-+\s*$")
+_DEFINITION = re.compile(r"\s{0,3}\[[^\]]+\]:\s*\S")
+_TABLE_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-*:?\s*)+\|?\s*$")
+_PREFIX = re.compile(r"(?:\s*>)*\s*(?:(?:[-*+]|\d{1,9}[.)])\s+(?:\[[ xX]\]\s+)?|#{1,6}\s+)?(?:>\s*)*")
+_STARTS_BLOCK = re.compile(r"(?:\s*>)*\s*(?:(?:[-*+]|\d{1,9}[.)])\s|#{1,6}\s)")
+_INDENTED = re.compile(r"(?: {4}|\t)")
+_HTML_BLOCK = re.compile(r"\s{0,3}</?(?:[a-zA-Z][\w-]*[\s/>]|[a-zA-Z][\w-]*$)|\s{0,3}<!")
+_INLINE_HTML = re.compile(r"\s{0,3}</?(?:a|abbr|b|br|code|em|i|img|kbd|mark|q|s|small|span|strong|sub|sup|u)\b", re.I)
+_INLINE = re.compile(
+    r"""
+    (?P<code>(`+)(?!`).+?(?<!`)\2(?!`)) | (?P<kept>!\[[^\]]*\](?:\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\]]*\])
+      | <[a-zA-Z][a-zA-Z+.-]*:[^<>\s]*> | </?[a-zA-Z][^<>]{0,400}> | <!--.*?--> | \[\^[^\]]+\] | \S*\\[!-/:-@[-`{-~]\S*
+      | &\#?\w{1,31}; | (?:[ ]{2,}|\\)\n)
+    | \[(?P<link>[^\[\]]+)\](?P<target>\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\[\]]*\])
+    | (?P<mark>\*\*\*|\*\*|\*|~~)(?=[^\s*~])(?P<marked>.+?)(?<=[^\s*~])(?P=mark)(?![*])
+    | (?<!\w)(?P<line>__|_)(?=[^\s_])(?P<lined>.+?)(?<=[^\s_])(?P=line)(?!\w)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+@dataclass
+class MarkdownDocument(TextDocument):
+    """A Markdown file. fragments: by place of the unit; None for a part of embedded HTML."""
+
+    fragments: list[Fragment | None] = field(default_factory=list)
+
+    def shown(self, place: int, translation: str) -> str:
+        fragment = self.fragments[place]
+        return translation if fragment is None else text_of(fragment.restored(translation))
+
+
+def read_markdown(data: bytes) -> Document:
+    """A Markdown file. Raises DocumentError."""
+    text, encoding = decoded(data)
+    return _Reader(MarkdownDocument(encoding=encoding), text.splitlines(keepends=True)).read()
+
+
+class _Reader:
+    """Reads the lines of a file into a document, block by block."""
+
+    def __init__(self, document: MarkdownDocument, lines: list[str]) -> None:
+        self.document, self.lines, self.at = document, lines, 0
+        self.in_list = False
+
+    def read(self) -> Document:
+        if self.lines and re.fullmatch(r"(?:---|\+\+\+)\s*", self.lines[0]):  # front matter
+            end = next((i for i, line in enumerate(self.lines[1:], 1) if line.strip() == self.lines[0].strip()), 0)
+            self._keep(end + 1 if end else 0)
+        while self.at < len(self.lines):
+            self._block()
+        return self.document
+
+    def _keep(self, count: int) -> None:
+        """Copy lines that stay as they are."""
+        self.document.parts.append("".join(self.lines[self.at : self.at + count]))
+        self.at += count
+
+    def _block(self) -> None:
+        line = self.lines[self.at]
+        after_blank = self.at == 0 or not self.lines[self.at - 1].strip()
+        fence = _FENCE.match(line)
+        if not line.strip():
+            self._keep(1)
+        elif fence:
+            end = next(
+                (i for i in range(self.at + 1, len(self.lines)) if self.lines[i].lstrip("> \t").startswith(fence[1])),
+                len(self.lines) - 1,
+            )
+            self._keep(end + 1 - self.at)
+        elif (
+            _RULE.match(line)
+            or _DEFINITION.match(line)
+            or _TABLE_RULE.match(line)
+            or (_INDENTED.match(line) and after_blank and not self.in_list)
+        ):
+            self._keep(1)
+        elif _HTML_BLOCK.match(line) and not _INLINE_HTML.match(line):
+            self._html()
+        elif self._is_table_row(self.at):
+            self._table_row()
+        else:
+            self._paragraph()
+
+    def _is_table_row(self, at: int) -> bool:
+        if "|" not in self.lines[at]:
+            return False
+        start = at
+        while start > 0 and "|" in self.lines[start - 1]:
+            start -= 1
+        near = self.lines[start : start + 3]
+        return any(_TABLE_RULE.match(line) for line in near)
+
+    def _table_row(self) -> None:
+        for part in re.split(r"((?<!\\)\||[\r\n]+)", self.lines[self.at]):
+            self._text(part)
+        self.at += 1
+
+    def _html(self) -> None:
+        end = self.at
+        while end < len(self.lines) and self.lines[end].strip():
+            end += 1
+        for part in html_parts("".join(self.lines[self.at : end])):
+            if isinstance(part, str):
+                self.document.parts.append(part)
+            else:
+                self._add(part, None)
+        self.at = end
+
+    def _paragraph(self) -> None:
+        """A paragraph, a heading, or a list item. Its further lines are joined."""
+        line = self.lines[self.at]
+        match = _PREFIX.match(line)
+        prefix = match[0] if match else ""
+        self.in_list = bool(re.search(r"[-*+.)]\s", prefix)) or (self.in_list and line[:1].isspace())
+        self.document.parts.append(prefix)
+        lines = [line[len(prefix) :]]
+        self.at += 1
+        while "#" not in prefix and self.at < len(self.lines) and self._continues(self.lines[self.at]):
+            lines.append(self.lines[self.at].lstrip("> \t"))
+            self.at += 1
+        self._text("".join(lines))
+
+    def _continues(self, line: str) -> bool:
+        others = (_STARTS_BLOCK, _RULE, _FENCE, _HTML_BLOCK, _DEFINITION)
+        is_block = any(one.match(line) for one in others) and not _INLINE_HTML.match(line)
+        return bool(line.strip(" \t>\r\n")) and not is_block and not self._is_table_row(self.at)
+
+    def _text(self, text: str) -> None:
+        """Add a text with inline markup. White space around it stays."""
+        core = text.strip()
+        start = text.find(core) if core else 0
+        self.document.parts.append(text[:start])
+        if core and any(map(str.isalpha, core)):
+            fragment = Fragment()
+            _inline(core, fragment)
+            self._add(fragment.unit(), fragment)
+        else:
+            self.document.parts.append(core)
+        self.document.parts.append(text[start + len(core) :])
+
+    def _add(self, unit: TextUnit, fragment: Fragment | None) -> None:
+        self.document.parts.append(self.document.add(unit))
+        self.document.fragments.append(fragment)
+
+
+def _inline(text: str, fragment: Fragment) -> None:
+    """Add text to a fragment: emphasis and links are formatting; code, images, addresses and escapes stay."""
+    at = 0
+    for match in _INLINE.finditer(text):
+        fragment.text(text[at : match.start()])
+        at = match.end()
+        if match["code"] or match["kept"]:
+            fragment.atom(match[0])
+            continue
+        if match["link"]:
+            opening, inner, closing = "[", match["link"], f"]{match['target']}"
+        else:
+            opening = closing = match["mark"] or match["line"]
+            inner = match["marked"] or match["lined"]
+        fragment.open((opening, closing))
+        _inline(inner, fragment)
+        fragment.close()
+    fragment.text(text[at:])

@@ -1,0 +1,87 @@
+"""Documents, presentations and workbooks of Office Open XML (.docx, .pptx, .xlsx)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from server.text.documents.archive import Archive
+from server.text.documents.runs import DRAWING, SHEET, WORD, RunFormat, RunParagraph
+from server.text.documents.units import Document, DocumentError
+from server.text.documents.xml_tree import Element, local_name, parse_xml, xml_bytes
+
+_WORD_PARTS = re.compile(r"word/(?:document\d*|header\d*|footer\d*|footnotes|endnotes)\.xml$")
+_DRAWING_PARTS = re.compile(
+    r"ppt/(?:slides/slide|notesSlides/notesSlide)\d+\.xml$|(?:word|ppt|xl)/(?:charts/chart|diagrams/data|drawings/drawing)\d*\.xml$"
+)
+_SHEET_PARTS = re.compile(r"xl/(?:sharedStrings|worksheets/sheet\d+)\.xml$")
+_TABLE_PARTS = re.compile(r"xl/tables/table\d+\.xml$")
+
+
+@dataclass
+class OfficeDocument(Document):
+    """An archive with XML parts. paragraphs: in the order of the units. roots: the parts, by name."""
+
+    archive: Archive | None = None
+    roots: dict[str, Element] = field(default_factory=dict)
+    paragraphs: list[RunParagraph] = field(default_factory=list)
+
+    def write(self, translations: Sequence[str], target_lang: str) -> bytes:
+        assert self.archive is not None, "a document was read from an archive"
+        for unit, paragraph, translation in zip(self.units, self.paragraphs, translations, strict=True):
+            if translation != unit.text:
+                paragraph.replace(translation)
+        return self.archive.written({name: xml_bytes(root) for name, root in self.roots.items()})
+
+
+def read_office(data: bytes) -> Document:
+    """A document of Office Open XML. Comments, formulas, and names of sheets and table columns stay.
+
+    Raises DocumentError.
+    """
+    archive = Archive(data)
+    document = OfficeDocument(archive=archive)
+    if "[Content_Types].xml" not in archive.names:
+        raise DocumentError("the archive is no document of Office Open XML")
+    columns = frozenset(_table_columns(archive))
+    for name in archive.names:
+        names = next(
+            (
+                names
+                for pattern, names in ((_WORD_PARTS, WORD), (_DRAWING_PARTS, DRAWING), (_SHEET_PARTS, SHEET))
+                if pattern.match(name)
+            ),
+            None,
+        )
+        if names is None:
+            continue
+        root = document.roots[name] = parse_xml(archive.read(name))
+        for element in _paragraphs(root, names):
+            if names is SHEET and "".join(element.itertext()) in columns:
+                continue
+            paragraph = RunParagraph(element, names)
+            if paragraph.is_readable and paragraph.fragment.has_text:
+                document.add(paragraph.fragment.unit())
+                document.paragraphs.append(paragraph)
+    return document
+
+
+def _paragraphs(root: Element, names: RunFormat) -> Iterator[Element]:
+    """Elements with runs: paragraphs, or texts of cells. Charts and slides inside a document have theirs."""
+    for element in list(root.iter()):
+        name = local_name(element)
+        if names is SHEET:
+            if name in ("si", "is"):
+                yield element
+        elif name == "p" and element.tag == names.namespace + "p":
+            yield element
+
+
+def _table_columns(archive: Archive) -> Iterator[str]:
+    """Names of table columns. They must equal the texts of their cells, and formulas name them."""
+    for name in archive.names:
+        if _TABLE_PARTS.match(name):
+            for element in parse_xml(archive.read(name)).iter():
+                if local_name(element) == "tableColumn":
+                    yield element.get("name") or ""

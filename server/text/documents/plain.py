@@ -1,0 +1,168 @@
+"""Plain text, the values of JSON, and subtitles (SubRip, WebVTT)."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from server.text.documents.inline import Fragment, text_of
+from server.text.documents.units import Document, DocumentError, TextDocument, TextUnit, decoded
+
+_PARAGRAPH_END = re.compile(r"((?:\r\n|\r|\n)(?:[^\S\r\n]*(?:\r\n|\r|\n))*)")
+_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_BLANK_LINES = re.compile(r"((?:\r\n|\r(?!\n)|\n)(?:[^\S\r\n]*(?:\r\n|\r|\n))+)")
+_NEWLINE = re.compile(r"\r\n|\r|\n")
+_CUE_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z.\d]*)?[^<>]{0,200}>|\{\\[^{}]{1,200}\}")
+_SPEAKER = re.compile(r"\s*[-\u2010-\u2015]")
+_PAIRED = frozenset({"b", "i", "u", "c", "v", "lang", "font", "ruby", "rt"})
+
+
+def read_text(data: bytes) -> Document:
+    """A text file: each line is a text of its own. Raises DocumentError."""
+    text, encoding = decoded(data)
+    document = TextDocument(encoding=encoding)
+    for index, part in enumerate(_PARAGRAPH_END.split(text)):
+        is_text = index % 2 == 0 and part.strip()
+        document.parts.append(document.add(TextUnit(part)) if is_text else part)
+    return document
+
+
+class JsonDocument(TextDocument):
+    """A JSON file whose string values are translated. Keys, numbers and layout stay."""
+
+    def shown(self, place: int, translation: str) -> str:
+        if translation == self.units[place].text:
+            return self.originals[place]
+        return json.dumps(translation, ensure_ascii=False)
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__(encoding=encoding)
+        self.originals: list[str] = []
+
+
+def read_json(data: bytes) -> Document:
+    """A JSON file. Raises DocumentError."""
+    text, encoding = decoded(data)
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        raise DocumentError("the file is not JSON, or is nested too deep") from None
+    document = JsonDocument(encoding)
+    at = 0
+    for match in _JSON_STRING.finditer(text):
+        value = json.loads(match[0], strict=False)
+        is_key = text[match.end() : match.end() + 256].lstrip()[:1] == ":"
+        if is_key or not value.strip():
+            continue
+        document.parts += [text[at : match.start()], document.add(TextUnit(value))]
+        document.originals.append(match[0])
+        at = match.end()
+    document.parts.append(text[at:])
+    return document
+
+
+@dataclass
+class _Cue:
+    """The text of one subtitle, or of one speaker in it. lines: number of its lines."""
+
+    fragment: Fragment
+    lines: int
+
+
+@dataclass
+class SubtitleDocument(TextDocument):
+    """Subtitles. newline: the line break of the file. cues: by place of the unit."""
+
+    newline: str = "\n"
+    cues: list[_Cue] = field(default_factory=list)
+
+    def shown(self, place: int, translation: str) -> str:
+        cue = self.cues[place]
+        return self.newline.join(_wrapped(text_of(cue.fragment.restored(translation)), cue.lines))
+
+
+def _wrapped(text: str, lines: int) -> Sequence[str]:
+    """A text in as many lines as the original has, of about the same length."""
+    text = " ".join(text.split())
+    width = -(-len(text) // lines)
+    while lines > 1 and width < len(text):
+        found = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+        if len(found) <= lines:
+            return found
+        width += 1
+    return [text]
+
+
+def read_subtitles(data: bytes) -> Document:
+    """Subtitles with numbers and times (.srt, .vtt). Blocks without a time, such as notes and styles, stay.
+
+    Raises DocumentError.
+    """
+    text, encoding = decoded(data)
+    newline = match[0] if (match := _NEWLINE.search(text)) else "\n"
+    document = SubtitleDocument(encoding=encoding, newline=newline)
+    for index, block in enumerate(_BLANK_LINES.split(text)):
+        lines = _NEWLINE.split(block) if index % 2 == 0 else [block]
+        times = next((place for place, line in enumerate(lines[:3]) if "-->" in line), None)
+        if index % 2 or times is None:
+            document.parts.append(block)
+            continue
+        document.parts.append("".join(f"{line}{newline}" for line in lines[: times + 1]).removesuffix(newline))
+        texts = lines[times + 1 :]
+        ending = texts.pop() if texts and not texts[-1] else None
+        for group in _speakers(texts):
+            document.parts.append(newline)
+            if not any(map(str.strip, group)):
+                document.parts.append(newline.join(group))
+                continue
+            cue = _Cue(_cue(" ".join(group)), len(group))
+            document.parts.append(document.add(cue.fragment.unit()))
+            document.cues.append(cue)
+        document.parts += [newline] if ending is not None else []
+    return document
+
+
+def _speakers(lines: Sequence[str]) -> list[list[str]]:
+    """The lines of a subtitle, divided where a line begins with a dash: those of another speaker."""
+    groups: list[list[str]] = []
+    for line in lines:
+        if not groups or _SPEAKER.match(line):
+            groups.append([])
+        groups[-1].append(line)
+    return groups
+
+
+def _cue(text: str) -> Fragment:
+    """A subtitle with its tags. A tag without a partner, and a command in braces, stay where they are."""
+    partners = _partners(text)
+    fragment, at = Fragment(), 0
+    for place, match in enumerate(_CUE_TAG.finditer(text)):
+        fragment.text(text[at : match.start()])
+        at = match.end()
+        if place not in partners:
+            fragment.atom(match[0])
+        elif match[1]:
+            fragment.close()
+        else:
+            fragment.open((match[0], partners[place]))
+    fragment.text(text[at:])
+    return fragment
+
+
+def _partners(text: str) -> dict[int, str]:
+    """By place of a tag that has a partner: the end tag."""
+    opened: list[tuple[int, Any]] = []
+    found: dict[int, str] = {}
+    for place, match in enumerate(_CUE_TAG.finditer(text)):
+        name = (match[2] or "").partition(".")[0].lower()
+        if name not in _PAIRED:
+            continue
+        if not match[1]:
+            opened.append((place, name))
+        elif opened and opened[-1][1] == name:
+            found[place] = found[opened.pop()[0]] = match[0]
+    return found

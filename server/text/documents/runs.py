@@ -1,0 +1,330 @@
+"""Paragraphs of Office Open XML: runs with properties become text with inline formatting, and back.
+
+Neighbouring runs with equal properties are one text. The properties that most characters of a paragraph (or of a link)
+have need no tag. Fields, references, drawings and marks stay; those of one pair keep their order.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from server.text.documents.inline import Fragment, Inline
+from server.text.documents.xml_tree import SPACE, Element, local_name
+
+_DROPPED = frozenset({"proofErr", "lastRenderedPageBreak", "softHyphen", "rPh", "phoneticPr"})
+"""Marks of the last layout and the last spelling check; readings of the source text."""
+_UNSEEN_ATTRIBUTES = frozenset({"lang", "altLang", "dirty", "err", "noProof"})
+_UNSEEN_PROPERTIES = frozenset({"lang", "noProof"})
+"""Properties that change no character's look. Programs divide runs by them."""
+_PAIRS = {
+    "bookmarkStart": "bookmarkEnd",
+    "commentRangeStart": "commentRangeEnd",
+    "permStart": "permEnd",
+    "moveFromRangeStart": "moveFromRangeEnd",
+    "moveToRangeStart": "moveToRangeEnd",
+}
+
+
+class RunFormat(NamedTuple):
+    """Names of elements in one of the formats.
+
+    namespace: of the elements, with braces.
+    first, last: elements at the beginning and the end of a paragraph that stay there.
+    wrappers: elements that contain runs, such as links.
+    """
+
+    namespace: str
+    first: frozenset[str]
+    last: frozenset[str]
+    wrappers: frozenset[str]
+
+
+WORD = RunFormat(
+    "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}",
+    frozenset({"pPr"}),
+    frozenset(),
+    frozenset({"hyperlink", "smartTag", "ins", "bdo", "dir", "sdt", "moveTo"}),
+)
+DRAWING = RunFormat(
+    "{http://schemas.openxmlformats.org/drawingml/2006/main}",
+    frozenset({"pPr"}),
+    frozenset({"endParaRPr"}),
+    frozenset(),
+)
+SHEET = RunFormat(
+    "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}",
+    frozenset(),
+    frozenset({"rPh", "phoneticPr"}),
+    frozenset(),
+)
+
+
+class _Style(NamedTuple):
+    """Properties of a run. key: equal for properties that look the same."""
+
+    key: bytes
+    properties: Element | None
+
+
+class _Event(NamedTuple):
+    """Content of a paragraph in order: `text` with a style, `atom`, or `open` and `close` of a wrapper or a field."""
+
+    kind: str
+    text: str = ""
+    style: _Style | None = None
+    original: object = None
+
+
+class _Kept(NamedTuple):
+    """Elements that stay, in order."""
+
+    elements: list[Element]
+
+
+@dataclass
+class _Wrapped:
+    """A link or a field. element: the wrapper, or None. before, after: runs of a field around its text."""
+
+    element: Element | None
+    before: list[Element] = field(default_factory=list)
+    after: list[Element] = field(default_factory=list)
+    base: _Style | None = None
+
+
+class RunParagraph:
+    """A paragraph that was read. fragment: its text."""
+
+    def __init__(self, element: Element, names: RunFormat) -> None:
+        self._element, self._names = element, names
+        self.fragment = Fragment()
+        self._base: _Style | None = None
+        self.is_readable = _has_whole_fields(element)
+        if self.is_readable:
+            events = list(self._events([child for child in element if not self._is_edge(child)]))
+            self._base = self._emit(events)
+
+    def _is_edge(self, child: Element) -> bool:
+        return local_name(child) in self._names.first or local_name(child) in self._names.last
+
+    # ------------------------------------------------------------------------------------------------- reading
+
+    def _events(self, children: Sequence[Element]) -> Iterator[_Event]:
+        waiting = list(reversed(children))
+        while waiting:
+            child = waiting.pop()
+            name = local_name(child)
+            if name in _DROPPED:
+                continue
+            if name == "r" and _field_mark(child) == "begin":
+                yield from self._field(child, waiting)
+            elif name == "r":
+                yield from self._run(child)
+            elif name == "t":  # a cell without runs
+                yield _Event("text", child.text or "", _Style(b"", None))
+            elif name in self._names.wrappers and (inner := _container(child)) is not None:
+                yield _Event("open", original=_Wrapped(child))
+                yield from self._events(list(inner))
+                yield _Event("close")
+            else:
+                yield _Event("atom", original=_Kept([child]))
+
+    def _run(self, run: Element) -> Iterator[_Event]:
+        """The texts of a run. Its other content stays, each in a run of its own; a run without text stays whole."""
+        properties = run.find(self._names.namespace + "rPr")
+        contents = [child for child in run if child is not properties and local_name(child) not in _DROPPED]
+        if not any(local_name(child) in ("t", "noBreakHyphen") for child in contents):
+            if contents:
+                yield _Event("atom", original=_Kept([run]))
+            return
+        style = _Style(_key(properties), properties)
+        for child in contents:
+            if local_name(child) == "t":
+                yield _Event("text", child.text or "", style)
+            elif local_name(child) == "noBreakHyphen":
+                yield _Event("text", "\u2011", style)
+            else:
+                yield _Event("atom", original=_Kept([self._new_run(style, child)]), style=style)
+
+    def _field(self, begin: Element, waiting: list[Element]) -> Iterator[_Event]:
+        """A field: the text of a link is translated, every other field stays. waiting: the elements after `begin`."""
+        runs, depth = [begin], 1
+        while depth:
+            runs.append(waiting.pop())
+            mark = _field_mark(runs[-1])
+            depth += (mark == "begin") - (mark == "end")
+        marks = [_field_mark(run) for run in runs]
+        instruction = "".join(
+            [part.text or "" for run in runs for part in run.iter() if local_name(part) == "instrText"]
+        )
+        if not instruction.strip().upper().startswith("HYPERLINK") or marks.count("separate") != 1:
+            yield _Event("atom", original=_Kept(runs))
+            return
+        middle = marks.index("separate") + 1
+        yield _Event("open", original=_Wrapped(None, runs[:middle], runs[-1:]))
+        yield from self._events(runs[middle:-1])
+        yield _Event("close")
+
+    def _emit(self, events: Sequence[_Event], at: int = 0) -> _Style | None:
+        """Write events into the fragment. Returns the style of most characters, which needs no tag."""
+        base = _most_common(events, at, _end(events, at))
+        current: _Style | None = None
+        while at < len(events) and events[at].kind != "close":
+            event = events[at]
+            if current is not None and (event.style is None or event.style.key != current.key):
+                self.fragment.close()
+                current = None
+            if event.kind == "text":
+                assert event.style is not None, "texts have a style"
+                if current is None and base is not None and event.style.key != base.key and event.text.strip():
+                    self.fragment.open(event.style)
+                    current = event.style
+                self.fragment.text(event.text)
+            elif event.kind == "atom":
+                self.fragment.atom(event.original)
+            else:
+                assert isinstance(event.original, _Wrapped), "only wrappers and fields are opened"
+                self.fragment.open(event.original)
+                event.original.base = self._emit(events, at + 1)
+                self.fragment.close()
+                at = _end(events, at + 1)
+            at += 1
+        if current is not None:
+            self.fragment.close()
+        return base
+
+    # ------------------------------------------------------------------------------------------------- writing
+
+    def replace(self, translation: str) -> None:
+        """Put a translation into the paragraph."""
+        nodes = self.fragment.restored(translation)
+        kept = [child for child in self._element if local_name(child) in self._names.first]
+        last = [child for child in self._element if local_name(child) in self._names.last]
+        for child in list(self._element):
+            self._element.remove(child)
+        is_plain_cell = self._names is SHEET and self._base is not None and not self._base.key
+        if is_plain_cell and all(isinstance(node, str) for node in nodes):
+            content = [self._text_element("".join([node for node in nodes if isinstance(node, str)]))]
+        else:
+            content = list(self._elements(nodes, self._base))
+        self._element.extend([*kept, *_in_order(content), *last])
+
+    def _elements(self, nodes: Sequence[str | Inline], style: _Style | None) -> Iterator[Element]:
+        for node in nodes:
+            if isinstance(node, str):
+                yield self._new_run(style, self._text_element(node))
+                continue
+            original = node.original
+            if isinstance(original, str):  # a character that XML cannot contain
+                continue
+            if isinstance(original, _Kept):
+                yield from original.elements
+            elif isinstance(original, _Style):
+                yield from self._elements(node.children or [], original)
+            elif original.element is None:
+                yield from original.before
+                yield from self._elements(node.children or [], original.base)
+                yield from original.after
+            else:
+                inner: Element = _container(original.element)
+                for child in list(inner):
+                    inner.remove(child)
+                inner.extend(list(self._elements(node.children or [], original.base)))
+                yield original.element
+
+    def _new_run(self, style: _Style | None, content: Element) -> Element:
+        run = content.makeelement(self._names.namespace + "r")
+        if style is not None and style.properties is not None:
+            run.append(copy.deepcopy(style.properties))
+        run.append(content)
+        return run
+
+    def _text_element(self, text: str) -> Element:
+        element = self._element.makeelement(self._names.namespace + "t")
+        element.text = text
+        if self._names is not DRAWING and text != text.strip():
+            element.set(SPACE, "preserve")
+        return element
+
+
+def _container(wrapper: Element) -> Element | None:
+    """The element that has the runs of a wrapper: itself, or the content of a content control."""
+    if local_name(wrapper) != "sdt":
+        return wrapper
+    return next((child for child in wrapper if local_name(child) == "sdtContent"), None)
+
+
+def _key(properties: Element | None) -> bytes:
+    """Equal for properties that look the same."""
+    from lxml import etree
+
+    if properties is None:
+        return b""
+    seen = copy.deepcopy(properties)
+    for name in _UNSEEN_ATTRIBUTES:
+        seen.attrib.pop(name, None)
+    for child in list(seen):
+        if local_name(child) in _UNSEEN_PROPERTIES:
+            seen.remove(child)
+    seen.tail = None
+    if not len(seen) and not seen.attrib:
+        return b""
+    return b"".join(sorted(etree.tostring(child, method="c14n") for child in seen)) + str(sorted(seen.items())).encode()
+
+
+def _field_mark(run: Element) -> str:
+    """`begin`, `separate` or `end` for a run with such a mark of a field; else empty."""
+    mark = next((child for child in run if local_name(child) == "fldChar"), None)
+    return "" if mark is None else next((value for name, value in mark.items() if name.endswith("fldCharType")), "")
+
+
+def _has_whole_fields(element: Element) -> bool:
+    """Whether the fields of a paragraph begin and end in it, between its own runs."""
+    depth = 0
+    for child in element:
+        mark = _field_mark(child) if local_name(child) == "r" else ""
+        depth += (mark == "begin") - (mark == "end")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def _end(events: Sequence[_Event], at: int) -> int:
+    """Place of the event that closes the wrapper whose content begins at `at`; the number of events without one."""
+    depth = 0
+    for place in range(at, len(events)):
+        depth += (events[place].kind == "open") - (events[place].kind == "close")
+        if depth < 0:
+            return place
+    return len(events)
+
+
+def _most_common(events: Sequence[_Event], start: int, end: int) -> _Style | None:
+    counts: Counter[bytes] = Counter()
+    styles: dict[bytes, _Style] = {}
+    depth = 0
+    for event in events[start:end]:
+        depth += (event.kind == "open") - (event.kind == "close")
+        if event.kind == "text" and event.style is not None and not depth:
+            counts[event.style.key] += len(event.text)
+            styles.setdefault(event.style.key, event.style)
+    return styles[counts.most_common(1)[0][0]] if counts else None
+
+
+def _in_order(elements: Sequence[Element]) -> list[Element]:
+    """Elements in which the end of a pair (a bookmark, a comment) never comes before its beginning."""
+    found = list(elements)
+    for start_name, end_name in _PAIRS.items():
+        starts = {_id(one): place for place, one in enumerate(found) if local_name(one) == start_name}
+        for place, one in enumerate(found):
+            other = starts.get(_id(one), -1)
+            if local_name(one) == end_name and other > place:
+                found[place], found[other] = found[other], found[place]
+    return found
+
+
+def _id(element: Element) -> str:
+    return next((value for name, value in element.items() if name.rpartition("}")[2] == "id"), "")

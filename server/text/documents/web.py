@@ -1,0 +1,107 @@
+"""HTML pages, and e-books (EPUB), whose chapters are XHTML."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from server.text.documents.archive import Archive
+from server.text.documents.units import Document, DocumentError, TextDocument, TextUnit, decoded
+from server.text.markup.markup import BLOCK_TAGS, UNTRANSLATED_TAGS, MarkupOptions, TaggedText, parse
+from server.text.markup.markup_tokens import MarkupError
+
+MAX_TAGS = 400_000
+"""Tags of one page."""
+_HTML = MarkupOptions("html", max_tags=MAX_TAGS)
+_XHTML = MarkupOptions(
+    "xml", splitting_tags=BLOCK_TAGS, ignore_tags=UNTRANSLATED_TAGS, detect_outline=False, max_tags=MAX_TAGS
+)
+_NCX = MarkupOptions("xml", splitting_tags=frozenset({"text"}), ignore_tags=frozenset({"head"}), max_tags=MAX_TAGS)
+_ROOT = re.compile(r"<(?:html|ncx)\b")
+_ENTITY = re.compile(r"&([A-Za-z][A-Za-z0-9]{1,31});")
+_XML_ENTITIES = frozenset({"amp", "lt", "gt", "quot", "apos"})
+
+
+def html_parts(text: str, options: MarkupOptions = _HTML) -> Iterator[str | TextUnit]:
+    """A page as markup that stays, and the runs of text between block tags. Raises DocumentError."""
+    try:
+        parts = parse(text, options)
+    except MarkupError as error:
+        raise DocumentError(str(error)) from None
+    for part in parts:
+        yield part if isinstance(part, str) else _unit(part, options)
+
+
+def _unit(run: TaggedText, options: MarkupOptions) -> TextUnit:
+    return TextUnit("".join([piece.raw for piece in run.pieces]), options)
+
+
+def read_html(data: bytes) -> Document:
+    """An HTML page. Raises DocumentError."""
+    text, encoding = decoded(data)
+    document = TextDocument(encoding=encoding)
+    _add_page(document, document.parts, text, _HTML)
+    return document
+
+
+def _add_page(document: Document, parts: list[str | int], text: str, options: MarkupOptions) -> None:
+    for part in html_parts(text, options):
+        parts.append(part if isinstance(part, str) else document.add(part))
+
+
+@dataclass
+class EpubDocument(Document):
+    """An e-book. pages: literal parts and places of units, by name of the member."""
+
+    archive: Archive | None = None
+    pages: dict[str, list[str | int]] = field(default_factory=dict)
+
+    def write(self, translations: Sequence[str], target_lang: str) -> bytes:
+        assert self.archive is not None, "an e-book was read from an archive"
+        changed = {
+            name: "".join([part if isinstance(part, str) else translations[part] for part in parts]).encode()
+            for name, parts in self.pages.items()
+        }
+        return self.archive.written(changed)
+
+
+def read_epub(data: bytes) -> Document:
+    """An e-book: its chapters and its tables of contents. Raises DocumentError."""
+    document = EpubDocument(archive=Archive(data))
+    assert document.archive is not None
+    if "META-INF/encryption.xml" in document.archive.names and _has_locked_text(document.archive):
+        raise DocumentError("the e-book is protected against copying")
+    for name in document.archive.names:
+        suffix = name.rpartition(".")[2].lower()
+        if suffix not in ("xhtml", "html", "htm", "ncx"):
+            continue
+        text, _ = decoded(document.archive.read(name))
+        parts = document.pages[name] = []
+        root = _ROOT.search(text)
+        start = root.start() if root else 0
+        body = _ENTITY.sub(_resolved, text[start:])
+        try:
+            _add_page(document, parts, body, _NCX if suffix == "ncx" else _XHTML)
+            parts.insert(0, text[:start])
+        except DocumentError:  # a page that is HTML, not XHTML
+            parts.clear()
+            _add_page(document, parts, text, _HTML)
+    if not document.pages:
+        raise DocumentError("the e-book has no pages")
+    return document
+
+
+def _has_locked_text(archive: Archive) -> bool:
+    """Whether chapters are encrypted. Fonts may be: that is only obfuscation."""
+    text = archive.read("META-INF/encryption.xml").decode("utf-8", "replace")
+    return re.search(r'URI="[^"]*\.(?:xhtml|html|htm)"', text) is not None
+
+
+def _resolved(match: re.Match[str]) -> str:
+    """An entity of HTML as its character: XML knows five of them only."""
+    if match[1] in _XML_ENTITIES:
+        return match[0]
+    character = html.unescape(match[0])
+    return character if character != match[0] else f"&amp;{match[1]};"

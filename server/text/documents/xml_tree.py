@@ -1,0 +1,43 @@
+"""XML files as trees of lxml, without entities, document types from elsewhere, or network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.text.documents.units import DocumentError
+
+Element = Any
+"""An element of lxml, whose package has no types."""
+SPACE = "{http://www.w3.org/XML/1998/namespace}space"
+
+
+def parse_xml(data: bytes) -> Element:
+    """The root element. Raises DocumentError for XML that is not well-formed, too deep, or has entities of its own."""
+    from lxml import etree
+
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
+    try:
+        root = etree.fromstring(data, parser)
+    except etree.XMLSyntaxError as error:
+        line = getattr(error, "lineno", None)
+        raise DocumentError(f"a part of the document is not well-formed XML (line {line})") from None
+    except ValueError:
+        raise DocumentError("a part of the document is not well-formed XML") from None
+    dtd = root.getroottree().docinfo.internalDTD
+    if dtd is not None and any(True for _ in dtd.iterentities()):
+        raise DocumentError("a part of the document declares entities, which are refused")
+    return root
+
+
+def xml_bytes(root: Element) -> bytes:
+    """A document as a file, in UTF-8, with its declaration and document type."""
+    from lxml import etree
+
+    standalone = root.getroottree().docinfo.standalone
+    found: bytes = etree.tostring(root.getroottree(), encoding="UTF-8", xml_declaration=True, standalone=standalone)
+    return found
+
+
+def local_name(element: Element) -> str:
+    """The name of an element without its namespace; empty for a comment or a processing instruction."""
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""

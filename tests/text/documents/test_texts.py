@@ -1,0 +1,139 @@
+"""Formats that are texts: lines, JSON, subtitles, Markdown and HTML. All that is no text stays as it was."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from server.text.documents import inline, plain
+from server.text.documents.formats import FORMATS, format_of
+from server.text.documents.units import DocumentError
+from tests.text.documents.translating import read, translated, upper
+
+SUBTITLES = """1\r
+00:00:01,000 --> 00:00:02,500\r
+We like <i>the\r
+red house</i>.\r
+\r
+2\r
+00:00:03,000 --> 00:00:04,000\r
+- Who is there?\r
+- {\\an8}Nobody.\r
+"""
+WEB_SUBTITLES = """WEBVTT - a title
+
+NOTE a comment
+
+STYLE
+::cue { color: red }
+
+intro
+00:01.000 --> 00:02.000 align:start
+<v Ann>Hello <c.red>you</c></v> <00:01.500>there
+"""
+MARKDOWN = """---
+title: front matter
+---
+# A title {#id}
+
+A paragraph with **bold text**, `some code` and a [link](https://example.com "t")
+that goes on.
+
+- [ ] an item with *emphasis*
+    continued
+1. another ![image](a.png)
+
+> a quotation
+
+```python
+code = "stays"
+```
+
+| Name | Value |
+|------|------:|
+| one  | `two` |
+
+    indented code
+
+[ref]: https://example.com
+<div class="x"><p>Inner text</p></div>
+"""
+
+
+def test_lines() -> None:
+    text = "The cat\r\n\r\n  sleeps.\n\n\tx"
+    assert translated("a.txt", text).decode() == text.upper()
+    assert translated("a.TXT", "\ufeffÄ b".encode("utf-16")).decode("utf-16").endswith("Ä B")
+    with pytest.raises(DocumentError, match="UTF-8"):
+        read("a.txt", b"\xe4\xe4")
+
+
+def test_json_values() -> None:
+    text = '{\n  "key" : "A \\"b\\" \\u00e9",\t"n": [1, "c", "", {"d":"e"}], "u": "ABC\\/"}\n'
+    found = translated("a.json", text).decode()
+    assert json.loads(found) == {"key": 'A "B" É', "n": [1, "C", "", {"d": "E"}], "u": "ABC/"}
+    assert found.startswith('{\n  "key" : ') and found.endswith(', "u": "ABC\\/"}\n')
+    for wrong in ('{"a": 1', "[" * 100_000):
+        with pytest.raises(DocumentError, match="JSON"):
+            read("a.json", wrong)
+
+
+def test_subtitles() -> None:
+    found = translated("a.srt", SUBTITLES).decode()
+    assert found == SUBTITLES.replace("We like", "WE LIKE").replace("the\r\nred house", "THE\r\nRED HOUSE").replace(
+        "Who is there", "WHO IS THERE"
+    ).replace("Nobody", "NOBODY")
+    web = translated("a.vtt", WEB_SUBTITLES).decode()
+    assert web == WEB_SUBTITLES.replace("Hello ", "HELLO ").replace(">you<", ">YOU<").replace("there", "THERE")
+
+
+def test_a_subtitle_is_wrapped_again() -> None:
+    assert plain._wrapped("aa bb cc dd", 2) == ["aa bb", "cc dd"]
+    assert plain._wrapped("a" * 30 + " b", 2) == ["a" * 30, "b"]
+    assert plain._wrapped("one", 3) == ["one"]
+
+
+def test_markdown() -> None:
+    found = translated("a.md", MARKDOWN).decode()
+    kept = ("title: front matter", "`some code`", '](https://example.com "t")', "![image](a.png)", 'code = "stays"')
+    for part in (*kept, "    indented code", "[ref]: https://example.com", '<div class="x"><p>', "|------|------:|"):
+        assert part in found, part
+    for part in ("# A TITLE", "**BOLD TEXT**", "[LINK]", "- [ ] AN ITEM WITH *EMPHASIS*", "> A QUOTATION"):
+        assert part in found, part
+    assert "| NAME | VALUE |" in found and "| ONE  | `two` |" in found and "<p>INNER TEXT</p>" in found
+    assert len(found) == len(MARKDOWN) - 4  # the second line of the item loses its indentation
+
+
+def test_markdown_that_no_translation_changes_stays() -> None:
+    text = MARKDOWN.replace("\n    continued", "")
+    document = read("a.md", text)
+    assert document.write([unit.text for unit in document.units], "fr").decode() == text
+
+
+def test_html_pages() -> None:
+    page = '<!doctype html><title>A one</title><p class="a">We <b>like</b> &amp; more.<br>Next<script>x()</script>'
+    expected = page
+    for text in ("one", "We", "like", "more", "Next"):
+        expected = expected.replace(text, text.upper())
+    assert translated("a.html", page).decode() == expected
+
+
+def test_inline_formatting_is_restored() -> None:
+    fragment = inline.Fragment()
+    fragment.text("a < b & \x01")
+    fragment.open(("*", "*"))
+    fragment.text("c")
+    fragment.close()
+    fragment.atom("`d`")
+    unit = fragment.unit()
+    assert unit.text == 'a &lt; b &amp; <x id="0"/><g id="1">c</g><x id="2"/>'
+    assert inline.text_of(fragment.restored(upper(unit))) == "A < B & \x01*C*`d`"
+    assert inline.text_of(fragment.restored("x&#160;y")) == "x\xa0y"
+
+
+def test_unknown_names() -> None:
+    for name in ("a.exe", "txt", "", "a.docx.zip"):
+        with pytest.raises(DocumentError, match=r"\.docx"):
+            format_of(name)
+    assert len(FORMATS) == 17
