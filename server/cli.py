@@ -36,6 +36,8 @@ METAVARS = {
     "speculative": "[NAME=]METHOD",
     "languages": "[NAME=]SOURCE-TARGET",
     "pivot": "LANGUAGE",
+    "glossaries": "DIRECTORY",
+    "suggestions": "FILE",
     "rerank_prompts": "NAME=PROMPT",
 }
 GROUPS = {

@@ -48,6 +48,7 @@ from server.model_sources import (
     stated_languages,
 )
 from server.operations.admission import Admission, default_memory_bytes
+from server.operations.glossary_store import GlossaryStore
 from server.operations.pools import Pools
 from server.operations.runtime import Runtime, ServedModel
 from server.settings import Settings
@@ -108,6 +109,7 @@ class Server:
                 special_tokens_in_texts=settings.special_tokens_in_texts,
                 pools=Pools(settings.max_recordings),
                 pivot=settings.pivot,
+                glossaries=GlossaryStore(settings.glossaries),
                 admission=Admission(memory, settings.max_requests, len(self.directories) + len(self.adapters)),
             ),
             fresh=lambda: self.pool.num_ready > 0,

@@ -2,7 +2,7 @@
 
 docs/operations.md has a table of the same limits. The values of the limits, and the counts, are where the work is:
 `server.api.door`, `server.operations.admission`, `server.operations.pools`, `server.ipc.client.queue`, the route of
-audio files (`server.api.dialects.openai.audio`) and the ingress of Ray Serve.
+audio files (`server.api.dialects.openai.audio`), `server.api.document_jobs` and the ingress of Ray Serve.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ REQUESTS = Limit("requests", "--max-requests")
 MODEL_REQUESTS = Limit("model_requests", "--max-requests")
 """Requests for one of several models."""
 RECORDINGS = Limit("recordings", "--max-recordings")
+DOCUMENTS = Limit("documents", "--documents-memory")
 BODY_MEMORY = Limit("body_memory", "--max-request-memory")
 """Bytes of the bodies of all requests in progress."""
 REQUEST_MEMORY = Limit("request_memory", "--max-request-memory")
@@ -48,6 +49,7 @@ LIMITS = (
     REQUESTS,
     MODEL_REQUESTS,
     RECORDINGS,
+    DOCUMENTS,
     BODY_MEMORY,
     REQUEST_MEMORY,
     MODEL_MEMORY,

@@ -176,6 +176,16 @@ class Settings(BaseSettings):
         description="Language through which two models translate a pair that no model translates directly, such as "
         "en. auto: the only language that connects the pair, or English; off: none.",
     )
+    glossaries: Path | None = Field(
+        default=None,
+        description="Directory for the stored glossaries of DeepL's clients. By default they are in memory, and lost "
+        "when the server stops.",
+    )
+    suggestions: Path | None = Field(
+        default=None,
+        description="File for the better translations that readers of a LibreTranslate page suggest, one JSON object "
+        "per line. By default none are taken.",
+    )
     rerank_prompts: Prompts = Field(
         default=[],
         description="Language models that answer /rerank by yes or no, as NAME=PROMPT: qwen3-reranker, "
@@ -269,6 +279,20 @@ class Settings(BaseSettings):
     )
     audio_timeout_seconds: Seconds = Field(
         default=60.0, description="Time limit for receiving a request body with an audio file."
+    )
+    max_document_bytes: Size = Field(
+        default=30 << 20, description="Maximum size of a request body with a document to translate."
+    )
+    document_timeout_seconds: Seconds = Field(
+        default=60.0, description="Time limit for receiving a request body with a document."
+    )
+    documents_memory: Size = Field(
+        default=256 << 20,
+        description="Memory of the HTTP process for documents that are translated or wait to be fetched, such as 64M. "
+        "A document needs eight times its size until it is translated.",
+    )
+    documents_ttl_seconds: Seconds = Field(
+        default=3600.0, description="Time after its arrival until a document and its translation are dropped."
     )
     max_requests: Count = Field(
         default=512, description="Maximum number of HTTP requests in progress; one more is refused immediately."

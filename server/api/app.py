@@ -16,7 +16,14 @@ from starlette.types import ASGIApp
 
 from server.api import docs_page, playground_page, status_routes
 from server.api.background import with_background
-from server.api.dialects.registry import GET_ROUTES, OWNED_ROUTES, ROUTES, add_routes, error_shape, with_paths
+from server.api.dialects.registry import (
+    GET_ROUTES,
+    OWNED_ROUTES,
+    ROUTES,
+    add_routes,
+    error_shape,
+    with_paths,
+)
 from server.api.documents import DESCRIPTION, document
 from server.api.forwarded import ForwardedMiddleware
 from server.api.head import HeadMiddleware
@@ -43,7 +50,8 @@ def create_api(state: State, lifespan: Lifespan = nullcontext) -> ASGIApp:
         app = ForwardedMiddleware(app, proxies)
     if origins := state.settings.cors_origins:
         # Outside of the key check: a browser sends a preflight request without any key.
-        app = CORSMiddleware(app, origins, ("GET", "HEAD", "POST", "DELETE"), ("*",), expose_headers=("*",))
+        methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+        app = CORSMiddleware(app, origins, methods, ("*",), expose_headers=("*",))
     return app
 
 

@@ -1,4 +1,4 @@
-"""Background work for as long as the application runs: key file, garbage collection, old responses, traces."""
+"""Background work while the application runs: key file, garbage collection, old responses and documents, traces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server.api_keys import KeyFileWatcher
 from server.system.garbage import collect_when_cheap
 
 TIDY_SECONDS = 5.0
-"""Time between two searches for stored responses whose time is over."""
+"""Time between two searches for stored responses and documents whose time is over."""
 
 
 @contextlib.asynccontextmanager
@@ -24,7 +24,7 @@ async def with_background(
     tasks = [
         asyncio.create_task(_watch_keys(state), name="key file"),
         asyncio.create_task(collect_when_cheap(), name="garbage collection"),
-        asyncio.create_task(_tidy_responses(state), name="stored responses"),
+        asyncio.create_task(_tidy_stores(state), name="stored responses and documents"),
     ]
     try:
         async with lifespan():
@@ -33,6 +33,7 @@ async def with_background(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await state.documents.close()
         if state.tracing is not None:
             await asyncio.to_thread(state.tracing.stop)
 
@@ -45,9 +46,10 @@ async def _watch_keys(state: State) -> None:
     await KeyFileWatcher(path, state.settings.keys, state.keys).run(state.use_keys)
 
 
-async def _tidy_responses(state: State) -> None:
-    """Drop stored responses whose time is over, also while no request uses the store."""
+async def _tidy_stores(state: State) -> None:
+    """Drop stored responses and documents whose time is over, also while no request uses the stores."""
     while True:
         await asyncio.sleep(TIDY_SECONDS)
         while state.responses.tidy():
             await asyncio.sleep(0)
+        state.documents.tidy()

@@ -16,6 +16,7 @@ from server.api.field_descriptions import describe_fields
 from server.api.form import MULTIPART, URL_ENCODED
 from server.api.owned_route import OwnedRoute
 from server.api.route import GetRoute, Route, StreamingRoute
+from server.api.state_route import StateRoute
 
 DESCRIPTION = (
     "One inference server for the three transformer families: encoders (BERT), decoders (GPT-2, LLaMA) and "
@@ -38,7 +39,7 @@ _ERRORS = {
 _STREAM = (
     "With `stream`: server-sent events, `token` events and then `done` with the whole answer; or `error` and no `done`."
 )
-_FILE = {"type": "string", "format": "binary", "description": "an audio file"}
+_FILE = {"type": "string", "format": "binary"}
 
 
 def describe(route: Route[Any, Any, Any]) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def describe(route: Route[Any, Any, Any]) -> dict[str, Any]:
     example, answer = route.example
     content: dict[str, Any] = {"schema": _reference(route.answer), "example": answer}
     success: dict[str, Any] = {"description": "the answer", "content": {"application/json": content}}
-    if route.media_type == "multipart/form-data":
+    if route.operation in ("transcribe", "translate_speech"):
         success["content"] |= {"text/plain": {"schema": {"type": "string"}}, "text/vtt": {"schema": {"type": "string"}}}
     if isinstance(route, StreamingRoute):
         success["description"] = f"the answer. {_STREAM}"
@@ -103,6 +104,24 @@ def describe_get(route: GetRoute | OwnedRoute) -> dict[str, Any]:
     }
 
 
+def describe_state(route: StateRoute) -> dict[str, Any]:
+    """Arguments of `FastAPI.add_api_route` for a route on what is kept."""
+    content = {"application/json": {"schema": _reference(route.answer), "example": route.example}}
+    responses: dict[int | str, dict[str, Any]] = {route.status: {"description": "the answer", "content": content}}
+    responses |= _error_responses((401, 403, 404, 413, 415, 422, 429, 500, 503), route.errors)
+    described: dict[str, Any] = {"parameters": _path_parameters(route.path)}
+    if route.body is not None:
+        media = {"schema": _reference(route.body), "example": route.body_example}
+        types = ("application/json", URL_ENCODED, MULTIPART)
+        described["requestBody"] = {"required": True, "content": dict.fromkeys(types, media)}
+    return {
+        "operation_id": route.name,
+        "description": route.description,
+        "responses": responses,
+        "openapi_extra": described,
+    }
+
+
 def _query_parameters(parameters: Mapping[str, str]) -> list[dict[str, Any]]:
     return [
         {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
@@ -131,25 +150,28 @@ def describe_status(name: str, answer: type[BaseModel] | None = None, example: A
 def document(
     app: FastAPI,
     routes: Sequence[Route[Any, Any, Any]],
-    get_routes: Sequence[GetRoute | OwnedRoute],
+    get_routes: Sequence[GetRoute | OwnedRoute | StateRoute],
     status_answers: Sequence[type[BaseModel]],
 ) -> dict[str, Any]:
     """The whole OpenAPI document of an application. status_answers: answer schemas of the native `GET` routes."""
     described = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    dialect_routes: list[Route[Any, Any, Any] | GetRoute | OwnedRoute] = [*routes, *get_routes]
+    dialect_routes: list[Route[Any, Any, Any] | GetRoute | OwnedRoute | StateRoute] = [*routes, *get_routes]
     dialect_answers = [answer for route in dialect_routes for answer in (route.answer, route.errors.answer)]
     answers: dict[type[BaseModel], None] = dict.fromkeys([*dialect_answers, *status_answers, ErrorAnswer])
     modes: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = []
-    modes += [(body, "validation") for body in dict.fromkeys(route.body for route in routes)]
+    bodies = [route.body for route in routes]
+    bodies += [route.body for route in get_routes if isinstance(route, StateRoute) and route.body is not None]
+    modes += [(body, "validation") for body in dict.fromkeys(bodies)]
     modes += [(answer, "serialization") for answer in answers]
     _, definitions = models_json_schema(modes, ref_template="#/components/schemas/{model}")
     schemas = definitions["$defs"]
-    describe_fields(schemas, [body.__name__ for body in dict.fromkeys(route.body for route in routes)])
+    describe_fields(schemas, [body.__name__ for body in dict.fromkeys(bodies)])
     for route in routes:
         if route.media_type == "multipart/form-data":
             form = schemas[route.body.__name__]
-            form["properties"] = {"file": _FILE, **form["properties"]}
-            form["required"] = ["file"]
+            kind = "a document" if route.operation == "translate" else "an audio file"
+            form["properties"] = {"file": _FILE | {"description": kind}, **form["properties"]}
+            form["required"] = list(dict.fromkeys(["file", *form.get("required", ())]))
     components = described.setdefault("components", {})
     components["schemas"] = schemas
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}

@@ -34,8 +34,8 @@ Schema = TypeVar("Schema", bound=BaseModel)
 class _MemoryFile(UploadFile):
     """A file in memory. chunks: its content. They are joined in a thread, which takes a while for a long recording."""
 
-    def __init__(self) -> None:
-        super().__init__(BytesIO())
+    def __init__(self, filename: str | None = None) -> None:
+        super().__init__(BytesIO(), filename=filename)
         self.chunks: list[bytes] = []
 
     async def write(self, data: bytes) -> None:
@@ -48,7 +48,7 @@ class _MemoryParser(MultiPartParser):
     def on_headers_finished(self) -> None:
         super().on_headers_finished()
         if self._current_part.file is not None:
-            self._current_part.file = _MemoryFile()
+            self._current_part.file = _MemoryFile(self._current_part.file.filename)
 
 
 def is_form(request: Request) -> bool:
@@ -136,8 +136,8 @@ async def _in_turns(chunks: list[bytes]) -> AsyncGenerator[bytes, None]:
 
 async def read_form(
     request: Request, schema: type[Schema], lists: frozenset[str], max_bytes: int, timeout_seconds: float
-) -> tuple[Schema, bytes]:
-    """Receive a form. Returns its validated fields and the bytes of its part `file`.
+) -> tuple[Schema, bytes, str]:
+    """Receive a form. Returns its validated fields, and the bytes and the name of its part `file`.
 
     schema: the pydantic model of the fields.
     lists: names of the fields that may be repeated, also written `name[]`.
@@ -176,4 +176,4 @@ async def read_form(
     if file is None:
         raise InvalidRequest("the field `file` is required", "file")
     fields, parts = validate(values, schema), file.chunks
-    return fields, await of(request).runtime.pools.parse.run(lambda: b"".join(parts))
+    return fields, await of(request).runtime.pools.parse.run(lambda: b"".join(parts)), file.filename or ""

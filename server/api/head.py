@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+IS_HEAD = "triptych.head"
+"""Key of the scope of a request that asks for headers only, while a route answers it as `GET`."""
+
 
 class HeadMiddleware:
     """Lets the application answer `HEAD` as `GET`, and drops the body.
@@ -24,7 +27,7 @@ class HeadMiddleware:
                 message = {"type": "http.response.body", "body": b"", "more_body": message.get("more_body", False)}
             await send(message)
 
-        as_get = {**scope, "method": "GET"}
+        as_get = {**scope, "method": "GET", IS_HEAD: True}
         try:
             await self.app(as_get, receive, send_head)
         finally:

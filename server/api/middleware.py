@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api import docs_page, playground_page
 from server.api.access_log import log_request
-from server.api.dialects.registry import KEYS_IN_FIELDS, error_shape, route_path
+from server.api.dialects.registry import KEYS_IN_FIELDS, error_shape, has_secret, route_path
 from server.api.door import OVER_CONNECTION_LIMIT
 from server.api.error_shape import ErrorShape
 from server.api.keys import KEY_DEFERRED
@@ -141,7 +141,9 @@ class RequestMiddleware:
         if needs_key and not _reads(scope, PUBLIC_PATHS):
             key = sent_key(headers)
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
-            if not key and (method, scope["path"]) in KEYS_IN_FIELDS:
+            if has_secret(scope["path"]):
+                pass
+            elif not key and (method, scope["path"]) in KEYS_IN_FIELDS:
                 scope[KEY_DEFERRED] = True
             else:
                 limits = self.state.keys.find(key)

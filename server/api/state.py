@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
+from server.api.document_jobs import DocumentJobs
 from server.api.door import Door
 from server.api.page_check import PageCheck
 from server.api.scope import CACHE_SALT
 from server.api.stored_responses import StoredResponses
+from server.api.suggestions import Suggestions
 from server.api_keys import ApiKeys, key_digest
 from server.errors import InvalidRequest
 from server.operations.runtime import Runtime
@@ -40,7 +42,8 @@ class State:
     door: limits the requests in progress.
     page_check: refuses requests of foreign web pages.
     keys: the accepted API keys; `use_keys` replaces them when the key file changes.
-    responses: the stored responses of all keys.
+    responses: the stored responses of all keys. documents: the documents of all keys.
+    suggestions: better translations that readers suggest.
     tracing: None if traces are off.
     answering: number of requests in progress. recordings: number of requests with a recording in memory.
     start_time: when the server started, in seconds since 1970.
@@ -55,6 +58,8 @@ class State:
     door: Door = field(init=False)
     page_check: PageCheck = field(init=False)
     responses: StoredResponses = field(init=False)
+    documents: DocumentJobs = field(init=False)
+    suggestions: Suggestions = field(init=False)
     keys: ApiKeys = field(default_factory=ApiKeys)
     started: bool = False
     draining: bool = False
@@ -69,6 +74,8 @@ class State:
         self.door = Door(settings.max_requests, memory // _BODY_SHARE, settings.max_body_bytes)
         self.page_check = PageCheck(settings.allowed_hosts, settings.cors_origins)
         self.responses = StoredResponses(settings.responses_memory, settings.responses_ttl_seconds)
+        self.suggestions = Suggestions(settings.suggestions)
+        self.documents = DocumentJobs(settings.documents_memory, settings.documents_ttl_seconds)
         self.use_keys(self.keys)
 
     @property
@@ -83,6 +90,8 @@ class State:
         """Accept these keys from now on. What other keys have stored is dropped."""
         self.keys = keys
         self.responses.use_owners({self._salt(digest) for digest in keys.digests} or {""})
+        lasting = {self._salt(digest): hashlib.sha256(b"owner" + digest).hexdigest()[:32] for digest in keys.digests}
+        self.runtime.glossaries.use_owners(lasting or {"": "everybody"})
 
     def _salt(self, digest: bytes) -> str:
         return hmac.new(self.secret, digest, hashlib.sha256).hexdigest()[:32]

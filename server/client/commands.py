@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from server.client.batch import run_batch
 from server.client.connection import Connection, error_message
+from server.client.documents import check_fields, document, translate_document
 from server.client.errors import CommandError, RequestFailed
 from server.client.interrupts import interruptible
 from server.client.options import add_flags, add_format_flags, fields, response_format
@@ -30,6 +31,7 @@ EXAMPLES = {
   triptych generate --input prompts.jsonl --output answers.jsonl --concurrency 16""",
     "translate": """\
   triptych translate --source-lang en --target-lang fr "I am a student"
+  triptych translate --target-lang fr letter.docx -o lettre.docx     # also md, html, pptx, odt, epub, srt, po...
   triptych translate < english.txt > french.txt          # line by line
   triptych translate --input texts.jsonl --output answers.jsonl --resume""",
     "embed": """\
@@ -59,7 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = f"triptych {name} [FLAGS] [TEXT ...]"
     parser.epilog = HELP_END.format(examples=EXAMPLES[name], field=task.field, path=task.path)
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, a file or standard input is read")
+    more = "; or the name of a document to translate to --output" if name == "translate" else ""
+    parser.add_argument(
+        "texts", nargs="*", metavar="TEXT", help="texts; without any, a file or standard input is read" + more
+    )
     add_target_flags(parser)
     files = parser.add_argument_group("inputs and outputs")
     files.add_argument("-i", "--input", type=Path, metavar="FILE", help="read texts from a file; - is standard input")
@@ -134,6 +139,10 @@ def run(arguments: argparse.Namespace, name: str, start: StartServer) -> None:
     """Run a command. Raises CommandError."""
     task = TASKS[name]
     body = fields(arguments, task.options) | (response_format(arguments) if task.generates else {})
+    if name == "translate" and (path := document(arguments)) is not None:
+        check_fields(body)
+        _translate_document(arguments, path, body, start)
+        return
     records = read_records(arguments.texts, arguments.input, arguments.input_format, task.format, task.field)
     if not records:
         return
@@ -161,6 +170,21 @@ def run(arguments: argparse.Namespace, name: str, start: StartServer) -> None:
     if problems:
         again = ["--resume sends them again"] if output is not None and this.as_json else []
         raise RequestFailed("; ".join(problems + again), 200)
+
+
+def _translate_document(arguments: argparse.Namespace, path: Path, body: dict[str, Any], start: StartServer) -> None:
+    """Translate a document to the output file. Raises CommandError."""
+    output: Path = arguments.output
+    if output.exists() and not arguments.overwrite:
+        raise CommandError(f"{output} exists: --overwrite replaces it")
+    with target(arguments, start) as (where, model):
+
+        async def work() -> None:
+            async with Connection(where) as connection:
+                fields = body | ({"model": model} if model else {})
+                await translate_document(connection, path, output, fields, arguments.quiet)
+
+        asyncio.run(interruptible(work()))
 
 
 def _check_output(run: CommandRun) -> Path | None:

@@ -10,7 +10,7 @@ import json
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -124,6 +124,16 @@ class Connection:
         async with self._answer(path, None) as response:
             return (await response.aread()).decode(errors="replace")
 
+    async def upload(self, path: str, fields: Mapping[str, str], name: str, data: bytes) -> Any:
+        """Send a form with a file and return the JSON answer. Raises RequestFailed, Unreachable."""
+        async with self._answer(path, None, data=fields, files={"file": (name, data)}) as response:
+            return await _json(response)
+
+    async def content(self, path: str, body: Any) -> bytes:
+        """Send a JSON request and return the bytes of the answer. Raises RequestFailed, Unreachable."""
+        async with self._answer(path, body) as response:
+            return await response.aread()
+
     async def events(self, path: str, body: Any) -> AsyncIterator[StreamEvent]:
         """Send a JSON request and yield the server-sent events of the answer. Raises RequestFailed, Unreachable.
 
@@ -137,15 +147,16 @@ class Connection:
                 raise RequestFailed(f"the answer broke off ({_reason(error)})", response.status_code) from None
 
     @contextlib.asynccontextmanager
-    async def _answer(self, path: str, body: Any) -> AsyncIterator[httpx.Response]:
+    async def _answer(self, path: str, body: Any, **form: Any) -> AsyncIterator[httpx.Response]:
         """The response to a request whose status is 200, after retries. Its body is not read yet.
 
-        body: None for a GET request.
+        body: JSON; None for a GET request, and for a form. form: its `data` and `files`.
         """
         attempt = 0
         while True:
             last = attempt >= self.target.retries
-            request = self._client.build_request("GET" if body is None else "POST", path, json=body)
+            method = "GET" if body is None and not form else "POST"
+            request = self._client.build_request(method, path, json=body, **form)
             try:
                 response = await self._client.send(request, stream=True)
             except httpx.TransportError as error:
@@ -228,7 +239,8 @@ async def _json(response: httpx.Response) -> Any:
 async def _failure(response: httpx.Response) -> RequestFailed:
     """The error of an answer whose status is not 200."""
     try:
-        error = json.loads(await response.aread()).get("error")
+        value = json.loads(await response.aread())
+        error = value.get("error", value.get("message"))
     except (ValueError, AttributeError, httpx.TransportError):
         error = None
     finally:

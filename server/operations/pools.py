@@ -140,6 +140,7 @@ class Pools:
     tokenize_large: the same for single long texts. One thread, so that one long text at a time takes memory.
     template: chat templates. One thread, because one process renders all of them.
     grammar: compiles the formats of answers.
+    document: reads and writes documents. One thread, so that one document at a time takes transient memory.
     audio: decodes and resamples recordings. One thread, so that one recording at a time takes transient memory. All
         recordings that may be in memory may wait for it.
     detect: detects languages. One thread, because one process detects all of them.
@@ -152,6 +153,7 @@ class Pools:
         self.tokenize_large = Pool("tokenize a long text", 1, 64)
         self.template = Pool("render a chat template", 1, 64)
         self.grammar = Pool("compile a format", 2, 64)
+        self.document = Pool("read a document", 1, 32)
         self.audio = Pool("read audio", 1, max_recordings)
         self.detect = Pool("detect languages", 1, 64)
         self.parse = Pool("parse a body", 1, 128)

@@ -24,6 +24,7 @@ from server.ipc.wire.descriptions import ModelInfo, Task
 from server.metrics import Metrics
 from server.operations.admission import Admission
 from server.operations.entailment import entailment
+from server.operations.glossary_store import GlossaryStore
 from server.operations.grammar_compiler import GrammarCompiler
 from server.operations.pools import Pools
 from server.operations.side_tokens import NoSuchToken, sides_of
@@ -194,6 +195,7 @@ class Runtime:
     auto_truncate: whether long inputs of `/v1/embeddings` are shortened if the request does not say it.
     pivot: language between two models without a direct translation, as for `chosen_pivot`.
     special_tokens_in_texts: special tokens in the texts of chats are tokens, as in transformers, instead of text.
+    glossaries: the stored glossaries of all API keys.
     chat_renderer: renders chat templates.
     template_tools: tool support of each chat template, by its source; filled by `template_tools.template_tools`.
     late_instructions: whether each chat template reads system messages after the first message, by its source; filled
@@ -214,6 +216,7 @@ class Runtime:
     auto_truncate: bool = False
     pivot: str = AUTOMATIC
     special_tokens_in_texts: bool = False
+    glossaries: GlossaryStore = field(default_factory=GlossaryStore)
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
     template_tools: dict[str, TemplateTools] = field(default_factory=dict)
     late_instructions: dict[str, bool] = field(default_factory=dict)

@@ -206,7 +206,11 @@ def bodies() -> list[type[BaseModel]]:
 def samples(body: type[BaseModel]) -> list[Mapping[str, Any]]:
     """All samples of a body: the examples of its routes, and those of `SAMPLES`."""
     form = {"TranscriptionForm", "TranslationForm"}
-    examples = [route.example[0] for route in ROUTES if route.body is body and body.__name__ not in form]
+    examples = [
+        {name: value for name, value in route.example[0].items() if name != "file"}
+        for route in ROUTES
+        if route.body is body and body.__name__ not in form
+    ]
     return [*examples, *SAMPLES.get(body.__name__, ())]
 
 

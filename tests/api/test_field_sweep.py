@@ -75,7 +75,8 @@ def outcome(body: type[BaseModel], value: dict[str, Any]) -> tuple[Any, list[str
         checked = validate(value, body)
         if isinstance(checked, ResponsesBody):
             checked.continue_stored(StoredConversation(), 1 << 20)
-        parse = next((getattr(route, "parse", None) for route in ROUTES if route.body is body), None) or body.spec
+        route = next((route for route in ROUTES if route.body is body), None)
+        parse = getattr(route, "parse", None) or getattr(route, "options", None) or getattr(body, "spec", None)
         spec = checked.spec(b"RIFF", 60.0) if is_form(body) else parse(checked)
     except RequestError as error:
         return f"{error.message} ({error.param})", []

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import deepl
 import httpx
 import pytest
+from deepl.api_data import MultilingualGlossaryDictionaryEntries
 
 from server.api.dialects.deepl import DeeplTranslateAnswer
 from tests.clients.conftest import ClientServer
@@ -114,6 +117,41 @@ def test_forms_and_other_routes(server: ClientServer) -> None:
     assert translations[0].billed_characters == len(ENGLISH)
     posted = httpx.post(f"{server.url}/v2/languages", data={"type": "target"}, headers=headers, timeout=HANG_SECONDS)
     assert [one["language"] for one in posted.json()] == ["FR"]
-    for path, wanted in (("/v2/languages?type=x", 400), ("/v2/glossaries", 404), ("/v2/document", 404)):
+    for path, wanted in (("/v2/languages?type=x", 400), ("/v2/glossaries/x", 404), ("/v2/document", 405)):
         refused = httpx.get(server.url + path, headers=headers, timeout=HANG_SECONDS)
         assert refused.status_code == wanted and list(refused.json()) == ["message"]
+
+
+def test_a_document(server: ClientServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleep = time.sleep
+    monkeypatch.setattr("deepl.translator.time.sleep", lambda seconds: sleep(0.05))
+    client = deepl.DeepLClient(server.key, server_url=server.url)
+    source, output = tmp_path / "a.html", tmp_path / "b.html"
+    source.write_text(HTML)
+    status = client.translate_document_from_filepath(source, output, target_lang="FR")
+    assert status.done and status.billed_characters == len("We like the <b>red</b> house.")
+    assert output.read_text() == '<p class="a">Nous aimons la maison <b>rouge</b>.</p>'
+    with pytest.raises(deepl.DocumentTranslationException, match="docx"):
+        client.translate_document_from_filepath(__file__, output, target_lang="FR")
+
+
+def test_glossaries_of_both_versions(server: ClientServer) -> None:
+    client = deepl.DeepLClient(server.key, server_url=server.url)
+    glossary = client.create_glossary("mine", "EN", "FR", {"house": "villa", "garden": "jardin d'hiver"})
+    assert glossary.ready and glossary.entry_count == 2
+    assert client.get_glossary_entries(glossary) == {"house": "villa", "garden": "jardin d'hiver"}
+    found = client.translate_text("The house is small.", source_lang="EN", target_lang="FR", glossary=glossary)
+    assert "villa" in found.text
+    assert glossary.glossary_id in [one.glossary_id for one in client.list_glossaries()]
+    assert [(one.source_lang, one.target_lang) for one in client.get_glossary_languages()] == [("en", "fr")]
+    client.delete_glossary(glossary)
+    with pytest.raises(deepl.GlossaryNotFoundException):
+        client.get_glossary(glossary.glossary_id)
+    several = client.create_multilingual_glossary(
+        "both", [MultilingualGlossaryDictionaryEntries("EN", "FR", {"house": "villa"})]
+    )
+    entries = client.get_multilingual_glossary_entries(several, "EN", "FR")
+    assert entries.dictionaries[0].entries == "house\tvilla"
+    client.update_multilingual_glossary_name(several, "new")
+    assert client.get_multilingual_glossary(several.glossary_id).name == "new"
+    client.delete_multilingual_glossary(several)

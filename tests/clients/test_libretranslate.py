@@ -143,3 +143,13 @@ def test_its_own_codes_of_chinese_and_portuguese() -> None:
     options = LibreTranslateBody(q="a", source="pb", target="zt").spec().options
     assert (options.source_lang, options.target_lang) == ("pt-BR", "zh-Hant")
     assert LibreTranslateBody(q="a", source="auto", target="zh").spec().options.target_lang == "zh"
+
+
+def test_a_file_as_the_documentation_sends_it(server: ClientServer) -> None:
+    """`curl -F file=@a.txt -F source=en -F target=fr`; the package has no method for it."""
+    form = {"source": "en", "target": "fr"} | ({"api_key": server.key} if server.needs_key else {})
+    files = {"file": ("a.txt", f"{ENGLISH}\n")}
+    answer = httpx.post(f"{server.url}/translate_file", data=form, files=files, timeout=HANG_SECONDS)
+    url = answer.json()["translatedFileUrl"]
+    assert httpx.get(url).text == f"{FRENCH}\n"
+    assert httpx.get(url).status_code == 404

@@ -1,4 +1,4 @@
-"""The LibreTranslate dialect: `/translate` with `q`, `/detect`, `/languages`, `/frontend/settings`.
+"""The LibreTranslate dialect: `/translate` with `q`, `/translate_file`, `/suggest`, `/detect` and others.
 
 Bodies are JSON or forms, and hold the API key in `api_key`. Fields and answers were read from LibreTranslate's own
 source. Unlike LibreTranslate, this server keeps character references in translated HTML.
@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, RootModel
+from pydantic import BaseModel, BeforeValidator, Field, RootModel
+from starlette.requests import Request
+from starlette.responses import Response
 
+from server.api.document_jobs import DocumentJob
+from server.api.document_upload import DocumentOptions, DocumentRoute, file_response
 from server.api.error_shape import AnswerBody, ErrorMembers, ErrorShape
 from server.api.fields import Body, Language, SplitSentences, Texts, form_value
 from server.api.route import GetRoute, JsonRoute, Route
 from server.api.state import State
+from server.api.state_route import StateRoute
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.translating.detect_language import (
     DetectedTranslation,
@@ -23,12 +28,15 @@ from server.operations.translating.detect_language import (
     translate_detected,
 )
 from server.operations.translating.translate import TranslateSpec
+from server.text.documents.formats import available_formats
 from server.text.languages.detect import DetectedLanguage
 from server.text.languages.offered_languages import language_label, offered_languages
 from server.text.markup.markup import MarkupOptions
 
 _CODES = {"zt": "zh-Hant", "pb": "pt-BR"}
 """Codes of LibreTranslate's own, and what they mean."""
+MAX_SUGGESTED = 10_000
+"""Characters of a suggestion."""
 _KEY = Annotated[str | None, Field(max_length=1024, description="the API key, if no header has it")]
 
 
@@ -61,6 +69,30 @@ class LibreTranslateBody(Body):
         )
 
 
+class LibreTranslateFileBody(Body):
+    """`POST /translate_file`. `source`: a language code, or auto."""
+
+    source: Language
+    target: Language
+    api_key: _KEY = None
+
+    def options(self) -> DocumentOptions:
+        source = None if self.source == "auto" else _CODES.get(self.source, self.source)
+        return DocumentOptions(source, _CODES.get(self.target, self.target), model=self.model)
+
+
+class LibreTranslateSuggestion(BaseModel):
+    """`POST /suggest`: a better translation."""
+
+    model_config = Body.model_config
+
+    q: Annotated[str, Field(min_length=1, max_length=MAX_SUGGESTED, description="the text")]
+    s: Annotated[str, Field(min_length=1, max_length=MAX_SUGGESTED, description="its suggested translation")]
+    source: Annotated[Language, Field(description="language of the text")]
+    target: Annotated[Language, Field(description="language of the translation")]
+    api_key: _KEY = None
+
+
 class LibreTranslateDetectBody(Body):
     """`POST /detect`."""
 
@@ -86,6 +118,20 @@ class LibreTranslateAnswer(AnswerBody):
     detectedLanguage: DetectedLanguageConfidence | list[DetectedLanguageConfidence] | None = None
 
 
+class LibreTranslateFileAnswer(AnswerBody):
+    """`translatedFileUrl`: address of the translated file. It can be fetched once, and within an hour."""
+
+    translatedFileUrl: str
+
+
+class LibreTranslateSuggestAnswer(AnswerBody):
+    success: bool
+
+
+class LibreTranslateFile(AnswerBody):
+    """The bytes of a translated file."""
+
+
 class LibreTranslateDetectAnswer(RootModel[list[DetectedLanguageConfidence]]):
     """The languages that the text may be in, most likely first."""
 
@@ -94,13 +140,13 @@ class LibreTranslateLanguage(AnswerBody):
     code: str
     name: str
     targets: list[str]
-    direct: list[str]
+    direct: list[str] | None = None
 
 
 class LibreTranslateLanguagesAnswer(RootModel[list[LibreTranslateLanguage]]):
     """The languages of the loaded models, each with those that it is translated to: none for a target only.
 
-    `direct`: those of `targets` that one model translates. The others need a pivot language. The field is our own.
+    `direct`: those of `targets` that one model translates, if others need a pivot language. The field is our own.
     """
 
 
@@ -155,6 +201,20 @@ def _detected(body: LibreTranslateDetectBody, results: Sequence[Sequence[Detecte
     return [_confidence(one) for one in results[0]]
 
 
+def _link(request: Request, job: DocumentJob) -> dict[str, str]:
+    suffix = job.filename.rpartition(".")[2]
+    return {"translatedFileUrl": str(request.url_for("libretranslate_download_file", file=f"{job.key}.{suffix}"))}
+
+
+def _file(state: State, request: Request, body: None) -> Response:
+    return file_response(state, request, state.documents.linked(request.path_params["file"].partition(".")[0]))
+
+
+def _suggest(state: State, request: Request, body: LibreTranslateSuggestion) -> dict[str, bool]:
+    state.suggestions.add(body.q, body.s, body.source, body.target)
+    return {"success": True}
+
+
 def _shown(code: str) -> str:
     return next((own for own, known in _CODES.items() if known == code), code)
 
@@ -166,8 +226,8 @@ def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[str, An
             "code": _shown(one.code),
             "name": one.name,
             "targets": sorted(map(_shown, one.targets)),
-            "direct": sorted(map(_shown, one.direct)),
         }
+        | ({"direct": sorted(map(_shown, one.direct))} if one.direct != one.targets else {})
         for one in offered_languages(models, state.runtime.pivot)
     ]
 
@@ -179,9 +239,9 @@ def _frontend_settings(state: State, parameters: Mapping[str, str]) -> dict[str,
         "frontendTimeout": 500,
         "apiKeys": bool(state.keys),
         "keyRequired": bool(state.keys),
-        "suggestions": False,
-        "filesTranslation": False,
-        "supportedFilesFormat": [],
+        "suggestions": state.suggestions.are_taken,
+        "filesTranslation": True,
+        "supportedFilesFormat": [f".{suffix}" for suffix in available_formats()],
         "language": {
             "source": {"code": "auto", "name": "Auto Detect"},
             "target": {"code": target, "name": language_label(_CODES.get(target, target))},
@@ -190,7 +250,7 @@ def _frontend_settings(state: State, parameters: Mapping[str, str]) -> dict[str,
 
 
 _PARAMETERS = {"api_key": "the API key, if no header has it"}
-_LANGUAGES = [{"code": "en", "name": "English", "targets": ["fr"], "direct": ["fr"]}]
+_LANGUAGES = [{"code": "en", "name": "English", "targets": ["fr"]}]
 
 ROUTES: tuple[Route[Any, Any, Any], ...] = (
     JsonRoute(
@@ -213,6 +273,23 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         render=_translated,
         errors=_ERRORS,
         takes_forms=True,
+        key_field="api_key",
+    ),
+    DocumentRoute(
+        path="/translate_file",
+        operation="translate",
+        name="libretranslate_translate_file",
+        description="Translate a document. The answer has a link to the translated file.",
+        body=LibreTranslateFileBody,
+        answer=LibreTranslateFileAnswer,
+        example=(
+            {"file": "(the bytes of a document)", "source": "en", "target": "fr"},
+            {"translatedFileUrl": "http://127.0.0.1:8000/download_file/5bf0....docx"},
+        ),
+        options=LibreTranslateFileBody.options,
+        render=_link,
+        waits=True,
+        errors=_ERRORS,
         key_field="api_key",
     ),
     JsonRoute(
@@ -246,7 +323,7 @@ GET_ROUTES: tuple[GetRoute, ...] = (
     GetRoute(
         path="/frontend/settings",
         name="libretranslate_frontend_settings",
-        description="What a LibreTranslate page may offer: limits, default languages, no files and no suggestions.",
+        description="What a LibreTranslate page may offer: limits, default languages and formats of files.",
         answer=FrontendSettingsAnswer,
         example={
             "charLimit": 400_000,
@@ -254,8 +331,8 @@ GET_ROUTES: tuple[GetRoute, ...] = (
             "apiKeys": False,
             "keyRequired": False,
             "suggestions": False,
-            "filesTranslation": False,
-            "supportedFilesFormat": [],
+            "filesTranslation": True,
+            "supportedFilesFormat": [".txt", ".docx"],
             "language": {
                 "source": {"code": "auto", "name": "Auto Detect"},
                 "target": {"code": "fr", "name": "French"},
@@ -265,5 +342,31 @@ GET_ROUTES: tuple[GetRoute, ...] = (
         errors=_ERRORS,
         parameters=_PARAMETERS,
         key_field="api_key",
+    ),
+)
+STATE_ROUTES: tuple[StateRoute, ...] = (
+    StateRoute(
+        path="/suggest",
+        method="POST",
+        name="libretranslate_suggest",
+        description="Suggest a better translation. The server writes it to a file for people to look at.",
+        body=LibreTranslateSuggestion,
+        body_example={"q": "The garden is small.", "s": "Le jardin est petit.", "source": "en", "target": "fr"},
+        answer=LibreTranslateSuggestAnswer,
+        example={"success": True},
+        render=_suggest,
+        errors=_ERRORS,
+        key_field="api_key",
+    ),
+    StateRoute(
+        path="/download_file/{file}",
+        method="GET",
+        name="libretranslate_download_file",
+        description="A translated file. The link is the secret that allows to fetch it.",
+        answer=LibreTranslateFile,
+        example={},
+        render=_file,
+        errors=_ERRORS,
+        is_public=True,
     ),
 )

@@ -20,10 +20,11 @@ from server.api.dialects.native import routes as native
 from server.api.dialects.ollama import routes as ollama
 from server.api.dialects.ollama.answers import ERRORS as OLLAMA_ERRORS
 from server.api.dialects.openai import routes as openai
-from server.api.documents import describe, describe_get, describe_shared
+from server.api.documents import describe, describe_get, describe_shared, describe_state
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.owned_route import OwnedRoute
 from server.api.route import ERROR_FORMAT, ERROR_SHAPE, GetRoute, Route, SharedPath
+from server.api.state_route import StateRoute
 from server.errors import InvalidRequest, NotReady, RequestError
 from server.operations.runtime import OperationNotSupported, Runtime, ServedModel
 from server.settings import ErrorDialect
@@ -51,8 +52,12 @@ GET_ROUTES: tuple[GetRoute, ...] = (
     *deepl.GET_ROUTES,
 )
 """Routes that describe the server or its models."""
-OWNED_ROUTES: tuple[OwnedRoute, ...] = (*openai.OWNED_ROUTES,)
-"""Routes on what an API key has stored."""
+OWNED_ROUTES: tuple[OwnedRoute | StateRoute, ...] = (
+    *openai.OWNED_ROUTES,
+    *libretranslate.STATE_ROUTES,
+    *deepl.STATE_ROUTES,
+)
+"""Routes on what an API key has stored: answers, documents, glossaries."""
 
 
 def _by_path() -> Mapping[str, list[Route[Any, Any, Any]]]:
@@ -67,15 +72,22 @@ _ROUTES_BY_PATH = _by_path()
 OPERATION_PATHS = frozenset(_ROUTES_BY_PATH)
 """Paths of routes that run an operation, as the routes are written."""
 _CHAT_PATHS = [compile_path(path)[0] for path, routes in _ROUTES_BY_PATH.items() if routes[0].operation == "chat"]
-_ALL_ROUTES: tuple[Route[Any, Any, Any] | GetRoute, ...] = (*ROUTES, *GET_ROUTES)
+_ALL_ROUTES: tuple[Route[Any, Any, Any] | GetRoute | StateRoute, ...] = (
+    *ROUTES,
+    *GET_ROUTES,
+    *(route for route in OWNED_ROUTES if isinstance(route, StateRoute)),
+)
 KEYS_IN_FIELDS = frozenset(
     (method, path)
     for route in _ALL_ROUTES
     if route.key_field
-    for path in (route.path, *route.aliases)
+    for path in (route.path, *getattr(route, "aliases", ()))
     for method in ((route.method, "POST") if isinstance(route, GetRoute) and route.takes_post else (route.method,))
 )
 """(method, path) of routes that check the API key themselves, if the headers have none."""
+_SECRET_PATHS = [
+    compile_path(route.path)[0] for route in OWNED_ROUTES if isinstance(route, StateRoute) and route.is_public
+]
 _SHAPES_BY_PREFIX = {"/api/": OLLAMA_ERRORS, "/v2/glossar": deepl.ERRORS, "/v2/document": deepl.ERRORS}
 """Error shapes of paths that no route has, by the beginning of the path."""
 _PATHS: list[tuple[str, ErrorShape]] = [
@@ -104,8 +116,13 @@ def add_routes(app: FastAPI) -> None:
         for alias in route.aliases:
             app.add_api_route(alias, route.respond, methods=["GET"], name=route.name, include_in_schema=False)
     for owned in OWNED_ROUTES:
-        described = describe_get(owned)
+        described = describe_state(owned) if isinstance(owned, StateRoute) else describe_get(owned)
         app.add_api_route(owned.path, owned.respond, methods=[owned.method], name=owned.name, **described)
+
+
+def has_secret(path: str) -> bool:
+    """Whether a path itself has the secret that allows to read it, so that no key is needed."""
+    return any(pattern.match(path) for pattern in _SECRET_PATHS)
 
 
 def is_chat(path: str) -> bool:

@@ -13,12 +13,12 @@ from server.ipc.wire.params import RequiredTerm
 from server.operations.generating import grammar
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_params import num_beams_of
+from server.operations.glossary_store import MAX_TERM_CHARACTERS
 from server.operations.runtime import Runtime, ServedModel
 from server.text.languages.glossary import DuplicateTerm, Glossary, spell
 from server.text.tokens.token_bytes import TokenBytes
 
 MAX_TERMS = 128
-MAX_TERM_CHARACTERS = 64
 MAX_SENTENCE_TERMS = 16
 MIN_BEAMS = 10
 """Beams of a sentence with terms, if the request does not set them. Source: Post and Vilar 2018, section 5."""
@@ -45,22 +45,15 @@ def options_with_terms(options: GenerationOptions, info: ModelInfo, answers: int
     return replace(options, num_beams=num_beams_of(options, info, max(MIN_BEAMS, answers)))
 
 
-def check_glossary(glossary: Mapping[str, str], options: GenerationOptions) -> None:
-    """Raise InvalidRequest for a glossary over a limit, or with options that exclude it. An empty one has no effect."""
+def check_glossary(glossary: Mapping[str, str], options: GenerationOptions, is_stored: bool = False) -> None:
+    """Raise InvalidRequest for a glossary over a limit, or with options that exclude it. An empty one has no effect.
+
+    is_stored: the terms were checked when they were stored, and may be more.
+    """
     if not glossary:
         return
-    if len(glossary) > MAX_TERMS:
-        raise InvalidRequest(f"`glossary` has {len(glossary)} terms; the limit is {MAX_TERMS}", "glossary")
-    for number, (source, target) in enumerate(glossary.items(), 1):
-        for text, side in ((source, "term"), (target, "translation")):
-            if not text.strip():
-                raise InvalidRequest(f"`glossary` has an empty {side} in entry {number}", "glossary")
-            if len(text) > MAX_TERM_CHARACTERS:
-                raise InvalidRequest(
-                    f"`glossary` has a {side} of {len(text)} characters in entry {number}; the limit is "
-                    f"{MAX_TERM_CHARACTERS}",
-                    "glossary",
-                )
+    if not is_stored:
+        _check_terms(glossary)
     sampler = "do_sample" if options.do_sample else options.sampler()
     if sampler is not None:
         raise InvalidRequest(f"`glossary` needs beam search, so it cannot be combined with `{sampler}`", "glossary")
@@ -74,6 +67,21 @@ def check_glossary(glossary: Mapping[str, str], options: GenerationOptions) -> N
         raise InvalidRequest("`glossary` cannot be combined with `response_format`", "glossary")
 
 
+def _check_terms(glossary: Mapping[str, str]) -> None:
+    if len(glossary) > MAX_TERMS:
+        raise InvalidRequest(f"`glossary` has {len(glossary)} terms; the limit is {MAX_TERMS}", "glossary")
+    for number, (source, target) in enumerate(glossary.items(), 1):
+        for text, side in ((source, "term"), (target, "translation")):
+            if not text.strip():
+                raise InvalidRequest(f"`glossary` has an empty {side} in entry {number}", "glossary")
+            if len(text) > MAX_TERM_CHARACTERS:
+                raise InvalidRequest(
+                    f"`glossary` has a {side} of {len(text)} characters in entry {number}; the limit is "
+                    f"{MAX_TERM_CHARACTERS}",
+                    "glossary",
+                )
+
+
 async def find_terms(
     runtime: Runtime, call: Call, model: ServedModel, entries: Mapping[str, str], sentences: Sequence[str]
 ) -> SentenceTerms:
@@ -82,15 +90,15 @@ async def find_terms(
     Raises InvalidRequest for two equal terms, for a sentence with more than `MAX_SENTENCE_TERMS`, and for a needed
     translation that the vocabulary cannot spell.
     """
+    pool = runtime.pools.tokenize
     try:
-        glossary = Glossary(entries)
+        glossary = await pool.run(lambda: Glossary(entries), call)
     except DuplicateTerm:
         raise InvalidRequest("`glossary` has two terms that differ in white space alone", "glossary") from None
 
     def search(start: int) -> list[list[str]]:
         return [glossary.targets_for(text) for text in sentences[start : start + _TEXTS_AT_ONCE]]
 
-    pool = runtime.pools.tokenize
     found = await pool.run_pieces([partial(search, at) for at in range(0, len(sentences), _TEXTS_AT_ONCE)], call)
     by_sentence = [targets for part in found for targets in part]
     most = max(map(len, by_sentence), default=0)

@@ -45,6 +45,7 @@ class TranslateSpec:
     model: name of the model, or None for the first one that offers the pair of languages.
     markup: the texts are HTML or XML, whose tags stay in place; None for plain text.
     glossary: translations of terms. A sentence with a term is translated with the term's translation.
+    glossary_ids: stored glossaries of the request's API key, in place of `glossary`.
     protect: parts of the texts that stay as they are. None: all known patterns, where the options allow it.
     fails_alone: a failed text is reported at its place in the answer, unless all texts fail. Otherwise one failure
         fails the request.
@@ -60,6 +61,7 @@ class TranslateSpec:
     glossary: Mapping[str, str] = field(default_factory=dict)
     fails_alone: bool = False
     protect: Protection | None = None
+    glossary_ids: Sequence[str] = ()
 
     @property
     def protection(self) -> Protection:
@@ -126,6 +128,7 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     path = choose_path(runtime, spec.model, spec.options)
     step = path.last
     model, options = step.model, step.options
+    spec = _with_stored_terms(runtime, call, spec)
     _check(spec)
     for one in path.steps:
         runtime.admission.admit(call, one.model, replace(spec, options=one.options).cost(one.model))
@@ -214,10 +217,18 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     return TranslateRun(run, path, spec.options, resolved.seed, inputs, places, first)
 
 
+def _with_stored_terms(runtime: Runtime, call: Call, spec: TranslateSpec) -> TranslateSpec:
+    """The request with the terms of the stored glossaries that it names. Raises InvalidRequest."""
+    if not spec.glossary_ids:
+        return spec
+    source, target = spec.options.source_lang or "", spec.options.target_lang or ""
+    return replace(spec, glossary=runtime.glossaries.terms(call.cache_salt, spec.glossary_ids, source, target))
+
+
 def _check(spec: TranslateSpec) -> None:
     """Raise InvalidRequest for generation options that have no meaning for translations, or for markup."""
     options = spec.options
-    check_glossary(spec.glossary, options)
+    check_glossary(spec.glossary, options, is_stored=bool(spec.glossary_ids))
     if spec.markup is not None:
         for name in ("stream", "stop", "decoder_prefix"):
             if getattr(options, name):

@@ -56,7 +56,7 @@ class AudioRoute(Route[TranslationForm, TranscribeSpec, Transcript]):
         await state.door.wait_for_body(
             request.scope, size, TimeLimits(state.deadline(request, None), settings.queue_timeout_seconds)
         )
-        form, file = await read_form(
+        form, file, _ = await read_form(
             request, self.body, LISTS, settings.max_audio_bytes, settings.audio_timeout_seconds
         )
         call = self.call(request, state, form)

@@ -1,4 +1,4 @@
-"""The DeepL dialect: `/v2/translate`, `/v2/languages`, `/v2/usage`.
+"""Texts, languages and usage of DeepL: `/v2/translate`, `/v2/languages`, `/v2/usage`.
 
 Bodies are JSON or forms, where `text` is repeated. Fields, answers and statuses are those of the API that DeepL's own
 Python package calls.
@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, RootModel
 
-from server.api.error_shape import AnswerBody, ErrorMembers, ErrorShape
+from server.api.dialects.deepl.common import ERRORS, GlossaryId, GlossaryIds, named_glossaries
+from server.api.error_shape import AnswerBody
 from server.api.field_kinds import Hint, Unsupported, only
 from server.api.fields import Body, Language, Texts, form_value, one_or_many
 from server.api.route import GetRoute, JsonRoute, Route
 from server.api.state import State
-from server.errors import InvalidRequest, RequestError, Unauthorized
+from server.errors import InvalidRequest
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.translating.detect_language import DetectedTranslation, translate_detected
 from server.operations.translating.translate import TranslateSpec
@@ -56,7 +57,7 @@ class DeeplTranslateBody(Body):
 
     `split_sentences`: 0 never, 1 at punctuation and line breaks, nonewlines at punctuation.
     `non_splitting_tags`, `splitting_tags`, `ignore_tags` and `outline_detection` require `tag_handling`.
-    Fields that ask for another style, for glossaries or for hints are refused: the models have none of them.
+    Fields that ask for another style or for hints are refused: the models have none of them.
     """
 
     text: Annotated[Texts, BeforeValidator(one_or_many)]
@@ -74,8 +75,8 @@ class DeeplTranslateBody(Body):
     formality: Annotated[str | None, only("default", "prefer_more", "prefer_less")] = None
     model_type: Annotated[str | None, only("latency_optimized", "prefer_quality_optimized")] = None
     context: Annotated[str | None, only("")] = None
-    glossary_id: Unsupported = None
-    glossary_ids: Annotated[list[Any] | None, only([])] = None
+    glossary_id: GlossaryId = None
+    glossary_ids: GlossaryIds = None
     style_id: Unsupported = None
     custom_instructions: Annotated[list[Any] | None, only([])] = None
     translation_memory_id: Unsupported = None
@@ -98,6 +99,7 @@ class DeeplTranslateBody(Body):
             split_at_newlines=at_newlines,
             model=self.model,
             markup=self._markup(at_newlines),
+            glossary_ids=named_glossaries(self.glossary_id, self.glossary_ids, self.source_lang),
         )
 
     def _markup(self, at_newlines: bool) -> MarkupOptions | None:
@@ -141,24 +143,6 @@ class DeeplUsageAnswer(AnswerBody):
 
     character_count: int
     character_limit: int
-
-
-class DeeplError(ErrorMembers):
-    message: str
-
-
-def _error(error: RequestError, request_id: str) -> dict[str, str]:
-    if isinstance(error, Unauthorized):
-        return {"message": "send a valid API key as `Authorization: DeepL-Auth-Key KEY`"}
-    return {"message": error.message}
-
-
-ERRORS = ErrorShape(
-    statuses={401: 403, 422: 400},
-    fields={"inputs": "text"},
-    body=_error,
-    answer=DeeplError,
-)
 
 
 def _translated(body: DeeplTranslateBody, results: Sequence[DetectedTranslation]) -> dict[str, Any]:

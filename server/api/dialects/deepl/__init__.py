@@ -1,0 +1,10 @@
+"""The DeepL dialect: texts, documents, glossaries, languages and usage."""
+
+from server.api.dialects.deepl import documents, glossaries, translate
+from server.api.dialects.deepl.common import ERRORS
+from server.api.dialects.deepl.translate import GET_ROUTES, DeeplTranslateAnswer
+
+ROUTES = (*translate.ROUTES, *documents.ROUTES)
+STATE_ROUTES = (*documents.STATE_ROUTES, *glossaries.STATE_ROUTES)
+
+__all__ = ["ERRORS", "GET_ROUTES", "ROUTES", "STATE_ROUTES", "DeeplTranslateAnswer"]

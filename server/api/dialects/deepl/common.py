@@ -1,0 +1,54 @@
+"""What the routes of DeepL share: the shape of errors, and the fields that name stored glossaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from server.api.error_shape import ErrorMembers, ErrorShape
+from server.errors import InvalidRequest, RequestError, Unauthorized
+
+
+class DeeplError(ErrorMembers):
+    message: str
+
+
+def _error(error: RequestError, request_id: str) -> dict[str, str]:
+    if isinstance(error, Unauthorized):
+        return {"message": "send a valid API key as `Authorization: DeepL-Auth-Key KEY`"}
+    return {"message": error.message}
+
+
+ERRORS = ErrorShape(
+    statuses={401: 403, 422: 400},
+    fields={"inputs": "text"},
+    body=_error,
+    answer=DeeplError,
+)
+
+
+def _ids(value: object) -> object:
+    """Ids as a list, from a list or from text separated by commas."""
+    return [one.strip() for one in value.split(",") if one.strip()] if isinstance(value, str) else value
+
+
+_Id = Annotated[str, Field(min_length=1, max_length=64)]
+GlossaryId = Annotated[_Id | None, Field(description="a stored glossary; needs `source_lang`")]
+GlossaryIds = Annotated[
+    Annotated[list[_Id], Field(max_length=5)] | None,
+    BeforeValidator(_ids),
+    Field(description="stored glossaries, of which the first with a term counts; need `source_lang`"),
+]
+
+
+def named_glossaries(one: str | None, several: Sequence[str] | None, source_lang: str | None) -> tuple[str, ...]:
+    """The ids of the glossaries of a request. Raises InvalidRequest without a source language, and for both fields."""
+    if one and several:
+        raise InvalidRequest("`glossary_id` cannot be combined with `glossary_ids`", "glossary_ids")
+    found = (one,) if one else tuple(several or ())
+    if found and source_lang is None:
+        name = "glossary_id" if one else "glossary_ids"
+        raise InvalidRequest(f"`{name}` needs `source_lang`", name)
+    return found

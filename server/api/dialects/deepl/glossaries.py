@@ -1,0 +1,401 @@
+"""Glossaries of DeepL: with one dictionary in version 2, several in version 3. Both see the same glossaries."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api.dialects.deepl.common import ERRORS
+from server.api.error_shape import AnswerBody
+from server.api.fields import Body, Language
+from server.api.state import State, cache_salt
+from server.api.state_route import StateRoute
+from server.errors import InvalidRequest, NotFound
+from server.operations.glossary_store import Pair, StoredGlossary, check_entries, language_pair
+from server.text.languages.offered_languages import offered_languages
+
+_Name = Annotated[str, Field(min_length=1, max_length=1024, description="name of the glossary")]
+_Format = Annotated[Literal["tsv", "csv"], Field(description="tsv or csv")]
+_Entries = Annotated[str, Field(description="lines of a term and its translation")]
+MAX_DICTIONARIES = 100
+
+
+class DeeplDictionary(BaseModel):
+    """Terms of one pair of languages. `entries`: lines of `entries_format`, a term and its translation in each."""
+
+    model_config = Body.model_config
+
+    source_lang: Annotated[Language, Field(description="language of the terms")]
+    target_lang: Annotated[Language, Field(description="language of their translations")]
+    entries: _Entries
+    entries_format: _Format
+
+    def parsed(self) -> tuple[Pair, dict[str, str]]:
+        """The pair and the terms. Raises InvalidRequest."""
+        separator = "\t" if self.entries_format == "tsv" else ","
+        rows = (
+            csv.reader(self.entries.splitlines(), strict=True)
+            if self.entries_format == "csv"
+            else (line.split("\t") for line in self.entries.splitlines())
+        )
+        try:
+            found = [row for row in rows if any(map(str.strip, row))]
+        except csv.Error:
+            raise InvalidRequest("`entries` is not CSV", "entries") from None
+        widths = (2,) if separator == "\t" else (2, 4)  # DeepL's CSV may repeat the languages in each line
+        wrong = next((number for number, row in enumerate(found, 1) if len(row) not in widths), None)
+        if wrong is not None:
+            raise InvalidRequest(f"`entries` has no term and translation in entry {wrong}", "entries")
+        return language_pair(self.source_lang, self.target_lang), check_entries([(row[0], row[1]) for row in found])
+
+
+class DeeplGlossaryBody(DeeplDictionary):
+    """`POST /v2/glossaries`: a glossary with one dictionary."""
+
+    name: _Name
+
+
+_Dictionaries = Annotated[
+    list[DeeplDictionary], Field(max_length=MAX_DICTIONARIES, description="one for each pair of languages")
+]
+
+
+class DeeplGlossariesBody(BaseModel):
+    """`POST /v3/glossaries`: a glossary with dictionaries of several pairs."""
+
+    model_config = Body.model_config
+
+    name: _Name
+    dictionaries: Annotated[_Dictionaries, Field(min_length=1)]
+
+
+class DeeplGlossaryChanges(BaseModel):
+    """`PATCH /v3/glossaries/{id}`. `dictionaries`: their entries are added, or replace those of equal terms."""
+
+    model_config = Body.model_config
+
+    name: _Name | None = None
+    dictionaries: _Dictionaries | None = None
+
+
+class DeeplGlossary(AnswerBody):
+    glossary_id: str
+    name: str
+    ready: bool
+    source_lang: str
+    target_lang: str
+    creation_time: str
+    entry_count: int
+
+
+class DeeplGlossaryList(AnswerBody):
+    glossaries: list[DeeplGlossary]
+
+
+class DeeplDictionaryInfo(AnswerBody):
+    source_lang: str
+    target_lang: str
+    entry_count: int
+
+
+class DeeplGlossaryInfo(AnswerBody):
+    glossary_id: str
+    name: str
+    dictionaries: list[DeeplDictionaryInfo]
+    creation_time: str
+
+
+class DeeplGlossaryInfoList(AnswerBody):
+    glossaries: list[DeeplGlossaryInfo]
+
+
+class DeeplEntries(AnswerBody):
+    source_lang: str
+    target_lang: str
+    entries: str
+    entries_format: str
+
+
+class DeeplEntriesAnswer(AnswerBody):
+    dictionaries: list[DeeplEntries]
+
+
+class DeeplTsv(AnswerBody):
+    """Lines of a term, a tab and its translation."""
+
+
+class DeeplNothing(AnswerBody):
+    """No content."""
+
+
+class DeeplPair(AnswerBody):
+    source_lang: str
+    target_lang: str
+
+
+class DeeplPairs(AnswerBody):
+    supported_languages: list[DeeplPair]
+
+
+def _find(state: State, request: Request) -> StoredGlossary:
+    return state.runtime.glossaries.get(cache_salt(request), request.path_params["glossary_id"])
+
+
+def _v2(glossary: StoredGlossary) -> dict[str, Any]:
+    ((source, target), entries), *_ = glossary.dictionaries.items()
+    return {
+        "glossary_id": glossary.id,
+        "name": glossary.name,
+        "ready": True,
+        "source_lang": source,
+        "target_lang": target,
+        "creation_time": glossary.created,
+        "entry_count": len(entries),
+    }
+
+
+def _info(pair: Pair, entries: dict[str, str]) -> dict[str, Any]:
+    return {"source_lang": pair[0], "target_lang": pair[1], "entry_count": len(entries)}
+
+
+def _v3(glossary: StoredGlossary) -> dict[str, Any]:
+    return {
+        "glossary_id": glossary.id,
+        "name": glossary.name,
+        "dictionaries": [_info(pair, entries) for pair, entries in glossary.dictionaries.items()],
+        "creation_time": glossary.created,
+    }
+
+
+def _parsed(dictionaries: Sequence[DeeplDictionary]) -> dict[Pair, dict[str, str]]:
+    found: dict[Pair, dict[str, str]] = {}
+    for one in dictionaries:
+        pair, entries = one.parsed()
+        if pair in found:
+            raise InvalidRequest("`dictionaries` has two of one pair of languages", "dictionaries")
+        found[pair] = entries
+    return found
+
+
+def _create(state: State, request: Request, body: DeeplGlossaryBody) -> dict[str, Any]:
+    return _v2(state.runtime.glossaries.create(cache_salt(request), body.name, _parsed([body])))
+
+
+def _create_several(state: State, request: Request, body: DeeplGlossariesBody) -> dict[str, Any]:
+    return _v3(state.runtime.glossaries.create(cache_salt(request), body.name, _parsed(body.dictionaries)))
+
+
+def _change(state: State, request: Request, body: DeeplGlossaryChanges) -> dict[str, Any]:
+    old = _find(state, request)
+    dictionaries = dict(old.dictionaries)
+    for pair, entries in _parsed(body.dictionaries or ()).items():
+        dictionaries[pair] = check_entries(list((dictionaries.get(pair, {}) | entries).items()))
+    changed = StoredGlossary(old.owner, body.name or old.name, dictionaries, old.id, old.created)
+    return _v3(state.runtime.glossaries.save(changed))
+
+
+def _replace(state: State, request: Request, body: DeeplDictionary) -> dict[str, Any]:
+    old = _find(state, request)
+    pair, entries = body.parsed()
+    changed = StoredGlossary(old.owner, old.name, old.dictionaries | {pair: entries}, old.id, old.created)
+    state.runtime.glossaries.save(changed)
+    return _info(pair, entries)
+
+
+def _delete(state: State, request: Request, body: None) -> Response:
+    state.runtime.glossaries.delete(cache_salt(request), request.path_params["glossary_id"])
+    return Response(status_code=204)
+
+
+def _pair_of(glossary: StoredGlossary, request: Request) -> Pair:
+    """The pair in the query. Raises InvalidRequest without one, and NotFound for one without a dictionary."""
+    codes = [request.query_params.get(name, "") for name in ("source_lang", "target_lang")]
+    pair = language_pair(codes[0], codes[1])
+    if pair not in glossary.dictionaries:
+        raise NotFound("the glossary has no dictionary for this pair of languages")
+    return pair
+
+
+def _delete_dictionary(state: State, request: Request, body: None) -> Response:
+    old = _find(state, request)
+    pair = _pair_of(old, request)
+    if len(old.dictionaries) == 1:
+        raise InvalidRequest("this is the only dictionary of the glossary; delete the glossary")
+    kept = {other: entries for other, entries in old.dictionaries.items() if other != pair}
+    state.runtime.glossaries.save(StoredGlossary(old.owner, old.name, kept, old.id, old.created))
+    return Response(status_code=204)
+
+
+def _tsv(entries: dict[str, str]) -> str:
+    return "\n".join(f"{term}\t{translation}" for term, translation in entries.items())
+
+
+def _entries(state: State, request: Request, body: None) -> Response:
+    (entries, *_) = _find(state, request).dictionaries.values()
+    return Response(_tsv(entries), media_type="text/tab-separated-values; charset=utf-8")
+
+
+def _entries_of_pair(state: State, request: Request, body: None) -> dict[str, Any]:
+    glossary = _find(state, request)
+    pair = _pair_of(glossary, request)
+    found = {"source_lang": pair[0], "target_lang": pair[1], "entries": _tsv(glossary.dictionaries[pair])}
+    return {"dictionaries": [found | {"entries_format": "tsv"}]}
+
+
+def _pairs(state: State, request: Request, body: None) -> dict[str, Any]:
+    models = [model.text.languages for model in state.runtime.candidates(None, "translate")]
+    pairs = {
+        (one.code.partition("-")[0], target.partition("-")[0])
+        for one in offered_languages(models, state.runtime.pivot)
+        for target in one.targets
+    }
+    return {"supported_languages": [{"source_lang": a, "target_lang": b} for a, b in sorted(pairs) if a != b]}
+
+
+_ID = "def3a26b-3e84-45b3-84ae-0c0aaf3525f7"
+_TIME = "2026-11-27T12:00:00.000000+00:00"
+_DICTIONARY = {"source_lang": "en", "target_lang": "fr", "entries": "house\tvilla", "entries_format": "tsv"}
+_V2 = {"glossary_id": _ID, "name": "mine", "ready": True, "source_lang": "en", "target_lang": "fr"}
+_V2 |= {"creation_time": _TIME, "entry_count": 1}
+_PAIR = {"source_lang": "en", "target_lang": "fr"}
+_V3 = {"glossary_id": _ID, "name": "mine", "dictionaries": [_PAIR | {"entry_count": 1}], "creation_time": _TIME}
+
+
+def _route(method: Any, path: str, name: str, description: str, answer: Any, example: Any, **more: Any) -> StateRoute:
+    return StateRoute(
+        method=method,
+        path=path,
+        name=f"deepl_{name}",
+        description=description,
+        answer=answer,
+        example=example,
+        errors=ERRORS,
+        **more,
+    )
+
+
+_V2_ONE, _V3_ONE = "/v2/glossaries/{glossary_id}", "/v3/glossaries/{glossary_id}"
+STATE_ROUTES: tuple[StateRoute, ...] = (
+    _route(
+        "POST",
+        "/v2/glossaries",
+        "create_glossary",
+        "Store a glossary.",
+        DeeplGlossary,
+        _V2,
+        render=_create,
+        body=DeeplGlossaryBody,
+        body_example=_DICTIONARY | {"name": "mine"},
+        status=201,
+    ),
+    _route(
+        "GET",
+        "/v2/glossaries",
+        "list_glossaries",
+        "The glossaries of the API key.",
+        DeeplGlossaryList,
+        {"glossaries": [_V2]},
+        render=lambda state, request, body: {
+            "glossaries": [_v2(one) for one in state.runtime.glossaries.all(cache_salt(request))]
+        },
+    ),
+    _route(
+        "GET",
+        _V2_ONE,
+        "get_glossary",
+        "One glossary.",
+        DeeplGlossary,
+        _V2,
+        render=lambda state, request, body: _v2(_find(state, request)),
+    ),
+    _route("GET", f"{_V2_ONE}/entries", "glossary_entries", "Its terms.", DeeplTsv, {}, render=_entries),
+    _route("DELETE", _V2_ONE, "delete_glossary", "Delete a glossary.", DeeplNothing, {}, render=_delete, status=204),
+    _route(
+        "GET",
+        "/v2/glossary-language-pairs",
+        "glossary_pairs",
+        "Pairs of languages for glossaries: all that the loaded models translate.",
+        DeeplPairs,
+        {"supported_languages": [_PAIR]},
+        render=_pairs,
+    ),
+    _route(
+        "POST",
+        "/v3/glossaries",
+        "create_glossary_v3",
+        "Store a glossary with dictionaries of several pairs.",
+        DeeplGlossaryInfo,
+        _V3,
+        render=_create_several,
+        body=DeeplGlossariesBody,
+        body_example={"name": "mine", "dictionaries": [_DICTIONARY]},
+        status=201,
+    ),
+    _route(
+        "GET",
+        "/v3/glossaries",
+        "list_glossaries_v3",
+        "The glossaries of the API key.",
+        DeeplGlossaryInfoList,
+        {"glossaries": [_V3]},
+        render=lambda state, request, body: {
+            "glossaries": [_v3(one) for one in state.runtime.glossaries.all(cache_salt(request))]
+        },
+    ),
+    _route(
+        "GET",
+        _V3_ONE,
+        "get_glossary_v3",
+        "One glossary.",
+        DeeplGlossaryInfo,
+        _V3,
+        render=lambda state, request, body: _v3(_find(state, request)),
+    ),
+    _route(
+        "GET",
+        f"{_V3_ONE}/entries",
+        "glossary_entries_v3",
+        "The terms of the pair that `source_lang` and `target_lang` in the query name.",
+        DeeplEntriesAnswer,
+        {"dictionaries": [_DICTIONARY]},
+        render=_entries_of_pair,
+    ),
+    _route(
+        "PATCH",
+        _V3_ONE,
+        "change_glossary",
+        "Rename a glossary, or add entries to its dictionaries.",
+        DeeplGlossaryInfo,
+        _V3,
+        render=_change,
+        body=DeeplGlossaryChanges,
+        body_example={"name": "ours"},
+    ),
+    _route(
+        "PUT",
+        f"{_V3_ONE}/dictionaries",
+        "replace_dictionary",
+        "Replace or add one dictionary.",
+        DeeplDictionaryInfo,
+        _PAIR | {"entry_count": 1},
+        render=_replace,
+        body=DeeplDictionary,
+        body_example=_DICTIONARY,
+    ),
+    _route(
+        "DELETE",
+        f"{_V3_ONE}/dictionaries",
+        "delete_dictionary",
+        "Delete the dictionary of the pair that `source_lang` and `target_lang` in the query name.",
+        DeeplNothing,
+        {},
+        render=_delete_dictionary,
+        status=204,
+    ),
+    _route("DELETE", _V3_ONE, "delete_glossary_v3", "Delete a glossary.", DeeplNothing, {}, render=_delete, status=204),
+)

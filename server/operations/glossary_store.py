@@ -1,0 +1,204 @@
+"""Stored glossaries: dictionaries of terms, each for one pair of languages, that later requests name by an id.
+
+A glossary belongs to the API key that has created it. Glossaries are in memory, and also in the files of a directory if
+there is one. See docs/decisions/0141-stored-glossaries.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from server.errors import InvalidRequest, NotFound, RequestTooLarge, StartError
+from server.text.languages.language_codes import parse_language
+
+log = logging.getLogger("triptych.glossaries")
+
+MAX_TERM_CHARACTERS = 64
+"""Characters of a term, and of its translation."""
+MAX_STORED_TERMS = 10_000
+"""Terms of one dictionary."""
+MAX_GLOSSARIES = 1_000
+"""Glossaries of one API key."""
+MAX_BYTES = 64 << 20
+"""Characters of all glossaries, as their files have them."""
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_FILE_NAME = re.compile(r"[0-9a-f-]{36}\.json")
+
+Pair = tuple[str, str]
+
+
+def language_pair(source_lang: str, target_lang: str) -> Pair:
+    """The pair of a dictionary, without regions. Raises InvalidRequest."""
+    found = []
+    for code, name in ((source_lang, "source_lang"), (target_lang, "target_lang")):
+        language = parse_language(code)
+        if language is None:
+            raise InvalidRequest(f"`{name}` is not a language code", name)
+        found.append(language.language)
+    if found[0] == found[1]:
+        raise InvalidRequest("`source_lang` and `target_lang` of a glossary have to differ", "target_lang")
+    return found[0], found[1]
+
+
+def check_entries(entries: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """The entries of a dictionary as a mapping. Raises InvalidRequest that names the entry at fault."""
+    found: dict[str, str] = {}
+    for number, pair in enumerate(entries, 1):
+        term, translation = (text.strip() for text in pair)
+        for text, side in ((term, "term"), (translation, "translation")):
+            if not text:
+                raise InvalidRequest(f"`entries` has an empty {side} in entry {number}", "entries")
+            if len(text) > MAX_TERM_CHARACTERS:
+                raise InvalidRequest(
+                    f"`entries` has a {side} of {len(text)} characters in entry {number}; the limit is "
+                    f"{MAX_TERM_CHARACTERS}",
+                    "entries",
+                )
+            if _CONTROL.search(text):
+                raise InvalidRequest(f"`entries` has a control character in entry {number}", "entries")
+        if term in found:
+            raise InvalidRequest(f"`entries` has the term of entry {number} twice", "entries")
+        found[term] = translation
+    if not found:
+        raise InvalidRequest("`entries` has no entry", "entries")
+    if len(found) > MAX_STORED_TERMS:
+        raise InvalidRequest(f"`entries` has {len(found):,} entries; the limit is {MAX_STORED_TERMS:,}", "entries")
+    return found
+
+
+@dataclass
+class StoredGlossary:
+    """One glossary. owner: see `GlossaryStore.use_owners`. created: in the format of RFC 3339."""
+
+    owner: str
+    name: str
+    dictionaries: dict[Pair, dict[str, str]]
+    id: str = field(default_factory=lambda: _new_id())
+    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="microseconds"))
+
+    def json(self) -> str:
+        """The content of its file."""
+        dictionaries = [
+            {"source_lang": source, "target_lang": target, "entries": entries}
+            for (source, target), entries in self.dictionaries.items()
+        ]
+        value = {"owner": self.owner, "name": self.name, "created": self.created, "dictionaries": dictionaries}
+        return json.dumps(value, ensure_ascii=False, indent=1)
+
+
+def _new_id() -> str:
+    text = secrets.token_hex(16)
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+class GlossaryStore:
+    """All glossaries. directory: where their files are; None to keep them in memory only.
+
+    Raises StartError for a directory that cannot be used.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory
+        self._glossaries: dict[str, StoredGlossary] = {}
+        self._sizes: dict[str, int] = {}
+        self._owners: Mapping[str, str] = {"": "everybody"}
+        if directory is not None:
+            self._load(directory)
+
+    def use_owners(self, owners: Mapping[str, str]) -> None:
+        """Set the owners: for the cache salt of each API key, a name that is the same after a restart."""
+        self._owners = owners
+
+    def all(self, salt: str) -> list[StoredGlossary]:
+        """The glossaries of an API key, oldest first."""
+        owner = self._owners.get(salt)
+        return sorted((one for one in self._glossaries.values() if one.owner == owner), key=lambda one: one.created)
+
+    def get(self, salt: str, glossary_id: str) -> StoredGlossary:
+        """A glossary of an API key. Raises NotFound."""
+        found = self._glossaries.get(glossary_id)
+        if found is None or found.owner != self._owners.get(salt):
+            raise NotFound("there is no glossary with this id")
+        return found
+
+    def create(self, salt: str, name: str, dictionaries: Mapping[Pair, dict[str, str]]) -> StoredGlossary:
+        """Store a new glossary. Raises RequestTooLarge if there is no room for it."""
+        if salt not in self._owners:
+            raise NotFound("the API key of this request is no longer valid")
+        if len(self.all(salt)) >= MAX_GLOSSARIES:
+            raise RequestTooLarge(f"the API key has {MAX_GLOSSARIES:,} glossaries, which is the limit; delete some")
+        return self.save(StoredGlossary(self._owners[salt], name, dict(dictionaries)))
+
+    def save(self, glossary: StoredGlossary) -> StoredGlossary:
+        """Store a glossary, in place of one with its id. Raises RequestTooLarge if there is no room for it."""
+        text = glossary.json()
+        others = sum(self._sizes.values()) - self._sizes.get(glossary.id, 0)
+        if others + len(text) > MAX_BYTES:
+            raise RequestTooLarge(f"all glossaries together would have more than {MAX_BYTES >> 20} MiB; delete some")
+        if self._directory is not None:
+            place = self._directory / f"{glossary.id}.json"
+            part = place.with_suffix(".part")
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, place)
+        self._glossaries[glossary.id], self._sizes[glossary.id] = glossary, len(text)
+        return glossary
+
+    def delete(self, salt: str, glossary_id: str) -> None:
+        """Forget a glossary. Raises NotFound."""
+        found = self.get(salt, glossary_id)
+        if self._directory is not None:
+            with contextlib.suppress(FileNotFoundError):
+                (self._directory / f"{found.id}.json").unlink()
+        del self._glossaries[found.id], self._sizes[found.id]
+
+    def terms(self, salt: str, glossary_ids: Sequence[str], source_lang: str, target_lang: str) -> dict[str, str]:
+        """The terms of glossaries for a pair of languages. Of several entries for a term the first counts.
+
+        Raises InvalidRequest for an unknown id, and for a glossary without a dictionary for the pair.
+        """
+        pair = language_pair(source_lang, target_lang)
+        found: dict[str, str] = {}
+        for glossary_id in glossary_ids:
+            try:
+                dictionary = self.get(salt, glossary_id).dictionaries.get(pair)
+            except NotFound:
+                raise InvalidRequest("`glossary_id` names no stored glossary", "glossary_id") from None
+            if dictionary is None:
+                raise InvalidRequest(f"the glossary has no dictionary for {pair[0]}-{pair[1]}", "glossary_id")
+            found = dictionary | found
+        return found
+
+    def _load(self, directory: Path) -> None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            files = sorted(path for path in directory.iterdir() if _FILE_NAME.fullmatch(path.name))
+            if not os.access(directory, os.W_OK):
+                raise PermissionError(13, "no permission to write")
+        except OSError as error:
+            raise StartError(f"glossaries: cannot use {directory}: {error.strerror}") from None
+        for path in files:
+            try:
+                glossary = _from_file(path.stem, json.loads(path.read_text(encoding="utf-8")))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, InvalidRequest):
+                raise StartError(f"glossaries: {path} is no glossary of this server") from None
+            self._glossaries[glossary.id], self._sizes[glossary.id] = glossary, len(glossary.json())
+        if files:
+            log.info("%s glossaries in %s", f"{len(files):,}", directory)
+
+
+def _from_file(glossary_id: str, value: Any) -> StoredGlossary:
+    dictionaries = {
+        language_pair(one["source_lang"], one["target_lang"]): check_entries(list(one["entries"].items()))
+        for one in value["dictionaries"]
+    }
+    return StoredGlossary(str(value["owner"]), str(value["name"]), dictionaries, glossary_id, str(value["created"]))

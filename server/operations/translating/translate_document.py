@@ -1,0 +1,165 @@
+"""Translate the texts of a document in portions, so that a long document never holds up other requests."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from server.errors import InvalidRequest, NotReady, Overloaded
+from server.ipc.client.call import Call
+from server.operations.cost import Cost
+from server.operations.generating.generation_options import GenerationOptions
+from server.operations.generating.generation_run import complete_result
+from server.operations.runtime import Runtime, ServedModel
+from server.operations.translating.detect_language import DetectLanguageSpec, detect_language
+from server.operations.translating.translate import TranslateSpec, translate
+from server.operations.translating.translation_models import choose_path
+from server.text.documents.units import TextUnit
+
+PORTION_CHARACTERS = 4_000
+PORTION_UNITS = 64
+"""Size of a portion: some 40 sentences, or one longer text. Other requests may have to wait for so much work."""
+PORTIONS_AT_ONCE = 2
+"""Portions in progress, so that the engine has work while one of them ends."""
+DETECTED_CHARACTERS = 8_000
+"""Beginning of a document that decides its language."""
+MAX_PAUSE_SECONDS = 5.0
+PATIENCE_SECONDS = 600.0
+"""Time for which a document waits while the server is overloaded, before it fails."""
+_TAG = re.compile(r"<[^<>]*>")
+
+
+@dataclass(frozen=True)
+class DocumentSpec:
+    """Ask for the translation of a document's texts.
+
+    source_lang: None to detect it. glossary_ids: stored glossaries. model: name of the model, or None for any.
+    """
+
+    units: Sequence[TextUnit]
+    source_lang: str | None
+    target_lang: str
+    glossary_ids: Sequence[str] = ()
+    model: str | None = None
+
+    @property
+    def num_characters(self) -> int:
+        return sum(len(unit.text) for unit in self.units)
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work before the first portion; see `Cost`. Each portion has a cost of its own."""
+        return Cost(min(self.num_characters, DETECTED_CHARACTERS), 0, 0)
+
+
+@dataclass(frozen=True)
+class TranslatedDocument:
+    """Translations in the order of the units. source_lang: as stated, or as detected."""
+
+    translations: list[str]
+    source_lang: str
+
+
+async def source_language(runtime: Runtime, call: Call, spec: DocumentSpec) -> str:
+    """The language of a document: as stated, or detected from its beginning.
+
+    Raises InvalidRequest, also for a pair that is not offered, and for a glossary that is not stored.
+    """
+    source = spec.source_lang
+    if source is None:
+        sample, length = [], 0
+        for unit in spec.units:
+            text = _TAG.sub(" ", unit.text) if unit.markup is not None else unit.text
+            sample.append(text)
+            length += len(text)
+            if length >= DETECTED_CHARACTERS:
+                break
+        text = "\n".join(sample)[:DETECTED_CHARACTERS]
+        ((*found,),) = await detect_language(runtime, call, DetectLanguageSpec([text], spec.target_lang, spec.model))
+        source = found[0].language if found else spec.target_lang
+    choose_path(runtime, spec.model, GenerationOptions(source_lang=source, target_lang=spec.target_lang))
+    if spec.glossary_ids:
+        runtime.glossaries.terms(call.cache_salt, spec.glossary_ids, source, spec.target_lang)
+    return source
+
+
+async def translate_document(
+    runtime: Runtime,
+    new_call: Callable[[], Call],
+    spec: DocumentSpec,
+    source_lang: str,
+    on_progress: Callable[[int], None],
+) -> list[str]:
+    """The translations of a document's texts. Equal texts are translated once.
+
+    new_call: creates the call of one portion. on_progress: receives the number of characters of each portion.
+    Raises the errors of `translate`. A document waits while the server is overloaded.
+    """
+    found: dict[TextUnit, str] = {}
+    portions = _portions(list(dict.fromkeys(spec.units)))
+    counts = dict.fromkeys(spec.units, 0)
+    for unit in spec.units:
+        counts[unit] += len(unit.text)
+
+    async def work() -> None:
+        for portion in portions:
+            texts = await _patiently(partial(_translated, runtime, new_call, spec, source_lang, portion))
+            found.update(zip(portion, texts, strict=True))
+            on_progress(sum(counts[unit] for unit in portion))
+
+    workers = [asyncio.ensure_future(work()) for _ in range(PORTIONS_AT_ONCE)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for one in workers:
+            one.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+    return [found[unit] for unit in spec.units]
+
+
+def _portions(units: Sequence[TextUnit]) -> Iterator[list[TextUnit]]:
+    """Neighbours with the same markup, within the size of a portion."""
+    portion: list[TextUnit] = []
+    size = 0
+    for unit in units:
+        is_full = len(portion) == PORTION_UNITS or size + len(unit.text) > PORTION_CHARACTERS
+        if portion and (is_full or portion[0].markup != unit.markup):
+            yield portion
+            portion, size = [], 0
+        portion.append(unit)
+        size += len(unit.text)
+    if portion:
+        yield portion
+
+
+async def _translated(
+    runtime: Runtime, new_call: Callable[[], Call], spec: DocumentSpec, source_lang: str, portion: Sequence[TextUnit]
+) -> list[str]:
+    options = GenerationOptions(source_lang=source_lang, target_lang=spec.target_lang)
+    texts = [unit.text for unit in portion]
+    asked = TranslateSpec(texts, options, model=spec.model, markup=portion[0].markup, glossary_ids=spec.glossary_ids)
+    with new_call() as call:
+        result = await complete_result(await translate(runtime, call, asked))
+    return [one.text for one in result.translations]
+
+
+async def _patiently(attempt: Callable[[], Awaitable[list[str]]]) -> list[str]:
+    """The result of an attempt, which is repeated while the server is overloaded or replaces a worker."""
+    waited = 0.0
+    while True:
+        try:
+            return await attempt()
+        except (Overloaded, NotReady) as error:
+            if waited >= PATIENCE_SECONDS:
+                raise
+            pause = min(float(error.retry_after or 1), MAX_PAUSE_SECONDS)
+        await asyncio.sleep(pause)
+        waited += pause
+
+
+def check_document(spec: DocumentSpec) -> None:
+    """Raise InvalidRequest for a document without a text."""
+    if not any(any(map(str.isalpha, unit.text)) for unit in spec.units):
+        raise InvalidRequest("`file` has no text to translate", "file")
