@@ -144,12 +144,7 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
             Rename(rf"{layer}self_attn\.{part}\.weight", f"{ours}attention.{name}.weight")
             for part, name in parts.items()
         ),
-        *(
-            Split(
-                rf"{layer}attn\.Wqkv\.{kind}", [f"{ours}attention.{part}.{kind}" for part in ("query", "key", "value")]
-            )
-            for kind in ("weight", "bias")
-        ),
+        *(Split(rf"{layer}attn\.Wqkv\.{kind}", [f"{name}.{kind}" for name in fused]) for kind in ("weight", "bias")),
         linear(rf"{layer}attn\.out_proj", f"{ours}attention.output"),
         *_expert_rules(model, rf"{layer}mlp\.", f"{ours}feed_forward."),
         linear(rf"{layer}mlp\.fc1", f"{ours}feed_forward.up"),

@@ -41,8 +41,8 @@ class MarkedTokens:
                 AddedToken(self._break, normalized=False),
             ]
         )
-        self._ids: dict[int, int | None] = {self._backend.token_to_id(text): index for index, text in texts.items()}
-        self._ids[self._backend.token_to_id(self._break)] = None
+        self._ids: dict[int, int | None] = {self._id_of(text): index for index, text in texts.items()}
+        self._ids[self._id_of(self._break)] = None
         self.works = all(own == index or backend.model.id_to_token(own) is None for own, index in self._ids.items())
         """False for a vocabulary with gaps, in which the new tokens got ids of others."""
 
@@ -54,6 +54,11 @@ class MarkedTokens:
             ids = self._encode("".join(self._written(marked, with_breaks=True)))
         found = (self._ids.get(one, one) for one in ids)
         return [one for one in found if one is not None]
+
+    def _id_of(self, text: str) -> int:
+        index: int | None = self._backend.token_to_id(text)
+        assert index is not None, "it was added"
+        return index
 
     def _encode(self, text: str) -> list[int]:
         (encoded,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
