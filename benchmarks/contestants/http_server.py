@@ -20,7 +20,7 @@ from benchmarks.contestants.contract import Outcome, Refused, Subject
 from benchmarks.contestants.ours import KV_BYTES
 from benchmarks.http_client import send_all
 from benchmarks.memory import children, cpu_seconds, resident_bytes
-from benchmarks.precisions import QUANTIZATIONS
+from benchmarks.precisions import DTYPES
 from benchmarks.workloads import Job
 from server.engine.process.host import die_with_parent
 from server.ipc.wire.descriptions import DeviceChoice
@@ -123,7 +123,7 @@ class Server:
         command = [sys.executable, "-m", "server.cli", "serve", "--port", "0", "--log-level", "warning"]
         command += ["--device", device]
         if subject is not None:
-            flag = "--quantize" if subject.precision in QUANTIZATIONS else "--dtype"
+            flag = "--dtype" if subject.precision in DTYPES else "--quantize"
             command += [f"m={subject.directory}", flag, subject.precision, "--threads", str(subject.threads)]
             command += ["--kv-cache-memory", str(kv_bytes), "--no-access-log"]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115

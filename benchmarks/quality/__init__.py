@@ -1,0 +1,17 @@
+"""Quality of reduced precisions on real weights: `python -m benchmarks.quality`, or `make quality`.
+
+| file          | content                                                             |
+|---------------|---------------------------------------------------------------------|
+| `texts`       | the tokens that every model is compared on                          |
+| `gguf_files`  | copies of GGUF files with other tensor types, and dithered weights  |
+| `sources`     | models with real weights, from the package index                    |
+| `contestants` | our settings and the formats of llama.cpp                           |
+| `formats`     | types that llama.cpp gives to the matrices of a format              |
+| `llama_cpp`   | the library of llama.cpp, through ctypes                            |
+| `divergence`  | Kullback-Leibler divergence and perplexity, in slices of the logits |
+| `decoders`    | compares the contestants of one decoder                             |
+| `encoders`    | compares the embeddings of one encoder                              |
+| `demo`        | compares the demo models                                            |
+| `results`     | the rows of all measurements, in a JSON file                        |
+| `page`        | writes `docs/quality.md` and its figure from the results            |
+"""

@@ -1,0 +1,40 @@
+"""Compare the demo models: the divergence of the story model, and the exact translations of the translator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.cache_quality import exact_translations
+from benchmarks.quality.contestants import settings_of
+from benchmarks.quality.decoders import Decoder, next_tokens
+from benchmarks.quality.divergence import divergence
+from server.text.tokenizers.load import load_tokenizer
+from weights.demo.train import stories, translation
+from weights.demo.train.training import HOME
+
+MODELS = (stories.NAME, translation.NAME)
+_STORIES = 200
+_SENTENCES = 1000
+
+Row = dict[str, Any]
+
+
+def compare(model: str, names: Sequence[str]) -> Iterator[Row]:
+    """Measure our settings on a demo model. names: some of `contestants.OURS`."""
+    if model == translation.NAME:
+        for name in names:
+            exact = exact_translations(name, "auto", _SENTENCES)
+            yield {"name": name, "by": "triptych", "exact": exact, "tokens": _SENTENCES}
+        return
+    encoded = load_tokenizer(HOME / model).encode(stories.held_out_stories(_STORIES), offsets=False)
+    windows = [one.ids for one in encoded]
+    following = next_tokens(windows)
+    reference = Decoder(HOME / model, windows, torch.float32)
+    for name in names:
+        ours = Decoder(HOME / model, windows, *settings_of(name))
+        found = divergence(reference.logits, ours.logits, following, reference.vocab_size)
+        bits = ours.bits_per_weight
+        yield {"name": name, "by": "triptych", "bits": bits, **found.as_dict(), "tokens": len(following)}

@@ -1,0 +1,83 @@
+"""Write copies of a GGUF file whose tensors have other values or types."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from torch import Tensor
+
+from weights.gguf.container import read_gguf
+from weights.quantized.gguf import stored_tensors
+from weights.stored import StoredMatrix
+
+DITHER_SEED = 39
+"""Seed of the noise that `dithered` adds. Each tensor adds the checksum of its name."""
+
+Encode = Callable[[str, Tensor], tuple[np.ndarray, gguf.GGMLQuantizationType]]
+"""Function from the name of a matrix and its weights, float32, to its bytes, [..., bytes of a row], and their type."""
+
+
+def matrices(file: Path) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """Name, shape and type of each matrix of a file."""
+    for name, tensor in read_gguf(file).tensors.items():
+        if len(tensor.shape) > 1:
+            yield name, tensor.shape, tensor.type.name
+
+
+def bits_per_weight(file: Path) -> float:
+    """Bits of a file for each weight of a matrix, the token table and the head included."""
+    tensors = [one for one in read_gguf(file).tensors.values() if len(one.shape) > 1]
+    return 8 * sum(one.nbytes for one in tensors) / sum(torch.Size(one.shape).numel() for one in tensors)
+
+
+def as_float32(name: str, weights: Tensor) -> tuple[np.ndarray, gguf.GGMLQuantizationType]:
+    """An `Encode` that keeps the weights."""
+    return weights.numpy(), gguf.GGMLQuantizationType.F32
+
+
+def rewrite(source: Path, out: Path, encode: Encode, dither: bool = False) -> Path:
+    """Write a copy of a file with other matrices. Vectors and metadata stay. Returns `out`.
+
+    dither: add uniform noise of half a step of the source's grid to each weight before `encode`.
+    """
+    reader = gguf.GGUFReader(source)
+    architecture = reader.fields["general.architecture"].contents()
+    partial = out.with_suffix(".partial")
+    writer = gguf.GGUFWriter(partial, architecture)
+    for name, field in reader.fields.items():
+        if name.startswith("GGUF.") or name in ("general.architecture", "general.file_type"):
+            continue
+        kind = field.types[0]
+        writer.add_key_value(
+            name, field.contents(), kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+        )
+    for name, stored in stored_tensors(read_gguf(source)).items():
+        content = stored.read()
+        if isinstance(stored, StoredMatrix):
+            weights = content.dequantized(torch.float32)
+            if dither:
+                weights += _noise(name, weights.shape) * content.scales.repeat_interleave(content.group, 1)
+        elif content.dim() > 1:
+            weights = content.float()
+        else:
+            writer.add_tensor(name, content.float().numpy())
+            continue
+        encoded, kind = encode(name, weights)
+        writer.add_tensor(name, np.ascontiguousarray(encoded), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    partial.rename(out)
+    return out
+
+
+def _noise(name: str, shape: torch.Size) -> Tensor:
+    """Uniform noise from -0.5 to 0.5."""
+    generator = torch.Generator().manual_seed(DITHER_SEED + zlib.crc32(name.encode()))
+    return torch.rand(shape, generator=generator) - 0.5

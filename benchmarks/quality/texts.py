@@ -1,0 +1,64 @@
+"""The tokens that all models are compared on: prose, documentation, code and dialogue.
+
+Prose is our own pages. Documentation and code are those of the Python that runs this: its language reference
+(`pydoc_data.topics`) and modules of its standard library. The dialogue is `dialogue.txt`, written for this purpose.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+from pydoc_data.topics import topics
+
+from server.text.tokens.tokenizer import Tokenizer
+
+WINDOW = 512
+"""Tokens of a text. Each text starts anew, so that every model sees the same context."""
+
+_DOCS = Path(__file__).parents[2] / "docs"
+_PAGES = ("architecture.md", "serving.md", "requests.md", "translation.md", "speech.md", "agents.md", "operations.md")
+_MODULES = ("json/decoder.py", "textwrap.py", "heapq.py", "statistics.py", "queue.py", "shutil.py", "ast.py")
+_TOPICS = ("assignment", "class", "function", "import", "objects", "operator-summary", "specialnames", "types", "with")
+_KINDS = ("prose", "documentation", "code", "prose", "documentation", "code", "prose", "dialogue")
+"""Kinds of the windows, in turn, until enough tokens are there. A kind that ends is skipped."""
+
+
+def windows(tokenizer: Tokenizer, tokens: int) -> list[list[int]]:
+    """Texts of `WINDOW` tokens each, special tokens included, of at least `tokens` tokens together."""
+    start = tokenizer.encode([""])[0].ids[:1]
+    size = WINDOW - len(start)
+    left = {}
+    for kind, text in _texts().items():
+        ids = tokenizer.encode([text])[0].ids
+        ids = ids[len(start) :] if ids[: len(start)] == start else ids
+        left[kind] = [[*start, *ids[at : at + size]] for at in range(0, len(ids) - size, size)]
+    found: list[list[int]] = []
+    while len(found) * WINDOW < tokens:
+        before = len(found)
+        for kind in _KINDS:
+            if left[kind] and len(found) * WINDOW < tokens:
+                found.append(left[kind].pop(0))
+        if len(found) == before:
+            raise ValueError(f"the texts have {before * WINDOW} tokens, and {tokens} were asked for")
+    return found
+
+
+def sentences(count: int) -> list[str]:
+    """Different sentences of the prose and of the documentation, 40 to 300 characters each."""
+    texts = _texts()
+    lines = " ".join((texts["prose"] + " " + texts["documentation"]).split()).split(". ")
+    found = [one for one in dict.fromkeys(lines) if 40 <= len(one) <= 300]
+    if len(found) < count:
+        raise ValueError(f"the texts have {len(found)} sentences, and {count} were asked for")
+    step = len(found) / count
+    return [found[int(number * step)] for number in range(count)]
+
+
+def _texts() -> dict[str, str]:
+    library = Path(sysconfig.get_path("stdlib"))
+    return {
+        "prose": "\n\n".join((_DOCS / name).read_text() for name in _PAGES),
+        "documentation": "\n\n".join(topics[name] for name in _TOPICS),
+        "code": "\n\n".join((library / name).read_text() for name in _MODULES),
+        "dialogue": Path(__file__).with_name("dialogue.txt").read_text(),
+    }

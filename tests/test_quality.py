@@ -1,0 +1,130 @@
+"""The benchmark of quality computes what its page says, and its files are those that llama.cpp would make."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from benchmarks.quality import encoders, gguf_files, page, texts
+from benchmarks.quality.divergence import divergence
+from benchmarks.quality.formats import type_of
+from benchmarks.quality.results import Results
+from server.text.tokenizers.load import load_tokenizer
+from tests.parity.checkpoints import write_model
+from tests.weights.gguf_files import write_gguf
+from weights.demo.train.training import HOME
+from weights.quantized.gguf import stored_tensors
+
+VOCAB = 11
+
+
+def test_divergence_equals_its_definition() -> None:
+    expected, found = torch.randn(600, VOCAB), torch.randn(600, VOCAB)
+    following = torch.randint(0, VOCAB, (600,))
+    following[5] = -1
+    measured = divergence(lambda a, b: expected[a:b], lambda a, b: found[a:b], following, VOCAB)
+    p, q = expected.double().softmax(1), found.double().softmax(1)
+    kl = (p * (p / q).log()).sum(1)
+    assert measured.mean_kl == pytest.approx(float(kl.mean()), rel=1e-5)
+    assert measured.p99_kl == pytest.approx(float(kl.quantile(0.99)), rel=1e-5)
+    assert measured.same_top == float((p.argmax(1) == q.argmax(1)).double().mean())
+    losses = [-math.log(q[at, token]) for at, token in enumerate(following.tolist()) if token >= 0]
+    assert measured.perplexity == pytest.approx(math.exp(sum(losses) / 599), rel=1e-5)
+
+
+def test_slices_belong_to_one_text() -> None:
+    slices = []
+
+    def logits(first: int, last: int) -> torch.Tensor:
+        slices.append((first, last))
+        return torch.zeros(last - first, 8)
+
+    divergence(logits, logits, torch.zeros(3 * texts.WINDOW, dtype=torch.int64), 1 << 17)
+    assert slices[0][1] < texts.WINDOW and all(a // texts.WINDOW == (b - 1) // texts.WINDOW for a, b in slices)
+
+
+def test_windows_are_of_one_length_and_of_all_kinds() -> None:
+    windows = texts.windows(load_tokenizer(HOME / "story"), 8 * texts.WINDOW)
+    assert [len(one) for one in windows] == [texts.WINDOW] * 8
+    assert len({tuple(one) for one in windows}) == 8
+    assert len(texts.sentences(300)) == 300
+
+
+def test_dithered_weights_stay_within_half_a_step(tmp_path: Path) -> None:
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
+    )
+    write_model(tmp_path, config, "LlamaForCausalLM")
+
+    def q4_1(name: str, matrix):
+        kind = gguf.GGMLQuantizationType.Q4_1
+        return gguf.quants.quantize(matrix, kind), kind
+
+    source = write_gguf(tmp_path / "source.gguf", tmp_path, q4_1)
+    made = [
+        gguf_files.rewrite(source, tmp_path / f"{dither}.gguf", gguf_files.as_float32, dither)
+        for dither in (False, True, True)
+    ]
+    plain, dithered, again = (stored_tensors(gguf_files.read_gguf(file)) for file in made)
+    assert gguf_files.bits_per_weight(source) == 5.0 and gguf_files.bits_per_weight(made[1]) == 32.0
+    for name, stored in stored_tensors(gguf_files.read_gguf(source)).items():
+        assert torch.equal(dithered[name].read(), again[name].read())
+        difference = (dithered[name].read() - plain[name].read()).abs()
+        if len(plain[name].shape) == 1:
+            assert not difference.any()
+            continue
+        matrix = stored.read()
+        assert torch.equal(plain[name].read(), matrix.dequantized(torch.float32))
+        steps = matrix.scales.repeat_interleave(32, 1)
+        assert (difference <= 0.501 * steps).all() and float((difference / steps).mean()) == pytest.approx(
+            0.25, abs=0.01
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "width", "expected"),
+    [
+        ("Q4_K_M", "blk.0.attn_q.weight", 1024, "Q4_K"),
+        ("Q4_K_M", "blk.0.attn_v.weight", 1024, "Q6_K"),
+        ("Q4_K_M", "blk.4.ffn_down.weight", 1024, "Q4_K"),
+        ("Q4_K_M", "blk.5.ffn_down.weight", 1024, "Q6_K"),
+        ("Q4_K_M", "blk.0.attn_q.weight", 576, "Q5_0"),
+        ("Q4_K_M", "token_embd.weight", 576, "Q8_0"),
+        ("Q5_K_M", "blk.0.attn_q.weight", 640, "Q5_1"),
+        ("Q4_0", "token_embd.weight", 1024, "Q6_K"),
+        ("Q4_0", "blk.0.attn_v.weight", 1024, "Q4_0"),
+        ("Q8_0", "token_embd.weight", 1024, "Q8_0"),
+    ],
+)
+def test_types_of_the_formats_of_llama_cpp(name: str, tensor: str, width: int, expected: str) -> None:
+    assert type_of(name, tensor, width, 30, has_head=False).name == expected
+
+
+def test_rankings_are_compared_in_order() -> None:
+    vectors = torch.nn.functional.normalize(torch.randn(40, 8), dim=1)
+    same = encoders.compare(vectors, vectors)
+    assert same["same_order"] == same["shared"] == 1.0 and same["least_cosine"] == pytest.approx(1.0)
+    other = encoders.compare(vectors, vectors + 0.2 * torch.randn(40, 8))
+    assert other["same_order"] < 1.0 and other["least_cosine"] < other["median_cosine"] < 1.0
+
+
+def test_the_page_is_written_from_kept_results(tmp_path: Path) -> None:
+    results = Results(tmp_path / "quality" / "results.json")
+    row = {"bits": 8.5, "mean_kl": 0.005, "p99_kl": 0.02, "same_top": 0.95, "perplexity": 9.0, "tokens": 1024}
+    results.add("smollm2-135m", {"name": "int8", "by": "triptych", "types": "", **row})
+    results.add("smollm2-135m", {"name": "Q8_0", "by": "llama.cpp", "types": "211 Q8_0", **row})
+    again = Results(tmp_path / "quality" / "results.json")
+    assert again.has("smollm2-135m", "int8", 1024) and not again.has("smollm2-135m", "int8", 2048)
+    page.write(again, tmp_path / "quality.md")
+    text = (tmp_path / "quality.md").read_text()
+    assert "| `int8` | 8.50 | 0.00500 | 0.0200 | 95.0% | 9.000 |" in text and "- Q8_0: 211 Q8_0" in text
+    assert (tmp_path / "quality" / "smollm2-135m.svg").exists()
+    assert (
+        json.loads((tmp_path / "quality" / "results.json").read_text())["smollm2-135m"]["Q8_0"]["types"] == "211 Q8_0"
+    )
