@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -174,6 +174,25 @@ class QuantizedMatrix:
         if self._is_input(dim):
             return self.dequantized(torch.float32).repeat_interleave(times, dim)
         return self._map(lambda part: part.repeat_interleave(times, dim % self.codes.dim()))
+
+    def with_inputs(self, order: Sequence[int], width: int) -> QuantizedMatrix | Tensor:
+        """Put runs of inputs into another order. order: numbers of the runs. width: inputs of a run.
+
+        Units are dropped where a run is shorter than their blocks. The weights stay the same.
+        """
+        if width % self.group:
+            runs = self.dequantized(torch.float32).unflatten(-1, (-1, width))  # type: ignore[no-untyped-call]
+            return runs[..., list(order), :].flatten(-2)  # type: ignore[no-any-return]
+
+        def reordered(part: Tensor) -> Tensor:
+            runs = part.unflatten(self.codes.dim() - 1, (len(order), -1))  # type: ignore[no-untyped-call]
+            chosen = runs.index_select(self.codes.dim() - 1, torch.tensor(list(order), device=part.device))
+            return chosen.flatten(self.codes.dim() - 1, self.codes.dim())  # type: ignore[no-any-return]
+
+        units = self.units
+        if units is not None and units.shape[-2] % len(order):
+            units = None
+        return replace(self, units=units)._map(reordered)
 
     def _is_input(self, dim: int) -> bool:
         return dim % self.codes.dim() == self.codes.dim() - 1

@@ -51,7 +51,8 @@ def test_a_block_type_has_the_size_and_the_weights_of_the_reference(kind: int) -
     data = random_blocks(block.name, 5, 1024)
     matrix = decode_blocks(block, torch.from_numpy(data), (5, 1024))
     assert matrix.shape == (5, 1024)
-    expected = gguf.quants.dequantize(data, theirs)
+    with np.errstate(over="ignore"):
+        expected = gguf.quants.dequantize(data, theirs)
     assert matrix.dequantized(torch.float32).numpy().tobytes() == expected.tobytes()
 
 

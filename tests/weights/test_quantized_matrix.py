@@ -83,6 +83,31 @@ def test_a_change_along_the_outputs_keeps_the_codes(name: str) -> None:
     assert all(isinstance(part, QuantizedMatrix) for part in parts)
 
 
+@pytest.mark.parametrize(
+    ("width", "is_quantized", "has_units"), [(4, False, False), (8, True, False), (20, False, False)]
+)
+def test_inputs_in_another_order(width: int, is_quantized: bool, has_units: bool) -> None:
+    quantized = matrix(units=True)
+    order = list(range(WIDTH // width))[::-1]
+    expected = torch.unflatten(quantized.dequantized(torch.float32), 1, (-1, width))[:, order].flatten(1)
+    changed = quantized.with_inputs(order, width)
+    assert isinstance(changed, QuantizedMatrix) is is_quantized
+    assert torch.equal(
+        changed.dequantized(torch.float32) if isinstance(changed, QuantizedMatrix) else changed, expected
+    )
+    assert isinstance(changed, Tensor) or (changed.units is not None) is has_units
+    described = quantized.to_meta().with_inputs(order, width)
+    assert described.shape == changed.shape and isinstance(described, QuantizedMatrix) is is_quantized
+
+
+def test_units_stay_with_runs_of_whole_blocks() -> None:
+    units = torch.rand(OUT, 5, 1)
+    quantized = QuantizedMatrix(torch.zeros(OUT, WIDTH, dtype=torch.int8), 4, 8, torch.ones(OUT, 5), units=units)
+    changed = quantized.with_inputs([4, 0, 3, 1, 2], 8)
+    assert isinstance(changed, QuantizedMatrix) and changed.units is not None
+    assert torch.equal(changed.units, units[:, [4, 0, 3, 1, 2]])
+
+
 def test_parts_concatenate_to_the_whole() -> None:
     quantized = matrix(units=True)
     parts = [part for part in quantized.split([5, 4, 3]) if isinstance(part, QuantizedMatrix)]

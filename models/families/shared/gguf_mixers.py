@@ -68,7 +68,7 @@ def gguf_gated_delta_rules(mixer: GatedDeltaConfig, *, reordered: bool) -> Seque
     width, qk = mixer.value_head_dim, 2 * mixer.key_width
 
     def heads(size: int) -> tuple[LayoutChange, ...]:
-        return (_grouped_heads(keys, values, size, dim=0),) if reordered and values > 1 else ()
+        return (_grouped_heads(keys, values, size),) if reordered and values > 1 else ()
 
     def inputs_and_values(tensors: Sequence[Any]) -> Sequence[Any]:
         (tensor,) = tensors
@@ -86,7 +86,7 @@ def gguf_gated_delta_rules(mixer: GatedDeltaConfig, *, reordered: bool) -> Seque
         joined[qk:] = value
         return [joined]
 
-    columns = (_grouped_heads(keys, values, width, dim=1),) if reordered and values > 1 else ()
+    columns = (_grouped_columns(keys, values, width),) if reordered and values > 1 else ()
     return (
         Rule(
             LAYER + r"attn_qkv\.weight",
@@ -105,16 +105,27 @@ def gguf_gated_delta_rules(mixer: GatedDeltaConfig, *, reordered: bool) -> Seque
     )
 
 
-def _grouped_heads(keys: int, values: int, width: int, dim: int) -> LayoutChange:
-    """Put the value heads of each key head together.
+def _grouped_heads(keys: int, values: int, width: int) -> LayoutChange:
+    """Put the rows of the value heads of each key head together.
 
     keys: number of key heads. values: value heads of each key head. width: width of a value head.
-    dim: dimension of the heads.
     """
 
     def step(tensors: Sequence[Any]) -> Sequence[Any]:
         (tensor,) = tensors
-        parts = tensor.unflatten(dim, (values, keys, width))
-        return [parts.transpose(dim, dim + 1).flatten(dim, dim + 2)]
+        return [tensor.unflatten(0, (values, keys, width)).transpose(0, 1).flatten(0, 2)]
+
+    return step
+
+
+def _grouped_columns(keys: int, values: int, width: int) -> LayoutChange:
+    """Put the columns of the value heads of each key head together. Arguments: see `_grouped_heads`."""
+    order = [value * keys + key for key in range(keys) for value in range(values)]
+
+    def step(tensors: Sequence[Any]) -> Sequence[Any]:
+        (tensor,) = tensors
+        if hasattr(tensor, "with_inputs"):  # a quantized matrix, which stays quantized
+            return [tensor.with_inputs(order, width)]
+        return [tensor.unflatten(1, (values, keys, width)).transpose(1, 2).flatten(1, 3)]
 
     return step
