@@ -228,6 +228,7 @@ class StreamingRoute(
                         # The deadline's timer would keep the request in memory after its answer.
                         with call:
                             await run.complete()
+                            await next_turn()
                             self.check_time(run)
                             await next_turn()
                             pool = state.runtime.pools.render

@@ -60,6 +60,8 @@ class SequenceClient(Protocol):
 
     def abort(self, request_id: int) -> None: ...
 
+    def abort_all(self, request_ids: Sequence[int]) -> None: ...
+
     def cancelled(self, request_id: int) -> None: ...
 
     def completed(self, request_id: int) -> None: ...
@@ -256,21 +258,18 @@ class Call:
     def close(self) -> None:
         """Abort all unfinished sequences and run the callbacks of `on_close`. May be called more than once."""
         self._timer.stop()
-        self._client.withdraw(self)
-        for request_id in list(self._open):
-            self._abort(request_id)
+        self._abort_all()
         callbacks, self._close_callbacks = self._close_callbacks, {}
         for callback in callbacks:
             callback()
 
     def fail(self, code: FailureCode, message: str) -> None:
         """End every open sequence with a failure that was detected in this process."""
-        self._client.withdraw(self)
         for index, request_id in enumerate(self._ids):
             if request_id in self._open:
-                self._abort(request_id)
                 self.failure = code
                 self.put(index, Failed(request_id, code, message))
+        self._abort_all()
         self.deliver()
 
     def put(self, index: int, event: SequenceEvent) -> None:
@@ -288,6 +287,12 @@ class Call:
             self.finish_reasons += [hypothesis.finish_reason for hypothesis in event.hypotheses]
         elif isinstance(event, Failed):
             self.failure = event.code
+
+    def _abort_all(self) -> None:
+        """Abort all unfinished sequences, and forget those that were not sent."""
+        self._client.withdraw(self)
+        ended, self._open = self._open, set()
+        self._client.abort_all(sorted(ended))
 
     def _abort(self, request_id: int) -> None:
         if request_id in self._open:

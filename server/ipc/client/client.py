@@ -6,8 +6,11 @@ becomes ready. Its other sequences fail. Imports no HTTP and no text code.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
+from collections import deque
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -37,6 +40,8 @@ from server.ipc.wire.messages import (
 )
 from server.ipc.wire.stats_sum import with_others, without_increments
 
+ROWS_PER_TURN = 512
+"""Rows that are sent or dropped in one turn of the event loop. This takes about 5 ms."""
 TokenCounts = dict[tuple[str, int, float | None], int]
 """Number of sequences by model, number of new tokens, and time of their previous tokens (None: no previous ones)."""
 
@@ -68,6 +73,9 @@ class EngineClient:
         self._dispatcher = Dispatcher(coalesce_seconds, stale_seconds)
         self._sequences: Sequences = {}
         self._unsent: dict[Call, Submission] = {}
+        self._entered: dict[Call, Submission] = {}
+        """Requests that have entered the queue as a whole, and whose parts are sent over several turns."""
+        self._dropped: deque[tuple[int, OpenSequence]] = deque()
         self._ids = itertools.count(1)
 
     @property
@@ -117,17 +125,39 @@ class EngineClient:
         if not sizes:
             return []
         share = self.queue.request_share
-        parts = split(message, sizes, share, self.next_id, num_pieces(len(workers), message, sizes))
+        is_within_share = fits(sizes, share)
+        has_many_rows = is_within_share and isinstance(message, Generate) and len(sizes) > 2 * ROWS_PER_TURN
+        if has_many_rows:
+            parts = split(message, sizes, (2 * ROWS_PER_TURN, share[1]), self.next_id)
+        else:
+            parts = split(message, sizes, share, self.next_id, num_pieces(len(workers), message, sizes))
         submission = Submission(call, parts)
         # A request within its share enters the queue as a whole, even if several workers share it.
-        entering = sizes if fits(sizes, share) else parts[0].sizes
+        entering = sizes if is_within_share else parts[0].sizes
         self.queue.enter(len(entering), sum(entering))
-        for _ in range(len(parts) if entering is sizes else 1):
+        for _ in range(len(parts) if is_within_share and not has_many_rows else 1):
             self._send(submission)
-        if parts:
+        if parts and has_many_rows:
+            if not self._entered:
+                asyncio.get_running_loop().call_soon(self._send_entered)
+            self._entered[call] = submission
+        elif parts:
             self._unsent[call] = submission
             self._send_parts()
         return submission.request_ids
+
+    def _send_entered(self) -> None:
+        """Send the next part of a request with many rows that has entered the queue as a whole."""
+        call = next(iter(self._entered), None)
+        if call is None:
+            return
+        submission = self._entered.pop(call)
+        if self.connected:
+            self._send(submission)
+        if submission.parts:
+            self._entered[call] = submission
+        if self._entered and self.connected:
+            asyncio.get_running_loop().call_soon(self._send_entered)
 
     def _send(self, submission: Submission) -> None:
         """Send the next part, which has entered the queue."""
@@ -175,6 +205,9 @@ class EngineClient:
     def withdraw(self, call: Call) -> None:
         """Forget the parts of a call that were not sent."""
         self._unsent.pop(call, None)
+        entered = self._entered.pop(call, None)
+        for part in entered.parts if entered is not None else ():
+            self.queue.leave(len(part.sizes), sum(part.sizes))
 
     def is_sent(self, request_id: int) -> bool:
         """Whether a sequence was sent and has not ended."""
@@ -182,11 +215,30 @@ class EngineClient:
 
     def abort(self, request_id: int) -> None:
         """Tell the worker to drop a sequence. Events that arrive afterwards are ignored."""
-        sequence = self._sequences.pop(request_id, None)
-        if sequence is not None:
+        self.abort_all([request_id])
+
+    def abort_all(self, request_ids: Sequence[int]) -> None:
+        """The same as `abort` for many sequences. Many are dropped over several turns of the event loop."""
+        found = ((request_id, self._sequences.pop(request_id, None)) for request_id in request_ids)
+        dropped = [(request_id, sequence) for request_id, sequence in found if sequence is not None]
+        if len(dropped) <= ROWS_PER_TURN and not self._dropped:
+            self._drop(dropped)
+        elif dropped:
+            if not self._dropped:
+                asyncio.get_running_loop().call_soon(self._drop_next)
+            self._dropped += dropped
+
+    def _drop_next(self) -> None:
+        """Drop the next of many sequences, which get no events any more."""
+        self._drop([self._dropped.popleft() for _ in range(min(ROWS_PER_TURN, len(self._dropped)))])
+        if self._dropped:
+            asyncio.get_running_loop().call_soon(self._drop_next)
+
+    def _drop(self, sequences: Sequence[tuple[int, OpenSequence]]) -> None:
+        for request_id, sequence in sequences:
             self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
             self._dispatcher.abort(request_id, sequence)
-            self._send_parts()
+        self._send_parts()
 
     def cancelled(self, request_id: int) -> None:
         """Count an open sequence whose client disconnected."""
@@ -201,7 +253,7 @@ class EngineClient:
 
     def fail_all(self, code: FailureCode, message: str) -> None:
         """End every open sequence with a failure: no worker can be started, or the grace time is over."""
-        calls = [*self._unsent, *(sequence.call for sequence in self._sequences.values())]
+        calls = [*self._unsent, *self._entered, *(sequence.call for sequence in self._sequences.values())]
         self._unsent.clear()
         for call in dict.fromkeys(calls):
             call.fail(code, message)
@@ -222,6 +274,8 @@ class EngineClient:
         self._observer.on_ready(models, device)
         self._repeat()
         self._send_parts()
+        if self._entered:
+            asyncio.get_running_loop().call_soon(self._send_entered)
 
     def retire(self, epoch: int) -> None:
         """Send no more requests to a worker, which is about to be stopped."""

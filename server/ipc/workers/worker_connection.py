@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import cast
 
@@ -14,6 +16,9 @@ from server.ipc.wire.messages import FromWorker, Message, decode_from_worker
 
 log = logging.getLogger("triptych.supervisor")
 
+TURN_SECONDS = 0.005
+"""Time after which a turn of the event loop takes no further message. A message is handled whole, in some 5 ms."""
+
 
 class WorkerConnection(asyncio.Protocol):
     """Reads and writes message frames on the socket of one worker."""
@@ -21,6 +26,7 @@ class WorkerConnection(asyncio.Protocol):
     def __init__(self, on_message: Callable[[FromWorker], None]) -> None:
         self._on_message = on_message
         self._frames = FrameReader(decode_from_worker)
+        self._messages: deque[FromWorker] = deque()
         self._transport: asyncio.Transport | None = None
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.broken = False
@@ -29,13 +35,28 @@ class WorkerConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        is_first = not self._messages
         try:
-            for message in self._frames.read(data):
-                self._on_message(message)
+            self._messages += self._frames.read(data)
         except (FrameTooLarge, msgspec.MsgspecError) as error:
             self._break(str(error))
+        if is_first:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Pass messages on. The next turn of the event loop continues when this one has taken its time.
+
+        A loop that was held up reads the messages of many steps at once.
+        """
+        began = time.monotonic()
+        while self._messages and time.monotonic() - began < TURN_SECONDS:
+            self._on_message(self._messages.popleft())
+        if self._messages:
+            asyncio.get_running_loop().call_soon(self._pass_on)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        while self._messages:
+            self._on_message(self._messages.popleft())
         if not self.closed.done():
             self.closed.set_result(None)
 

@@ -222,6 +222,7 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     message = Generate(model.name, params, prompt_ids, rows, cache_salt=call.cache_salt)
     prompts.check_attention_size(message)
     memory = logprob_memory(runtime.admission, call, options)
+    await next_turn()
     call.submit(message)
     items: Sequence[int] | None = None
     if spec.fails_alone:

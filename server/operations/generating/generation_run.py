@@ -6,8 +6,9 @@ Streaming and waiting read the same run. `forward` passes deltas on in the call 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from server.errors import DeadlineExceeded, NotReady, RequestError, RequestTooLarge
@@ -151,7 +152,12 @@ class TextRun:
         return await self.call.forward(lambda events: sink(self._deltas(events)))
 
     async def complete(self) -> None:
-        await self.forward(lambda _: True)
+        try:
+            await self.forward(lambda _: True)
+        except RequestError:
+            # Freeing thousands of rows takes a while, and requests that fail together are woken together.
+            await next_turn()
+            raise
 
     @property
     def timed_out(self) -> bool:
@@ -225,14 +231,21 @@ class TextRun:
         if self.items is None or isinstance(error, NotReady | RequestTooLarge):
             raise error
         self.failures[self.items[row]] = error
-        if len(self.failures) == len(set(self.items)):
+        if len(self.failures) == len(self._rows_by_item):
             raise next(iter(self.failures.values()))
-        for other, item in enumerate(self.items):
-            if item == self.items[row]:
-                self.call.abandon(other)
-                for text in self.texts[other]:
-                    text.fail("timeout" if isinstance(error, DeadlineExceeded) else "error")
+        for other in self._rows_by_item[self.items[row]]:
+            self.call.abandon(other)
+            for text in self.texts[other]:
+                text.fail("timeout" if isinstance(error, DeadlineExceeded) else "error")
         return []
+
+    @cached_property
+    def _rows_by_item(self) -> Mapping[int, list[int]]:
+        """The rows of each part of the answer. With thousands of parts, a search for each failure takes a second."""
+        found: dict[int, list[int]] = {}
+        for row, item in enumerate(self.items or ()):
+            found.setdefault(item, []).append(row)
+        return found
 
     def _finish(self, row: int, event: Finished) -> list[TextDelta]:
         texts = self.texts[row]

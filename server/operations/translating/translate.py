@@ -28,6 +28,7 @@ from server.operations.translating.pivot_step import ROWS_AT_ONCE, read_segments
 from server.operations.translating.segments import Segment, SegmentedText
 from server.operations.translating.translate_run import TranslateRun
 from server.operations.translating.translation_models import TranslationPath, choose_path, language_prompt_of
+from server.system.turns import next_turn
 from server.text.markup.markup import MarkupOptions
 from server.text.markup.protected import Protection
 
@@ -212,6 +213,7 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
         message = fit(message, options.max_new_tokens is None)
     prompts.check_attention_size(message, "" if options.return_attention else "aligning the inline tags of `inputs`")
     memory = logprob_memory(runtime.admission, call, options)
+    await next_turn()
     call.submit(message)
     run = TextRun(call, answers, items=items, logprob_memory=memory)
     return TranslateRun(run, path, spec.options, resolved.seed, inputs, places, first)

@@ -1,0 +1,130 @@
+"""What a browser sends for a hostile page, by the Fetch standard: no request of it reaches a route of a keyless server.
+
+Source: Fetch Standard (WHATWG), `Origin` header and `Sec-Fetch-*`; HTML Standard, form submission.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from tests.api.conftest import Bench
+
+SERVER = "localhost:8000"
+
+
+class Page(NamedTuple):
+    """A page that attacks. host: `Host` of its requests. origin: its origin. site: `Sec-Fetch-Site` of its requests."""
+
+    host: str
+    origin: str
+    site: str
+
+
+PAGES = {
+    "rebinding": Page("evil.example:8000", "http://evil.example:8000", "same-origin"),
+    "rebinding of a subdomain": Page(
+        "localhost.evil.example:8000", "http://localhost.evil.example:8000", "same-origin"
+    ),
+    "rebinding of an address as a name": Page(
+        "127.0.0.1.evil.example:8000", "http://127.0.0.1.evil.example:8000", "same-origin"
+    ),
+    "another site": Page(SERVER, "http://evil.example", "cross-site"),
+    "another site with TLS": Page(SERVER, "https://evil.example", "cross-site"),
+    "a frame or a file": Page(SERVER, "null", "cross-site"),
+    "another port": Page(SERVER, "http://localhost:3000", "same-site"),
+    "another scheme": Page(SERVER, "https://localhost:8000", "cross-site"),
+}
+FORM = {"urlencoded": "q=a&target=de&text=a&target_lang=DE&inputs=a", "multipart": "--x--\r\n", "plain": '{"inputs":"a'}
+TYPES = {
+    "urlencoded": "application/x-www-form-urlencoded",
+    "multipart": "multipart/form-data; boundary=x",
+    "plain": "text/plain",
+}
+POSTED = (
+    *("/translate", "/v2/translate", "/detect", "/v1/audio/transcriptions", "/v1/audio/translations"),
+    *("/generate", "/embed", "/api/generate", "/api/chat", "/", "/models/decoder", "/v1/chat/completions"),
+)
+FETCHED = (
+    "/info",
+    "/metrics",
+    "/languages",
+    "/v1/models",
+    "/api/tags",
+    "/openapi.json",
+    "/tokenizer_info",
+    "/",
+    "/docs",
+)
+
+
+def fetched(page: Page, mode: str, destination: str) -> dict[str, str]:
+    return {
+        "host": page.host,
+        "sec-fetch-site": page.site,
+        "sec-fetch-mode": mode,
+        "sec-fetch-dest": destination,
+        "referer": page.origin,
+    }
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_no_form_of_a_hostile_page_is_read(bench: Bench, http: httpx.AsyncClient, name: str) -> None:
+    bench.become_ready()
+    page = PAGES[name]
+    for path, kind in itertools.product(POSTED, TYPES):
+        for mode, destination in (("navigate", "document"), ("no-cors", "empty"), ("navigate", "iframe")):
+            headers = fetched(page, mode, destination) | {"origin": page.origin, "content-type": TYPES[kind]}
+            answer = await http.post(path, content=FORM[kind], headers=headers)
+            assert answer.status_code == 403, (path, kind, mode)
+        # Old browsers send no Sec-Fetch headers.
+        headers = {"host": page.host, "origin": page.origin, "content-type": TYPES[kind]}
+        assert (await http.post(path, content=FORM[kind], headers=headers)).status_code == 403, (path, kind)
+    assert not bench.sent
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_a_hostile_page_reads_nothing(bench: Bench, http: httpx.AsyncClient, name: str) -> None:
+    """Images, scripts, fetch, event streams, preflights and upgrades. A page of another port of this machine may send
+    a GET without an origin, as an image; it cannot read the answer."""
+    bench.become_ready()
+    page = PAGES[name]
+    for path in FETCHED:
+        for mode, destination in (("cors", "empty"), ("cors", "eventsource"), ("websocket", "websocket")):
+            headers = fetched(page, mode, destination) | {"origin": page.origin}
+            if mode == "websocket":
+                headers |= {"upgrade": "websocket", "connection": "Upgrade"}
+            answer = await http.get(path, headers=headers)
+            # A page whose name was rebound sends no origin with a GET; its `Host` is refused all the same.
+            assert answer.status_code == 403, (path, mode)
+            assert "access-control-allow-origin" not in answer.headers
+        if page.site != "same-site":
+            for destination in ("image", "script", "iframe"):
+                answer = await http.get(path, headers=fetched(page, "no-cors", destination))
+                assert answer.status_code == 403, (path, destination)
+        preflight = fetched(page, "cors", "empty") | {"origin": page.origin, "access-control-request-method": "POST"}
+        answer = await http.options(path, headers=preflight)
+        assert answer.status_code == 403 and "access-control-allow-origin" not in answer.headers
+
+
+async def test_links_of_other_pages_open_the_pages_for_people_only(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready()
+    for page in PAGES.values():
+        for path in FETCHED:
+            answer = await http.get(path, headers=fetched(page, "navigate", "document") | {"accept": "text/html"})
+            may_open = page.host == SERVER and (path in ("/", "/docs") or page.site == "same-site")
+            assert (answer.status_code != 403) is may_open, (page, path)
+            if path in ("/", "/docs") and may_open:
+                assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+
+
+async def test_probes_say_nothing_to_any_page(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready()
+    for path in ("/health", "/ready"):
+        for host in ("10.2.3.4:8000", "triptych:8000", "backend", "evil.example"):
+            assert (await http.get(path, headers={"host": host})).status_code == 200
+        answer = await http.get(path, headers={"host": SERVER, "origin": "http://evil.example"})
+        assert answer.status_code == 403

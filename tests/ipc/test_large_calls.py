@@ -1,0 +1,172 @@
+"""Calls with thousands of rows: sent, dropped and failed over several turns of the event loop, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from server.ipc.client.call import Call
+from server.ipc.client.client import ROWS_PER_TURN, EngineClient
+from server.ipc.wire.messages import Abort, Failed, Generate, GenerateRow, Message, StepOutput
+from server.ipc.wire.params import GenerationParams
+from server.ipc.workers.worker_connection import WorkerConnection
+from server.operations.generating.generation_run import TextRun
+from tests.ipc.test_client import DECODER, Recorder
+
+ROWS = 4096
+
+
+class Sent(list[Message]):
+    """Messages to the worker, and the most rows and aborts of one turn of the event loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most_in_turn = self._in_turn = 0
+
+    def __call__(self, *messages: Message) -> None:
+        if not self._in_turn:
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self.extend(messages)
+        self._in_turn += sum(len(one.rows) if isinstance(one, Generate) else 1 for one in messages)
+        self.most_in_turn = max(self.most_in_turn, self._in_turn)
+
+    def _end_turn(self) -> None:
+        self._in_turn = 0
+
+    @property
+    def rows(self) -> list[int]:
+        return [row.request_id for one in self if isinstance(one, Generate) for row in one.rows]
+
+    @property
+    def aborts(self) -> list[int]:
+        return [one.request_id for one in self if isinstance(one, Abort)]
+
+
+@pytest.fixture
+def sent() -> Sent:
+    return Sent()
+
+
+@pytest.fixture
+def client(sent: Sent) -> EngineClient:
+    made = EngineClient(Recorder(), 4 * ROWS, 1 << 20)
+    made.on_ready([DECODER], "cpu", sent)
+    return made
+
+
+def message(call: Call) -> Generate:
+    rows = [GenerateRow(call.next_id(), 1) for _ in range(ROWS)]
+    return Generate(DECODER.name, GenerationParams(), [[1, 2]], rows)
+
+
+async def turns(client: EngineClient, sent: Sent) -> None:
+    """Turns of the event loop until nothing changes any more."""
+    before = -1
+    while before != len(sent):
+        before = len(sent)
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+async def test_rows_are_sent_over_several_turns(client: EngineClient, sent: Sent) -> None:
+    with Call(client) as call:
+        asked = message(call)
+        call.submit(asked)
+        assert client.queue.requests == ROWS and len(sent.rows) == ROWS_PER_TURN
+        await turns(client, sent)
+        assert sent.rows == [row.request_id for row in asked.rows]
+        assert sent.most_in_turn <= 2 * ROWS_PER_TURN
+        assert len({one.call_id for one in sent if isinstance(one, Generate)}) == 1
+    await turns(client, sent)
+    assert sorted(sent.aborts) == sorted(sent.rows) and sent.most_in_turn <= 2 * ROWS_PER_TURN
+    assert client.queue.requests == client.queue.tokens == client.open_requests == 0
+
+
+async def test_many_calls_that_end_together_share_the_turns(client: EngineClient, sent: Sent) -> None:
+    calls = [Call(client) for _ in range(4)]
+    for call in calls:
+        call.submit(message(call))
+    await turns(client, sent)
+    for call in calls:
+        call.leave()
+    assert client.open_requests == 0, "no event reaches a call that has ended"
+    await turns(client, sent)
+    assert len(sent.aborts) == 4 * ROWS and sent.most_in_turn <= 5 * ROWS_PER_TURN
+    assert client.queue.requests == client.queue.tokens == 0
+
+
+async def test_rows_that_were_not_sent_leave_the_queue(client: EngineClient, sent: Sent) -> None:
+    call = Call(client)
+    call.submit(message(call))
+    call.close()
+    await turns(client, sent)
+    assert len(sent.rows) == len(sent.aborts) == ROWS_PER_TURN
+    assert client.queue.requests == client.queue.tokens == client.open_requests == 0
+
+
+async def test_a_call_with_many_rows_fails_as_a_whole(client: EngineClient, sent: Sent) -> None:
+    with Call(client) as call:
+        call.submit(message(call))
+        await turns(client, sent)
+        client.fail_all("timeout", "the deadline passed")
+        events = await call.events()
+        assert len(events) == ROWS and all(isinstance(event, Failed) for _, event in events)
+        await turns(client, sent)
+        assert len(sent.aborts) == ROWS and client.queue.requests == 0
+
+
+async def test_a_lost_worker_does_not_stop_the_rows_that_were_not_sent(client: EngineClient, sent: Sent) -> None:
+    with Call(client) as call:
+        call.submit(message(call))
+        client.on_lost()
+        await turns(client, sent)
+        again = Sent()
+        client.on_ready([DECODER], "cpu", again, 2)
+        await turns(client, again)
+        assert len(again.rows) == ROWS
+
+
+class CountedItems(list[int]):
+    """Parts of an answer, which count how often they are read from the first to the last."""
+
+    passes = 0
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        self.passes += 1
+        return super().__iter__()
+
+
+async def test_thousands_of_failures_do_not_each_search_all_rows(client: EngineClient, sent: Sent) -> None:
+    items = CountedItems(range(ROWS))
+    with Call(client) as call:
+        asked = message(call)
+        call.submit(asked)
+        await turns(client, sent)
+        run = TextRun(call, [[] for _ in range(ROWS)], items=items)
+        failing = asyncio.create_task(run.complete())
+        await asyncio.sleep(0)
+        client.on_output(StepOutput(1, failed=[Failed(row.request_id, "engine_error", "x") for row in asked.rows[1:]]))
+        await asyncio.sleep(0)
+        assert len(run.failures) == ROWS - 1 and items.passes <= 2
+        failing.cancel()
+
+
+async def test_messages_of_many_steps_are_handled_in_turns_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    from server.ipc.wire.frames import encode_frame
+    from server.ipc.workers import worker_connection
+
+    monkeypatch.setattr(worker_connection, "TURN_SECONDS", 0.0)
+    seen: list[object] = []
+    connection = WorkerConnection(seen.append)
+    frames = b"".join(encode_frame(StepOutput(number)) for number in range(5))
+    connection.data_received(frames)
+    assert not seen
+    monkeypatch.setattr(worker_connection, "TURN_SECONDS", 1.0)
+    connection.data_received(encode_frame(StepOutput(5)))
+    await asyncio.sleep(0)
+    assert [one.epoch for one in seen] == list(range(6))  # type: ignore[attr-defined]
+    monkeypatch.setattr(worker_connection, "TURN_SECONDS", 0.0)
+    connection.data_received(frames)
+    connection.connection_lost(None)
+    assert len(seen) == 11
