@@ -11,6 +11,7 @@ from typing import Any
 from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, layer_types, rms_eps, rotary_settings
 from models.families.shared.mixture_of_experts import expert_rules
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
@@ -23,6 +24,7 @@ from models.families.shared.rotary_decoder import (
     rotary_rules,
 )
 from models.families.shared.windows import typed_windows
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 _PUBLISHED = PublishedCode("arcee-ai", "afmoe", "Afmoe")
@@ -111,6 +113,28 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    """The settings. All published models multiply their embeddings by the square root of their width."""
+    return rotary_settings(
+        of,
+        model_type="afmoe",
+        mup_enabled=True,
+        sliding_window=of.integer("attention.sliding_window"),
+        layer_types=layer_types(of),
+        num_experts=of.integer("expert_count"),
+        num_experts_per_tok=of.integer("expert_used_count"),
+        num_shared_experts=of.integer("expert_shared_count"),
+        moe_intermediate_size=of.integer("expert_feed_forward_length"),
+        num_dense_layers=of.integer("leading_dense_block_count", 0),
+        route_scale=of.number("expert_weights_scale", 1.0),
+        **rms_eps(of),
+    )
+
+
+def _gguf_rules(model: ModelConfig) -> Sequence[Rule]:
+    return (Rename(r"blk\.(\d+)\.attn_gate\.weight", r"decoder.layers.\1.attention.gate.weight"),)
+
+
 FAMILY = decoder_family(
     "afmoe",
     "Afmoe",
@@ -119,4 +143,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"afmoe": gguf_settings}, rules=_gguf_rules),
 )

@@ -8,7 +8,7 @@ from typing import Any
 from models.config import ModelConfig, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.gguf import GgufFamily, Settings
+from models.families.shared.gguf import GgufFamily, Settings, num_experts
 from models.families.shared.latent_attention import (
     is_corrected,
     latent_gguf_rules,
@@ -91,5 +91,7 @@ FAMILY = decoder_family(
     rules,
     tokens=False,
     answers=False,
-    gguf=GgufFamily({"deepseek2": gguf_settings}, lambda of: not is_corrected(of), latent_gguf_rules),
+    gguf=GgufFamily(
+        {"deepseek2": gguf_settings}, lambda of: num_experts(of) > 0 and not is_corrected(of), latent_gguf_rules
+    ),
 )

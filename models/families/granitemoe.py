@@ -9,7 +9,7 @@ from models.config import MixtureOfExpertsConfig, ModelConfig, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, paired_neighbours, rotary_settings
-from models.families.shared.granite import granite_decoder, granite_gguf_settings
+from models.families.shared.granite import granite_decoder, granite_gguf_settings, shared_width
 from models.families.shared.mixture_of_experts import stacked_expert_rules
 from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules
 from weights.gguf.metadata import Metadata
@@ -70,5 +70,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
-    gguf=GgufFamily({"granitemoe": gguf_settings}, rules=paired_neighbours),
+    gguf=GgufFamily({"granitemoe": gguf_settings}, lambda of: not shared_width(of), paired_neighbours),
 )

@@ -8,9 +8,11 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.granite import granite_decoder
+from models.families.shared.gguf import GgufFamily, Settings, paired_neighbours, rotary_settings
+from models.families.shared.granite import granite_decoder, granite_gguf_settings, shared_width
 from models.families.shared.granite_experts import granite_expert_rules, granite_experts
 from models.families.shared.rotary_decoder import rotary_rules
+from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
 _DEFAULTS = {
@@ -38,6 +40,17 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     return (*granite_expert_rules(model), *rotary_rules(model, hf, architecture))
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return rotary_settings(
+        of,
+        model_type="granitemoeshared",
+        num_local_experts=of.integer("expert_count"),
+        num_experts_per_tok=of.integer("expert_used_count"),
+        shared_intermediate_size=shared_width(of),
+        **granite_gguf_settings(of),
+    )
+
+
 FAMILY = decoder_family(
     "granitemoeshared",
     "GraniteMoeShared",
@@ -46,4 +59,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"granitemoe": gguf_settings}, lambda of: shared_width(of) > 0, paired_neighbours),
 )

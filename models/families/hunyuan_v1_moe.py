@@ -8,6 +8,7 @@ from typing import Any
 from models.config import ConfigError, MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings
 from models.families.shared.hunyuan import HEAD_NORM_RULES, with_stretched_base
 from models.families.shared.mixture_of_experts import expert_rules
 from models.families.shared.published_code import PublishedCode
@@ -20,6 +21,7 @@ from models.families.shared.rotary_decoder import (
     rotary_layer,
     rotary_rules,
 )
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
 _PUBLISHED = PublishedCode("tencent", "hunyuan", "HunYuan", ("modeling_hunyuan.HunYuanMoEV1ForCausalLM",))
@@ -101,6 +103,19 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    """The settings. The base of the positions in the file is the stretched one."""
+    return rotary_settings(
+        of,
+        model_type="hunyuan_v1_moe",
+        attention_bias=has_bias(of, "attn_q"),
+        intermediate_size=of.integer("expert_feed_forward_length"),
+        num_experts=of.integer("expert_count"),
+        moe_topk=of.integer("expert_used_count"),
+        **rms_eps(of),
+    )
+
+
 FAMILY = decoder_family(
     "hunyuan_v1_moe",
     "HunYuanMoEV1",
@@ -109,4 +124,5 @@ FAMILY = decoder_family(
     tokens=False,
     answers=False,
     pad_token_id=0,
+    gguf=GgufFamily({"hunyuan-moe": gguf_settings}),
 )

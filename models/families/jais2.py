@@ -8,7 +8,9 @@ from typing import Any
 from models.config import FeedForwardConfig, ModelConfig, NormConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, layer_eps, rotary_settings
 from models.families.shared.rotary_decoder import rotary_rules, uniform_decoder
+from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
     "vocab_size": 150272,
@@ -33,6 +35,12 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return uniform_decoder(fields, feed_forward, norm=norm, qkv_bias=bias, output_bias=bias)
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    bias, mlp_bias = has_bias(of, "attn_q"), has_bias(of, "ffn_up")
+    eps = layer_eps(of)
+    return rotary_settings(of, model_type="jais2", attention_bias=bias, mlp_bias=mlp_bias, layer_norm_eps=eps)
+
+
 FAMILY = decoder_family(
     "jais2",
     "Jais2",
@@ -41,4 +49,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"jais2": gguf_settings}),
 )

@@ -8,10 +8,18 @@ from typing import Any
 from models.config import LayerConfig, ModelConfig, NormSlots
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
-from models.families.shared.latent_attention import latent_attention, latent_rules
+from models.families.shared.gguf import GgufFamily, Settings
+from models.families.shared.latent_attention import (
+    latent_attention,
+    latent_gguf_rules,
+    latent_gguf_settings,
+    latent_rules,
+)
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_decoder, rotary_rules
+from weights.gguf.metadata import Metadata
+from weights.gguf.rope import longrope
 from weights.rules import Rule
 
 _PUBLISHED = PublishedCode("openbmb", "minicpm", "MiniCPM3")
@@ -58,6 +66,19 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     return (*latent_rules(model), *rotary_rules(model, hf, architecture))
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    """The settings. The file lacks the factors of embeddings, layers and logits; these are the published ones."""
+    scaling = longrope(of, of.integer("rope.scaling.original_context_length", of.integer("context_length")))
+    return latent_gguf_settings(
+        of,
+        model_type="minicpm3",
+        scale_emb=12.0,
+        scale_depth=1.4,
+        dim_model_base=256,
+        **({"rope_scaling": scaling} if scaling else {}),
+    )
+
+
 FAMILY = decoder_family(
     "minicpm3",
     "MiniCPM3",
@@ -65,4 +86,5 @@ FAMILY = decoder_family(
     rules,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"minicpm3": gguf_settings}, rules=latent_gguf_rules),
 )

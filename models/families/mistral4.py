@@ -11,9 +11,11 @@ from typing import Any
 from models.config import ConfigError, ModelConfig, QueryScale, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.latent_attention import latent_layers, latent_rules
+from models.families.shared.gguf import GgufFamily, Settings
+from models.families.shared.latent_attention import latent_gguf_rules, latent_gguf_settings, latent_layers, latent_rules
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import rms_norm, rotary_decoder, rotary_rules
+from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
 _YARN = {
@@ -89,6 +91,17 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     return (*latent_rules(model), *rotary_rules(model, hf, architecture))
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    settings = latent_gguf_settings(of, model_type="mistral4")
+    scaling = settings.pop("rope_scaling", None)
+    if scaling is None:
+        raise of.error("rope.scaling.type", "is missing")
+    # Some files lack the number, which is the same in all published models.
+    rate = of.number("attention.temperature_scale", 0.1)
+    rope = {**scaling, "rope_theta": settings.pop("rope_theta"), "llama_4_scaling_beta": rate}
+    return {**settings, "rope_parameters": rope}
+
+
 FAMILY = decoder_family(
     "mistral4",
     "Mistral4",
@@ -96,4 +109,5 @@ FAMILY = decoder_family(
     rules,
     answers=False,
     pad_token_id=11,
+    gguf=GgufFamily({"mistral4": gguf_settings}, rules=latent_gguf_rules),
 )

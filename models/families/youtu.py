@@ -8,10 +8,17 @@ from typing import Any
 from models.config import LayerConfig, ModelConfig, NormSlots
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.latent_attention import latent_attention, latent_rules
+from models.families.shared.gguf import GgufFamily, Settings, num_experts
+from models.families.shared.latent_attention import (
+    latent_attention,
+    latent_gguf_rules,
+    latent_gguf_settings,
+    latent_rules,
+)
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_decoder, rotary_rules
+from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
 _PUBLISHED = PublishedCode("tencent", "youtu", "Youtu")
@@ -52,6 +59,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     return (*latent_rules(model), *rotary_rules(model, hf, architecture))
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return latent_gguf_settings(of, model_type="youtu")
+
+
 FAMILY = decoder_family(
     "youtu",
     "Youtu",
@@ -60,4 +71,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"deepseek2": gguf_settings}, lambda of: not num_experts(of), latent_gguf_rules),
 )

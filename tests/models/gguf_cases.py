@@ -8,10 +8,11 @@ from tests.parity.decoder_cases import MORE_CASES
 from tests.parity.encoder_cases import MODERN, SMALL
 from tests.parity.further_decoder_cases import FURTHER_CASES
 from tests.parity.hybrid_cases import HYBRIDS
+from tests.parity.newer_decoder_cases import NEWER_CASES
 from tests.parity.recent_decoder_cases import RECENT_CASES
 from tests.parity.recent_encoder_cases import BOTH_WAYS, GEMMA
 
-_KNOWN = {**MORE_CASES, **FURTHER_CASES, **HYBRIDS, **RECENT_CASES}
+_KNOWN = {**MORE_CASES, **FURTHER_CASES, **HYBRIDS, **RECENT_CASES, **NEWER_CASES}
 _T5 = {
     "vocab_size": 97,
     "d_model": 32,
@@ -89,6 +90,12 @@ _SAME = (
     "gpt-bigcode",
     "arcee",
     "arcee-biases-tied",
+    "youtu",
+    "glm4-moe-lite",
+    "jais2",
+    "jais2-no-biases-tied",
+    "granitemoeshared",
+    "hunyuan-moe",
 )
 FURTHER = {
     **{case: _KNOWN[case] for case in _SAME},
@@ -125,6 +132,12 @@ FURTHER = {
         lm_head_multiplier=1.0,
     ),
     "bloom": _with("bloom", seq_length=64),
+    "minicpm3": _with("minicpm3", scale_emb=12.0, scale_depth=1.4, dim_model_base=256),
+    "afmoe": _with("afmoe", layer_types=["sliding_attention"] * 3),
+    "mistral4": _with(
+        "mistral4",
+        rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1},
+    ),
     "ministral3": _with(
         "ministral3",
         rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1},

@@ -40,6 +40,10 @@ _ARCHITECTURES = {
     "granitemoehybrid": "granitehybrid",
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
+    "youtu": "deepseek2",
+    "glm4_moe_lite": "deepseek2",
+    "granitemoeshared": "granitemoe",
+    "hunyuan_v1_moe": "hunyuan-moe",
     "glm": "chatglm",
     "glm4_moe": "glm4moe",
     "llama4_text": "llama4",
@@ -57,7 +61,7 @@ _ARCHITECTURES = {
 }
 _PAIRED = (
     *("llama", "mistral", "mixtral", "smollm3", "granite", "granitemoe", "granitemoehybrid", "olmo", "arcee"),
-    "ministral3",
+    *("ministral3", "granitemoeshared"),
 )
 _UNTRANSPOSED = ("gpt_oss", "llama4_text")
 

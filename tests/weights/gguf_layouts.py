@@ -284,6 +284,32 @@ METADATA: Mapping[str, Callable[[Settings], dict[str, Any]]] = {
     "t5": _t5,
     "umt5": _t5,
     "modernbert": _modernbert,
+    "youtu": _latent,
+    "glm4_moe_lite": _latent,
+    "mistral4": lambda hf: {
+        **_latent(hf),
+        "attention.temperature_scale": hf["rope_parameters"]["llama_4_scaling_beta"],
+    },
+    "minicpm3": lambda hf: {
+        "attention.q_lora_rank": hf["q_lora_rank"],
+        "attention.kv_lora_rank": hf["kv_lora_rank"],
+        "attention.key_length": hf["qk_nope_head_dim"] + hf["qk_rope_head_dim"],
+        "rope.dimension_count": hf["qk_rope_head_dim"],
+    },
+    "afmoe": lambda hf: {
+        "attention.sliding_window": hf["sliding_window"],
+        "expert_shared_count": hf["num_shared_experts"],
+        "expert_weights_scale": hf["route_scale"],
+        "leading_dense_block_count": hf["num_dense_layers"],
+    },
+    "granitemoeshared": lambda hf: {
+        **_granite(hf),
+        "expert_shared_feed_forward_length": hf["shared_intermediate_size"],
+    },
+    "hunyuan_v1_moe": lambda hf: {
+        "expert_used_count": hf["moe_topk"],
+        "expert_feed_forward_length": hf["intermediate_size"],
+    },
     "eurobert": lambda hf: {"attention.causal": False},
 }
 
@@ -434,6 +460,10 @@ CHANGES: Mapping[str, Callable[[Settings, str, np.ndarray], Tensors]] = {
     "granitemoehybrid": _granite_experts,
     "deepseek_v2": _latent_layout,
     "deepseek_v3": _latent_layout,
+    "youtu": _latent_layout,
+    "glm4_moe_lite": _latent_layout,
+    "mistral4": _latent_layout,
+    "granitemoeshared": _granite_experts,
     "nemotron": _nemotron,
     "nemotron_h": _nemotron_h_layout,
     "falcon_h1": _state_space,

@@ -142,7 +142,7 @@ def routed_experts(of: Metadata) -> Settings:
         "num_experts_per_tok": of.integer("expert_used_count"),
         "n_shared_experts": of.integer("expert_shared_count"),
         "moe_intermediate_size": of.integer("expert_feed_forward_length"),
-        "first_k_dense_replace": of.integer("leading_dense_block_count", 0),
+        "first_k_dense_replace": min(of.layers_with("ffn_gate_inp.weight"), default=of.layers),
         "n_group": of.integer("expert_group_count", 1),
         "topk_group": of.integer("expert_group_used_count", 1),
         "routed_scaling_factor": of.number("expert_weights_scale", 1.0) or 1.0,

@@ -34,3 +34,8 @@ def granite_gguf_settings(of: Metadata) -> Settings:
         "attention_bias": has_bias(of, "attn_q"),
         **rms_eps(of),
     }
+
+
+def shared_width(of: Metadata) -> int:
+    """Width of the expert for every token in a GGUF file, 0 for none."""
+    return of.integer("expert_shared_feed_forward_length", 0)

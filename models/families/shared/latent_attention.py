@@ -19,7 +19,7 @@ from models.config import (
     RouterConfig,
 )
 from models.families.shared.fields import Fields
-from models.families.shared.gguf import Settings, has_bias, rms_eps, routed_experts, unstack
+from models.families.shared.gguf import Settings, has_bias, num_experts, rms_eps, routed_experts, unstack
 from models.families.shared.mixture_of_experts import expert_rules
 from models.families.shared.rotary_decoder import gated_feed_forward
 from weights.gguf.metadata import Metadata
@@ -172,6 +172,7 @@ def latent_gguf_settings(of: Metadata, **more: Any) -> Settings:
     rank, rotating = of.integer("attention.kv_lora_rank"), of.integer("rope.dimension_count")
     keys = of.integer("attention.key_length_mla", of.integer("attention.key_length"))
     query_rank, heads = of.optional("attention.q_lora_rank"), of.integer("attention.head_count")
+    values = of.gguf.tensors["blk.0.attn_output.weight"].shape[-1] // heads if of.has("blk.0.attn_output.weight") else 0
     scaling = rope_scaling(of)
     if scaling is not None and of.optional("rope.scaling.yarn_log_multiplier") is not None:
         # The file has a tenth of `mscale_all_dim`. `mscale` is the same in all published models.
@@ -191,10 +192,10 @@ def latent_gguf_settings(of: Metadata, **more: Any) -> Settings:
         "kv_lora_rank": rank,
         "qk_rope_head_dim": rotating,
         "qk_nope_head_dim": keys - rotating,
-        "v_head_dim": of.integer("attention.value_length_mla", of.integer("attention.value_length")),
+        "v_head_dim": values,
         "rope_theta": of.number("rope.freq_base", 10000.0),
         **({"rope_scaling": scaling} if scaling else {}),
-        **routed_experts(of),
+        **(routed_experts(of) if num_experts(of) else {}),
         **rms_eps(of),
         **more,
     }
@@ -202,7 +203,8 @@ def latent_gguf_settings(of: Metadata, **more: Any) -> Settings:
 
 def is_corrected(of: Metadata) -> bool:
     """Whether the router of a file is that of DeepSeek-V3: sigmoid scores, with a correction of the choice."""
-    return of.optional("expert_gating_func") == _SIGMOID or bool(of.layers_with("exp_probs_b.bias"))
+    sigmoid = of.optional("expert_gating_func") == _SIGMOID
+    return num_experts(of) > 0 and (sigmoid or bool(of.layers_with("exp_probs_b.bias")))
 
 
 def latent_gguf_rules(model: ModelConfig) -> Sequence[Rule]:
