@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import gguf
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -19,7 +20,7 @@ from models.families import FAMILIES
 from tests.models.gguf_cases import FURTHER
 from tests.parity.checkpoints import random_ids, write_model
 from tests.parity.paged import Rows
-from tests.weights.gguf_files import q4_k, q6_k, write_gguf
+from tests.weights.gguf_files import add_value, q4_k, q6_k, write_gguf
 from weights.errors import WeightsError
 from weights.gguf.metadata import Metadata
 
@@ -148,6 +149,21 @@ def test_a_gguf_file_is_the_checkpoint_it_was_converted_from(tmp_path, case):
         # Some files have one plus the weights of norms, and the exponential function of logarithms.
         tolerance = 1e-6 if "norm" in name or name.endswith("log_decay") else 0.0
         assert torch.allclose(found[name], tensor, rtol=0, atol=tolerance), name
+
+
+def test_layers_that_only_predict_further_tokens_are_left_out(tmp_path):
+    def change(writer):
+        add_value(writer, "qwen35.block_count", 5)
+        add_value(writer, "qwen35.nextn_predict_layers", 1)
+        for name in ("blk.4.nextn.eh_proj.weight", "blk.4.attn_q.weight", "blk.4.nextn.enorm.weight"):
+            writer.add_tensor(name, np.ones((4, 4), np.float32))
+
+    architecture, config = CASES["qwen3_5"]
+    write_model(tmp_path, config, architecture)
+    file = write_gguf(tmp_path / "model.gguf", tmp_path, change=change)
+    ours = load_model(file, torch.float32, torch.device("cpu"))
+    theirs = load_model(tmp_path, torch.float32, torch.device("cpu"))
+    assert ours.config == theirs.config and ours.parameters == theirs.parameters
 
 
 def test_adapters_are_refused(tmp_path):

@@ -84,7 +84,7 @@ def write_gguf(
     writer = gguf.GGUFWriter(path, architecture)
     _add_settings(writer, hf)
     for key, value in METADATA.get(kind, lambda hf: {})(hf).items():
-        _add(writer, f"{architecture}.{key}", value)
+        add_value(writer, f"{architecture}.{key}", value)
     change(writer)
     enum = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(enum, _MAX_LAYERS)
@@ -105,7 +105,7 @@ def write_gguf(
     for name, factors in _rope_tensors(hf).items():
         writer.add_tensor(name, factors)
     for key, numbers in alpha.items():
-        _add(writer, key, numbers)
+        add_value(writer, key, numbers)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -156,7 +156,7 @@ def _add_settings(writer: gguf.GGUFWriter, hf: Mapping[str, Any]) -> None:
         writer.add_rope_scaling_type(gguf.RopeScalingType(full["rope_type"]))
         writer.add_rope_scaling_factor(full["factor"])
     for key in ("beta_fast", "beta_slow"):
-        _add(writer, f"{writer.arch}.rope.scaling.yarn_{key}", full.get(key))
+        add_value(writer, f"{writer.arch}.rope.scaling.yarn_{key}", full.get(key))
     if full.get("rope_type") in ("yarn", "longrope"):
         writer.add_rope_scaling_orig_ctx_len(
             hf.get("original_max_position_embeddings") or full["original_max_position_embeddings"]
@@ -165,7 +165,7 @@ def _add_settings(writer: gguf.GGUFWriter, hf: Mapping[str, Any]) -> None:
         writer.add_rope_scaling_attn_factors(full["attention_factor"])
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
     """Add a value, in place of an earlier one of the same key. None adds nothing."""
     if value is None:
         return
