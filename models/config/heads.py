@@ -12,13 +12,21 @@ from models.config.norms import NormConfig
 
 @dataclass(frozen=True)
 class HeadTransform:
-    """Dense layer, activation and norm between the last hidden states and the logits. bias: whether the dense layer has
-    one.
+    """Dense layer, activation and norm between the last hidden states and the logits.
+
+    norm: None for no norm.
+    bias: whether the dense layer has one.
+    width: width of the dense layer, if a second one leads back to the hidden size, with the same activation
+        (UltraBERT). None: the hidden size, without a second layer.
     """
 
     activation: Activation
-    norm: NormConfig
+    norm: NormConfig | None
     bias: bool = False
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.width is None or self.width > 0, f"the width of a head must be positive, got {self.width}")
 
 
 @dataclass(frozen=True)

@@ -32,18 +32,20 @@ class LanguageModel(nn.Module):
     A packed head of a bfloat16 model returns the float32 sums of its product. A dense head rounds them to bfloat16
     first.
 
-    dense, activation, norm: layers before the logits, or None.
+    dense, activation, second, norm: layers before the logits, or None.
     weight: [vocab, hidden], model dtype; None for a head that is tied to the token table. Until it is packed, it may be
         a quantised matrix.
     bias: [vocab], model dtype, or None.
     """
 
-    unadaptable = ("dense",)
+    unadaptable = ("dense", "second")
 
     def __init__(self, config: LanguageModelHead, hidden_size: int, vocab_size: int) -> None:
         super().__init__()
         self.scale, self.cap, transform = config.scale, config.cap, config.transform
-        self.dense = None if transform is None else Linear(hidden_size, hidden_size, transform.bias)
+        width = None if transform is None else transform.width
+        self.dense = None if transform is None else Linear(hidden_size, width or hidden_size, transform.bias)
+        self.second = None if transform is None or width is None else Linear(width, hidden_size, transform.bias)
         self.activation = None if transform is None else transform.activation
         self.norm = None if transform is None else make_norm(transform.norm, hidden_size)
         self.weight: nn.Parameter | QuantizedMatrix | None = None if config.tied else parameter(vocab_size, hidden_size)
@@ -58,8 +60,10 @@ class LanguageModel(nn.Module):
         out: [n or more, vocab], float32, memory for the result; or None to allocate it.
         Returns [n, vocab], float32.
         """
-        if self.dense is not None and self.norm is not None:
-            hidden = self.norm(self.dense(hidden, self.activation))
+        if self.dense is not None:
+            hidden = self.dense(hidden, self.activation)
+            hidden = hidden if self.second is None else self.second(hidden, self.activation)
+            hidden = hidden if self.norm is None else self.norm(hidden)
         if self.scale != 1.0:
             hidden = hidden * self.scale
         weight = self.packed

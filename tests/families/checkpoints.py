@@ -16,7 +16,7 @@ from tests.engine.tiny_checkpoints import GENERATING
 from tests.parity import speech
 from tests.parity.checkpoints import edit_config, write_model
 from tests.parity.native_twins import rewrite_as_native
-from tests.parity.published_code import write_exaone, write_jina, write_llama_bidirec, write_nomic
+from tests.parity.published_code import write_exaone, write_jina, write_llama_bidirec, write_nomic, write_pplx
 from tests.parity.recent_encoder_cases import BODIES as RECENT_BODIES
 from tests.parity.test_decoders import CASES as DECODERS
 from tests.parity.test_encoder_decoders import CASES as SEQ2SEQ
@@ -58,7 +58,8 @@ def _first_cases() -> dict[str, tuple[str, Any, Callable[[Any], None] | None]]:
         found.setdefault(config.model_type, (architecture, config, change[0] if change else None))
     for stem, settings in (BODIES | RECENT_BODIES | SPARSE).values():
         config = getattr(transformers, f"{stem}Config")(**settings)
-        head = "ForMaskedLM" if hasattr(transformers, f"{stem}ForMaskedLM") else "Model"
+        heads = ("ForMaskedLM", "ForTokenClassification") if stem == "OpenAIPrivacyFilter" else ("ForMaskedLM",)
+        head = next((one for one in heads if hasattr(transformers, stem + one)), "Model")
         found.setdefault(config.model_type, (f"{stem}{head}", config, None))
     for name in ("gemma4", "gemma4-unified", "llama4"):
         architecture, make = PICTURES[name]
@@ -101,6 +102,7 @@ WRITERS: Mapping[str, Callable[[Path], object]] = {
     "triptych": _write_native,
     "exaone": lambda directory: write_exaone(directory, "grouped"),
     "jina_bert": write_jina,
+    "bidirectional_pplx_qwen3": lambda directory: write_pplx(directory, "grouped"),
     "llama_bidirec": lambda directory: write_llama_bidirec(directory, "grouped"),
 }
 """Writers of the model types that transformers cannot write as they are published."""

@@ -29,6 +29,7 @@ REFUSED = {
     "llama4": "a tensor named 'weight' for each linear",
     "llama4_text": "a tensor named 'weight' for each linear",
     "mistral4": "a tensor named 'weight' for each linear",
+    "openai_privacy_filter": "a tensor named 'weight' for each linear",
     "openai-gpt": "it is stored transposed",
     "squeezebert": "its shape is [32, 16, 1]",
     "triptych": "a tensor named 'weight' for each linear",

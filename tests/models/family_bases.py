@@ -50,6 +50,8 @@ BLENDERBOT_SMALL = {
     "model_type": "blenderbot-small",
     "architectures": ["BlenderbotSmallForConditionalGeneration"],
 }
+MVP = {**BART, "model_type": "mvp", "architectures": ["MvpForConditionalGeneration"]}
+PRIVACY_FILTER = {"model_type": "openai_privacy_filter"}
 SEQ2SEQ = (T5, MT5, UMT5, BART, MARIAN, MBART, M2M_100, PEGASUS, BLENDERBOT, BLENDERBOT_SMALL)
 OLDER = (OPENAI, GPT2, NEO, GPTJ, NEOX, OPT, BLOOM, MPT, FALCON)
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_key_value_heads": 2}
@@ -163,7 +165,7 @@ BASES = {
     base["model_type"]: base
     for base in (MODERNBERT, EUROBERT, MOBILEBERT, CONVBERT, *SPARSE, *ALL_DECODERS, *HYBRID, *SEQ2SEQ, WHISPER)
 }
-BASES |= {base["model_type"]: base for base in (SWITCH, PEGASUS_X)}
+BASES |= {base["model_type"]: base for base in (SWITCH, PEGASUS_X, MVP, PRIVACY_FILTER)}
 BASES["qwen3_5"] = QWEN3_5_PICTURES
 
 

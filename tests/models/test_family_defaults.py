@@ -14,7 +14,10 @@ from models.families import FAMILIES
 WITHOUT_A_CLASS = {
     "new": "GTE: transformers has a class for converted checkpoints only (`gte`); these are of the published code",
     "triptych": "our own format",
-    **dict.fromkeys(("exaone", "jina_bert", "llama_bidirec"), "their code is published with the checkpoints"),
+    **dict.fromkeys(
+        ("bidirectional_pplx_qwen3", "exaone", "jina_bert", "llama_bidirec"),
+        "their code is published with the checkpoints",
+    ),
 }
 """Values of `model_type` that transformers has no configuration class for, with the reason."""
 

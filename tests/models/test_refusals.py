@@ -61,6 +61,9 @@ HARMLESS = {
     "exaone": "pretraining_tp",
     "jina_bert": "tie_word_embeddings",
     "llama_bidirec": "pretraining_tp tie_word_embeddings",
+    "bidirectional_pplx_qwen3": "max_window_layers sliding_window use_sliding_window tie_word_embeddings",
+    "openai_privacy_filter": "tie_word_embeddings",
+    "ultrabert": "prediction_head_size tie_word_embeddings",
     "falcon": "num_kv_heads num_ln_in_parallel_attn",
     "gemma3": "mm_tokens_per_image",
     "gemma3_text": "_sliding_window_pattern",
@@ -104,6 +107,7 @@ HARMLESS = {
     "mpnet": "tie_word_embeddings",
     "mpt": "embedding_fraction learned_pos_emb",
     "mt5": "tie_word_embeddings",
+    "mvp": "prompt_length prompt_mid_dim",
     "new": "tie_word_embeddings",
     "phi3": "original_max_position_embeddings",
     "phimoe": "input_jitter_noise",
@@ -133,6 +137,7 @@ The reference never reads them, or they need another setting to have an effect (
 PUBLISHED_WITH_CODE: dict[str, tuple[str, dict[str, Any]]] = {
     "exaone": ("llama", {}),
     "llama_bidirec": ("llama", {}),
+    "bidirectional_pplx_qwen3": ("qwen3", {"use_bidirectional_attention": True}),
     "jina_bert": ("bert", {"position_embedding_type": "alibi", "feed_forward_type": "geglu"}),
 }
 """Families that transformers has no class for, with the one whose settings they have, and further settings."""

@@ -95,6 +95,16 @@ def write_llama_bidirec(directory: Path, shape: str, labels: int = 0, pooling: s
     return oracle
 
 
+def write_pplx(directory: Path, shape: str) -> Any:
+    """Write an embedding model of Perplexity and return the Qwen3 with the same weights."""
+    settings = {**WIDE_WITH_TOKENS, "head_dim": 8, "num_key_value_heads": 2, **LLAMAS[shape], "is_causal": False}
+    oracle = save(directory, transformers.Qwen3Config(**settings), "Qwen3Model")
+    code = {"AutoConfig": "configuration.PPLXQwen3Config", "AutoModel": "modeling.PPLXQwen3Model"}
+    named = {"model_type": "bidirectional_pplx_qwen3", "architectures": ["PPLXQwen3Model"], "auto_map": code}
+    edit_config(directory, **named, use_bidirectional_attention=True, is_causal=None)
+    return oracle
+
+
 def _write(directory: Path, hf: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
     """Write a random checkpoint with these settings and tensors. Returns the tensors."""
     torch.manual_seed(5)

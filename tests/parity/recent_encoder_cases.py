@@ -33,6 +33,8 @@ GEMMA_2_WIDE = {
     },
 }
 
+PRIVACY = {**{k: v for k, v in SMALL.items() if k != "hidden_act"}, **IDS, "sliding_window": 3}
+
 BODIES: dict[str, tuple[str, dict[str, object]]] = {
     "data2vec-text-small": ("Data2VecText", SMALL),
     "data2vec-text-wide": ("Data2VecText", {**WIDE, "hidden_act": "relu", "pad_token_id": 0}),
@@ -100,6 +102,47 @@ BODIES: dict[str, tuple[str, dict[str, object]]] = {
     ),
     "embedding-gemma2-small": ("EmbeddingGemma2Text", GEMMA_2),
     "embedding-gemma2-wide": ("EmbeddingGemma2Text", GEMMA_2_WIDE),
+    "openai_privacy_filter": (
+        "OpenAIPrivacyFilter",
+        {**PRIVACY, "num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 6, "num_experts_per_tok": 3},
+    ),
+    "openai_privacy_filter-plain-positions-no-biases": (
+        "OpenAIPrivacyFilter",
+        {
+            **PRIVACY,
+            "hidden_size": 48,
+            "head_dim": 12,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 5,
+            "attention_bias": False,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+        },
+    ),
+    "ultrabert-small": (
+        "Ultrabert",
+        {**SMALL, **IDS, "num_hidden_layers": 3, "sliding_window": 3, "prediction_head_size": 20},
+    ),
+    "ultrabert-wide": (
+        "Ultrabert",
+        {
+            **WIDE,
+            **IDS,
+            "num_key_value_heads": 2,
+            "mlp_bias": True,
+            "attention_bias": True,
+            "sliding_window": 2,
+            "layer_types": ["full_attention", *["sliding_attention"] * (int(WIDE["num_hidden_layers"]) - 1)],
+            "prediction_head_size": 56,
+            "classifier_pooling": "mean",
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+                "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 9000.0},
+            },
+        },
+    ),
+    "bidirectional-ministral3": ("Ministral3", {**BOTH_WAYS, "head_dim": 8}),
     "bidirectional-llama": ("Llama", BOTH_WAYS),
     "bidirectional-mistral": ("Mistral", {**BOTH_WAYS, "sliding_window": 3}),
     "bidirectional-qwen2": ("Qwen2", {**BOTH_WAYS, **WINDOWED}),

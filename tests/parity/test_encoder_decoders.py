@@ -18,6 +18,7 @@ from transformers import (
     MarianConfig,
     MBartConfig,
     MT5Config,
+    MvpConfig,
     PegasusConfig,
     PegasusXConfig,
     PLBartConfig,
@@ -120,6 +121,12 @@ CASES = {
             scale_embedding=True,
             activation_function="relu",
         ),
+        None,
+    ),
+    "mvp": ("MvpForConditionalGeneration", MvpConfig(**_BART), None),
+    "mvp-scaled-relu": (
+        "MvpForConditionalGeneration",
+        MvpConfig(**_UNLIKE, scale_embedding=True, activation_function="relu"),
         None,
     ),
     "plbart": ("PLBartForConditionalGeneration", PLBartConfig(**_BART, decoder_start_token_id=7), None),
@@ -419,11 +426,12 @@ def test_bart_classifies_by_its_decoder(tmp_path, device, scaled):
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", [MBartConfig, PLBartConfig], ids=lambda kind: kind.model_type)
+@pytest.mark.parametrize("kind", [MBartConfig, PLBartConfig, MvpConfig], ids=lambda kind: kind.model_type)
 @pytest.mark.parametrize("ends", [[2, 9], [2, 2, 9], [9, 5, 2]], ids=["mbart", "twice", "mbart-50"])
 def test_mbart_classifies_by_its_last_end_token(tmp_path, device, ends, kind):
     """mBART texts end with a language token, with which the decoder starts; mBART-50 texts begin with it."""
-    config = kind(**_BART, num_labels=4, scale_embedding=len(ends) == 2)
+    start = {"decoder_start_token_id": ends[-1]} if kind is MvpConfig else {}
+    config = kind(**_BART, **start, num_labels=4, scale_embedding=len(ends) == 2)
     oracle = save(tmp_path, config, kind.__name__.replace("Config", "ForSequenceClassification")).to(device)
     loaded = load(tmp_path, device)
     texts = [[*text, *ends] for text in random_ids(VOCAB, (3, 17, 8, 3, 1))]
@@ -449,7 +457,16 @@ def test_t5_encoder_alone(tmp_path, device, kind):
 
 @pytest.mark.parametrize(
     "kind",
-    [BartConfig, PLBartConfig, MBartConfig, M2M100Config, PegasusConfig, BlenderbotConfig, BlenderbotSmallConfig],
+    [
+        BartConfig,
+        MvpConfig,
+        PLBartConfig,
+        MBartConfig,
+        M2M100Config,
+        PegasusConfig,
+        BlenderbotConfig,
+        BlenderbotSmallConfig,
+    ],
     ids=lambda kind: kind.model_type,
 )
 def test_checkpoint_without_head(tmp_path, device, kind):

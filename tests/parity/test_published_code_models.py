@@ -12,7 +12,16 @@ from models.families import family_of
 from tests.parity.cases import VOCAB
 from tests.parity.checkpoints import edit_config, load, random_ids
 from tests.parity.paged import Rows, chunked, encoder_batch, greedy, one_by_one, one_shot
-from tests.parity.published_code import JINA, LLAMAS, NOMIC, write_exaone, write_jina, write_llama_bidirec, write_nomic
+from tests.parity.published_code import (
+    JINA,
+    LLAMAS,
+    NOMIC,
+    write_exaone,
+    write_jina,
+    write_llama_bidirec,
+    write_nomic,
+    write_pplx,
+)
 
 LENGTHS = (1, 7, 23, 12)
 ENCODERS = {
@@ -44,10 +53,11 @@ def test_exaone(shape: str, tmp_path: Path, device: torch.device) -> None:
         assert answer == logits[len(prompt) - 1 : -1].argmax(-1).tolist()
 
 
+@pytest.mark.parametrize("write", [write_llama_bidirec, write_pplx])
 @pytest.mark.parametrize("shape", LLAMAS)
 @torch.inference_mode()
-def test_llama_bidirec(shape: str, tmp_path: Path, device: torch.device) -> None:
-    oracle = write_llama_bidirec(tmp_path, shape).to(device)
+def test_decoders_as_encoders(shape: str, write, tmp_path: Path, device: torch.device) -> None:
+    oracle = write(tmp_path, shape).to(device)
     loaded, texts = load(tmp_path, device), random_ids(VOCAB, LENGTHS)
     theirs = [oracle(torch.tensor([text], device=device)).last_hidden_state[0] for text in texts]
     hidden = loaded.transformer.encode(encoder_batch(texts, device))
@@ -114,6 +124,10 @@ def test_a_model_of_jina_without_a_head_that_names_one(tmp_path: Path, device: t
                 "temperature": 0.02,
             },
             "temperature",
+        ),
+        (
+            {"model_type": "bidirectional_pplx_qwen3", "use_bidirectional_attention": False},
+            "use_bidirectional_attention",
         ),
         ({"model_type": "exaone", "activation_function": "mish"}, "hidden_act"),
     ],

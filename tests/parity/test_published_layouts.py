@@ -108,10 +108,18 @@ def _multimodal(hf: dict[str, Any]) -> dict[str, Any]:
     return {"model_type": "embedding_gemma2", "architectures": ["EmbeddingGemma2Model"], "text_config": hf}
 
 
+def _ultrabert(hf: dict[str, Any]) -> dict[str, Any]:
+    """One window and one rotary base per layer, 0 for full attention."""
+    left_out = ("layer_types", "sliding_window", "rope_parameters")
+    older = {"attention_windows": [3, 3, 0], "rope_theta": [20000.0, 20000.0, 500.0]}
+    return {name: value for name, value in hf.items() if name not in left_out} | older
+
+
 LAYOUTS = {
     "gte-alibaba": ("gte-small", _as_new, {**NEW, "architectures": ["NewModel", "NewForTokenClassification"]}),
     "gte-snowflake": ("gte-small", _as_new, {**SNOWFLAKE, "architectures": ["GteModel"]}),
     "jina_embeddings_v3": ("jina_embeddings_v3-small", _as_flash, {**FLASH, "architectures": ["XLMRobertaModel"]}),
+    "ultrabert": ("ultrabert-small", lambda tensors: tensors, _ultrabert),
     "embedding-gemma2": ("embedding-gemma2-small", _with_picture_part, _multimodal),
 }
 
@@ -120,7 +128,11 @@ def write_layout(directory: Path, layout: str) -> Any:
     """Write a checkpoint in a published layout. Returns the model of transformers with the same weights."""
     body, convert, settings = LAYOUTS[layout]
     name, options = BODIES[body]
-    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 20000.0 if "jina" in layout else 160000.0}}
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 20000.0 if "jina" in layout else 160000.0}
+    if layout == "ultrabert":
+        bases = {"sliding_attention": 20000.0, "full_attention": 500.0}
+        rope = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()}
+    rope = {"rope_parameters": rope}
     model = reference(name, "", {**options, **({} if "gemma" in layout else rope)})
     model.save_pretrained(directory)
     save_file(convert(load_file(directory / "model.safetensors")), directory / "model.safetensors")
@@ -206,6 +218,9 @@ def test_refusals_of_jina(changes: dict[str, Any], name: str):
         ({"model_type": "gpt2", "architectures": ["GPT2Model"], "is_causal": False}, "is_causal"),
         ({"model_type": "gemma3_text", "architectures": ["Gemma3TextModel"], "is_causal": False}, "is_causal"),
         ({"model_type": "eurobert", "is_causal": True}, "is_causal"),
+        ({"model_type": "ultrabert", "attention_windows": [3, 0, 5]}, "attention_windows"),
+        ({"model_type": "ultrabert", "num_hidden_layers": 3, "rope_theta": [500.0, 600.0, 700.0]}, "rope_theta"),
+        ({"model_type": "ultrabert", "is_causal": True}, "is_causal"),
         ({"model_type": "roformer", "rotary_value": True}, "rotary_value"),
         ({"model_type": "rembert", "architectures": ["RemBertForMaskedLM"], "tie_word_embeddings": True}, "tie_word"),
         ({"model_type": "squeezebert", "q_groups": 5}, "q_groups"),

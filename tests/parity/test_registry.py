@@ -45,10 +45,11 @@ TESTED_ELSEWHERE = {
     "whisper": test_speech.test_four_beams_equal_transformers,
     "triptych": test_native,
     "exaone": test_published_code_models.test_exaone,
-    "llama_bidirec": test_published_code_models.test_llama_bidirec,
+    "llama_bidirec": test_published_code_models.test_decoders_as_encoders,
+    "bidirectional_pplx_qwen3": test_published_code_models.test_decoders_as_encoders,
     "jina_bert": test_published_code_models.test_encoders,
 }
-WITHOUT_A_CLASS = ("exaone", "llama_bidirec", "jina_bert")
+WITHOUT_A_CLASS = ("exaone", "llama_bidirec", "jina_bert", "bidirectional_pplx_qwen3")
 """Families whose code is published with their checkpoints, and which transformers has no class for."""
 
 

@@ -37,6 +37,8 @@ T5 = {
 }
 ANSWERS = T5 | {
     "bart": ("Bart", _BART),
+    "mvp": ("Mvp", _BART),
+    "mvp-scaled-deep-encoder": ("Mvp", {**_UNLIKE, "scale_embedding": True, "decoder_start_token_id": 7}),
     "bart-scaled-deep-encoder": ("Bart", {**_UNLIKE, "scale_embedding": True, "decoder_start_token_id": 7}),
     # In mBART, the decoder starts with the last token of the text that is not padding.
     "mbart": ("MBart", {**_BART, "pad_token_id": 0}),

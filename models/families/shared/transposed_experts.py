@@ -17,12 +17,11 @@ def transposed_expert_rules(model: ModelConfig, part: str, *, interleaved: bool)
 
     MXFP4 checkpoints store the matrices as [experts, out, in], under names that end with `_blocks`.
     """
-    assert model.decoder is not None
-    mixtures = [
-        layer.feed_forward for layer in model.decoder.layers if isinstance(layer.feed_forward, MixtureOfExpertsConfig)
-    ]
+    stack, side = (model.encoder, "encoder") if model.decoder is None else (model.decoder, "decoder")
+    assert stack is not None
+    mixtures = [layer.feed_forward for layer in stack.layers if isinstance(layer.feed_forward, MixtureOfExpertsConfig)]
     experts = mixtures[0].num_experts if mixtures else 0
-    layer, ours = rf"model\.layers\.(\d+)\.{part}\.experts\.", r"decoder.layers.\1.feed_forward.experts."
+    layer, ours = rf"model\.layers\.(\d+)\.{part}\.experts\.", rf"{side}.layers.\1.feed_forward.experts."
     return tuple(
         Rule(
             layer + name + ending,

@@ -2,7 +2,8 @@
 
 The rules are those of transformers' token classification pipeline, including its aggregation strategies. Labels may
 mark the first token of an entity (`B-PER`) and the following ones (`I-PER`). Source: Ramshaw and Marcus 1995,
-arXiv:cmp-lg/9505040.
+arXiv:cmp-lg/9505040. Models that also mark the last token (`E-PER`) and an only token (`S-PER`) have whole entities
+here, which the pipeline splits. Source: Ratinov and Roth 2009, ACL W09-1119, section 3.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def entities(
         labelled = [_word(word, aggregation, labels, tokenizer) for word in _words(tokens)]
     if aggregation == "none":
         return [token for token in labelled if token.label not in ignored_labels]
-    groups = [_joined(group, tokenizer) for group in _groups(labelled)]
+    groups = [_joined(group, tokenizer) for group in _groups(labelled, _marks_ends(labels))]
     return [group for group in groups if group.label not in ignored_labels]
 
 
@@ -138,20 +139,34 @@ def _word(
     return _labelled(ScoredTextToken(text, scores, first.start, word[-1].end, first.index, False), scores, labels)
 
 
-def _groups(tokens: Sequence[NamedEntity]) -> list[list[NamedEntity]]:
-    """Neighbours of the same label; a `B-` label starts a new group."""
+def _marks_ends(labels: Collection[str]) -> bool:
+    """Whether the labels mark the last token and an only token of each entity too, as `E-` and `S-`."""
+    classes = {mark: {label[2:] for label in labels if label.startswith(mark)} for mark in ("B-", "I-", "E-", "S-")}
+    return bool(classes["B-"]) and all(found == classes["B-"] for found in classes.values())
+
+
+def _groups(tokens: Sequence[NamedEntity], marks_ends: bool) -> list[list[NamedEntity]]:
+    """Neighbours of the same label; a `B-` label starts a new group.
+
+    marks_ends: see `_marks_ends`. An `S-` label starts a new group then, and an `E-` label or `S-` label ends it.
+    """
     groups: list[list[NamedEntity]] = []
     for token in tokens:
-        begins = token.label.startswith("B-")
-        if groups and not begins and _class_name(token.label) == _class_name(groups[-1][-1].label):
+        begins = token.label.startswith(("B-", "S-") if marks_ends else "B-")
+        begins = begins or (marks_ends and bool(groups) and groups[-1][-1].label.startswith(("E-", "S-")))
+        if (
+            groups
+            and not begins
+            and _class_name(token.label, marks_ends) == _class_name(groups[-1][-1].label, marks_ends)
+        ):
             groups[-1].append(token)
         else:
             groups.append([token])
     return groups
 
 
-def _class_name(label: str) -> str:
-    return label[2:] if label.startswith(("B-", "I-")) else label
+def _class_name(label: str, marks_ends: bool) -> str:
+    return label[2:] if label.startswith(("B-", "I-", "E-", "S-") if marks_ends else ("B-", "I-")) else label
 
 
 def _joined(group: list[NamedEntity], tokenizer: Tokenizer) -> NamedEntity:
