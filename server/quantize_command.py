@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> Sequence[tuple[str, str]]:
         try:
             report = quantize_checkpoint(resolve(arguments.source), arguments.out, arguments.to, progress)
         except (ConfigError, WeightsError, ResolveError) as error:
-            raise CheckpointError(" ".join(str(error).split())) from None
+            raise CheckpointError(str(error)) from None
         except OSError as error:
             raise StartError(f"OUT cannot be written: {error.strerror or type(error).__name__}") from None
     before, after = report.bytes_before / 2**20, report.bytes_after / 2**20

@@ -18,6 +18,7 @@ from models.checkpoint.checkpoint_heads import CheckpointFiles, read_files
 from models.checkpoint.expected_tensors import expected_tensors
 from models.checkpoint.kept_quantized import rounded_linears
 from models.checkpoint.loader import tensor_rules
+from models.checkpoint.stored_size import check_count, check_size
 from models.config import ConfigError
 from models.transformer import Transformer
 from weights.finite import is_finite
@@ -144,8 +145,10 @@ def _rounded_layouts(
     are missing, unexpected or misshapen.
     """
     config = files.config()
+    check_size(config, stored)
     with torch.device("meta"):
         transformer = Transformer(config)
+    check_count(len(stored), sum(1 for _ in transformer.parameters()))
     rules, linears = tensor_rules(files, config), rounded_linears(transformer)
     layouts: dict[str, QuantizedMatrix] = {}
     for name, tensor in stored.items():

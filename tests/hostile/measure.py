@@ -22,7 +22,7 @@ class Refusal:
     """How a checkpoint was refused.
 
     message: the error, or empty if it was accepted.
-    seconds: time until then. mib: memory that the process gained at its peak.
+    seconds: processor time until then, which other processes do not change. mib: memory that the process gained at its peak.
     """
 
     message: str
@@ -55,9 +55,9 @@ def measured(directory: Path, adapter: Path | None = None) -> Refusal:
     """Read a checkpoint and measure it."""
     before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
-    started = time.monotonic()
+    started = time.process_time()
     message = read(directory, adapter)
-    return Refusal(message, time.monotonic() - started, (_memory("VmHWM") - before) / 1024)
+    return Refusal(message, time.process_time() - started, (_memory("VmHWM") - before) / 1024)
 
 
 def _memory(name: str) -> int:

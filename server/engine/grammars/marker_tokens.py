@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 from server.ipc.wire.sections import WHITE_SPACE, MarkerScanner
 
 _WHITE_SPACE = WHITE_SPACE.encode()
+MAX_CACHED = 256
+"""Markers, and ends of markers, whose tokens are kept. A tool format has about ten."""
 
 
 class MarkerTokens:
     """Finds the tokens of a vocabulary whose text contains or begins a marker, such as `</think>`.
 
-    What was found for a marker is cached. The cache stays small, because there are few markers.
+    What was found for a marker is cached, for the last `MAX_CACHED` of them: requests may bring markers of their own.
 
     tokens: bytes of each token, by id; empty for special tokens.
     """
@@ -48,6 +51,7 @@ class MarkerTokens:
     def _with(self, marker: bytes) -> list[int]:
         """All tokens that contain a whole marker and more text after it."""
         if marker not in self._containing:
+            _make_room(self._containing)
             containing = (index for index, token in enumerate(self._tokens) if marker in token)
             self._containing[marker] = [index for index in containing if marker in self._tokens[index][:-1]]
         return self._containing[marker]
@@ -56,6 +60,7 @@ class MarkerTokens:
         """All tokens that begin with a text and are longer. without_space: white space in tokens is ignored."""
         key = text, without_space
         if key not in self._beginning:
+            _make_room(self._beginning)
             places = (*self._by_first_byte[text[0]], *(self._after_space if without_space else ()))
             ignored = _WHITE_SPACE if without_space else b""
             named = ((index, self._tokens[index]) for index in places)
@@ -79,3 +84,9 @@ class MarkerTokens:
         """All tokens with white space before other text."""
         spaces = (index for byte in _WHITE_SPACE for index in self._by_first_byte[byte])
         return [index for index in spaces if self._tokens[index].strip(_WHITE_SPACE)]
+
+
+def _make_room(cache: dict[Any, list[int]]) -> None:
+    """Forget what was found first if a cache is full."""
+    while len(cache) >= MAX_CACHED:
+        del cache[next(iter(cache))]

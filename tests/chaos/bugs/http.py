@@ -330,3 +330,11 @@ def stored_responses_have_no_bounds() -> None:
 
     old = replace(StoredResponses, "__init__", lambda self, max_bytes, *rest: old(self, 1 << 60, *rest))
     replace(Shelf, "_is_current", lambda self, record_id: record_id in self._packed)
+
+
+@bug("http")
+def panics_pass_all_handlers() -> None:
+    """A panic of the tokenizer's library is not recognised."""
+    from server.text.tokens import library_calls
+
+    replace(library_calls, "panic_of", lambda error: None)

@@ -110,3 +110,11 @@ def grammars_compile_in_the_step() -> None:
     from server.engine.grammars.grammar_masks import GrammarMasks
 
     old = replace(GrammarMasks, "start", lambda self, *rest: (time.sleep(1), old(self, *rest))[1])
+
+
+@bug("worker")
+def the_start_has_no_limit() -> None:
+    """The settings and names of a checkpoint may take eight seconds."""
+    from server.engine.process import planning_limit
+
+    replace(planning_limit, "SECONDS", 8.0)
