@@ -22,7 +22,8 @@ class Refusal:
     """How a checkpoint was refused.
 
     message: the error, or empty if it was accepted.
-    seconds: processor time until then, which other processes do not change. mib: memory that the process gained at its peak.
+    seconds: processor time until then, which other processes do not change.
+    mib: memory that the process gained at its peak.
     """
 
     message: str
