@@ -82,6 +82,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `head.weight`                                               | [vocab, hidden], language model head, untied;   |
 |                                                             | [vocab, table_width], masked head, untied       |
 | `head.further`                                              | [vocab, further_width], masked head, MobileBERT |
+| `head.second.weight`                                        | [hidden, width], language model head, UltraBERT |
 | `head.bias`                                                 | [vocab], language model and masked head         |
 | `head.{dense,norm}.{weight,bias}`                           | masked language model head: dense, then norm    |
 | `head.{feed_forward.{up,down},norms.residual,output}.{weight,bias}` | BigBird's span head                     |
