@@ -20,7 +20,7 @@ class BadJson(ValueError):
     """A file is larger than its limit, or not JSON. The message is a noun, without the name of the file."""
 
 
-class _Index(msgspec.Struct):
+class _WeightIndex(msgspec.Struct):
     weight_map: dict[str, str]
 
 
@@ -36,7 +36,7 @@ def parse_json(path: Path) -> Any:
 def parse_index(path: Path) -> dict[str, str]:
     """The file of each tensor, by an index of weights. Raises BadJson for a file that is no index."""
     try:
-        found = msgspec.json.decode(_read(path, MAX_INDEX_BYTES), type=_Index).weight_map
+        found = msgspec.json.decode(_read(path, MAX_INDEX_BYTES), type=_WeightIndex).weight_map
     except (msgspec.MsgspecError, RecursionError, OSError, ValueError) as error:
         raise error if isinstance(error, BadJson) else BadJson("no JSON object with a 'weight_map'") from None
     if not found:
