@@ -73,6 +73,33 @@ def test_a_short_call_starts_in_the_next_step_beside_a_call_with_a_thousand_rows
     assert any(group.status is SequenceStatus.RUNNING for group in dear) or new == 1
 
 
+def test_a_short_request_starts_at_once_beside_more_streams_than_rows() -> None:
+    """All calls have one row, so none has more than its share. The stream that gives way comes back soon."""
+    simulation = simulated()
+    streams = [call(simulation, 1 + number, 4)[0] for number in range(30)]
+    for _ in range(5):
+        step(simulation)
+    before = list(simulation.scheduler.running)
+    assert len(before) == ROWS and {group.call_id for group in before} <= {group.call_id for group in streams}
+    short = call(simulation, 100, 1, new=4)
+    assert steps_until(simulation, short) == 1
+    for _ in range(5):
+        step(simulation)
+    assert set(simulation.scheduler.running) == set(before), "the row goes back to the stream that had it"
+
+
+def test_short_requests_take_an_eighth_of_the_rows_at_most() -> None:
+    simulation = simulated(max_batch_rows=16)
+    for number in range(30):
+        call(simulation, 1 + number, 1)
+    for _ in range(5):
+        step(simulation)
+    for number in range(50):
+        call(simulation, 100 + number, 1, new=30)
+        step(simulation)
+        assert sum(not group.is_short for group in simulation.scheduler.running) >= 14
+
+
 def test_rows_of_one_prompt_wait_for_it_but_other_calls_do_not() -> None:
     """With a prefix cache, the rows of a call wait until its prompt is computed by the first of them."""
     simulation = simulated(prefix=1, max_batch_tokens=16)

@@ -39,11 +39,11 @@ def test_a_preempted_group_comes_before_its_equals() -> None:
     simulation = Simulation(random.Random(1), cross=False, max_batch_rows=1, max_batch_tokens=64, blocks=400)
     first, second = call(simulation, 1, 2)
     turn(simulation)
-    (other,) = call(simulation, 9, 1)
+    others = call(simulation, 9, 2)
     simulation.scheduler.restart(first)
-    assert list(simulation.scheduler.waiting) == [first, second, other]
+    assert list(simulation.scheduler.waiting) == [first, second, *others]
     simulation.scheduler.remove(second)
-    assert list(simulation.scheduler.waiting) == [first, other] and len(simulation.scheduler.waiting) == 2
+    assert list(simulation.scheduler.waiting) == [first, *others] and len(simulation.scheduler.waiting) == 3
 
 
 def test_parts_of_one_encode_call_share_its_turns() -> None:

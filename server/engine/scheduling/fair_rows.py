@@ -1,7 +1,8 @@
 """Which running group gives its rows to a waiting one: rows are shared between API keys, then between calls.
 
 A group is preempted for another one only if its key (or, of one key, its call) keeps at least as many rows as that of
-the other one then has. Two groups therefore never take rows from each other in turns. See
+the other one then has. Two groups therefore never take rows from each other in turns. Where all calls have few rows, a
+short group takes the row of one that is not, for the moment that it needs. See
 docs/decisions/0137-fair-shares.md.
 """
 
@@ -21,9 +22,11 @@ class FairRows:
     """The running rows after the preemptions and starts that are planned.
 
     rows: rows of the running groups. running: these groups, the oldest first.
+    max_short: number of short groups that may run in place of others.
     """
 
-    def __init__(self, rows: RunningRows, running: Sequence[SequenceGroup]) -> None:
+    def __init__(self, rows: RunningRows, running: Sequence[SequenceGroup], max_short: int = 0) -> None:
+        self._max_short, self._num_short = max_short, rows.num_short
         self._by_key, self._by_call, self.total = Counter(rows.by_key), Counter(rows.by_call), rows.total
         self._running = list(running)
 
@@ -36,20 +39,29 @@ class FairRows:
             return None
         # `max` returns the first of equals, here the newest.
         newest_first = self._running[::-1]
-        largest = max(newest_first, key=lambda one: (self._by_key[one.key], self._by_call[one.call_id]))
+        largest = max(newest_first, key=self._rows_of)
         if largest.key != group.key:
             left, taken = self._by_key[largest.key], self._by_key[group.key]
         else:
             left, taken = self._by_call[largest.call_id], self._by_call[group.call_id]
-        return largest if left - largest.max_rows >= taken + group.max_rows else None
+        if left - largest.max_rows >= taken + group.max_rows:
+            return largest
+        if group.is_short and self._num_short < self._max_short:
+            return max((one for one in newest_first if not one.is_short), key=self._rows_of, default=None)
+        return None
+
+    def _rows_of(self, group: SequenceGroup) -> tuple[int, int]:
+        return self._by_key[group.key], self._by_call[group.call_id]
 
     def preempt(self, group: SequenceGroup) -> None:
         """Plan the preemption of a running group."""
+        self._num_short -= group.is_short
         self._running.remove(group)
         self._count(group, -group.max_rows)
 
     def start(self, group: SequenceGroup) -> None:
         """Plan the start of a waiting group."""
+        self._num_short += group.is_short
         self._count(group, group.max_rows)
 
     def _count(self, group: SequenceGroup, rows: int) -> None:

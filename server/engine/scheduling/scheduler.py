@@ -25,6 +25,8 @@ from server.engine.scheduling.prefill_budget import PREFILL_PER_DECODE, PrefillB
 from server.engine.scheduling.turns import RunningRows, WaitingGroups
 from server.engine.sequences.sequence import CachedSequence, SequenceGroup, SequenceStatus
 
+SHORT_PART = 8
+"""Short groups may take an eighth of the rows from others."""
 SOURCE_TOKENS_PER_TOKEN = 2
 """Source tokens that cost as much as one decoder token: they need no output head and no self-attention cache."""
 
@@ -169,7 +171,8 @@ class Scheduler:
         self.max_batch_rows = max_batch_rows
         self.prefill_budget = PrefillBudget()
         self.running_rows = RunningRows()
-        self.waiting = WaitingGroups(self.running_rows)
+        self._max_short = max(max_batch_rows // SHORT_PART, 1)
+        self.waiting = WaitingGroups(self.running_rows, self._max_short)
         self.running: list[SequenceGroup] = []
         self.num_preemptions = 0
         self._states = blocks if isinstance(blocks, StateBlockTables) else None
@@ -192,7 +195,7 @@ class Scheduler:
         group = self.waiting.next()
         if self._has_rows(group) and self.blocks.fits(group, self.blocks.find(group)):
             return True
-        return FairRows(self.running_rows, self.running).victim(group) is not None
+        return FairRows(self.running_rows, self.running, self._max_short).victim(group) is not None
 
     def _has_rows(self, group: SequenceGroup) -> bool:
         return self.running_rows.total + group.max_rows <= self.max_batch_rows
@@ -342,7 +345,7 @@ class Scheduler:
         """Preempt groups of keys and calls with many rows for the next groups of those with few, if these lack room."""
         if not self.waiting or (self._has_rows(self.waiting.next()) and self._fits(self.waiting.next())):
             return
-        fair = FairRows(self.running_rows, self.running)
+        fair = FairRows(self.running_rows, self.running, self._max_short)
         for group in self.waiting.heads()[:MAX_STARTS]:
             while fair.total + group.max_rows > self.max_batch_rows or not self._fits(group):
                 victim = fair.victim(group)

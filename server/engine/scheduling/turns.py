@@ -109,18 +109,21 @@ def _fewest(names: Iterable[Name], rows: Mapping[Name, int]) -> Name:
 
 
 class RunningRows:
-    """Number of rows of the running groups: of each key and call, and together."""
+    """Number of rows of the running groups: of each key and call, and together. num_short: number of short groups."""
 
     def __init__(self) -> None:
         self.by_key: Counter[str] = Counter()
         self.by_call: Counter[int] = Counter()
         self.total = 0
+        self.num_short = 0
 
     def add(self, group: SequenceGroup) -> None:
         self._count(group, group.max_rows)
+        self.num_short += group.is_short
 
     def remove(self, group: SequenceGroup) -> None:
         self._count(group, -group.max_rows)
+        self.num_short -= group.is_short
 
     def _count(self, group: SequenceGroup, rows: int) -> None:
         self.total += rows
@@ -135,35 +138,46 @@ class RunningRows:
 class WaitingGroups:
     """Sequence groups that wait. Groups that ran before come first in their call.
 
+    Short groups come before all others while fewer than `max_short` of them run. More of them wait like the others.
+
     rows: rows of the running groups.
     """
 
-    def __init__(self, rows: RunningRows) -> None:
-        self._turns: Turns[SequenceGroup] = Turns(rows.by_key, rows.by_call)
+    def __init__(self, rows: RunningRows, max_short: int = 1) -> None:
+        self._rows = rows
+        self._max_short = max_short
+        self._short: Turns[SequenceGroup] = Turns(rows.by_key, rows.by_call)
+        self._others: Turns[SequenceGroup] = Turns(rows.by_key, rows.by_call)
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return len(self._short) + len(self._others)
 
     def __iter__(self) -> Iterator[SequenceGroup]:
-        return iter(self._turns)
+        yield from self._short
+        yield from self._others
 
     def add(self, group: SequenceGroup) -> None:
-        self._turns.add(group.key, group.call_id, group)
+        self._turns(group).add(group.key, group.call_id, group)
 
     def resume_first(self, group: SequenceGroup) -> None:
         """Queue a group that was preempted before the others of its call, and its call before its equals."""
-        self._turns.add_first(group.key, group.call_id, group)
+        self._turns(group).add_first(group.key, group.call_id, group)
 
     def next(self) -> SequenceGroup:
-        return self._turns.next()
+        prefers_short = self._short and self._rows.num_short < self._max_short
+        return (self._short if prefers_short or not self._others else self._others).next()
 
     def heads(self) -> list[SequenceGroup]:
-        """The next group of every call, as in `Turns.heads`."""
-        return self._turns.heads()
+        """The next group of every call, as in `Turns.heads`, in the order of `next`."""
+        short, left = self._short.heads(), max(self._max_short - self._rows.num_short, 0)
+        return [*short[:left], *self._others.heads(), *short[left:]]
 
     def take(self, group: SequenceGroup) -> None:
         """Remove a group that starts. Its call comes after its equals."""
-        self._turns.take(group.key, group.call_id, group)
+        self._turns(group).take(group.key, group.call_id, group)
 
     def remove(self, group: SequenceGroup) -> None:
-        self._turns.remove(group.key, group.call_id, group)
+        self._turns(group).remove(group.key, group.call_id, group)
+
+    def _turns(self, group: SequenceGroup) -> Turns[SequenceGroup]:
+        return self._short if group.is_short else self._others

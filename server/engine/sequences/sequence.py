@@ -60,10 +60,15 @@ class CachedSequence:
         return len(self.tokens) - self.num_computed_tokens
 
 
+SHORT_NEW_TOKENS = 32
+"""A message that asks for at most this many tokens is short: it keeps a row for a moment only."""
+
+
 class SequenceGroup:
     """One row of a `Generate` message, from admission to its end.
 
     key, call_id: groups of one API key, and of one call, take turns with those of others.
+    is_short: the message asks for few tokens, over all its rows.
     sequences: one sequence, and after the first token one for each beam. All have the same number of tokens.
     source_token_ids: source text of an encoder-decoder, else empty.
     source_frames: audio source in place of text, one of `Generate.frames`.
@@ -109,6 +114,7 @@ class SequenceGroup:
         self.call_id = message.call_id or row.request_id
         self.params: GenerationParams = params
         self.max_new_tokens = row.max_new_tokens
+        self.is_short = len(message.rows) * row.max_new_tokens * params.num_beams <= SHORT_NEW_TOKENS
         self.seed = row.seed
         self.reports_prompt_logprobs = row.prompt_logprobs
         self.adapter = adapter
