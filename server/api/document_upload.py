@@ -46,7 +46,7 @@ class DocumentOptions:
     """How a document is translated.
 
     source_lang: None to detect it. glossary_ids: stored glossaries.
-    name: of the file, in place of that of the form.
+    name: of the file, in place of that of the form. output_format: wanted end of the name of the translated file.
     """
 
     source_lang: str | None
@@ -54,6 +54,7 @@ class DocumentOptions:
     glossary_ids: Sequence[str] = ()
     model: str | None = None
     name: str | None = None
+    output_format: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +104,8 @@ class DocumentRoute(Route[BodyT, DocumentSpec, str]):
             kind = format_of(name)
         except DocumentError as error:
             raise InvalidRequest(f"`file`: {error}", "file") from None
+        if options.output_format and not name.lower().endswith(f".{options.output_format.lower()}"):
+            raise InvalidRequest("`output_format` has to be the format of the document", "output_format")
         job = state.documents.add(owner, _translated_name(name, options.target_lang), kind.media_type, len(data))
         try:
             document = await state.runtime.pools.document.run(lambda: _read(kind, data), call)

@@ -97,9 +97,13 @@ class TranslateSpec:
             return Cost(characters_of(self.inputs), 0, 0)
         model = model.for_task(language_prompt.task)
         prefix, limit = language_prompt.prefix, model.max_input_tokens
-        places = self.markup is not None or any(map(self.protection.may_apply, self.inputs))
-        by_parts = self.splits or places
-        counts = [segments.max_segments(text, limit, places) if by_parts else 1 for text in self.inputs]
+        has_tags = self.markup is not None and any("<" in text for text in self.inputs)
+        places = has_tags or any(map(self.protection.may_apply, self.inputs))
+        by_parts = self.splits or self.markup is not None or places
+        counts = [
+            segments.max_segments(text, limit, self.markup is not None or places) if by_parts else 1
+            for text in self.inputs
+        ]
         around = most_tokens(model.tokenizer, prefix)
         tokens: list[int] = []
         for text, count in zip(self.inputs, counts, strict=True):

@@ -26,7 +26,8 @@ PORTIONS_AT_ONCE = 2
 """Portions in progress, so that the engine has work while one of them ends."""
 DETECTED_CHARACTERS = 8_000
 """Beginning of a document that decides its language."""
-MAX_PAUSE_SECONDS = 5.0
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 5.0
+"""Pauses between attempts. The first are short: often the other portion of the document needs the memory."""
 PATIENCE_SECONDS = 600.0
 """Time for which a document waits while the server is overloaded, before it fails."""
 _TAG = re.compile(r"<[^<>]*>")
@@ -120,18 +121,26 @@ async def translate_document(
 
 
 def _portions(units: Sequence[TextUnit]) -> Iterator[list[TextUnit]]:
-    """Neighbours with the same markup, within the size of a portion."""
+    """Texts with the same markup, within the size of a portion.
+
+    Texts with tags come after the others: placing tags takes the attention of all sentences of a portion.
+    """
     portion: list[TextUnit] = []
     size = 0
-    for unit in units:
+    for unit in sorted(units, key=_has_tags):
         is_full = len(portion) == PORTION_UNITS or size + len(unit.text) > PORTION_CHARACTERS
-        if portion and (is_full or portion[0].markup != unit.markup):
+        kind = (unit.markup, _has_tags(unit))
+        if portion and (is_full or (portion[0].markup, _has_tags(portion[0])) != kind):
             yield portion
             portion, size = [], 0
         portion.append(unit)
         size += len(unit.text)
     if portion:
         yield portion
+
+
+def _has_tags(unit: TextUnit) -> bool:
+    return unit.markup is not None and "<" in unit.text
 
 
 async def _translated(
@@ -147,16 +156,16 @@ async def _translated(
 
 async def _patiently(attempt: Callable[[], Awaitable[list[str]]]) -> list[str]:
     """The result of an attempt, which is repeated while the server is overloaded or replaces a worker."""
-    waited = 0.0
+    waited, pause = 0.0, FIRST_PAUSE_SECONDS
     while True:
         try:
             return await attempt()
-        except (Overloaded, NotReady) as error:
+        except (Overloaded, NotReady):
             if waited >= PATIENCE_SECONDS:
                 raise
-            pause = min(float(error.retry_after or 1), MAX_PAUSE_SECONDS)
         await asyncio.sleep(pause)
         waited += pause
+        pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
 
 def check_document(spec: DocumentSpec) -> None:

@@ -43,14 +43,9 @@ class DeeplDocumentBody(Body):
     translation_memory_threshold: Unsupported = None
 
     def options(self) -> DocumentOptions:
-        """Raises InvalidRequest for another format, and for glossaries without a source language."""
-        wanted, name = (self.output_format or "").lower(), self.filename or ""
-        if wanted and not name.lower().endswith(f".{wanted}"):
-            raise InvalidRequest(
-                "`output_format` has to be the format of the document, whose name is in `filename`", "output_format"
-            )
+        """Raises InvalidRequest for glossaries without a source language."""
         ids = named_glossaries(self.glossary_id, self.glossary_ids, self.source_lang)
-        return DocumentOptions(self.source_lang, self.target_lang, ids, self.model, self.filename)
+        return DocumentOptions(self.source_lang, self.target_lang, ids, self.model, self.filename, self.output_format)
 
 
 class DeeplDocumentKey(BaseModel):
