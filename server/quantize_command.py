@@ -16,7 +16,8 @@ examples:
 {EXAMPLES}
 
 The copy is in the format of compressed-tensors, which vLLM and transformers read too. Weights are rounded as `serve
---quantize` rounds them when it loads a checkpoint; the copy loads faster and needs less disk and memory for that.
+--quantize int4-128` and `int8-fast` round them when they load a checkpoint; the copy loads faster and needs less disk
+and memory for that. `serve --quantize int8` and `int4` on the original checkpoint are closer to it.
 
   int4  linear layers in 4 bits, in groups of 128 inputs (64 or 32 where 128 does not divide them)
   int8  linear layers in 8 bits, one scale per output feature

@@ -151,9 +151,10 @@ class Settings(BaseSettings):
     )
     quantize: Names = Field(
         default=[],
-        description="Models whose weights are rounded to 8 or 4 bits: int8, int4 (128 weights share a scale), int4-32, "
-        "int4-64, int4-128, or one of these with -zero (they share a zero point, too) for all, or NAME=KIND entries "
-        "separated by commas. Faster and less exact. With dtype float32, their attention and KV cache are bfloat16.",
+        description="Models whose weights are rounded to 8 or 4 bits: int8, int4, the rougher int8-fast, or int4-32, "
+        "int4-64, int4-128 (so many weights share a scale), each also with -zero (and a zero point), for all, or "
+        "NAME=KIND entries separated by commas. Faster and less exact. With dtype float32, their attention and KV "
+        "cache are bfloat16.",
     )
     adapter: Adapters = Field(
         default=[],

@@ -19,8 +19,8 @@ COMPRESSION = {
 }
 """Options of the conversion tool for weights of few bits.
 
-int4 is the format of `--quantize int4`: symmetric, in groups of 128 inputs, or of 64 or 32 where 128 does not divide
-them. The tool leaves the token table and the output head in int8, which is its default.
+int4 is the format of `--quantize int4-128`: symmetric, in groups of 128 inputs, or of 64 or 32 where 128 does not
+divide them. The tool leaves the token table and the output head in int8, which is its default.
 Source: https://docs.openvino.ai, "Weight Compression".
 """
 

@@ -11,6 +11,9 @@ from server.client.bench import chart
 
 Row = dict[str, Any]
 
+ENOUGH = 10_000
+"""Tokens below which the page warns that differences may be noise."""
+
 HEAD = """\
 # Quality of reduced precisions
 
@@ -53,7 +56,9 @@ def write(results: Results, page: Path) -> None:
 
 def _tokens(rows: dict[str, Row]) -> str:
     counts = sorted({row["tokens"] for row in rows.values()})
-    return " and ".join(f"{count:,} tokens" for count in counts)
+    text = " and ".join(f"{count:,} tokens" for count in counts)
+    noise = "; differences of 10% in the mean, and of 30% in the last percent, are noise"
+    return text if counts[0] >= ENOUGH else text + noise
 
 
 def _decoder(name: str, rows: dict[str, Row], page: Path) -> str:

@@ -14,16 +14,20 @@ from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu.experts import PackedExperts as PackedExperts
 from models.backends.cpu.group_weight import GroupWeight, fits
 from models.backends.tensor_memory import PRIVATE, TensorMemory
+from models.backends.torch import two_levels
 from models.backends.torch.activations import activate
-from models.backends.torch.quantization import quantize_int4, quantize_int8
+from models.backends.torch.quantization import quantize_int4, quantize_int8, quantize_int8_groups
 from models.config import Activation, MixtureOfExpertsConfig
 from weights.quantized_matrix import QuantizedMatrix
 
+INT8_GROUP = 32
+"""Number of inputs that share a scale with the quantisation `int8`, and of activations. Larger groups are further from
+the unquantised model than the formats of llama.cpp. See docs/decisions/0132-int8-in-groups.md."""
+
 INT4_GROUP = 128
-"""Largest number of inputs that share a scale with the quantisation `int4`."""
+"""Largest number of inputs that share a scale with the quantisation `int4-128`, and in checkpoints that are written."""
 
 _INT4: Mapping[str | None, tuple[int, bool]] = {
-    "int4": (INT4_GROUP, False),
     "int4-32": (32, False),
     "int4-64": (64, False),
     "int4-128": (128, False),
@@ -31,8 +35,8 @@ _INT4: Mapping[str | None, tuple[int, bool]] = {
     "int4-64-zero": (64, True),
     "int4-128-zero": (128, True),
 }
-"""For each quantisation: the largest number of inputs that share a scale, and whether each group of inputs has a zero
-point."""
+"""For each quantisation with groups of a fixed size: the largest number of inputs that share a scale, and whether each
+group of inputs has a zero point."""
 
 
 class LinearWeight(Protocol):
@@ -157,7 +161,7 @@ def packer(
         weight = _rounded(weight, quantization)
         if isinstance(weight, QuantizedMatrix) and not cpu_linear.is_int8(weight):
             return GroupWeight(weight, bias, dtype, out_dtype, memory)
-        if isinstance(weight, QuantizedMatrix) or quantization == "int8":
+        if isinstance(weight, QuantizedMatrix) or quantization == "int8-fast":
             return cpu_linear.Int8Weight(weight, bias, out_dtype, memory, dtype)
         return cpu_linear.FloatWeight(weight, bias, out_dtype=out_dtype, memory=memory)
 
@@ -167,12 +171,16 @@ def packer(
 def _cuda_packer(
     dtype: torch.dtype, quantization: Quantization | None, out_dtype: torch.dtype
 ) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight]:
-    """`packer` for a CUDA device. Weights that are not quantised stay dense, for cuBLAS."""
+    """`packer` for a CUDA device. Weights that are not quantised stay dense, for cuBLAS.
+
+    The kernel of 8 bits has a scale per output feature, and does not round activations: `int8` is `int8-fast`.
+    """
     from models.backends.cuda.dense_weight import CudaDenseWeight
     from models.backends.cuda.quantized_weights import Int4InTiles, Int8InTiles
 
     def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
-        weight = _rounded(weight, quantization)
+        if quantization != "int8":
+            weight = _rounded(weight, quantization)
         packed: LinearWeight
         if isinstance(weight, Tensor) and quantization is None:
             packed = CudaDenseWeight(weight, bias, out_dtype)
@@ -188,10 +196,16 @@ def _cuda_packer(
 
 
 def _rounded(weight: Tensor | QuantizedMatrix, quantization: Quantization | None) -> Tensor | QuantizedMatrix:
-    """The weight rounded to 4 bits, if that is the quantisation and it is not quantised already."""
-    if quantization not in _INT4 or isinstance(weight, QuantizedMatrix):
+    """The weight rounded in groups, if that is the quantisation and it is not quantised already."""
+    if isinstance(weight, QuantizedMatrix):
         return weight
-    most, with_zero_points = _INT4[quantization]
+    if quantization == "int8":
+        return quantize_int8_groups(weight, INT8_GROUP)
+    if quantization == "int4" and two_levels.fits(weight.shape[1]):
+        return two_levels.quantize_two_levels(weight)
+    if quantization not in (*_INT4, "int4"):
+        return weight
+    most, with_zero_points = _INT4["int4-32-zero" if quantization == "int4" else quantization]
     return quantize_int4(weight, int4_group(weight.shape[1], most), with_zero_points)
 
 

@@ -57,10 +57,10 @@ class WeightPacker:
 
     dtype: dtype of the model.
     device: device that runs the model. Its parameters may be on the meta device, because `memory` has their contents.
-    quantization: `int8` rounds linears, the output head, and the token table that is tied to it. The other values round
-        linears to 4 bits in groups, and head and table to int8. Routers, small projections of mixers, other
-        embeddings, norms, biases and hidden states keep their dtype. Attention then works in `attention_dtype`,
-        except sparse and disentangled attention.
+    quantization: `int8` and `int8-fast` round linears, the output head, and the token table that is tied to it. The
+        other values round linears to 4 bits in groups, and head and table as `int8` does. Routers, small projections of
+        mixers, other embeddings, norms, biases and hidden states keep their dtype. Attention then works in
+        `attention_dtype`, except sparse and disentangled attention.
     memory: keeps the packed weights, and then the parameters that are not packed.
     Matrices that the checkpoint stores quantised, and that `has_kernel` accepts, are packed as they are.
     Raises QuantizationUnavailable.
@@ -91,7 +91,7 @@ class WeightPacker:
             (dtype, quantization),
             (model.attention_dtype, quantization),
             # Rounding the output head to 4 bits would change results more than rounding the layers does.
-            (torch.float32, None if quantization is None else "int8"),
+            (torch.float32, quantization if quantization in (None, "int8-fast") else "int8"),
             (dtype, None),
             (torch.float32, None),
         ):

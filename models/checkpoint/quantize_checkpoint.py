@@ -1,4 +1,4 @@
-"""Write a checkpoint whose linears are rounded as `--quantize` rounds them, in the format of compressed-tensors."""
+"""Write a checkpoint with linears of 4 or 8 bits, in the format of compressed-tensors."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def quantize_checkpoint(
 
     directory: directory of the checkpoint.
     out: directory to create; it must not exist.
-    precision: `int4`: symmetric, in groups as `--quantize int4` has them. `int8`, `fp8`: one scale per output feature.
+    precision: `int4`: the numbers of `--quantize int4-128`. `int8`: those of `--quantize int8-fast`. `fp8`: one scale
+        per output feature.
     progress: called with (bytes read so far, total bytes).
 
     Raises ConfigError for a checkpoint that cannot be quantised, WeightsError or ResolveError for missing or invalid
@@ -216,7 +217,7 @@ def _matrix(tensor: StoredTensor, layout: QuantizedMatrix) -> StoredMatrix:
 
 
 def _rounded(weight: Tensor, layout: QuantizedMatrix) -> QuantizedMatrix:
-    """Round a weight as `--quantize` does. layout: layout of the result."""
+    """Round a weight. layout: layout of the result."""
     if layout.bits == 4:
         return quantize_int4(weight, layout.group)
     codes, scales = quantize_int8(weight) if layout.table is None else quantize_fp8(weight)

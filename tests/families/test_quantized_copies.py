@@ -63,6 +63,6 @@ def test_a_copy_of_every_family(name: str, tmp_path: Path, monkeypatch: pytest.M
         return round_rows(weight)
 
     monkeypatch.setattr(linear, "quantize_int8", count)
-    config = load_model(source, torch.float32, CPU, quantization="int8").config
+    config = load_model(source, torch.float32, CPU, quantization="int8-fast").config
     head = config.vocab_size * config.output_size if isinstance(config.head, LanguageModelHead) else 0
     assert rounded == report.weights + head or (name in REPEATED and rounded > report.weights + head)

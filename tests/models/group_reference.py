@@ -11,7 +11,7 @@ from torch import Tensor
 from models.backends.cpu.linear import is_int8
 from models.backends.linear_weights import int4_group
 from models.backends.torch.activations import ACTIVATIONS
-from models.backends.torch.quantization import quantize_int4, quantize_int8
+from models.backends.torch.quantization import quantize_int4, quantize_int8, quantize_int8_groups
 from models.config import Activation
 from weights.quantized_matrix import QuantizedMatrix
 
@@ -52,8 +52,15 @@ class ReferenceGroupWeight:
         return y if multiplier is None else y * multiplier
 
 
+class ReferenceInt8GroupWeight(ReferenceGroupWeight):
+    """Reference of the weights of `--quantize int8`."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(quantize_int8_groups(weight), bias)
+
+
 class ReferenceInt4Weight(ReferenceGroupWeight):
-    """Reference of the weights of `--quantize int4`."""
+    """Reference of the weights of `--quantize int4-128`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(quantize_int4(weight, int4_group(weight.shape[1], 128)), bias)

@@ -14,7 +14,7 @@ from models.checkpoint.pack_weights import CountingPacker
 from models.config import FeedForwardConfig, MixtureOfExpertsConfig, RouterConfig
 from models.layers.linear import Linear, set_parameter
 from models.layers.moe import MixtureOfExperts
-from tests.models.group_reference import ReferenceGroupWeight, ReferenceInt4Weight
+from tests.models.group_reference import ReferenceGroupWeight, ReferenceInt4Weight, ReferenceInt8GroupWeight
 from tests.models.int8_reference import ReferenceInt8Weight
 from tests.models.test_group_weight import FORMATS, flat
 
@@ -40,7 +40,7 @@ CONFIGS = {
     "clipped": CLIPPED,
 }
 HIDDEN = 45
-REFERENCES = {"int8": ReferenceInt8Weight, "int4": ReferenceInt4Weight}
+REFERENCES = {"int8": ReferenceInt8GroupWeight, "int8-fast": ReferenceInt8Weight, "int4-128": ReferenceInt4Weight}
 
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -136,7 +136,7 @@ def test_experts_of_quantized_checkpoints_are_packed_as_they_are_stored(isa, con
         assert torch.equal(moe(x[rows : 2 * rows]), together[rows : 2 * rows])
 
 
-@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+@pytest.mark.parametrize("quantization", [None, *REFERENCES])
 @pytest.mark.parametrize("config", [WIDE, SHARED], ids=["wide", "shared"])
 @torch.inference_mode()
 def test_bits_do_not_depend_on_other_tokens(isa, dtype, config, quantization):
@@ -161,7 +161,7 @@ def test_bits_do_not_depend_on_threads(dtype):
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
 
 
-@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+@pytest.mark.parametrize("quantization", [None, *REFERENCES])
 @torch.inference_mode()
 def test_experts_without_tokens_are_not_computed(dtype, quantization):
     """A NaN in their weights reaches no token."""
@@ -176,7 +176,7 @@ def test_experts_without_tokens_are_not_computed(dtype, quantization):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+@pytest.mark.parametrize("quantization", [None, *REFERENCES])
 @torch.inference_mode()
 def test_a_token_that_is_not_finite_affects_no_other_token(dtype, quantization, bad):
     moe, x = packed(random_moe(SHARED, dtype), quantization), torch.randn(9, HIDDEN).to(dtype)

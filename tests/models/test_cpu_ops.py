@@ -20,6 +20,7 @@ from models.backends.operands import XieluShape
 from models.backends.torch.activations import ACTIVATIONS
 from models.backends.torch.backend import TORCH
 from models.layers.positions import Rotation
+from tests.models.group_reference import ReferenceInt8GroupWeight
 from tests.models.int8_reference import ReferenceInt8Weight
 
 CPU = torch.device("cpu")
@@ -153,19 +154,20 @@ def test_copy_blocks(dtype):
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", BOUNDS)
-@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("quantization", [None, "int8", "int8-fast"])
 @pytest.mark.parametrize(("width", "columns"), [(8, 5), (24, 40), (33, 17), (64, 256), (576, 1536), (1536, 576)])
-def test_packed_weights(dtype, quantized, width, columns):
+def test_packed_weights(dtype, quantization, width, columns):
     weight, bias = torch.randn(columns, width).to(dtype) * width**-0.5, torch.randn(columns).to(dtype)
-    packer = linear_weights.packer(dtype, CPU, "int8" if quantized else None)
+    packer = linear_weights.packer(dtype, CPU, quantization)
     assert packer is not None
     x = torch.randn(130, width).to(dtype)
     x[3] = 0
     for bias_or_none in (bias, None):
         packed = packer(weight, bias_or_none)
         found = packed.multiply(x)
-        if quantized:
-            expected = ReferenceInt8Weight(weight, bias_or_none).multiply(x)
+        if quantization is not None:
+            kind = ReferenceInt8GroupWeight if quantization == "int8" else ReferenceInt8Weight
+            expected = kind(weight, bias_or_none).multiply(x)
         else:
             expected = TORCH.linear(x, weight, bias_or_none)
         close(found, expected)
@@ -202,7 +204,7 @@ def test_int8_sums_are_exact_for_the_largest_values(dtype):
     weight[1::2] = -1
     x = torch.ones(3, width).to(dtype)
     x[1] = -1
-    found = linear_weights.packer(dtype, CPU, "int8")(weight, None).multiply(x)
+    found = linear_weights.packer(dtype, CPU, "int8-fast")(weight, None).multiply(x)
     expected = (x.double() @ weight.double().T).to(dtype)
     torch.testing.assert_close(found, expected, atol=0, rtol=1e-6 if dtype == torch.float32 else 1e-2)
 
@@ -213,7 +215,7 @@ def test_a_row_that_is_not_finite_affects_no_other_row(bad):
     x = torch.randn(9, 20)
     x[4, 7] = bad
     weight = torch.randn(33, 20)
-    for quantization in (None, "int8", "int4"):
+    for quantization in (None, "int8", "int8-fast", "int4"):
         packed = linear_weights.packer(torch.float32, CPU, quantization)(weight, None)
         finite = packed.multiply(x).sum(1).isfinite()
         assert finite.tolist() == [row != 4 for row in range(9)]

@@ -16,6 +16,7 @@ from models.backends.cpu.group_weight import GroupWeight, fits
 from models.backends.linear_weights import int4_group
 from models.backends.tensor_memory import PRIVATE
 from models.backends.torch.quantization import quantize_int4
+from models.backends.torch.two_levels import quantize_two_levels
 from tests.models.group_reference import reference
 from tests.models.test_cpu_linear import close
 from tests.weights.test_gguf_blocks import random_blocks
@@ -82,6 +83,7 @@ def of_gguf(name, columns, width):
 FORMATS = {
     "int4": lambda columns, width: quantize_int4(torch.randn(columns, width) * width**-0.5),
     "int4 with zero points": lambda columns, width: quantize_int4(torch.randn(columns, width) * width**-0.5, 64, True),
+    "two levels_K": lambda columns, width: quantize_two_levels(torch.randn(columns, width) * width**-0.5),
     "Q4_1": lambda columns, width: flat(columns, width, minimum="half", signed=False),
     "Q5_0": lambda columns, width: flat(columns, width, bits=5),
     "Q5_1": lambda columns, width: flat(columns, width, bits=5, minimum="half", signed=False),
@@ -110,6 +112,7 @@ FORMATS = {
 BITS = {
     "int4": 4.5,
     "int4 with zero points": 4.5,
+    "two levels_K": 4.834,
     "Q5_0": 6.5,
     "Q8_0": 8.5,
     "Q4_K": 4.75,

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("kernels")
 
 @contextmanager
 def int8_reference(monkeypatch):
-    """Use the torch backend, with the reference for int8 products."""
+    """Use the torch backend, with the reference for products of `int8-fast`."""
     with choice.using("torch"), monkeypatch.context() as patch:
         patch.setattr(choice, "check_quantization", lambda *_: None)
         patch.setattr(
@@ -73,9 +73,9 @@ def test_bfloat16_attention_loses_less_than_int8(directory, name, monkeypatch):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_kernels_and_reference_differ_by_less_than_int8_loses(directory, name, monkeypatch):
-    exact, found = numbers(directory, name, None), numbers(directory, name)
+    exact, found = numbers(directory, name, None), numbers(directory, name, "int8-fast")
     with int8_reference(monkeypatch):
-        expected = numbers(directory, name)
+        expected = numbers(directory, name, "int8-fast")
     assert spread(found - expected) < spread(found - exact)
     assert spread(found - expected) < (0.05 if name == "t5" else 0.03) * exact.std()
 
@@ -85,7 +85,7 @@ def test_kernels_and_reference_differ_by_less_than_int8_loses(directory, name, m
 @torch.inference_mode()
 def test_dtypes_around_attention(directory, name, way, monkeypatch):
     with int8_reference(monkeypatch) if way == "torch" else choice.using("cpu"):
-        model = load_model(directory, torch.float32, CPU, quantization="int8").transformer
+        model = load_model(directory, torch.float32, CPU, quantization="int8-fast").transformer
         assert (model.dtype, model.attention_dtype) == (torch.float32, torch.bfloat16)
         for part in (one for one in model.modules() if isinstance(one, Attention)):
             inner = torch.bfloat16 if type(part) is Attention else torch.float32

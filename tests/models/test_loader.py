@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BartConfig, BertConfig, LlamaConfig, T5Config
 
 from models.backends import choice
+from models.backends.torch.quantization import quantize_int8_groups
 from models.checkpoint.loader import load_model
 from models.config import ConfigError
 from tests.parity.checkpoints import edit_config, write_model
@@ -105,7 +106,9 @@ def test_tied_table_is_stored_once(tmp_path, dtype):
     index = torch.arange(len(embedding))
     steps = embedding.to(dtype).float().abs().amax(1, keepdim=True) / 127
     rounded = (embedding.to(dtype).float() / steps).round()
-    for quantization, rows in ((None, embedding.to(dtype)), ("int8", (rounded * steps).to(dtype))):
+    in_groups = quantize_int8_groups(embedding.to(dtype)).dequantized(dtype)
+    expected = {None: embedding.to(dtype), "int8": in_groups, "int8-fast": (rounded * steps).to(dtype)}
+    for quantization, rows in expected.items():
         table = load_model(tmp_path, dtype, CPU, quantization=quantization).transformer.decoder.tokens
         assert table.weight.shape == (0, embedding.shape[1]) and table.weight.dtype == dtype
         assert torch.equal(table(index), rows)

@@ -43,6 +43,34 @@ def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:
     return (wide * (1 / scales)[:, None]).round().clamp(-127, 127).nan_to_num().to(torch.int8), scales
 
 
+def quantize_int8_groups(x: Tensor, group: int = 32) -> QuantizedMatrix:
+    """Round groups of each row to integers from -127 to 127, with one step size per group, a float16 number.
+
+    x: [rows, width], any float dtype. A group with NaN or infinity has a step size that is not finite.
+    """
+    rows, width = x.shape
+    groups = -(-width // group)
+    codes = x.new_empty((rows, width), dtype=torch.int8)
+    scales = x.new_empty((rows, groups), dtype=torch.float32)
+    chunk = _rows_together(x)
+    for first in range(0, 0 if x.is_meta else rows, chunk):
+        part = slice(first, first + chunk)
+        padded = torch.nn.functional.pad(x[part].float(), (0, groups * group - width))
+        wide = torch.unflatten(padded, 1, (groups, group))
+        steps = _half_at_least(wide.abs().amax(2) / 127)
+        multiples = wide / torch.where(steps == 0, 1.0, steps)[:, :, None]
+        codes[part] = multiples.round_().nan_to_num_().flatten(1)[:, :width].to(torch.int8)
+        scales[part] = steps
+    return QuantizedMatrix(codes, 8, group, scales)
+
+
+def _half_at_least(x: Tensor) -> Tensor:
+    """The float16 number next to each positive number that is not smaller, as float32."""
+    half = x.half()
+    # The bits of positive numbers, read as integers, have the order of the numbers.
+    return torch.where(half.float() < x, (half.view(torch.int16) + 1).view(torch.float16), half).float()
+
+
 def quantize_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
     """Round each row to fp8 E4M3, with one step size per row, so that its largest number becomes 448.
 

@@ -15,11 +15,13 @@ DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
 """`auto` is float32 on a CPU and bfloat16 on CUDA, or float16 on a device without bfloat16; `ModelInfo.dtype` has the
 outcome."""
 Quantization = Literal[
-    "int8", "int4", "int4-32", "int4-64", "int4-128", "int4-32-zero", "int4-64-zero", "int4-128-zero"
+    "int8", "int8-fast", "int4", "int4-32", "int4-64", "int4-128", "int4-32-zero", "int4-64-zero", "int4-128-zero"
 ]
-"""`int8`: weights are rounded per output channel, activations per row. `int4`: weights are rounded to 4 bits in groups
-of 128 inputs, and activations to int8 in groups of the same size; output heads and tied embeddings are rounded as with
-`int8`. The other values name the size of the groups; with `-zero`, each group also has a zero point.
+"""`int8`: weights and activations are rounded in groups of 32 inputs, each with its own scale. `int8-fast`: weights are
+rounded per output channel, activations per row. `int4`: weights are rounded to 4 bits in groups of 32 inputs, each with
+a scale and a minimum, and activations to int8 in such groups; output heads and tied embeddings are rounded as with
+`int8`. The other values name the size of the groups of weights without minimums; with `-zero`, each group also has a
+zero point.
 
 Norms and hidden states keep the model dtype. Attention and its KV cache use bfloat16 if the model dtype is float32.
 """
