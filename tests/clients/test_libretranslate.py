@@ -15,8 +15,8 @@ from tests.clients.conftest import ClientServer
 from tests.waiting import HANG_SECONDS
 
 LANGUAGES = [
-    {"code": "en", "name": "English", "targets": ["fr"], "direct": ["fr"]},
-    {"code": "fr", "name": "French", "targets": [], "direct": []},
+    {"code": "en", "name": "English", "targets": ["fr"]},
+    {"code": "fr", "name": "French", "targets": []},
 ]
 ENGLISH, FRENCH = "The garden is small.", "Le jardin est petit."
 
