@@ -15,7 +15,7 @@ from tokenizers import AddedToken, normalizers
 
 from server.text.tokenizers.bounds import MAX_ENTRIES, MAX_MERGED_CHARACTERS, check, check_entries
 from server.text.tokenizers.components import check_character_map
-from server.text.tokenizers.protobuf import protobuf_fields
+from server.text.tokenizers.protobuf import count_messages, protobuf_fields
 from server.text.tokens.tokenizer import TokenizerError
 
 UNIGRAM, BPE, CHARACTERS = 1, 2, 4
@@ -57,6 +57,7 @@ class SentencePieceModel:
         Raises TokenizerError for a file without pieces or with a setting that is not supported, ValueError or
         IndexError for a damaged one.
         """
+        check(count_messages(content, MAX_ENTRIES), MAX_ENTRIES, "or more pieces", file)
         pieces: list[tuple[str, float]] = []
         kinds: list[int] = []
         trainer: dict[int, bytes | int] = {}
@@ -64,7 +65,6 @@ class SentencePieceModel:
         for field, value in protobuf_fields(content):
             if isinstance(value, int):
                 continue
-            check(len(pieces), MAX_ENTRIES, "or more pieces", file)
             parts = dict(protobuf_fields(value))
             if field == 1:
                 text, score = bytes(parts[1]).decode(), parts.get(2)
